@@ -1,0 +1,45 @@
+# Every target sets up what it needs by itself: Python 3.11+, make and (for speed) a C++ compiler are all that must be there.
+#   make demo    train a real model on a real task, on this CPU, and show the result
+#   make test    run every test
+#   make setup   only set up; .venv/bin/ludus then works
+#   make lint    ruff          make check   strict types          make bench   measure this machine
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test setup lint check bench clean
+
+demo: $(READY)
+	$(BIN)/ludus models get smollm2-135m
+	$(BIN)/python recipes/guess/demo.py
+
+test: $(READY)
+	$(BIN)/ludus models get smollm2-135m
+	$(BIN)/python -m pytest
+
+setup: $(READY)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+check: $(READY)
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/ludus models get smollm2-135m
+	$(BIN)/python bench/run.py
+
+# The stamp is younger than what it was made from, so a changed pin or dependency sets up again.
+$(READY): pyproject.toml constraints.txt ludus/inference/kernels/attention.cpp
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Ludus needs Python 3.11 or newer; try: make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade-strategy only-if-needed torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m ludus.inference.kernels.build
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info

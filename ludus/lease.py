@@ -1,0 +1,70 @@
+"""The compute lease: engine steps and trainer micro-batches of one process take turns on the same cores and weights.
+
+Knows: threads and tickets.  Knows not: what its holders compute.
+Invariant: at most one holder at a time, served in the order of asking, so that neither side starves.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStats:
+    """Seconds since the lease was made, by name of the holder."""
+
+    held_s: Mapping[str, float]
+    waited_s: Mapping[str, float]
+
+
+class ComputeLease:
+    """Fair mutual exclusion between threads. Not reentrant."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: deque[object] = deque()
+        self._holder: str | None = None
+        self._held_s: dict[str, float] = {}
+        self._waited_s: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"ComputeLease(holder={self._holder!r}, waiting={max(0, len(self._queue) - 1)})"
+
+    @contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Wait for the turn, then hold the lease for the length of the block."""
+        ticket, asked_at = object(), time.perf_counter()
+        self._wait_turn(ticket, name)
+        started_at = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._give_back(name, waited_s=started_at - asked_at, held_s=time.perf_counter() - started_at)
+
+    def stats(self) -> LeaseStats:
+        with self._changed:
+            return LeaseStats(held_s=dict(self._held_s), waited_s=dict(self._waited_s))
+
+    def _wait_turn(self, ticket: object, name: str) -> None:
+        with self._changed:
+            self._queue.append(ticket)
+            try:
+                self._changed.wait_for(lambda: self._queue[0] is ticket)
+            except BaseException:  # an interrupt while waiting must not block those behind
+                self._queue.remove(ticket)
+                self._changed.notify_all()
+                raise
+            self._holder = name
+
+    def _give_back(self, name: str, *, waited_s: float, held_s: float) -> None:
+        with self._changed:
+            self._queue.popleft()
+            self._holder = None
+            self._held_s[name] = self._held_s.get(name, 0.0) + held_s
+            self._waited_s[name] = self._waited_s.get(name, 0.0) + waited_s
+            self._changed.notify_all()

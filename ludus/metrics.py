@@ -1,0 +1,21 @@
+"""Metrics are flat mappings from `area/name_unit` to a number, returned by whoever measured and written by the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+Metrics = Mapping[str, float]
+
+
+def merge_means(rows: Iterable[Metrics]) -> dict[str, float]:
+    """Mean of every name over the rows that have it; names in order of first appearance."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            values.setdefault(name, []).append(float(value))
+    return {name: sum(found) / len(found) for name, found in values.items()}
+
+
+def with_area(area: str, metrics: Metrics) -> dict[str, float]:
+    """The same metrics, each name put below `area/`."""
+    return {f"{area}/{name}": float(value) for name, value in metrics.items()}

@@ -1,0 +1,262 @@
+"""The nouns that travel between floors: chat vocabulary, engine calls, turns, episodes, groups.
+
+Knows: nothing but the standard library.  Knows not: HTTP, tensors, templates.
+Invariant: every record is frozen, and parallel sequences inside one record have equal length.
+
+    ChatRequest → Call → Sampled → Turn → SessionRecord → Episode → Group → (Batch, in algo.pack)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+StopReason = Literal["stop", "length", "abort"]
+ForkReason = Literal["reasoning_stripped", "template", "edit", "retokenised", "truncated"]
+OutcomeKind = Literal["ok", "rejected", "failed", "timeout", "truncated", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool by the model. `arguments` is JSON text, kept as it was sampled or sent."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message, the same for every wire protocol. Text and structure, no tokens."""
+
+    role: Role
+    content: str | None = None
+    """None: the message has no text part (an assistant that only calls tools)."""
+    reasoning: str | None = None
+    """None: no reasoning was given; an empty thinking block is ''."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """Set on role 'tool' alone: the call this message answers."""
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool the model may call. `parameters` is a JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one answer is drawn. The defaults sample the model's own distribution."""
+
+    temperature: float = 1.0
+    """0 means greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    """None: the engine draws a seed, and the record keeps the one it drew."""
+    max_new_tokens: int | None = None
+    """None: as many as fit into the model's context."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    """In addition to the model's own end-of-turn ids."""
+    top_logprobs: int = 0
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def truncates(self) -> bool:
+        """Some tokens are cut from the distribution (top-p, top-k, min-p)."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+    @property
+    def penalises(self) -> bool:
+        """Logits depend on the tokens before (presence, frequency or repetition penalty)."""
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What an agent asked for, in no wire protocol's words."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    sampling: Sampling = Sampling()
+    n: int = 1
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    agent: str = ""
+    """Tag of the agent inside the episode that asks; '' is the main agent."""
+    retry_key: str | None = None
+    """Two requests with one key are one request sent twice. None: never a retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What an engine is asked: token ids in, a policy for sampling, nothing about chat."""
+
+    id: str
+    session_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    group_id: str | None = None
+    """None: the call belongs to no group, and its prompt is shared with nobody on purpose."""
+    adapter: str | None = None
+    """None: the base weights (or the one adapter that is being trained)."""
+    deadline_at: float | None = None
+    """time.monotonic() after which the engine aborts the call. None: no deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """Tokens that an engine has just sampled for one call, in order."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _check_equal_length(self, "token_ids", "logprobs", "versions")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What an engine returned. `logprobs[i]` is that of `token_ids[i]` under the distribution sampled from."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    """Version of the weights that sampled each token."""
+    stop_reason: StopReason
+    seed: int = 0
+    """The seed that reproduces this sample."""
+    stop_string: str | None = None
+    """The stop string that ended the sample, if one did; its tokens are in `token_ids`."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Per token the likeliest (id, logprob); empty when not asked for."""
+    num_cached_tokens: int = 0
+    """Prompt tokens whose keys and values were already there."""
+
+    def __post_init__(self) -> None:
+        _check_equal_length(self, "token_ids", "logprobs", "versions")
+        if self.top_logprobs:
+            _check_equal_length(self, "token_ids", "top_logprobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A run of tokens in a session's graph: only the tokens it adds to its parent's path."""
+
+    parent: int | None
+    """Index of the parent node. None: the node starts at the first token of a prompt."""
+    token_ids: tuple[int, ...]
+    turn_id: str | None = None
+    """The turn that sampled these tokens. None: context, sampled by nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One model call of a session. Its id is the completion id that the agent sees."""
+
+    id: str
+    node: int
+    """Index of the sampled node; the path from the root to it is what the engine saw and sampled."""
+    prefix: str | None
+    """Turn whose tokens this one extends; token sharing uses this edge. None: starts a path of its own."""
+    follows: str | None
+    """Turn whose consequence this one is; credit uses this edge. None: a root of credit."""
+    fork: ForkReason | None
+    """Why the tokens do not extend those of `follows`. None: they do, or there is no such turn."""
+    messages: tuple[Message, ...]
+    reply: Message
+    sampled: Sampled
+    sampling: Sampling
+    agent: str = ""
+    started_at: float = 0.0
+    """Unix time in seconds, as is `finished_at`."""
+    finished_at: float = 0.0
+    tools: tuple[ToolSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """The finished token graph of one episode; turns in the order in which they finished."""
+
+    id: str
+    nodes: tuple[Node, ...]
+    turns: tuple[Turn, ...]
+
+    def path_ids(self, node: int) -> tuple[int, ...]:
+        """Token ids from the root to `node`, both included."""
+        parts: list[tuple[int, ...]] = []
+        at: int | None = node
+        while at is not None:
+            parts.append(self.nodes[at].token_ids)
+            at = self.nodes[at].parent
+        return tuple(token for part in reversed(parts) for token in part)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return sum(len(turn.sampled.token_ids) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an episode ended. A failed episode is data, not a log line."""
+
+    kind: OutcomeKind
+    reason: str = ""
+
+    @property
+    def has_credit(self) -> bool:
+        """Rewards of such an episode may be trained on: it ended by itself, or by one of its limits."""
+        return self.kind in ("ok", "truncated")
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A finished session with its rewards."""
+
+    id: str
+    task_id: str
+    group_id: str
+    session: SessionRecord
+    rewards: Mapping[str, float]
+    """By turn id; only turns that were given one."""
+    outcome: Outcome
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    is_eval: bool = False
+
+    @property
+    def total_reward(self) -> float:
+        return sum(self.rewards.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The episodes of one task instance. Statistics are over members by id, never by position."""
+
+    id: str
+    task_id: str
+    episodes: tuple[Episode, ...]
+
+
+def _check_equal_length(record: object, *names: str) -> None:
+    lengths = {name: len(getattr(record, name)) for name in names}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{type(record).__name__} holds sequences of unequal length: {lengths}")

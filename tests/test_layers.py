@@ -1,0 +1,156 @@
+"""The house itself: imports go down, files and functions stay short, torch stays below, the public surface is exact."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "ludus"
+
+# Top floor first. A file may import from its own room and from floors below it; rooms on one floor do not know each other.
+FLOORS = (
+    ("cli", "__main__", "__init__"),
+    ("verify",),
+    ("api",),
+    ("config",),
+    ("loop",),
+    ("rollout",),
+    ("agents", "rewards"),
+    ("gateway",),
+    ("record",),
+    ("trainer",),
+    ("engines",),
+    ("inference",),
+    ("session",),
+    ("text",),
+    ("algo",),
+    ("model",),
+    ("trace",),
+    ("lease", "metrics", "settings"),
+    ("types",),
+    ("errors",),
+)
+HEIGHT = {room: len(FLOORS) - floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+MOST_LINES_PER_FILE = 500
+MOST_LINES_PER_FUNCTION = 60
+MOST_LINES_PER_FUNCTION_OF_THE_STORY = 100
+NEEDS_TORCH = ("ludus.model", "ludus.inference", "ludus.engines.local", "ludus.trainer", "ludus.algo.loss", "ludus.algo.correction")
+
+
+def sources():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imported_modules(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield node.lineno, node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+
+
+def test_every_room_has_a_floor():
+    """A new folder or file must be given its place in the house."""
+    rooms = {room_of(module_name(path)) for path in sources()}
+    assert rooms <= set(HEIGHT), f"rooms without a floor: {sorted(rooms - set(HEIGHT))}"
+
+
+def test_imports_go_down_only():
+    """No file imports from a floor above it or from another room on its own floor."""
+    wrong = []
+    for path in sources():
+        here = room_of(module_name(path))
+        for line, module in imported_modules(ast.parse(path.read_text())):
+            if module.split(".")[0] != "ludus":
+                continue
+            there = room_of(module)
+            if there != here and HEIGHT[there] >= HEIGHT[here]:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} {here} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_and_functions_stay_short():
+    """No file above 500 lines, no function above 60; the story in loop/ may have 100."""
+    long = []
+    for path in sources():
+        text = path.read_text()
+        if text.count("\n") > MOST_LINES_PER_FILE:
+            long.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
+        most = MOST_LINES_PER_FUNCTION_OF_THE_STORY if "loop" in path.parts else MOST_LINES_PER_FUNCTION
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > most:
+                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines")
+    assert not long, "\n".join(long)
+
+
+def torch_free_modules():
+    names = (module_name(path) for path in sources())
+    free = [name for name in names if not name.startswith(NEEDS_TORCH) and name != "ludus.__main__"]
+    settings = [module_name(path) for path in sources() if path.name in ("settings.py", "resolve.py")]
+    return sorted(set(free) | set(settings))
+
+
+def test_the_base_install_imports_without_torch():
+    """Everything above the trainer, and every settings file, imports where torch, transformers and peft are missing."""
+    script = (
+        "import importlib, sys\n"
+        "for name in ('torch', 'transformers', 'peft', 'safetensors', 'numpy', 'openai', 'matplotlib', 'psutil'):\n"
+        "    sys.modules[name] = None\n"
+        f"for name in {torch_free_modules()!r}:\n"
+        "    importlib.import_module(name)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+PACKAGES = sorted({module_name(path) for path in sources() if path.name == "__init__.py"})
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_all_is_exactly_the_public_surface(name):
+    """`__all__` is sorted, exists, and holds every public name the package imports or defines."""
+    module = importlib.import_module(name)
+    names = {
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_") and not isinstance(value, type(sys)) and key not in ("annotations", "TYPE_CHECKING")
+    }
+    public = set(module.__all__) - {"__version__"}
+    assert list(module.__all__) == sorted(module.__all__)
+    assert names == public, f"only in one of namespace and __all__: {sorted(names ^ public)}"
+
+
+def user_files():
+    return sorted([*(ROOT / "recipes").rglob("*.py"), *(ROOT / "bench").rglob("*.py")])
+
+
+@pytest.mark.parametrize("path", user_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_recipes_and_benches_stay_outside(path):
+    """Recipes and benches import `ludus` itself at most, and an agent imports only its SDK."""
+    modules = [module for _, module in imported_modules(ast.parse(path.read_text())) if module.startswith("ludus")]
+    allowed = [] if path.name == "agent.py" else ["ludus"]
+    assert set(modules) <= set(allowed), modules
+
+
+def test_no_component_knows_a_recipe():
+    """The package never names a recipe."""
+    recipes = [folder.name for folder in (ROOT / "recipes").iterdir() if folder.is_dir() and folder.name != "__pycache__"]
+    for path in sources():
+        for recipe in recipes:
+            assert f"recipes/{recipe}" not in path.read_text(), f"{path.relative_to(ROOT)} names {recipe}"
