@@ -1,0 +1,261 @@
+"""The next prompt of a conversation as an addition to what was already said, or the reason why it cannot be one.
+
+Knows: a chat template as a function from messages to text.  Knows not: tokens, engines, the session's graph.
+Invariant: text is returned only with a proof that the template still shows the earlier prompt and the earlier reply.
+
+What the template shows now, and where its parts come from (M: the new messages, M[n] the echo of the reply):
+
+    render(M)            prompt_text │ body of the reply      │ closing  new messages  generation prompt
+    with a mark in M[n]  prompt_text │ lead  MARK             │ closing  new messages  generation prompt
+    the engine sees      prompt_text │ reply_text as sampled  │ the rest of the line above, less what was sampled of it
+
+Both renderings must begin with `prompt_text` and end alike; the body must show the reply's thinking, content and calls.
+Blanks, and the JSON of calls, may differ from what was sampled: the sampled text stays.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ludus.errors import AgentError
+from ludus.text.parse import opens_reasoning
+from ludus.text.parsers.base import THINK_CLOSE, THINK_OPEN
+from ludus.text.template import ChatTemplate
+from ludus.types import ForkReason, Message, ToolCall, ToolSpec
+
+_THINKING = re.compile(f"{THINK_OPEN}.*?(?:{THINK_CLOSE}|$)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class RenderedTurn:
+    """An earlier turn as text."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec]
+    template_kwargs: Mapping[str, Any]
+    prompt_text: str
+    """What the template made of `messages` when the turn was asked for, generation prompt included."""
+    reply: Message
+    reply_text: str
+    """Exact decoding of the sampled tokens, special tokens included."""
+
+
+def continuation(
+    template: ChatTemplate,
+    earlier: RenderedTurn,
+    messages: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    template_kwargs: Mapping[str, Any],
+    stop_texts: Collection[str],
+) -> str | ForkReason:
+    """The text to append after the sampled tokens of `earlier`, or why a new path must start.
+
+    stop_texts: texts of the tokens that may have ended the reply. A reply that ends with one of them gets what
+    follows it in the template; any other reply, cut by length or by a stop of the caller's, the whole closing text.
+
+    'edit': messages, tools or template arguments of the earlier turn were changed.  'truncated': some were dropped.
+    'reasoning_stripped': thinking that the model saw is shown no more.  'template': the template itself now shows
+    earlier text differently (by position, by date) or shows the reply otherwise than it was sampled.
+    Raises AgentError when the template refuses `messages`.
+    """
+    if (changed := _changed(earlier, messages)) is not None:
+        return changed
+    same_request = tuple(tools) == tuple(earlier.tools) and dict(template_kwargs) == dict(earlier.template_kwargs)
+    view = _View(template, messages, len(earlier.messages), tools, template_kwargs)
+    shown = view.render(view.echo)
+    if not shown.startswith(earlier.prompt_text):
+        return _why_prompt_changed(earlier.prompt_text, shown) if same_request else "edit"
+    tail = view.tail(shown, earlier.prompt_text, stop_texts)
+    if tail is None:
+        return "template"
+    body = shown[len(earlier.prompt_text) : len(shown) - len(tail)]
+    return _appended(earlier, view.echo, body, tail, stop_texts)
+
+
+# Messages: is this still the same conversation?
+
+
+def _changed(earlier: RenderedTurn, messages: Sequence[Message]) -> ForkReason | None:
+    """Why `messages` do not begin with the earlier messages and the reply. None: they do."""
+    history = [*earlier.messages, earlier.reply]
+    num_same = _num_same(history, messages)
+    if num_same == len(history):
+        return None
+    if len(messages) < len(history) or _resumes_sooner(history, messages, num_same):
+        return "truncated"
+    return "edit"
+
+
+def _num_same(history: Sequence[Message], messages: Sequence[Message]) -> int:
+    pairs = enumerate(zip(history, messages, strict=False))
+    return next((idx for idx, (old, new) in pairs if not _is_same(old, new)), min(len(history), len(messages)))
+
+
+def _resumes_sooner(history: Sequence[Message], messages: Sequence[Message], start: int) -> bool:
+    """Whether, after the first difference, a message of the history comes earlier than it did: some were left out."""
+    for old_idx in range(start + 1, len(history)):
+        if any(_is_same(history[old_idx], new) for new in messages[start:old_idx]):
+            return True
+    return False
+
+
+def _is_same(old: Message, new: Message) -> bool:
+    """Equal in what both sides say; ids of calls and dropped reasoning do not count, the rendering judges the rest."""
+    if old == new:
+        return True
+    return (
+        old.role == new.role
+        and (old.content or "") == (new.content or "")
+        and old.name == new.name
+        and (new.reasoning is None or old.reasoning is None or old.reasoning == new.reasoning)
+        and len(old.tool_calls) == len(new.tool_calls)
+        and all(map(_is_same_call, old.tool_calls, new.tool_calls))
+    )
+
+
+def _is_same_call(old: ToolCall, new: ToolCall) -> bool:
+    return old.name == new.name and _value(old.arguments) == _value(new.arguments)
+
+
+def _value(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+# Text: what does the template show of it?
+
+
+@dataclass(frozen=True)
+class _View:
+    """The new messages as the template shows them, with the echo of the reply exchangeable."""
+
+    template: ChatTemplate
+    messages: Sequence[Message]
+    echo_idx: int
+    tools: Sequence[ToolSpec]
+    template_kwargs: Mapping[str, Any]
+    generation_prompt: bool = True
+
+    @property
+    def echo(self) -> Message:
+        return self.messages[self.echo_idx]
+
+    def render(self, echo: Message) -> str:
+        messages = [*self.messages[: self.echo_idx], echo, *self.messages[self.echo_idx + 1 :]]
+        return self.template.render(
+            messages, self.tools, generation_prompt=self.generation_prompt, template_kwargs=self.template_kwargs
+        )
+
+    def tail(self, shown: str, prompt_text: str, stop_texts: Collection[str]) -> str | None:
+        """The end of `shown` after the body of the reply. None: the template does not let it be found."""
+        mark = _unused_word(shown)
+        tail = self._after_mark(replace(self.echo, content=mark, tool_calls=()), mark, prompt_text)
+        if tail is not None and _fits(shown, prompt_text, tail):
+            return tail
+        if not self.echo.tool_calls:
+            return None
+        return self._tail_of_calls(shown, prompt_text, stop_texts)
+
+    def _tail_of_calls(self, shown: str, prompt_text: str, stop_texts: Collection[str]) -> str | None:
+        """The same for templates that close a message with calls in another way, or accept no other one there.
+
+        The mark then stands in the last call's arguments, and a stop text has to tell the call from the closing. It
+        must be the message's own: rendered as the last message, the text up to the stop text is the same.
+        """
+        mark = _unused_word(shown)
+        *others, last = self.echo.tool_calls
+        echo = replace(self.echo, tool_calls=(*others, replace(last, arguments=json.dumps({mark: mark}))))
+        after = self._after_mark(echo, mark, prompt_text)
+        own = self._upto_echo()._after_mark(echo, mark, prompt_text)
+        if after is None or own is None:
+            return None
+        closings = [(at, stop) for stop in stop_texts if stop and (at := own.find(stop)) >= 0]
+        if not closings:
+            return None
+        at, stop = min(closings)
+        tail = after[at:]
+        return tail if after.startswith(own[: at + len(stop)]) and _fits(shown, prompt_text, tail) else None
+
+    def _upto_echo(self) -> _View:
+        return replace(self, messages=self.messages[: self.echo_idx + 1], generation_prompt=False)
+
+    def _after_mark(self, echo: Message, mark: str, prompt_text: str) -> str | None:
+        try:
+            marked = self.render(echo)
+        except AgentError:
+            return None
+        before, found, after = marked.rpartition(mark)
+        return after if found and before.startswith(prompt_text) else None
+
+
+def _unused_word(text: str) -> str:
+    """A word that `text` does not contain, and that no template trims or quotes."""
+    return next(word for number in itertools.count() if (word := f"ludusmark{number}x") not in text)
+
+
+def _fits(shown: str, prompt_text: str, tail: str) -> bool:
+    return shown.endswith(tail) and len(prompt_text) + len(tail) <= len(shown)
+
+
+def _why_prompt_changed(prompt_text: str, shown: str) -> ForkReason:
+    """Thinking, if the two agree but for thinking blocks and blanks; else the template."""
+    is_thinking = _squeezed(_THINKING.sub("", shown)).startswith(_squeezed(_THINKING.sub("", prompt_text)))
+    return "reasoning_stripped" if is_thinking else "template"
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+# The reply: is what the template shows of it what was sampled?
+
+
+def _appended(
+    earlier: RenderedTurn, echo: Message, body: str, tail: str, stop_texts: Collection[str]
+) -> str | ForkReason:
+    """The addition, if the body shows the reply's thinking, content and calls."""
+    rest, reasoning = _squeezed(body), earlier.reply.reasoning
+    if reasoning is not None:
+        thought = _squeezed(reasoning)
+        lead = ("" if opens_reasoning(earlier.prompt_text) else THINK_OPEN) + thought + THINK_CLOSE
+        if not rest.startswith(lead):
+            return "template" if thought and thought in rest else "reasoning_stripped"
+        rest = rest[len(lead) :]
+    if not _shows(rest, echo):
+        return "template"
+    stop = max((stop for stop in stop_texts if stop and earlier.reply_text.endswith(stop)), key=len, default="")
+    if reasoning is not None and THINK_CLOSE not in earlier.reply_text:
+        # A stop token inside the thinking: what the template puts before it cannot be put there any more.
+        return "template" if stop else _rest_of_thinking(body, earlier.reply_text) + tail
+    closing = tail.lstrip()
+    return closing[len(stop) :] if stop and closing.startswith(stop) else tail
+
+
+def _shows(squeezed_body: str, echo: Message) -> bool:
+    """Whether the body, without thinking and blanks, is the content, or the content with every call by name."""
+    content = _squeezed(echo.content or "")
+    if not echo.tool_calls:
+        return squeezed_body == content
+    at = squeezed_body.find(content) if content else 0
+    if at < 0:
+        return False
+    calls = squeezed_body[:at] + squeezed_body[at + len(content) :]
+    at = 0
+    for call in echo.tool_calls:
+        if (at := calls.find(_squeezed(call.name), at)) < 0:
+            return False
+        at += len(_squeezed(call.name))
+    return True
+
+
+def _rest_of_thinking(body: str, reply_text: str) -> str:
+    """How the template ends a thinking block that the model did not."""
+    cut = len(body[: body.rindex(THINK_CLOSE)].rstrip())
+    return body[cut:].lstrip() if reply_text[-1:].isspace() else body[cut:]

@@ -1,0 +1,192 @@
+"""A model's chat template: messages in, the prompt's text out.
+
+Knows: Jinja as the model hubs write it.  Knows not: tokens, parsers, engines.
+Invariant: rendering is pure, except that a template may ask for today's date.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ludus.errors import AgentError, UserError
+from ludus.types import Message, ToolCall, ToolSpec
+
+_PROBE_NAME = "ludus_probe_function"
+_PROBE_TOOL = ToolSpec(name=_PROBE_NAME, description="Probe.", parameters={"type": "object", "properties": {}})
+_USER = Message("user", "Probe.")
+_PROBES = ((_USER,), (Message("system", "Probe."), _USER))
+_OWN_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
+# What a template can fail with: its own refusals, and Python's answers to operations on values it did not expect.
+_FOREIGN_ERRORS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+class ChatTemplate:
+    """Renders messages as `transformers` would. Safe to share between threads."""
+
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] = {},
+        *,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self.source = source
+        self.special_tokens: Mapping[str, str] = dict(special_tokens)
+        self._knows_developer = "developer" in source
+        try:
+            self._compiled = _environment(now).from_string(source)
+        except jinja2.TemplateError as error:
+            raise UserError(f"The chat template is no valid Jinja: {error}. Pass another `chat_template`.") from error
+        self._absent_content = self._probe_absent_content()
+        """What stands for the missing text of a message that only calls tools."""
+        self.renders_tools = any(self._shows_tool(messages) for messages in _PROBES)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] = {},
+    ) -> str:
+        """The text of the conversation, ending in the generation prompt if wanted.
+
+        Raises AgentError `template_error` when the template refuses the messages, `tools_unsupported` when tools
+        are given to a template that would silently drop them.
+        """
+        if tools and not self.renders_tools:
+            raise AgentError(
+                "The model's chat template does not show tools to the model. "
+                "Send no 'tools', or load the model with a template that has them (chat_template='chatml-tools').",
+                code="tools_unsupported",
+                param="tools",
+            )
+        if taken := _OWN_NAMES & set(template_kwargs):
+            raise AgentError(
+                f"Template arguments {sorted(taken)} are set by the conversation itself. Leave them out.",
+                code="template_error",
+                param="chat_template_kwargs",
+            )
+        values = {
+            **template_kwargs,
+            "messages": [self._message_value(message, self._absent_content) for message in messages],
+            "tools": [_tool_value(tool) for tool in tools] or None,
+            "add_generation_prompt": generation_prompt,
+        }
+        return self._render(values)
+
+    def _render(self, values: Mapping[str, Any]) -> str:
+        try:
+            return self._compiled.render({**self.special_tokens, **values})
+        except _FOREIGN_ERRORS as error:
+            raise AgentError(
+                f"The model's chat template refuses these messages: {error}. Change roles, order or content.",
+                code="template_error",
+                param="messages",
+            ) from error
+
+    def _message_value(self, message: Message, absent_content: str | None) -> dict[str, Any]:
+        role = "system" if message.role == "developer" and not self._knows_developer else message.role
+        absent = absent_content if message.tool_calls else ""
+        value: dict[str, Any] = {"role": role, "content": absent if message.content is None else message.content}
+        if message.reasoning is not None:
+            value["reasoning_content"] = message.reasoning
+        if message.tool_calls:
+            value["tool_calls"] = [_call_value(call) for call in message.tool_calls]
+        if message.tool_call_id is not None:
+            value["tool_call_id"] = message.tool_call_id
+        if message.name is not None:
+            value["name"] = message.name
+        return value
+
+    def _probe_absent_content(self) -> str | None:
+        """None if only then calls are shown; else '', because many templates print None as a word, or fail on it."""
+        calling = Message("assistant", tool_calls=(ToolCall(id="call00000", name=_PROBE_NAME, arguments="{}"),))
+        shown = {absent: self._probe((_USER, calling), absent_content=absent) for absent in ("", None)}
+        return None if _PROBE_NAME in shown[None] and _PROBE_NAME not in shown[""] else ""
+
+    def _shows_tool(self, messages: Sequence[Message]) -> bool:
+        return _PROBE_NAME in self._probe(messages, tools=[_tool_value(_PROBE_TOOL)])
+
+    def _probe(
+        self, messages: Sequence[Message], *, absent_content: str | None = "", tools: list[dict[str, Any]] | None = None
+    ) -> str:
+        """What the template shows; '' where it refuses."""
+        values = [self._message_value(message, absent_content) for message in messages]
+        try:
+            return self._render({"messages": values, "tools": tools, "add_generation_prompt": True})
+        except AgentError:
+            return ""
+
+    def __repr__(self) -> str:
+        return f"ChatTemplate({len(self.source)} characters, renders_tools={self.renders_tools})"
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}`: marks what the model says, and shows it unchanged."""
+
+    tags = {"generation"}  # noqa: RUF012 - declared by jinja as an instance variable
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=lineno)
+
+
+def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+    """Jinja as `transformers` sets it up, because that is what templates are written for."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> str:
+    raise jinja2.TemplateError(message)
+
+
+def _tool_value(tool: ToolSpec) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def _call_value(call: ToolCall) -> dict[str, Any]:
+    """A call as templates expect it: arguments are an object where they are one, else text."""
+    arguments: Any = call.arguments
+    try:
+        parsed = json.loads(call.arguments)
+    except ValueError:
+        parsed = None
+    if isinstance(parsed, dict):
+        arguments = parsed
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

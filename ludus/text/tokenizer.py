@@ -1,0 +1,152 @@
+"""Text to token ids and back, exactly as the model's own tokenizer files say.
+
+Knows: `tokenizer.json` and the small JSON files beside it.  Knows not: messages, templates, engines.
+Invariant: encoding adds no token of its own; whatever special token the text spells becomes its id.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from ludus.errors import UserError
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
+"""JSON can spell them, text cannot hold them."""
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """A model folder's tokenizer, its chat template and its end-of-turn ids. Safe to share between threads."""
+
+    def __init__(
+        self,
+        core: tokenizers.Tokenizer,
+        *,
+        special_tokens: Mapping[str, str],
+        stop_ids: frozenset[int],
+        chat_template: str | None = None,
+    ) -> None:
+        self._core = core
+        self._added = core.get_added_tokens_decoder()
+        self._special_ids = frozenset(idx for idx, token in self._added.items() if token.special)
+        self._anchor_id = _plain_anchor(self._added)
+        self.special_tokens: Mapping[str, str] = dict(special_tokens)
+        self.stop_ids = stop_ids
+        self.chat_template = chat_template
+        """None: the folder has no template, and chat needs one from elsewhere."""
+        self.num_encoded_chars = 0
+        """Characters that went through `encode` since the start."""
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """The tokenizer saved in `folder`. Raises UserError naming the file that is missing or broken."""
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise UserError(f"No tokenizer in {str(folder)!r}: the file 'tokenizer.json' is missing. Save one there.")
+        try:
+            core = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception for every kind of broken file
+            raise UserError(f"Cannot read {str(path)!r}: {error}. Fetch or save the tokenizer again.") from error
+        core.no_truncation()
+        core.no_padding()
+        config = _read_json(folder / "tokenizer_config.json")
+        special_tokens = _special_tokens(config)
+        return cls(
+            core,
+            special_tokens=special_tokens,
+            stop_ids=_stop_ids(folder, core, special_tokens.get("eos_token")),
+            chat_template=_chat_template(folder, config),
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        return self._core.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str, *, after: int | None = None) -> tuple[int, ...]:
+        """Token ids of `text`, special tokens spelled in it included, nothing added; half surrogates become U+FFFD.
+
+        after: the token that `text` follows in its sequence; then no space is put before the first word, and a
+        special token there swallows the blanks that it swallows in one piece. None: `text` starts a sequence.
+        """
+        self.num_encoded_chars += len(text)
+        anchor_id = after if after in self._added else self._anchor_id
+        if after is not None and anchor_id is not None:
+            ids = self._encode(self._added[anchor_id].content + text)
+            if ids[:1] == (anchor_id,):
+                return ids[1:]
+        return self._encode(text)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """Text of `ids`; bytes that are no character become U+FFFD."""
+        return str(self._core.decode(list(ids), skip_special_tokens=skip_special))
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether `decode(..., skip_special=True)` leaves this token out."""
+        return token_id in self._special_ids
+
+    def is_byte(self, token_id: int) -> bool:
+        """Whether the token is one raw byte (`<0xE2>`), whose text depends on its neighbours."""
+        token = self._core.id_to_token(token_id)
+        return token is not None and _BYTE_TOKEN.fullmatch(token) is not None
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._core.encode(_HALF_SURROGATE.sub("\ufffd", text), add_special_tokens=False).ids)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer(vocab_size={self.vocab_size}, stop_ids={sorted(self.stop_ids)})"
+
+
+def _plain_anchor(added: Mapping[int, Any]) -> int | None:
+    """A special token that leaves the text after it as it is. None: the tokenizer has none."""
+    return next((idx for idx, token in added.items() if token.special and not token.rstrip), None)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`, or an empty one if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"Cannot read {str(path)!r}, which is no JSON: {error}. Save the model again.") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Name to text, for the template; a token is saved as text or as an object with its content."""
+    texts: dict[str, str] = {}
+    for name in _NAMED_TOKENS:
+        value = config.get(name)
+        if isinstance(value, Mapping):
+            value = value.get("content")
+        if isinstance(value, str):
+            texts[name] = value
+    return texts
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _stop_ids(folder: Path, core: tokenizers.Tokenizer, eos_token: str | None) -> frozenset[int]:
+    """Every id that some file of the model calls the end of a turn."""
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        value = _read_json(folder / name).get("eos_token_id")
+        found.update(value if isinstance(value, list) else [value] if isinstance(value, int) else [])
+    eos_id = None if eos_token is None else core.token_to_id(eos_token)
+    return frozenset(found if eos_id is None else found | {eos_id})
