@@ -1,0 +1,88 @@
+"""Advantages of turns against the other members of their group.
+
+Knows: members by id, returns of their turns.  Knows not: tokens, rewards, tensors.
+Glossary: a member m has turns t with returns G(m,t); R(m) is the mean of its returns; b the baseline, s the spread.
+Baseline and spread are the first and the second moment of one distribution: draw a member, then one of its turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from ludus.errors import UserError
+
+Baseline = Literal["mean", "leave_one_out", "none"]
+Scale = Literal["std", "none"]
+
+
+def group_advantages(
+    returns: Mapping[str, Mapping[str, float | None]],
+    *,
+    baseline: Baseline = "mean",
+    scale: Scale = "std",
+    eps: float = 1e-4,
+) -> dict[str, dict[str, float | None]]:
+    """Advantages by member and turn: A(m,t) = (G(m,t) - b) / s; None where the return is None.
+
+    returns: by member and turn. Turns without a return count nowhere; a member without any has no say in b and s.
+    baseline: `mean` of R over the members; `leave_one_out` that mean without the member itself; `none` 0.
+    scale: `std` divides by s + `eps`, where s^2 = sum over m of mean over t of (G(m,t) - mean of R)^2, over M - 1. With one
+    return per member that is the sample variance. The spread of R alone would not do: where members' means agree and
+    their turns differ it is zero, and the advantages of turns explode.
+    With a baseline, a group whose returns are all equal gets exactly 0.0 everywhere.
+    Raises UserError if `leave_one_out` meets a group with fewer than two members that have returns.
+    Source: DeepSeekMath (arXiv 2402.03300) sec. 4.1.2 for mean and std; RLOO (arXiv 2402.14740) sec. 3.2 for
+    leave_one_out; both with the return of a turn in the place of the reward of a sample.
+    """
+    flat = [value for turns in returns.values() for value in turns.values() if value is not None]
+    if baseline != "none" and flat and min(flat) == max(flat):
+        return _map_returns(returns, dict.fromkeys(returns, flat[0]), 1.0)
+    means = {member: _mean_return(turns) for member, turns in returns.items()}
+    known = {member: mean for member, mean in means.items() if mean is not None}
+    baselines = _baselines(known, baseline)
+    divisor = _spread(returns, known) + eps if scale == "std" else 1.0
+    return _map_returns(returns, baselines, divisor)
+
+
+def _mean_return(turns: Mapping[str, float | None]) -> float | None:
+    values = [value for value in turns.values() if value is not None]
+    return math.fsum(values) / len(values) if values else None
+
+
+def _baselines(means: Mapping[str, float], baseline: Baseline) -> dict[str, float]:
+    if baseline == "none":
+        return dict.fromkeys(means, 0.0)
+    if baseline == "leave_one_out":
+        if len(means) == 1:
+            raise UserError("leave_one_out needs at least two members with returns, got 1; use baseline 'mean'")
+        return {
+            member: math.fsum(mean for other, mean in means.items() if other != member) / (len(means) - 1)
+            for member in means
+        }
+    return dict.fromkeys(means, math.fsum(means.values()) / len(means)) if means else {}
+
+
+def _spread(returns: Mapping[str, Mapping[str, float | None]], means: Mapping[str, float]) -> float:
+    """The standard deviation of a turn's return, every member weighing the same; ddof 1 over members."""
+    if not means:
+        return 1.0
+    center = math.fsum(means.values()) / len(means)
+    squares = {
+        member: {t: None if g is None else (g - center) ** 2 for t, g in returns[member].items()} for member in means
+    }
+    second = math.fsum(_mean_return(turns) or 0.0 for turns in squares.values())
+    return math.sqrt(second / max(len(means) - 1, 1))
+
+
+def _map_returns(
+    returns: Mapping[str, Mapping[str, float | None]], baselines: Mapping[str, float], divisor: float
+) -> dict[str, dict[str, float | None]]:
+    return {
+        member: {
+            turn_id: None if value is None else (value - baselines[member]) / divisor
+            for turn_id, value in turns.items()
+        }
+        for member, turns in returns.items()
+    }

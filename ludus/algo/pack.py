@@ -1,0 +1,230 @@
+"""Training sequences packed into rows whose shared prefixes are stored once, and the batch that holds the rows.
+
+Knows: token ids, targets, a token budget.  Knows not: sessions, rewards, tensors.
+Invariants: every target of every sequence is in exactly one row, and the ancestors of its source in that row
+are exactly the tokens before it in its sequence; so packing never changes a loss or a gradient.
+
+A row is a forest in depth-first order.  Two sequences `a b C` and `a b D E` (capitals are targets) become
+
+    token     a  b  D          the last target of a path is predicted, never fed: C and E are not stored
+    parent   -1  0  1
+    source       1,1 2         the hidden state of b predicts both C and D, that of D predicts E
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ludus.errors import InternalError, UserError
+
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSequence:
+    """A run of tokens and which of them are trained, with what the loss needs to know of each."""
+
+    token_ids: tuple[int, ...]
+    target_idx: tuple[int, ...]
+    """Indices into `token_ids` of the trained tokens, rising, each >= 1: the first token has no predictor."""
+    advantages: tuple[float, ...]
+    weights: tuple[float, ...]
+    """Share of each token in the loss of the whole optimizer batch."""
+    logprobs: tuple[float, ...]
+    """As sampled."""
+    versions: tuple[int, ...]
+    temperatures: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _check_lengths(
+            len(self.target_idx), self.advantages, self.weights, self.logprobs, self.versions, self.temperatures
+        )
+        before = 0
+        for index in self.target_idx:
+            if index <= before or index >= len(self.token_ids):
+                raise InternalError(
+                    f"target_idx must rise within 1..{len(self.token_ids) - 1}, but {index} comes after {before}"
+                )
+            before = index
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """A forest of tokens for one forward pass, and the targets predicted from it."""
+
+    token_ids: tuple[int, ...]
+    positions: tuple[int, ...]
+    """Of each token in its own sequence."""
+    parents: tuple[int, ...]
+    """Row index of the token before this one, always smaller than its own index; -1 at the first of a sequence."""
+    source_idx: tuple[int, ...]
+    """Per target: the row index whose hidden state predicts it. Targets that share a source share a prefix."""
+    target_ids: tuple[int, ...]
+    advantages: tuple[float, ...]
+    weights: tuple[float, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    temperatures: tuple[float, ...]
+    num_sequence_tokens: int = 0
+    """Tokens of the sequences in this row before sharing; 0 in rows that `pack` did not make."""
+
+    def __post_init__(self) -> None:
+        _check_lengths(len(self.token_ids), self.positions, self.parents)
+        _check_lengths(
+            len(self.source_idx),
+            self.target_ids,
+            self.advantages,
+            self.weights,
+            self.logprobs,
+            self.versions,
+            self.temperatures,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one optimizer step trains on; the weights of all its targets are normalised together."""
+
+    rows: tuple[PackedRow, ...]
+    version: int
+    """Of the weights that this batch is about to change."""
+
+    @property
+    def num_trained(self) -> int:
+        return sum(len(row.target_ids) for row in self.rows)
+
+    @property
+    def num_row_tokens(self) -> int:
+        """Tokens that go through the model."""
+        return sum(len(row.token_ids) for row in self.rows)
+
+    @property
+    def num_sequence_tokens(self) -> int:
+        """Tokens that would go through the model if nothing were shared."""
+        return sum(row.num_sequence_tokens for row in self.rows)
+
+
+def pack(sequences: Sequence[TrainSequence], *, row_tokens: int) -> tuple[PackedRow, ...]:
+    """Rows of at most `row_tokens` stored tokens that hold every target once; equal input gives equal rows.
+
+    A single path longer than `row_tokens` gets a row of its own. Sequences without targets leave no trace.
+    The cuts between rows repeat as few shared tokens as possible; the pieces then fill rows, largest first.
+    """
+    if row_tokens < 1:
+        raise UserError(f"row_tokens must be at least 1, got {row_tokens}")
+    by_path: dict[Path, list[TrainSequence]] = {}
+    for sequence in sequences:
+        if sequence.target_idx:
+            by_path.setdefault(sequence.token_ids[: sequence.target_idx[-1]], []).append(sequence)
+    pieces = _cut(sorted(by_path), row_tokens)
+    return tuple(_build_row(paths, by_path) for paths in _fill(pieces, row_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Neighbouring paths that stay together in one row."""
+
+    paths: tuple[Path, ...]
+    num_tokens: int
+
+
+def _cut(paths: Sequence[Path], row_tokens: int) -> list[_Piece]:
+    """The sorted paths as pieces of at most `row_tokens`, cut where the fewest shared tokens are stored twice.
+
+    In sorted order a path adds to a trie exactly what goes beyond its common start with the path before it, so
+    a cut costs the length of that common start; the cheapest cuts come from the shortest way to each path.
+    """
+    shared = [0] + [_num_common(a, b) for a, b in pairwise(paths)]
+    cost = [0]
+    starts = [0]
+    sizes = [0]
+    for end, path in enumerate(paths):
+        # A path longer than the budget may still take along the paths that it extends: they add no token.
+        size, limit = len(path), max(row_tokens, len(path))
+        start = end
+        best = (cost[start] + size, start, size)
+        while start > 0:
+            size += len(paths[start - 1]) - shared[start]
+            if size > limit:
+                break
+            start -= 1
+            if cost[start] + size < best[0]:
+                best = (cost[start] + size, start, size)
+        cost.append(best[0])
+        starts.append(best[1])
+        sizes.append(best[2])
+    pieces: list[_Piece] = []
+    end = len(paths)
+    while end > 0:
+        pieces.append(_Piece(tuple(paths[starts[end] : end]), sizes[end]))
+        end = starts[end]
+    return pieces[::-1]
+
+
+def _fill(pieces: Sequence[_Piece], row_tokens: int) -> Iterable[list[Path]]:
+    """Paths of each row, sorted: every piece, largest first, goes into the first row with room."""
+    rows: list[list[Path]] = []
+    free: list[int] = []
+    for piece in sorted(pieces, key=lambda piece: -piece.num_tokens):
+        at = next((i for i, room in enumerate(free) if room >= piece.num_tokens), None)
+        if at is None:
+            rows.append(list(piece.paths))
+            free.append(row_tokens - piece.num_tokens)
+        else:
+            rows[at].extend(piece.paths)
+            free[at] -= piece.num_tokens
+    return (sorted(row) for row in rows)
+
+
+def _build_row(paths: Sequence[Path], by_path: Mapping[Path, Sequence[TrainSequence]]) -> PackedRow:
+    token_ids: list[int] = []
+    positions: list[int] = []
+    parents: list[int] = []
+    source_idx: list[int] = []
+    trained: list[TrainSequence] = []
+    previous: Path = ()
+    at_depth: list[int] = []  # row index of the current path's token at each depth
+    for path in paths:
+        kept, start = _num_common(previous, path), len(token_ids)
+        added = range(start, start + len(path) - kept)
+        token_ids.extend(path[kept:])
+        positions.extend(range(kept, len(path)))
+        parents.append(at_depth[kept - 1] if kept else -1)
+        parents.extend(added[:-1])
+        at_depth[kept:] = added
+        previous = path
+        for sequence in by_path[path]:
+            source_idx.extend([at_depth[index - 1] for index in sequence.target_idx])
+            trained.append(sequence)
+    return PackedRow(
+        token_ids=tuple(token_ids),
+        positions=tuple(positions),
+        parents=tuple(parents),
+        source_idx=tuple(source_idx),
+        target_ids=tuple([item.token_ids[index] for item in trained for index in item.target_idx]),
+        advantages=tuple([value for item in trained for value in item.advantages]),
+        weights=tuple([value for item in trained for value in item.weights]),
+        logprobs=tuple([value for item in trained for value in item.logprobs]),
+        versions=tuple([value for item in trained for value in item.versions]),
+        temperatures=tuple([value for item in trained for value in item.temperatures]),
+        num_sequence_tokens=sum(len(item.token_ids) for item in trained),
+    )
+
+
+def _num_common(a: Path, b: Path) -> int:
+    """Length of the common start, found by halving so that the comparing is done on whole slices."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _check_lengths(length: int, *columns: Sequence[object]) -> None:
+    if any(len(column) != length for column in columns):
+        raise InternalError(f"parallel columns must have length {length}, got {[len(column) for column in columns]}")

@@ -1,0 +1,80 @@
+"""The conservation law: every sampled token is trained once or masked for one named reason.
+
+Knows: counts and reasons.  Knows not: tokens, rewards.
+Invariant, checked by `Ledger.check`: sampled == trained + the sum of masked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from ludus.errors import InternalError
+
+MaskReason = Literal[
+    "no_credit",  # no return reaches the turn
+    "zero_advantage",  # the group's returns are all equal: there is nothing to learn
+    "rejected",  # the agent gave no reward
+    "failed",  # the episode ended in an error
+    "timeout",  # the episode ran out of time
+    "cancelled",  # the episode was stopped from outside
+    "stale",  # sampled by weights older than admitted
+    "kept_set",  # sampled under top-p, top-k or min-p: the trainer cannot recompute the distribution
+    "greedy",  # temperature 0: not a sample
+    "penalised",  # sampled under penalties: the trainer cannot recompute the distribution
+    "aborted",  # the client left in the middle of the turn
+    "small_group",  # too few members of the group survived
+    "too_long",  # lies beyond the longest sequence that is trained
+    "evaluation",  # played to be measured
+    "unused",  # finished, but no training step took it
+]
+MASK_REASONS: tuple[MaskReason, ...] = get_args(MaskReason)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Where the sampled tokens of a turn, an episode, a batch or a run went."""
+
+    sampled: int = 0
+    trained: int = 0
+    masked: Mapping[MaskReason, int] = field(default_factory=dict)
+
+    @classmethod
+    def zero(cls) -> Ledger:
+        return cls()
+
+    @classmethod
+    def all_masked(cls, num_sampled: int, reason: MaskReason) -> Ledger:
+        """The account of tokens that all stay out of training for one reason."""
+        return cls(sampled=num_sampled, masked={reason: num_sampled} if num_sampled else {})
+
+    @classmethod
+    def sum(cls, ledgers: Iterable[Ledger]) -> Ledger:
+        total = cls.zero()
+        for ledger in ledgers:
+            total = total + ledger
+        return total
+
+    def __add__(self, other: Ledger) -> Ledger:
+        masked = Counter(self.masked)
+        masked.update(other.masked)
+        return Ledger(self.sampled + other.sampled, self.trained + other.trained, dict(masked))
+
+    @property
+    def num_masked(self) -> int:
+        return sum(self.masked.values())
+
+    @property
+    def unbalanced(self) -> int:
+        """Sampled tokens without an account (positive) or with two (negative); 0 is the law."""
+        return self.sampled - self.trained - self.num_masked
+
+    def check(self) -> None:
+        """Raises InternalError with the numbers if the account does not balance."""
+        if self.unbalanced:
+            raise InternalError(
+                f"the ledger does not balance: sampled {self.sampled} != trained {self.trained} "
+                f"+ masked {self.num_masked} {dict(self.masked)}; off by {self.unbalanced}"
+            )

@@ -1,0 +1,3 @@
+"""Proofs that a user can run: each law of Ludus checked against what users run."""
+
+__all__: list[str] = []
