@@ -1,0 +1,9 @@
+"""Engines sample tokens: the protocol every engine keeps, and the scripted one for tests and docs.
+
+Our own engine stands in `ludus.engines.local`, which imports torch.
+"""
+
+from ludus.engines.base import Engine, EngineStats, OnTokens, WeightSource
+from ludus.engines.scripted import ScriptedEngine
+
+__all__ = ["Engine", "EngineStats", "OnTokens", "ScriptedEngine", "WeightSource"]

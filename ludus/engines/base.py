@@ -1,0 +1,88 @@
+"""The seam between a recorder and whatever samples tokens: the Engine protocol.
+
+Knows: calls, sampled tokens, versions.  Knows not: chat, templates, HTTP, trainers.
+
+What every engine keeps, and `tests/engines/contract.py` checks for each of them:
+
+1. `logprobs[i]` belongs to `token_ids[i]`, under the distribution the token was sampled from.
+2. After `publish(v)` has returned, every new token carries a version >= v.
+3. An aborted call returns the tokens sampled so far, with stop reason `abort`; none is lost.
+4. `on_tokens` sees every token once, in order, before `generate` returns.
+5. With the same prompt, sampling and seed, on the same weights, the same tokens come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ludus.types import Call, Sampled, TokenChunk
+
+OnTokens = Callable[[TokenChunk], None]
+"""Called on the event loop that awaits `generate`; must not block."""
+
+
+class WeightSource(Protocol):
+    """Where an engine takes the weights of a new version from."""
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        """Name and tensor of every weight that changed, names as in the saved model."""
+
+    def copy_into_shared(self) -> None:
+        """Write the new weights into the tensors that trainer and engine share in one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters since the engine started; gauges as of now."""
+
+    version: int
+    num_running: int = 0
+    num_waiting: int = 0
+    num_calls: int = 0
+    num_sampled_tokens: int = 0
+    num_prefilled_tokens: int = 0
+    """Prompt tokens that went through the model."""
+    num_cached_tokens: int = 0
+    """Prompt tokens whose keys and values were found and reused."""
+    num_preemptions: int = 0
+    num_stale_kv_tokens: int = 0
+    """Cached tokens of sequences in flight whose keys and values are older than the weights."""
+    num_pages: int = 0
+    num_free_pages: int = 0
+    busy_s: float = 0.0
+
+
+class Engine(Protocol):
+    """Samples tokens for calls. Safe to use from several event loops and threads at once."""
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens, prompt and answer together, that one sequence may have."""
+
+    async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
+        """The sampled answer to `call`.
+
+        Cancelling the awaiting task aborts the call. Raises BackendError if the engine failed,
+        UserError if the call cannot be served (prompt not shorter than `context_length`).
+        """
+
+    async def abort(self, call_id: str) -> None:
+        """End a running call; its `generate` returns what was sampled. Unknown ids are ignored: it may just have ended."""
+
+    async def publish(self, version: int, weights: WeightSource) -> None:
+        """Sample with `weights` from now on. `version` must be greater than the last one."""
+
+    async def pause(self) -> None:
+        """Return once no token is being sampled; calls wait until `resume`."""
+
+    async def resume(self) -> None: ...
+
+    async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Logprob of every token but the first given those before it, temperature 1; length len(token_ids) - 1."""
+
+    def stats(self) -> EngineStats: ...
+
+    async def close(self) -> None:
+        """Abort what runs and free everything. Closing twice is allowed."""

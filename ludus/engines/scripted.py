@@ -1,0 +1,282 @@
+"""An engine that replays written answers, token by token: for tests, docs and agents without a model.
+
+Knows: the Engine contract, a tokenizer.  Knows not: models, weights, chat.
+Invariant: it keeps every point of the contract in `engines/base.py`, so what passes on it tests the caller.
+
+Its distribution is a fixed one: the logprob of a token depends on its id alone, never on what stands before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ludus.engines.base import EngineStats, OnTokens, WeightSource
+from ludus.errors import BackendError, UserError
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import Call, Sampled, StopReason, TokenChunk
+
+Answer = str | Sequence[int]
+Answers = Iterable[Answer] | Callable[[Call], Answer]
+
+
+class ScriptedEngine:
+    """Answers call after call with the next written answer, or with what a function of the call returns.
+
+    answers: text (encoded; the model's stop token is added) or token ids (taken as they are; the stop token is
+    added unless one is among them). A function gives the same answer to the same call, an iterable runs out.
+    token_delay_s: pause before each token, to imitate a slow model.
+    """
+
+    def __init__(
+        self, answers: Answers, tokenizer: Tokenizer, *, token_delay_s: float = 0.0, context_length: int = 8192
+    ) -> None:
+        self._answer: Callable[[Call], Answer] = answers if callable(answers) else _Script(answers).take
+        self._tokenizer = tokenizer
+        self._token_delay_s = token_delay_s
+        self._context_length = context_length
+        self._lock = threading.Lock()
+        self._running: dict[str, _Running] = {}
+        self._calls: list[Call] = []
+        self._version = 0
+        self._paused = False
+        self._closed = False
+        self._num_sampled = 0
+        self._num_prefilled = 0
+
+    def __repr__(self) -> str:
+        stats = self.stats()
+        return f"ScriptedEngine(version={stats.version}, calls={stats.num_calls}, running={stats.num_running})"
+
+    @property
+    def context_length(self) -> int:
+        return self._context_length
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Every call so far, in order of arrival: prompts, seeds and limits as the engine saw them."""
+        with self._lock:
+            return tuple(self._calls)
+
+    async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
+        """The next written answer. Raises BackendError, naming the call's number, when no answer is left."""
+        if len(call.prompt_ids) >= self._context_length:
+            raise UserError(
+                f"the prompt has {len(call.prompt_ids)} tokens and must be shorter than the context of "
+                f"{self._context_length}; shorten the history"
+            )
+        running = self._register(call)
+        try:
+            answer_ids = self._answer_ids(call)
+            while running.stop_reason is None:
+                if await self._wait_turn(running):
+                    self._sample_one(running, answer_ids, on_tokens)
+            return running.sampled()
+        finally:
+            with self._lock:
+                del self._running[call.id]
+
+    async def abort(self, call_id: str) -> None:
+        with self._lock:
+            running = self._running.get(call_id)
+        if running is not None:
+            running.abort()
+
+    async def publish(self, version: int, weights: WeightSource) -> None:
+        del weights  # the answers are written down: no weights are read
+        with self._lock:
+            if version <= self._version:
+                raise UserError(f"version={version} must be greater than the published one, {self._version}")
+            self._version = version
+
+    async def pause(self) -> None:
+        with self._lock:
+            self._paused = True
+
+    async def resume(self) -> None:
+        with self._lock:
+            self._paused = False
+            running = tuple(self._running.values())
+        for call in running:
+            call.wake()
+
+    async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        return tuple(_logprob(token) for token in token_ids[1:])
+
+    def stats(self) -> EngineStats:
+        with self._lock:
+            return EngineStats(
+                version=self._version,
+                num_running=len(self._running),
+                num_calls=len(self._calls),
+                num_sampled_tokens=self._num_sampled,
+                num_prefilled_tokens=self._num_prefilled,
+            )
+
+    async def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            running = tuple(self._running.values())
+        for call in running:
+            call.abort()
+
+    def _register(self, call: Call) -> _Running:
+        with self._lock:
+            if self._closed:
+                raise BackendError("the engine is closed; open a new one")
+            if call.id in self._running:
+                raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
+            seed = len(self._calls) if call.sampling.seed is None else call.sampling.seed
+            running = _Running(call, seed, self._context_length, asyncio.get_running_loop())
+            self._running[call.id] = running
+            self._calls.append(call)
+            self._num_prefilled += len(call.prompt_ids)
+            return running
+
+    def _answer_ids(self, call: Call) -> tuple[int, ...]:
+        answer = self._answer(call)
+        token_ids = self._tokenizer.encode(answer) if isinstance(answer, str) else tuple(answer)
+        if self._tokenizer.stop_ids.isdisjoint(token_ids):
+            token_ids += (_stop_id(self._tokenizer),)
+        return token_ids
+
+    async def _wait_turn(self, running: _Running) -> bool:
+        """Whether a token may be sampled now; false when the call was aborted or the engine is paused meanwhile."""
+        if self._token_delay_s > 0:
+            await running.wait(self._token_delay_s)
+        else:
+            await asyncio.sleep(0)
+        while self._paused and not running.is_over:
+            await running.wait(None)
+        if running.is_over:
+            running.stop_reason = "abort"
+        return running.stop_reason is None
+
+    def _sample_one(self, running: _Running, answer_ids: tuple[int, ...], on_tokens: OnTokens | None) -> None:
+        with self._lock:
+            if self._paused:
+                return
+            token = answer_ids[len(running.token_ids)]
+            running.token_ids.append(token)
+            running.versions.append(self._version)
+            self._num_sampled += 1
+        self._judge(running, token)
+        if on_tokens is not None:
+            on_tokens(TokenChunk((token,), (_logprob(token),), (running.versions[-1],)))
+
+    def _judge(self, running: _Running, token: int) -> None:
+        """Sets the stop reason if `token` ends the answer."""
+        sampling = running.call.sampling
+        if token in self._tokenizer.stop_ids or token in sampling.stop_token_ids:
+            running.stop_reason = "stop"
+            return
+        if sampling.stop:
+            text = self._tokenizer.decode(running.token_ids, skip_special=True)
+            found = [(text.index(stop), stop) for stop in sampling.stop if stop in text]
+            if found:
+                running.stop_reason, running.stop_string = "stop", min(found)[1]
+                return
+        if len(running.token_ids) >= running.max_new_tokens:
+            running.stop_reason = "length"
+
+
+class _Script:
+    """Hands out written answers one after the other; safe from several threads."""
+
+    def __init__(self, answers: Iterable[Answer]) -> None:
+        self._answers: Iterator[Answer] = iter(answers)
+        self._lock = threading.Lock()
+        self._num_taken = 0
+
+    def take(self, call: Call) -> Answer:
+        with self._lock:
+            for answer in self._answers:
+                self._num_taken += 1
+                return answer
+        raise BackendError(
+            f"the script has {self._num_taken} answers and this is call number {self._num_taken + 1} "
+            f"(session {call.session_id!r}); write one more answer or pass a function"
+        )
+
+
+@dataclass(eq=False)
+class _Running:
+    """One call in flight, woken on its own event loop."""
+
+    call: Call
+    seed: int
+    context_length: int
+    loop: asyncio.AbstractEventLoop
+    token_ids: list[int] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+    stop_string: str | None = None
+    _aborted: bool = False
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def max_new_tokens(self) -> int:
+        room = self.context_length - len(self.call.prompt_ids)
+        asked = self.call.sampling.max_new_tokens
+        return room if asked is None else min(asked, room)
+
+    @property
+    def is_over(self) -> bool:
+        """Aborted, or past its deadline."""
+        deadline_at = self.call.deadline_at
+        return self._aborted or (deadline_at is not None and time.monotonic() >= deadline_at)
+
+    def abort(self) -> None:
+        self._aborted = True
+        self.wake()
+
+    def wake(self) -> None:
+        self.loop.call_soon_threadsafe(self._changed.set)
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Returns when woken, after `timeout_s`, or at the deadline, whichever comes first."""
+        deadline_at = self.call.deadline_at
+        if deadline_at is not None:
+            left_s = max(0.0, deadline_at - time.monotonic())
+            timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+        except TimeoutError:
+            return
+        self._changed.clear()
+
+    def sampled(self) -> Sampled:
+        assert self.stop_reason is not None, "a call without a stop reason still runs"
+        num_top = self.call.sampling.top_logprobs
+        return Sampled(
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(_logprob(token) for token in self.token_ids),
+            versions=tuple(self.versions),
+            stop_reason=self.stop_reason,
+            seed=self.seed,
+            stop_string=self.stop_string,
+            top_logprobs=tuple(_top_logprobs(token, num_top) for token in self.token_ids) if num_top else (),
+        )
+
+
+def _logprob(token: int) -> float:
+    """The logprob of a token, between -4 and 0: a digest of its id, so that a shifted list is noticed."""
+    return -hashlib.blake2b(token.to_bytes(8, "little"), digest_size=1).digest()[0] / 64 - 1 / 128
+
+
+def _top_logprobs(token: int, num_top: int) -> tuple[tuple[int, float], ...]:
+    """The `num_top` likeliest among the token and its neighbours by id."""
+    near = ((token + offset, _logprob(token + offset)) for offset in range(num_top))
+    return tuple(sorted(near, key=lambda pair: -pair[1]))
+
+
+def _stop_id(tokenizer: Tokenizer) -> int:
+    """The id that ends a written answer: the tokenizer's eos if it is a stop id, else the smallest stop id."""
+    if not tokenizer.stop_ids:
+        raise UserError("the tokenizer names no end-of-turn token; set `eos_token` in tokenizer_config.json")
+    eos_ids = tokenizer.encode(tokenizer.special_tokens.get("eos_token", ""))
+    return eos_ids[0] if len(eos_ids) == 1 and eos_ids[0] in tokenizer.stop_ids else min(tokenizer.stop_ids)

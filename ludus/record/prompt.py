@@ -1,0 +1,112 @@
+"""Which token ids a request becomes: those the model saw and sampled before, plus what is new; or a fork, by name.
+
+Knows: the template's proof, the session's graph.  Knows not: engines, limits, how an answer is streamed.
+Invariant: tokens that were sampled are never tokenized again. Where they cannot stay, the whole prompt is rendered
+and encoded anew, and the fork says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from ludus.session.graph import SessionGraph
+from ludus.text.chat import ChatText
+from ludus.text.incremental import RenderedTurn, continuation
+from ludus.types import ChatRequest, ForkReason, Turn
+
+_FORK_REASONS: Mapping[str, ForkReason] = {reason: reason for reason in get_args(ForkReason)}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What an engine is asked to continue, and the two edges of the turn it will become."""
+
+    ids: tuple[int, ...]
+    text: str
+    """What the template makes of the messages. `ids` decode to it, but for replies that stay as they were sampled."""
+    follows: str | None = None
+    """Turn whose consequence this one is. None: a root of credit."""
+    prefix: str | None = None
+    """Turn whose tokens `ids` begins with. None: the graph looks for shared tokens itself."""
+    fork: ForkReason | None = None
+    """Why `ids` does not extend the turn it follows. None: it does, or it follows none."""
+
+
+class Prompts:
+    """Chooses the prompts of one session. Not thread-safe."""
+
+    def __init__(self, text: ChatText, graph: SessionGraph) -> None:
+        self._text = text
+        self._graph = graph
+        self._shown: dict[str, _Shown] = {}
+        self._stop_texts = frozenset(text.tokenizer.decode((token,)) for token in text.tokenizer.stop_ids)
+
+    def choose(self, request: ChatRequest) -> Prompt:
+        """The prompt of `request`. Raises AgentError where the template refuses the messages or the tools."""
+        text = self._text.template.render(
+            request.messages, request.tools, generation_prompt=True, template_kwargs=request.template_kwargs
+        )
+        follows = self._graph.match(request.messages, request.agent).follows
+        if follows is None:
+            return Prompt(self._text.tokenizer.encode(text), text)
+        added = continuation(
+            self._text.template,
+            self._rendered_turn(follows),
+            request.messages,
+            request.tools,
+            request.template_kwargs,
+            self._stop_texts,
+        )
+        path_ids = self._graph.path_ids(follows.id)
+        if added in _FORK_REASONS:
+            return self._fork(text, follows, path_ids, _FORK_REASONS[added])
+        added_ids = self._text.tokenizer.encode(added, after=path_ids[-1])
+        return Prompt(path_ids + added_ids, text, follows.id, follows.id)
+
+    def remember(self, turn: Turn, prompt: Prompt, template_kwargs: Mapping[str, Any]) -> None:
+        """Keeps what extending `turn` will need and does not stand in it."""
+        if turn.follows is not None:
+            base_text = self._text_of(turn.follows)
+            if prompt.text.startswith(base_text):
+                self._shown[turn.id] = _Shown(turn.follows, prompt.text[len(base_text) :], template_kwargs)
+                return
+        self._shown[turn.id] = _Shown(None, prompt.text, template_kwargs)
+
+    def _fork(self, text: str, follows: Turn, path_ids: tuple[int, ...], reason: ForkReason) -> Prompt:
+        ids = self._text.tokenizer.encode(text)
+        if ids[: len(path_ids)] == path_ids:
+            return Prompt(ids, text, follows.id, follows.id)
+        if text.startswith(self._text.tokenizer.decode(path_ids)):
+            reason = "retokenised"
+        return Prompt(ids, text, follows.id, None, reason)
+
+    def _rendered_turn(self, turn: Turn) -> RenderedTurn:
+        return RenderedTurn(
+            messages=turn.messages,
+            tools=turn.tools,
+            template_kwargs=self._shown[turn.id].template_kwargs,
+            prompt_text=self._text_of(turn.id),
+            reply=turn.reply,
+            reply_text=self._text.tokenizer.decode(turn.sampled.token_ids),
+        )
+
+    def _text_of(self, turn_id: str) -> str:
+        """The prompt of a turn as the template showed it then."""
+        parts: list[str] = []
+        at: str | None = turn_id
+        while at is not None:
+            parts.append(self._shown[at].added)
+            at = self._shown[at].base
+        return "".join(reversed(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The text of a prompt, stored as an addition: the prompts of n turns in a row hold n turns of text, not n^2."""
+
+    base: str | None
+    """Turn whose prompt text this one begins with. None: `added` is the whole text."""
+    added: str
+    template_kwargs: Mapping[str, Any]

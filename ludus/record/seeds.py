@@ -1,0 +1,38 @@
+"""The seed of every sample in a session, so that a run can be repeated.
+
+Knows: the session's seed and the prompts asked so far.  Knows not: how an engine turns a seed into tokens.
+Invariant: a seed depends on what is asked, not on when: sub-agents that run at once get the same seeds in every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+# Seeds travel through JSON and SQLite, whose integers have 64 bits with a sign; one bit is left for seed + choice.
+_SEED_BITS = 62
+
+
+class Seeds:
+    """Draws seeds keyed by (session seed, prompt, how often this prompt was asked before). Not thread-safe."""
+
+    def __init__(self, session_seed: int) -> None:
+        self._session_seed = session_seed
+        self._num_asked: dict[bytes, int] = {}
+
+    def draw(self, prompt_ids: Sequence[int]) -> int:
+        """The seed of the next sample for this prompt; each draw for one prompt gives another."""
+        prompt = hashlib.blake2b(",".join(map(str, prompt_ids)).encode(), digest_size=16).digest()
+        ordinal = self._num_asked.get(prompt, 0)
+        self._num_asked[prompt] = ordinal + 1
+        return _hash_int(f"{self._session_seed}/{prompt.hex()}/{ordinal}")
+
+
+def session_seed(session_id: str) -> int:
+    """The seed of a session that was given none: a digest of its id."""
+    return _hash_int(session_id)
+
+
+def _hash_int(text: str) -> int:
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> (64 - _SEED_BITS)

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from ludus.record.seeds import Seeds, session_seed
+
+
+def test_seed_depends_on_what_is_asked_and_how_often() -> None:
+    """Prompts in any order get the same seeds; a prompt asked again gets another."""
+    one, other = Seeds(7), Seeds(7)
+    a, b, a_again = one.draw((1, 2)), one.draw((1, 3)), one.draw((1, 2))
+    assert (other.draw((1, 3)), other.draw((1, 2)), other.draw((1, 2))) == (b, a, a_again)
+    assert len({a, b, a_again, Seeds(8).draw((1, 2))}) == 4
+
+
+def test_seeds_fit_into_a_signed_64_bit_integer() -> None:
+    """Seeds survive JSON and SQLite, with room for the index of a choice."""
+    assert all(0 <= session_seed(f"session {idx}") < 2**62 for idx in range(100))
+    assert session_seed("a") != session_seed("b")
