@@ -1,0 +1,199 @@
+"""The gateway's ASGI application: routes, keys, headers; everything said in a wire protocol is left to its dialect.
+
+Knows: URLs, HTTP headers, status codes.  Knows not: the fields of any protocol, threads, engines.
+Every error, unknown routes included, leaves in the protocol's own shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from ludus.errors import AgentError
+from ludus.gateway.dialects import DIALECTS, Dialect, Refusal, refusal
+from ludus.gateway.dialects.base import JsonObject
+from ludus.gateway.exchange import Exchange, Headers, Job, send_refusal
+from ludus.gateway.keys import OpenMode, Seat, Sessions
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MODEL = "default"
+KEEP_ALIVE_S = 15.0  # half of the shortest idle limit that is common among proxies, 30 s
+MOUNTS = ("/v1", "/s/{secret}/v1")
+AGENT_HEADER = "x-ludus-agent"
+# Routes that no dialect has answer as OpenAI's servers do; most clients expect nothing else.
+PLAIN_DIALECT = DIALECTS["chat"]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """What holds for all requests of one gateway."""
+
+    model_name: str = DEFAULT_MODEL
+    open_mode: OpenMode | None = None
+    """Makes a session for a key that names none. None: such a key is refused."""
+    keep_alive_s: float = KEEP_ALIVE_S
+    """A stream that says nothing for so long is sent a comment."""
+
+
+DEFAULT_OPTIONS = GatewayOptions()
+
+
+def build_app(sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS) -> Starlette:
+    """The application that serves `sessions`; it keeps no other state."""
+    models = _Models(sessions, options)
+    routes: list[BaseRoute] = [Route("/healthz", _healthz, methods=["GET"])]
+    for mount in MOUNTS:
+        routes.append(Route(f"{mount}/models", models.list_all, methods=["GET"]))
+        routes.append(Route(f"{mount}/models/{{name:path}}", models.get_one, methods=["GET"]))
+        for dialect in DIALECTS.values():
+            endpoint = _Endpoint(dialect, sessions, options)
+            routes += [Route(mount + path, endpoint, methods=["POST"]) for path in dialect.paths]
+    handlers = {HTTPException: _no_route, AgentError: _refused, Exception: _refused}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    # A missing slash would otherwise be a redirect, which SDKs follow with GET.
+    app.router.redirect_slashes = False
+    return app
+
+
+class _Endpoint:
+    """ASGI endpoint for the requests of one dialect."""
+
+    def __init__(self, dialect: Dialect, sessions: Sessions, options: GatewayOptions) -> None:
+        self._dialect = dialect
+        self._sessions = sessions
+        self._options = options
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            seat = _seat(self._sessions, request, self._options.open_mode)
+            body = await request.body()
+            job = self._read(seat, request.headers, body)
+        except ClientDisconnect:
+            return
+        except AgentError as error:
+            await send_refusal(send, self._dialect, refusal(error))
+            return
+        await self._answer(job, body, request.headers, receive, send)
+
+    async def _answer(self, job: Job, body: bytes, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+        attempts = job.seat.attempts
+        retry_key = attempts.begin(headers, body)
+        parsed = dataclasses.replace(job.parsed, request=dataclasses.replace(job.parsed.request, retry_key=retry_key))
+        exchange = Exchange(
+            dataclasses.replace(job, parsed=parsed),
+            self._dialect,
+            receive,
+            send,
+            keep_alive_s=self._options.keep_alive_s,
+        )
+        logger.debug("request.started session=%s stream=%s", job.seat.session.id, parsed.stream)
+        delivered = False
+        try:
+            delivered = await exchange.run()
+        finally:
+            attempts.end(retry_key, delivered=delivered)
+            logger.debug("request.ended session=%s delivered=%s", job.seat.session.id, delivered)
+
+    def _read(self, seat: Seat, headers: Mapping[str, str], body: bytes) -> Job:
+        session = seat.session
+        parsed = self._dialect.parse(_json_object(body), session.sampling)
+        request = dataclasses.replace(parsed.request, agent=headers.get(AGENT_HEADER, ""))
+        known_models = (self._options.model_name, DEFAULT_MODEL)
+        ignored = parsed.ignored if parsed.model in known_models else (*parsed.ignored, "model")
+        return Job(
+            seat,
+            dataclasses.replace(parsed, request=request, ignored=ignored),
+            _told(ignored, session.pinned_fields(request)),
+            self._options.model_name,
+        )
+
+
+def _seat(sessions: Sessions, request: Request, open_mode: OpenMode | None) -> Seat:
+    return sessions.find(request.path_params.get("secret"), request.headers, open_mode=open_mode)
+
+
+def _told(ignored: tuple[str, ...], pinned: tuple[str, ...]) -> Headers:
+    """Headers that tell an agent which of its fields did not act."""
+    told = {"x-ludus-ignored": ignored, "x-ludus-pinned": pinned}
+    return {name: ", ".join(fields) for name, fields in told.items() if fields}
+
+
+def _json_object(body: bytes) -> JsonObject:
+    try:
+        value = json.loads(body)
+        # A lone surrogate is JSON, but no text: nothing could encode it later.
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise AgentError(f"The request's body is not valid JSON: {error}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise AgentError("The request's body must be a JSON object.", code="invalid_json")
+    return value
+
+
+class _Models:
+    """The model list: the served model under its name and as `default`."""
+
+    def __init__(self, sessions: Sessions, options: GatewayOptions) -> None:
+        self._sessions = sessions
+        self._options = options
+        self._names = tuple(dict.fromkeys((options.model_name, DEFAULT_MODEL)))
+
+    async def list_all(self, request: Request) -> Response:
+        self._check_key(request)
+        return JSONResponse({"object": "list", "data": [_model_json(name) for name in self._names]})
+
+    async def get_one(self, request: Request) -> Response:
+        self._check_key(request)
+        name = request.path_params["name"]
+        if name not in self._names:
+            raise AgentError(
+                f"The model {name!r} does not exist; there is {', '.join(self._names)}.",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+        return JSONResponse(_model_json(name))
+
+    def _check_key(self, request: Request) -> None:
+        # Where any key may open a session, looking at the list must not open one.
+        if self._options.open_mode is None or "secret" in request.path_params:
+            _seat(self._sessions, request, None)
+
+
+def _model_json(name: str) -> JsonObject:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "ludus"}
+
+
+async def _healthz(_request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    told = refusal(error)
+    return JSONResponse(PLAIN_DIALECT.error(told), told.status)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "unknown_url", 405: "method_not_supported"}.get(error.status_code)
+    what = f"{request.method} {request.url.path}"
+    message = f"Invalid URL ({_without_secret(what)}): {error.detail}."
+    told = Refusal(error.status_code, message, "invalid_request_error", code)
+    return JSONResponse(PLAIN_DIALECT.error(told), told.status, headers=error.headers)
+
+
+def _without_secret(url: str) -> str:
+    before, mark, after = url.partition("/s/")
+    return f"{before}{mark}***/{after.partition('/')[2]}" if mark else url

@@ -1,0 +1,112 @@
+"""The seam between HTTP and the recorder: a dialect turns JSON of one wire protocol into nouns, and back.
+
+Knows: JSON, chat messages, turns.  Knows not: sockets, sessions, engines, event loops.
+Invariants: dialects are pure and keep no state between requests; the deltas of a stream, put together, are the body
+that the same request gets unstreamed.
+
+To add a protocol: one file with a class that is a `Dialect`, one line in the table of `dialects/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ludus.errors import AgentError, BackendError, UserError
+from ludus.text.parsers.base import Delta
+from ludus.types import ChatRequest, Sampling, Turn
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """One request, read and checked."""
+
+    request: ChatRequest
+    model: str
+    """The name the agent asked for; any name is served by the one model there is."""
+    stream: bool = False
+    include_usage: bool = False
+    """A stream ends with the token counts."""
+    logprobs: bool = False
+    """The answer tells the logprob of every sampled token."""
+    ignored: tuple[str, ...] = ()
+    """Fields accepted because they cannot change a token, and otherwise without effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The finished turns of one request, with what a protocol tells about them beside their text."""
+
+    turns: tuple[Turn, ...]
+    num_prompt_tokens: int
+    token_text: Callable[[int], str]
+    """Text of a single token; only asked for when logprobs are."""
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return sum(len(turn.sampled.token_ids) for turn in self.turns)
+
+
+class StreamWriter(Protocol):
+    """Writes one streamed answer. Call order: `start`, any number of `delta`, then `finish` or `error`."""
+
+    def start(self, turn_ids: tuple[str, ...]) -> bytes: ...
+
+    def delta(self, choice_idx: int, delta: Delta) -> bytes: ...
+
+    def finish(self, answer: Answer) -> bytes: ...
+
+    def error(self, error: Refusal) -> bytes:
+        """The end of a stream that broke after it had begun; also allowed before `start`."""
+
+
+class Dialect(Protocol):
+    """One wire protocol, pure: no method waits, reads a clock it was not given or keeps anything."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths below `/v1` to which requests of this protocol are posted."""
+
+    def parse(self, body: JsonObject, defaults: Sampling) -> ParsedRequest:
+        """The request in `body`; sampling values it does not name are those of `defaults`. Raises AgentError."""
+
+    def response(self, answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject: ...
+
+    def writer(self, parsed: ParsedRequest, model_name: str, created_at: float) -> StreamWriter: ...
+
+    def error(self, error: Refusal) -> JsonObject: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error as an agent may see it. `kind` is the class of error in the words of OpenAI's protocol."""
+
+    status: int
+    message: str
+    kind: str
+    code: str | None
+    param: str | None = None
+
+    @property
+    def may_retry(self) -> bool:
+        """The same request could succeed later."""
+        return self.code == BACKEND_FAILED
+
+
+BACKEND_FAILED = "backend_error"
+KINDS: Mapping[int, str] = {401: "authentication_error", 403: "permission_error"}
+
+
+def refusal(error: Exception) -> Refusal:
+    """What an agent is told of `error`: its own faults in full, ours as a server error."""
+    if isinstance(error, AgentError):
+        kind = KINDS.get(error.status, "invalid_request_error")
+        return Refusal(error.status, error.message, kind, error.code, error.param)
+    if isinstance(error, BackendError):
+        return Refusal(500, str(error), "server_error", BACKEND_FAILED)
+    if isinstance(error, UserError):
+        return Refusal(400, str(error), "invalid_request_error", "invalid_request")
+    return Refusal(500, f"{type(error).__name__}: {error}", "server_error", "internal_error")

@@ -1,0 +1,92 @@
+"""The sampling fields that OpenAI's protocols share, read into a `Sampling`.
+
+Knows: names, ranges and defaults of those fields.  Knows not: messages, which protocol asks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ludus.gateway.dialects.base import JsonObject
+from ludus.gateway.dialects.fields import read_array, read_integer, read_number, wrong_type, wrong_value
+from ludus.types import Sampling
+
+MAX_TOP_LOGPROBS = 20  # as OpenAI's own
+SAMPLING_FIELDS = frozenset(
+    [
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "max_tokens",
+        "max_completion_tokens",
+        "top_logprobs",
+    ]
+)
+
+
+def read_sampling(body: JsonObject, defaults: Sampling) -> Sampling:
+    """`defaults` with what `body` names put in place. Raises AgentError."""
+    # -1 switches top-k off for other servers of this protocol.
+    top_k = read_integer(body, "top_k", defaults.top_k, low=-1)
+    return dataclasses.replace(
+        defaults,
+        temperature=read_number(body, "temperature", defaults.temperature, low=0.0),
+        top_p=_read_positive(body, "top_p", defaults.top_p, high=1.0),
+        top_k=max(top_k, 0),
+        min_p=read_number(body, "min_p", defaults.min_p, low=0.0, high=1.0),
+        presence_penalty=read_number(body, "presence_penalty", defaults.presence_penalty, low=-2.0, high=2.0),
+        frequency_penalty=read_number(body, "frequency_penalty", defaults.frequency_penalty, low=-2.0, high=2.0),
+        repetition_penalty=_read_positive(body, "repetition_penalty", defaults.repetition_penalty),
+        seed=defaults.seed if body.get("seed") is None else read_integer(body, "seed", 0),
+        max_new_tokens=_max_new_tokens(body, defaults),
+        stop=_stop(body, defaults),
+        stop_token_ids=_stop_token_ids(body, defaults),
+        top_logprobs=read_integer(body, "top_logprobs", defaults.top_logprobs, low=0, high=MAX_TOP_LOGPROBS),
+    )
+
+
+def _read_positive(body: JsonObject, name: str, default: float, *, high: float = math.inf) -> float:
+    value = read_number(body, name, default, low=0.0, high=high)
+    if value == 0.0:
+        raise wrong_value(value, "greater than 0", name)
+    return value
+
+
+def _max_new_tokens(body: JsonObject, defaults: Sampling) -> int | None:
+    named = {
+        name: read_integer(body, name, 1, low=1)
+        for name in ("max_tokens", "max_completion_tokens")
+        if body.get(name) is not None
+    }
+    if len(set(named.values())) > 1:
+        raise wrong_value(named["max_tokens"], "the value of 'max_completion_tokens', or leave it out", "max_tokens")
+    return next(iter(named.values()), defaults.max_new_tokens)
+
+
+def _stop(body: JsonObject, defaults: Sampling) -> tuple[str, ...]:
+    value = body.get("stop")
+    if value is None:
+        return defaults.stop
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise wrong_type(value, "a string or an array of strings", "stop")
+    if "" in texts:
+        raise wrong_value(value, "strings of at least one character", "stop")
+    return tuple(texts)
+
+
+def _stop_token_ids(body: JsonObject, defaults: Sampling) -> tuple[int, ...]:
+    if body.get("stop_token_ids") is None:
+        return defaults.stop_token_ids
+    ids = read_array(body, "stop_token_ids")
+    if not all(isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0 for token_id in ids):
+        raise wrong_value(ids, "an array of token ids", "stop_token_ids")
+    return tuple(ids)

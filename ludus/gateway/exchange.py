@@ -1,0 +1,214 @@
+"""The life of one request: the recorder works, the client is watched, the answer is written as it comes.
+
+Knows: ASGI messages, one dialect, one session.  Knows not: routes, keys, where the bytes go.
+Invariants: when the client leaves, the work is cancelled; an error before the first token is an HTTP status, a later
+one is the last event of the stream; the turns are in the record before the end of the answer is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.types import Receive, Send
+
+from ludus.errors import InternalError, LudusError
+from ludus.gateway.dialects.base import Answer, Dialect, JsonObject, ParsedRequest, Refusal, StreamWriter, refusal
+from ludus.gateway.keys import Seat
+from ludus.text.parsers.base import Delta
+from ludus.types import SessionRecord, Turn
+
+logger = logging.getLogger(__name__)
+
+# A comment of the event-stream format: read by every client, seen by none.
+KEEP_ALIVE = b": keep-alive\n\n"
+Headers = dict[str, str]
+# Proxies that buffer would turn a stream into one late answer; the last header is nginx's word for "do not".
+EVENT_STREAM: Headers = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request that was read: for whom, what, and the headers its answer will carry."""
+
+    seat: Seat
+    parsed: ParsedRequest
+    headers: Headers
+    model_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    choice_idx: int
+    delta: Delta
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """The client has left."""
+
+
+_Event = _Delta | _Finished | _Failed | _Gone
+
+
+class Exchange:
+    """Answers one job on the running loop."""
+
+    def __init__(self, job: Job, dialect: Dialect, receive: Receive, send: Send, *, keep_alive_s: float) -> None:
+        self._job = job
+        self._dialect = dialect
+        self._receive = receive
+        self._send = send
+        self._keep_alive_s = keep_alive_s
+        self._events: asyncio.Queue[_Event] = asyncio.Queue()
+        self._turn_ids: tuple[str, ...] = ()
+        """Known once the recorder has accepted the request, before any delta."""
+        self._has_opened = False
+
+    async def run(self) -> bool:
+        """Whether the client was sent a whole answer. Cancelling it cancels the work."""
+        write = self._write_stream if self._job.parsed.stream else self._write_at_once
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(self._work(), name=f"ludus-complete-{self._job.seat.session.id}")
+            watch = group.create_task(self._watch())
+            try:
+                return await write()
+            except OSError:
+                return False  # the way to the client broke while it was written to
+            finally:
+                work.cancel()
+                watch.cancel()
+
+    async def _work(self) -> None:
+        session, request = self._job.seat.session, self._job.parsed.request
+        try:
+            turns = await session.complete(request, on_delta=self._on_delta, on_start=self._on_start)
+        except LudusError as error:
+            self._events.put_nowait(_Failed(error))
+        except Exception as error:
+            logger.exception("completion.failed session=%s", session.id)
+            self._events.put_nowait(_Failed(InternalError(f"{type(error).__name__}: {error}")))
+        else:
+            self._events.put_nowait(_Finished(turns))
+
+    def _on_start(self, turn_ids: tuple[str, ...]) -> None:
+        self._turn_ids = turn_ids
+
+    def _on_delta(self, choice_idx: int, delta: Delta) -> None:
+        self._events.put_nowait(_Delta(choice_idx, delta))
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._events.put_nowait(_Gone())
+
+    # ---- the answer at once
+
+    async def _write_at_once(self) -> bool:
+        while True:
+            event = await self._events.get()
+            if isinstance(event, _Finished):
+                body = self._dialect.response(self._answer(event.turns), self._job.parsed, self._job.model_name)
+                await send_json(self._send, 200, body, self._job.headers)
+                return True
+            if isinstance(event, _Failed):
+                await send_refusal(self._send, self._dialect, refusal(event.error))
+                return False
+            if isinstance(event, _Gone):
+                return False
+
+    # ---- the answer as it comes
+
+    async def _write_stream(self) -> bool:
+        writer = self._dialect.writer(self._job.parsed, self._job.model_name, time.time())
+        is_head_sent = False
+        while True:
+            events = await self._next_events()
+            if _Gone() in events:
+                return False
+            if not is_head_sent:
+                if events and isinstance(events[0], _Failed):
+                    await send_refusal(self._send, self._dialect, refusal(events[0].error))
+                    return False
+                await send_head(self._send, 200, {**EVENT_STREAM, **self._job.headers})
+                is_head_sent = True
+            body = b"".join(self._wire(writer, event) for event in events)
+            has_ended = bool(events) and isinstance(events[-1], _Finished | _Failed)
+            await send_body(self._send, body or KEEP_ALIVE, more=not has_ended)
+            if has_ended:
+                return isinstance(events[-1], _Finished)
+
+    async def _next_events(self) -> list[_Event]:
+        """All events there are, waiting for the first. Empty: none came for so long that the client needs a sign."""
+        try:
+            async with asyncio.timeout(self._keep_alive_s):
+                events = [await self._events.get()]
+        except TimeoutError:
+            return []
+        while not self._events.empty():
+            events.append(self._events.get_nowait())
+        return events
+
+    def _wire(self, writer: StreamWriter, event: _Event) -> bytes:
+        if isinstance(event, _Failed):
+            return writer.error(refusal(event.error))
+        opening = b"" if self._has_opened else writer.start(self._turn_ids)
+        self._has_opened = True
+        if isinstance(event, _Delta):
+            return opening + writer.delta(event.choice_idx, event.delta)
+        assert isinstance(event, _Finished), f"an event that is not written: {event}"
+        return opening + writer.finish(self._answer(event.turns))
+
+    def _answer(self, turns: tuple[Turn, ...]) -> Answer:
+        session = self._job.seat.session
+        return Answer(turns, num_prompt_tokens(session.snapshot(), turns[0]), session.token_text)
+
+
+def num_prompt_tokens(record: SessionRecord, turn: Turn) -> int:
+    """Tokens that the engine was given for `turn`."""
+    num_tokens = -len(turn.sampled.token_ids)
+    node: int | None = turn.node
+    while node is not None:
+        num_tokens += len(record.nodes[node].token_ids)
+        node = record.nodes[node].parent
+    return num_tokens
+
+
+async def send_refusal(send: Send, dialect: Dialect, error: Refusal) -> None:
+    # The SDK sends 409 and every 5xx again unless it is told that this cannot help.
+    retry = {"x-should-retry": "true" if error.may_retry else "false"}
+    await send_json(send, error.status, dialect.error(error), retry)
+
+
+async def send_json(send: Send, status: int, body: JsonObject, headers: Headers) -> None:
+    content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    length = {"content-type": "application/json", "content-length": str(len(content))}
+    await send_head(send, status, {**length, **headers})
+    await send_body(send, content, more=False)
+
+
+async def send_head(send: Send, status: int, headers: Headers) -> None:
+    raw: Sequence[tuple[bytes, bytes]] = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def send_body(send: Send, body: bytes, *, more: bool) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})

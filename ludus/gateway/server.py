@@ -1,0 +1,130 @@
+"""The gateway as a server: a thread of its own, an event loop of its own, a socket on this machine.
+
+Knows: uvicorn, threads.  Knows not: routes, sessions beyond handing them on.
+Because nothing else runs on its loop, an agent may block its own loop with a blocking client and is still answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from types import TracebackType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ludus.errors import InternalError, UserError
+from ludus.gateway.app import DEFAULT_OPTIONS, GatewayOptions, build_app
+from ludus.gateway.keys import Sessions
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 2048  # connections that may wait to be accepted: thousands of agents begin at once
+IDLE_CONNECTION_S = 60  # longer than clients keep an idle connection (httpx: 5 s), so that it is never we who close it
+STOP_GRACE_S = 1  # requests in flight get this long at `stop`, then they are cancelled
+
+
+class GatewayServer:
+    """Serves `sessions` from `start` to `stop`. Safe to use from any thread."""
+
+    def __init__(self, sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS) -> None:
+        self.sessions = sessions
+        self.app: ASGIApp = build_app(sessions, options)
+        self._uvicorn: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._base_url: str | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that the application runs on."""
+        if self._loop is None:
+            raise InternalError("the gateway is not running; call start() first")
+        return self._loop
+
+    @property
+    def base_url(self) -> str:
+        """Address without path, as `start` returned it."""
+        if self._base_url is None:
+            raise InternalError("the gateway is not running; call start() first")
+        return self._base_url
+
+    def url_for(self, secret: str) -> str:
+        """The `base_url` to give to an SDK for the session of `secret`."""
+        return f"{self.base_url}/s/{secret}/v1"
+
+    def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """The base URL, once requests are taken. Port 0 is any free one. Raises UserError if the port is taken."""
+        if self._thread is not None:
+            raise InternalError("the gateway is running already")
+        listener = _listen(host, port)
+        config = uvicorn.Config(
+            self.app,
+            http="h11",  # the one that is always installed: the same behaviour everywhere
+            loop="asyncio",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=IDLE_CONNECTION_S,
+            timeout_graceful_shutdown=STOP_GRACE_S,
+        )
+        self._uvicorn = uvicorn.Server(config)
+        is_running = threading.Event()
+        self._thread = threading.Thread(
+            target=self._serve, args=(self._uvicorn, listener, is_running), name="ludus-gateway", daemon=True
+        )
+        self._thread.start()
+        is_running.wait()
+        self._base_url = f"http://{_host_in_url(host)}:{listener.getsockname()[1]}"
+        logger.info("gateway.started url=%s", self._base_url)
+        return self._base_url
+
+    def stop(self) -> None:
+        """Return once the thread has ended; requests in flight are cancelled. Stopping twice is allowed."""
+        if self._thread is None or self._uvicorn is None:
+            return
+        self._uvicorn.should_exit = True
+        self._thread.join()
+        self._thread = self._uvicorn = self._loop = self._base_url = None
+        logger.info("gateway.stopped")
+
+    def _serve(self, server: uvicorn.Server, listener: socket.socket, is_running: threading.Event) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            # The socket listens already: who connects from here on is accepted as soon as the server is up.
+            is_running.set()
+            await server.serve(sockets=[listener])
+
+        asyncio.run(serve())
+
+    def __enter__(self) -> GatewayServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        where = self._base_url or "stopped"
+        return f"GatewayServer({where}, num_sessions={len(self.sessions)})"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"Cannot listen on {host}:{port}: {error}. Choose another port; 0 takes any free one."
+        ) from error
+
+
+def _host_in_url(host: str) -> str:
+    """Where clients on this machine reach a server that listens on `host`."""
+    reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{reachable}]" if ":" in reachable else reachable

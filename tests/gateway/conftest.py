@@ -1,0 +1,133 @@
+"""A gateway in front of written answers, and an engine that stops halfway until a test lets it go on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.engines.base import Engine, OnTokens
+from ludus.engines.scripted import ScriptedEngine
+from ludus.gateway.app import GatewayOptions
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.record.recorder import RecordedSession, Recorder
+from ludus.text.chat import ChatText
+from ludus.types import Call, Sampled, TokenChunk
+
+
+class GatedEngine:
+    """Hands over the first tokens of each answer, then waits for `open_gate` or an abort. Else a ScriptedEngine."""
+
+    def __init__(self, inner: ScriptedEngine, *, num_free: int) -> None:
+        self._inner = inner
+        self._num_free = num_free
+        self._gates: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
+        self._aborted: set[str] = set()
+        self._is_open = False
+        self.is_waiting = threading.Event()
+        self.was_aborted = threading.Event()
+
+    @property
+    def context_length(self) -> int:
+        return self._inner.context_length
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
+        whole = await self._inner.generate(call)
+        gate = asyncio.Event()
+        self._gates[call.id] = (asyncio.get_running_loop(), gate)
+        for i in range(len(whole.token_ids)):
+            if i == self._num_free and not self._is_open:
+                self.is_waiting.set()
+                await gate.wait()
+            if call.id in self._aborted:
+                self.was_aborted.set()
+                return Sampled(whole.token_ids[:i], whole.logprobs[:i], whole.versions[:i], "abort", whole.seed)
+            if on_tokens is not None:
+                one = slice(i, i + 1)
+                on_tokens(TokenChunk(whole.token_ids[one], whole.logprobs[one], whole.versions[one]))
+        return whole
+
+    async def abort(self, call_id: str) -> None:
+        self._aborted.add(call_id)
+        self._release(call_id)
+
+    def open_gate(self) -> None:
+        """From any thread: all answers go on, later ones do not stop."""
+        self._is_open = True
+        for call_id in tuple(self._gates):
+            self._release(call_id)
+
+    def _release(self, call_id: str) -> None:
+        if call_id in self._gates:
+            loop, gate = self._gates[call_id]
+            loop.call_soon_threadsafe(gate.set)
+
+
+@dataclass
+class Desk:
+    """A running gateway and what stands behind it."""
+
+    server: GatewayServer
+    sessions: Sessions
+    recorder: Recorder
+    engine: Any
+
+    def open(self, session_id: str = "s1", **options: Any) -> tuple[str, RecordedSession]:
+        """The base URL of a new session, and the session."""
+        session = self.recorder.open(session_id=session_id, **options)
+        return self.server.url_for(self.sessions.add(session)), session
+
+
+OpenDesk = Callable[..., Desk]
+
+
+@pytest.fixture(scope="session")
+def text(tokenizer_folder: Path) -> ChatText:
+    return ChatText.load(tokenizer_folder, chat_template="chatml-tools")
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[GatewayServer]:
+    """One server for all tests that leave it as it is: starting and stopping one takes longer than most tests."""
+    with GatewayServer(Sessions()) as server:
+        yield server
+
+
+@pytest.fixture
+def open_desk(text: ChatText, shared_server: GatewayServer) -> Iterator[OpenDesk]:
+    """A gateway with written answers; num_free stops every answer after so many tokens, until the gate opens.
+
+    own: a server of the test's own, to stop or change; options of a gateway imply it.
+    """
+    with ExitStack() as stack:
+
+        def make(
+            answers: Any, *, num_free: int | None = None, opens: bool = False, own: bool = False, **options: Any
+        ) -> Desk:
+            engine: Any = ScriptedEngine(answers, text.tokenizer, context_length=options.pop("context_length", 2000))
+            if num_free is not None:
+                engine = GatedEngine(engine, num_free=num_free)
+            recorder = Recorder(_checked(engine), text)
+            sessions = Sessions()
+            if opens:
+                options["open_mode"] = lambda: recorder.open(session_id=f"open{len(sessions)}")
+            if not options and not own:
+                return Desk(shared_server, shared_server.sessions, recorder, engine)
+            server = stack.enter_context(GatewayServer(sessions, GatewayOptions(**options)))
+            return Desk(server, sessions, recorder, engine)
+
+        yield make
+
+
+def _checked(engine: Engine) -> Engine:
+    return engine

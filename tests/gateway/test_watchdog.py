@@ -1,0 +1,61 @@
+"""The watchdog names what blocks a loop, while it blocks it."""
+
+import asyncio
+import queue
+import threading
+
+from ludus.gateway.watchdog import Blockage, LoopWatchdog
+
+
+def test_blocking_call_is_named_while_it_blocks() -> None:
+    """The task's name, the innermost line and the agent's own line are told before the call returns, once."""
+    told: queue.Queue[Blockage] = queue.Queue()
+    go_on = threading.Event()
+
+    def on_blocked(blockage: Blockage) -> None:
+        told.put(blockage)
+        go_on.set()
+
+    async def agent() -> None:
+        go_on.wait()
+
+    async def main() -> None:
+        with LoopWatchdog(asyncio.get_running_loop(), blocked_s=0.05, on_blocked=on_blocked) as watchdog:
+            beaten = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.02, beaten.set)
+            await beaten.wait()
+            await asyncio.create_task(agent(), name="agent-7")
+            assert watchdog.num_blockages == 1
+
+    asyncio.run(main())
+    blockage = told.get_nowait()
+    assert told.empty()
+    assert blockage.task == "agent-7"
+    assert blockage.blocked_s >= 0.04
+    assert "threading.py" in blockage.line
+    assert blockage.caller is not None and blockage.caller.endswith("in agent") and __file__ in blockage.caller
+    assert "agent-7" in str(blockage)
+
+
+def test_loop_that_waits_is_not_blocked() -> None:
+    """A loop whose tasks all wait is alive, and nothing is told."""
+
+    async def main() -> int:
+        with LoopWatchdog(asyncio.get_running_loop(), blocked_s=0.05) as watchdog:
+            waited = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.1, waited.set)
+            await waited.wait()
+            return watchdog.num_blockages
+
+    assert asyncio.run(main()) == 0
+
+
+def test_watchdog_ends_with_its_loop() -> None:
+    """A watchdog whose loop was closed ends by itself, and can be stopped still."""
+    loop = asyncio.new_event_loop()
+    loop.close()
+    watchdog = LoopWatchdog(loop, blocked_s=0.01)
+    watchdog.start()
+    watchdog.stop()
+    watchdog.stop()
+    assert watchdog.num_blockages == 0
