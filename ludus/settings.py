@@ -125,7 +125,7 @@ def _explain_unknown(cls: type[pydantic.BaseModel], path: Path_) -> str:
     siblings = [".".join((*path[:-1], name)) for name in _keys_at(cls, path[:-1])]
     everywhere = [".".join(key) for key in _all_keys(cls)]
     same_name = [key for key in everywhere if key.rpartition(".")[2] == path[-1]]
-    best = nearest(dotted, siblings) or (same_name[0] if same_name else nearest(dotted, everywhere))
+    best = same_name[0] if same_name else nearest(dotted, siblings) or nearest(dotted, everywhere)
     hint = f"; did you mean {best!r}?" if best else "."
     known = ", ".join(key.rpartition(".")[2] for key in siblings)
     return f"unknown key {dotted!r}{hint} Known {f'below {parent!r}' if parent else 'at the top'}: {known}"

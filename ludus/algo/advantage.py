@@ -28,9 +28,9 @@ def group_advantages(
 
     returns: by member and turn. Turns without a return count nowhere; a member without any has no say in b and s.
     baseline: `mean` of R over the members; `leave_one_out` that mean without the member itself; `none` 0.
-    scale: `std` divides by s + `eps`, where s^2 = sum over m of mean over t of (G(m,t) - mean of R)^2, over M - 1. With one
-    return per member that is the sample variance. The spread of R alone would not do: where members' means agree and
-    their turns differ it is zero, and the advantages of turns explode.
+    scale: `std` divides by s + `eps`, where s^2 = sum over m of mean over t of (G(m,t) - mean of R)^2, over M - 1. With
+    one return per member that is the sample variance. The spread of R alone would not do: where members' means agree
+    and their turns differ it is zero, and the advantages of turns explode.
     With a baseline, a group whose returns are all equal gets exactly 0.0 everywhere.
     Raises UserError if `leave_one_out` meets a group with fewer than two members that have returns.
     Source: DeepSeekMath (arXiv 2402.03300) sec. 4.1.2 for mean and std; RLOO (arXiv 2402.14740) sec. 3.2 for
@@ -69,11 +69,13 @@ def _spread(returns: Mapping[str, Mapping[str, float | None]], means: Mapping[st
     if not means:
         return 1.0
     center = math.fsum(means.values()) / len(means)
-    squares = {
-        member: {t: None if g is None else (g - center) ** 2 for t, g in returns[member].items()} for member in means
-    }
-    second = math.fsum(_mean_return(turns) or 0.0 for turns in squares.values())
+    second = math.fsum(_mean_square(returns[member], center) for member in means)
     return math.sqrt(second / max(len(means) - 1, 1))
+
+
+def _mean_square(turns: Mapping[str, float | None], center: float) -> float:
+    squares = [(value - center) ** 2 for value in turns.values() if value is not None]
+    return math.fsum(squares) / len(squares)
 
 
 def _map_returns(

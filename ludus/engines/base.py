@@ -69,7 +69,10 @@ class Engine(Protocol):
         """
 
     async def abort(self, call_id: str) -> None:
-        """End a running call; its `generate` returns what was sampled. Unknown ids are ignored: it may just have ended."""
+        """End a running call; its `generate` returns what was sampled.
+
+        Unknown ids are ignored: the call may just have ended.
+        """
 
     async def publish(self, version: int, weights: WeightSource) -> None:
         """Sample with `weights` from now on. `version` must be greater than the last one."""

@@ -7,7 +7,9 @@ import re
 
 import openai
 
-RULES = "You play a guessing game. I think of a number from 1 to 20. Reply with one number only. I answer higher or lower."
+RULES = (
+    "You play a guessing game. I think of a number from 1 to 20. Reply with one number only. I answer higher or lower."
+)
 TURNS = 5
 
 
@@ -46,7 +48,22 @@ def read_guess(choice):
 
 
 def score(guess, low, high, number):
-    """Reward of one guess: it is a number, it agrees with every answer heard so far, it is the number."""
+    """Reward of one guess among the numbers still possible, `low` to `high`.
+
+    0.2 if it is a number, 0.3 if it agrees with every answer heard so far, up to 0.5 for how evenly it divides what is
+    left, 0.2 if it is the number.
+    """
     if guess is None:
         return 0.0
-    return 0.2 + 0.3 * (low <= guess <= high) + 1.0 * (guess == number)
+    if not low <= guess <= high:
+        return 0.2
+    return 0.5 + 0.5 * evenness(guess, low, high) + 0.2 * (guess == number)
+
+
+def evenness(guess, low, high):
+    """1 for a guess in the middle, 0 for one at the edge: by the numbers left if the answer is the worse one."""
+    others = high - low
+    if others < 2:
+        return 1.0
+    most_left, least_possible = max(guess - low, high - guess), (others + 1) // 2
+    return (others - most_left) / (others - least_possible)

@@ -1,6 +1,6 @@
 """Plays the held-out games with a saved model and plain transformers: no Ludus in this process.
 
-    python recipes/guess/play.py runs/guess/model
+python recipes/guess/play.py runs/guess/model
 """
 
 import asyncio
@@ -29,10 +29,12 @@ class TransformersClient:
         self.count = 0
 
     async def create(self, *, model, messages, max_tokens):
-        ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        prompt = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
         with torch.inference_mode():
-            out = self.model.generate(**ids, max_new_tokens=max_tokens, do_sample=True, temperature=1.0, top_k=0, top_p=1.0)
-        new = out[0, ids["input_ids"].shape[1] :]
+            sampled = self.model.generate(**prompt, max_new_tokens=max_tokens, do_sample=True, top_k=0)
+        new = sampled[0, prompt["input_ids"].shape[1] :]
         stopped = int(new[-1]) == self.tokenizer.eos_token_id
         message = SimpleNamespace(content=self.tokenizer.decode(new, skip_special_tokens=True))
         choice = SimpleNamespace(message=message, finish_reason="stop" if stopped else "length")

@@ -1,0 +1,132 @@
+"""Supervised training, told once: conversations become targets, targets become steps of the same trainer.
+
+Knows: rows of messages, chat text, the trainer's contract.  Knows not: engines, rewards, episodes.
+Invariant: a reply is trained exactly as the model would have to sample it: after the prompt that the template
+renders for a request, up to and with the token that ends the turn.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Protocol
+
+import pydantic
+
+from ludus.algo.pack import Batch, TrainSequence, pack
+from ludus.engines.base import WeightSource
+from ludus.errors import AgentError, UserError
+from ludus.gateway.dialects.chat import ChatDialect
+from ludus.metrics import Metrics
+from ludus.settings import Settings
+from ludus.text.chat import ChatText
+from ludus.types import Message, Sampling, ToolSpec
+
+OnStep = Callable[[int, Metrics], None]
+
+
+class SftSettings(Settings):
+    """How conversations become steps."""
+
+    batch_size: int = pydantic.Field(default=8, ge=1)
+    """Conversations of one step."""
+    epochs: int = pydantic.Field(default=1, ge=1)
+    row_tokens: int = pydantic.Field(default=1024, ge=1)
+    max_tokens: int | None = pydantic.Field(default=None, ge=2)
+    """Replies that end later than this are left out. None: all are trained."""
+    shuffle: bool = True
+    seed: int = 0
+
+
+class SupervisedLearner(Protocol):
+    """What supervised training needs of a trainer."""
+
+    def train_batch(self, batch: Batch, loss: Literal["policy", "supervised"]) -> Metrics: ...
+
+    def publish(self) -> WeightSource: ...
+
+
+def train_supervised(
+    learner: SupervisedLearner,
+    text: ChatText,
+    rows: Sequence[Mapping[str, Any]],
+    settings: SftSettings,
+    on_step: OnStep | None = None,
+) -> int:
+    """Train on every assistant message of `rows`; the number of steps taken.
+
+    rows: each with `messages`, and `tools` if there are any, as a chat completion request has them.
+    The weights move after every step. Raises UserError for a row that is no conversation, with its number.
+    """
+    conversations = [conversation_sequences(row, text, at=f"row {number}") for number, row in enumerate(rows)]
+    if settings.max_tokens is not None:
+        limit = settings.max_tokens
+        conversations = [[each for each in replies if len(each.token_ids) <= limit] for replies in conversations]
+    conversations = [replies for replies in conversations if replies]
+    if not conversations:
+        raise UserError("nothing to train on: no row has a reply of the assistant within max_tokens")
+    step = 0
+    for replies in _batches(conversations, settings):
+        batch = Batch(pack(_weighted(replies), row_tokens=settings.row_tokens), version=step)
+        metrics = learner.train_batch(batch, "supervised")
+        learner.publish().copy_into_shared()
+        step += 1
+        if on_step is not None:
+            on_step(step, metrics)
+    return step
+
+
+def conversation_sequences(row: Mapping[str, Any], text: ChatText, *, at: str = "row") -> list[TrainSequence]:
+    """One sequence for every assistant message of a row; shared prompts cost nothing once they are packed."""
+    if "messages" not in row:
+        raise UserError(f"{at} has no 'messages'; its columns are {', '.join(map(repr, row)) or 'none'}")
+    body = {"model": "default", "messages": row["messages"]} | ({"tools": row["tools"]} if row.get("tools") else {})
+    try:
+        request = ChatDialect().parse(body, Sampling()).request
+        return [
+            _reply_sequence(request.messages[: index + 1], request.tools, text, at=f"{at}, message {index}")
+            for index, message in enumerate(request.messages)
+            if message.role == "assistant"
+        ]
+    except AgentError as error:
+        raise UserError(f"{at} is no conversation: {error.message}") from error
+
+
+def _reply_sequence(
+    messages: Sequence[Message], tools: Sequence[ToolSpec], text: ChatText, *, at: str
+) -> TrainSequence:
+    prompt_text = text.template.render(messages[:-1], tools)
+    whole_text = text.template.render(messages, tools, generation_prompt=False)
+    if not whole_text.startswith(prompt_text):
+        raise UserError(f"{at}: the chat template shows the reply after another prompt than it asks for replies with")
+    prompt_ids = text.tokenizer.encode(prompt_text)
+    reply_ids = text.tokenizer.encode(whole_text[len(prompt_text) :])
+    ends = [index for index, token in enumerate(reply_ids) if token in text.tokenizer.stop_ids]
+    reply_ids = reply_ids[: ends[-1] + 1] if ends else reply_ids  # what follows the end of the turn is not sampled
+    count = len(reply_ids)
+    return TrainSequence(
+        token_ids=prompt_ids + reply_ids,
+        target_idx=tuple(range(len(prompt_ids), len(prompt_ids) + count)),
+        advantages=(1.0,) * count,
+        weights=(1.0,) * count,
+        logprobs=(0.0,) * count,
+        versions=(0,) * count,
+        temperatures=(1.0,) * count,
+    )
+
+
+def _batches(conversations: Sequence[list[TrainSequence]], settings: SftSettings) -> Iterator[list[TrainSequence]]:
+    rng = random.Random(settings.seed)
+    for _ in range(settings.epochs):
+        order = list(range(len(conversations)))
+        if settings.shuffle:
+            rng.shuffle(order)
+        for start in range(0, len(order), settings.batch_size):
+            yield [reply for index in order[start : start + settings.batch_size] for reply in conversations[index]]
+
+
+def _weighted(replies: Sequence[TrainSequence]) -> list[TrainSequence]:
+    """Every token of the step counts the same, and all together 1."""
+    total = sum(len(each.target_idx) for each in replies)
+    return [replace(each, weights=(1.0 / total,) * len(each.target_idx)) for each in replies]

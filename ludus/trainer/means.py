@@ -1,0 +1,32 @@
+"""Metrics of many micro-batches as metrics of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class TokenMeans:
+    """Gathers means over tokens, weighted by how many tokens each was taken over; names in `_max` keep the largest."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._tokens: dict[str, int] = {}
+        self._largest: dict[str, float] = {}
+        self._totals: dict[str, float] = {}
+        self.num_tokens = 0
+
+    def add(self, means: Mapping[str, float], num_tokens: int) -> None:
+        for name, value in means.items():
+            if name.endswith("_max"):
+                self._largest[name] = max(value, self._largest.get(name, value))
+            else:
+                self._sums[name] = self._sums.get(name, 0.0) + value * num_tokens
+                self._tokens[name] = self._tokens.get(name, 0) + num_tokens
+
+    def add_sum(self, name: str, value: float) -> None:
+        """A share of a value that is a sum over the batch, such as the loss."""
+        self._totals[name] = self._totals.get(name, 0.0) + value
+
+    def result(self) -> dict[str, float]:
+        means = {name: total / self._tokens[name] for name, total in self._sums.items()}
+        return {**self._totals, **means, **self._largest}

@@ -1,0 +1,175 @@
+"""AdamW on fp32 masters: gradients are gathered in fp32, clipped, and moved along a schedule.
+
+Knows: parameters by name.  Knows not: losses, rows, who else reads the parameters.
+Invariant: a parameter's own gradient lives only until it has been added to the fp32 buffer; the parameter itself
+changes in `copy_to_parameters` alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ludus.errors import UserError
+from ludus.trainer.settings import OptimizerSettings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One optimizer step."""
+
+    grad_norm: float
+    """Before clipping."""
+    lr: float
+    is_skipped: bool
+    """The gradient was not finite, so nothing moved."""
+
+
+def learning_rate(step: int, settings: OptimizerSettings) -> float:
+    """Learning rate of optimizer step `step` (the first is 0): linear warm-up, then the chosen decay."""
+    if step < settings.warmup_steps:
+        return settings.lr * (step + 1) / settings.warmup_steps
+    if settings.decay == "constant" or settings.total_steps is None:
+        return settings.lr
+    num_decay_steps = max(1, settings.total_steps - settings.warmup_steps)
+    done = min(1.0, (step - settings.warmup_steps) / num_decay_steps)
+    return settings.lr * (1 - done if settings.decay == "linear" else (1 + math.cos(math.pi * done)) / 2)
+
+
+class MasterOptimizer:
+    """The trained parameters' fp32 copies, their gradients and AdamW's moments."""
+
+    def __init__(self, parameters: Mapping[str, Parameter], settings: OptimizerSettings) -> None:
+        self.settings = settings
+        self.num_steps = 0
+        self._parameters = dict(parameters)
+        self._masters = {name: each.detach().to(torch.float32, copy=True) for name, each in parameters.items()}
+        self._grads = {name: torch.empty_like(master) for name, master in self._masters.items()}
+        self._empty = set(self._grads)
+        for name, parameter in self._parameters.items():
+            parameter.register_post_accumulate_grad_hook(_GradientMover(self, name))  # type: ignore[no-untyped-call]
+        matrices = [master for master in self._masters.values() if master.ndim > 1]
+        others = [master for master in self._masters.values() if master.ndim <= 1]
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "weight_decay": settings.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        self._adamw = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            fused=True,
+        )
+
+    def __repr__(self) -> str:
+        num_values = sum(master.numel() for master in self._masters.values())
+        return f"<MasterOptimizer of {num_values:,} values after {self.num_steps} steps>"
+
+    @property
+    def masters(self) -> Mapping[str, Tensor]:
+        """The fp32 truth, by parameter name."""
+        return self._masters
+
+    def sink(self, name: str) -> Tensor:
+        """The fp32 buffer to add more of the parameter's gradient to."""
+        if name in self._empty:
+            self._empty.discard(name)
+            self._grads[name].zero_()
+        return self._grads[name]
+
+    def add_gradient(self, name: str, gradient: Tensor) -> None:
+        """Add a gradient to the fp32 buffer; a sparse one (of embeddings) touches only its rows."""
+        if gradient.is_sparse:
+            self.sink(name).index_add_(0, gradient._indices()[0], gradient._values().float())
+        elif name in self._empty:
+            self._empty.discard(name)
+            self._grads[name].copy_(gradient)
+        else:
+            self._grads[name].add_(gradient)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gathered gradients, by parameter name; parameters without one are left out."""
+        return {name: gradient for name, gradient in self._grads.items() if name not in self._empty}
+
+    def step(self) -> StepResult:
+        """Move the masters along the gathered gradients, and forget these. The parameters do not change yet.
+
+        A gradient that is not finite moves nothing; the schedule goes on.
+        """
+        lr = learning_rate(self.num_steps, self.settings)
+        norm = float(self._clip())
+        is_skipped = not math.isfinite(norm)
+        if is_skipped:
+            logger.warning("optimizer.skipped step=%d grad_norm=%s", self.num_steps, norm)
+        else:
+            for name, master in self._masters.items():
+                master.grad = None if name in self._empty else self._grads[name]
+            for group in self._adamw.param_groups:
+                group["lr"] = lr
+            self._adamw.step()
+        self._empty = set(self._grads)
+        self.num_steps += 1
+        return StepResult(norm, lr, is_skipped)
+
+    @torch.no_grad()
+    def copy_to_parameters(self) -> None:
+        """Cast the masters into the parameters' own tensors."""
+        for name, parameter in self._parameters.items():
+            parameter.copy_(self._masters[name])
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs to go on exactly: masters, moments, number of steps."""
+        moments = {}
+        for name, master in self._masters.items():
+            if master in self._adamw.state:
+                moments[name] = self._adamw.state[master]
+        return {"masters": self._masters, "moments": moments, "num_steps": self.num_steps}
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned. Raises UserError if it is of other parameters."""
+        if set(state["masters"]) != set(self._masters):
+            odd = sorted(set(state["masters"]) ^ set(self._masters))[:3]
+            raise UserError(f"the checkpoint is of another model: parameters {odd} are not in both")
+        for name, master in self._masters.items():
+            if master.shape != state["masters"][name].shape:
+                got, here = tuple(state["masters"][name].shape), tuple(master.shape)
+                raise UserError(f"the checkpoint is of another model: {name} has shape {got}, but {here} here")
+            master.copy_(state["masters"][name])
+            self._adamw.state.pop(master, None)
+            if name in state["moments"]:
+                self._adamw.state[master] = {key: value.clone() for key, value in state["moments"][name].items()}
+        self._empty = set(self._grads)
+        self.num_steps = int(state["num_steps"])
+
+    @torch.no_grad()
+    def _clip(self) -> Tensor:
+        gradients = list(self.gradients().values())
+        norm = torch.nn.utils.get_total_norm(gradients)
+        limit = self.settings.max_grad_norm
+        if limit is not None and limit < norm < math.inf:
+            torch._foreach_mul_(gradients, limit / norm)
+        return norm
+
+
+@dataclass(frozen=True, slots=True)
+class _GradientMover:
+    """Runs as soon as autograd has finished a parameter's gradient: moves it to the fp32 buffer and frees it."""
+
+    optimizer: MasterOptimizer
+    name: str
+
+    def __call__(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None, f"autograd finished {self.name} without a gradient"
+        self.optimizer.add_gradient(self.name, parameter.grad)
+        parameter.grad = None

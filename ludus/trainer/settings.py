@@ -1,0 +1,57 @@
+"""How the trainer computes a loss and moves the weights."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from ludus.settings import Settings
+
+
+class OptimizerSettings(Settings):
+    """AdamW on float32 masters, with a learning rate that may warm up and decay."""
+
+    lr: float = Field(default=1e-5, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Of matrices alone; norms and biases are never decayed."""
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    """None: gradients are not clipped."""
+    warmup_steps: int = Field(default=0, ge=0)
+    decay: Literal["constant", "linear", "cosine"] = "constant"
+    total_steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps after which the learning rate reaches 0; needed by, and only used for, decay."""
+
+    @model_validator(mode="after")
+    def _check_decay(self) -> Self:
+        if self.decay != "constant" and self.total_steps is None:
+            raise ValueError(f"decay={self.decay!r} needs total_steps, the step at which the learning rate reaches 0")
+        if self.decay == "constant" and self.total_steps is not None:
+            raise ValueError("total_steps has no effect with decay='constant'; set decay to 'linear' or 'cosine'")
+        return self
+
+
+class LossSettings(Settings):
+    """The clipped policy loss. GRPO by default; DAPO's clip-higher is a larger `clip_high`."""
+
+    clip_low: float = Field(default=0.2, ge=0)
+    clip_high: float = Field(default=0.2, ge=0)
+    tis_cap: float | None = Field(default=2.0, gt=0)
+    """Bound of the importance weight between sampler and trainer. None: the ratio is taken to the sampler itself."""
+    kl_beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence to the weights that training began with; 0 keeps no such reference."""
+
+
+class TrainerSettings(Settings):
+    """One optimizer batch: rows, loss, step."""
+
+    row_tokens: int = Field(default=1024, ge=1)
+    """Tokens of one micro-batch; memory for activations grows with it."""
+    optimizer: OptimizerSettings = OptimizerSettings()
+    loss: LossSettings = LossSettings()
+    minibatches: int = Field(default=1, ge=1)
+    """Optimizer steps taken on one batch, each on its own part of the rows."""
+    activation_checkpointing: bool = False
+    """Recompute each layer in the backward pass: much less memory, about a third more time."""

@@ -1,0 +1,257 @@
+"""The trainer: batches of packed rows in, new weights out, published when the engine is ready for them.
+
+Knows: model, loss, optimizer, the compute lease.  Knows not: episodes, rewards, engines.
+Invariants: the loss of a batch is a sum over its targets, so neither rows nor their order change the gradient; the
+weights that sample change in `publish` alone (masters move in between).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ludus.algo.pack import Batch, PackedRow, TrainSequence, pack
+from ludus.errors import UserError
+from ludus.lease import ComputeLease
+from ludus.metrics import Metrics, merge_means
+from ludus.model.load import LoadedModel
+from ludus.trainer.forward import RowForward, RowTensors
+from ludus.trainer.lean import keep_less, recompute_layers
+from ludus.trainer.losses import LossInputs, LossName, loss_called
+from ludus.trainer.means import TokenMeans
+from ludus.trainer.optimizer import MasterOptimizer
+from ludus.trainer.settings import TrainerSettings
+
+STATE_FILE = "trainer.pt"
+LEASE_NAME = "trainer"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TrainedWeights:
+    """The masters as a source of weights (see WeightSource)."""
+
+    model: LoadedModel
+    optimizer: MasterOptimizer
+
+    def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
+        """Name in the saved model and weight in the model's dtype, of every trained weight."""
+        for name, parameter in self.model.trainable.items():
+            yield self.model.saved_name(name), self.optimizer.masters[name].to(parameter.dtype)
+
+    def copy_into_shared(self) -> None:
+        """Cast the masters into the tensors that sample; the caller holds the lease."""
+        self.optimizer.copy_to_parameters()
+
+
+class Trainer:
+    """Trains a model's weights on batches of packed rows. A model has one trainer: it changes what autograd keeps."""
+
+    def __init__(self, model: LoadedModel, settings: TrainerSettings, *, lease: ComputeLease) -> None:
+        self.model = model
+        self.settings = settings
+        self.version = 0
+        """Batches trained on so far; the version of the masters."""
+        self.optimizer = MasterOptimizer(model.trainable, settings.optimizer)
+        self._lease = lease
+        self._is_alone = False
+        self._forward = RowForward(model)
+        self._device = model.head_weight.device
+        self._head_name = next((n for n, p in model.trainable.items() if p is model.head_weight), None)
+        # a row touches few of the vocabulary's rows, and so does its gradient
+        model.embedding.sparse = model.embedding.weight.requires_grad
+        self._reference: dict[str, Tensor] | None = None
+        if settings.loss.kl_beta > 0:
+            self._reference = {name: each.detach().clone() for name, each in model.trainable.items()}
+        keep_less(model)
+        if settings.activation_checkpointing:
+            recompute_layers(model)
+
+    def __repr__(self) -> str:
+        return f"<Trainer of {self.model!r} at version {self.version}>"
+
+    def train_batch(self, batch: Batch, loss: LossName = "policy") -> Metrics:
+        """Move the masters along the batch's gradient, once for each minibatch, and tell what was seen.
+
+        The weights that sample stay as they are until they are published.
+        """
+        parts = _minibatches(batch, self.settings.minibatches)
+        means = TokenMeans()
+        if len(parts) == 1:
+            self._accumulate(batch, means, loss)
+            steps: list[Metrics] = [self._step()]
+        else:
+            steps = self._train_parts(parts, means, loss)
+        self.version += 1
+        return {**means.result(), **merge_means(steps), "train/lr": steps[-1]["train/lr"]}
+
+    def forward_backward(self, batch: Batch, loss: LossName = "policy") -> Metrics:
+        """Add the batch's gradient to what is gathered, row by row, and tell what was seen."""
+        means = TokenMeans()
+        self._accumulate(batch, means, loss)
+        return means.result()
+
+    def optim_step(self) -> Metrics:
+        """Move the masters along the gathered gradient, which is forgotten; the weights that sample stay."""
+        metrics = self._step()
+        self.version += 1
+        return metrics
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+        """Per sequence the logprob of every token but the first given those before it, at temperature 1.
+
+        Computed exactly as in training, packed and all, with the weights that sample.
+        """
+        scores: list[tuple[float, ...]] = []
+        for token_ids in sequences:
+            if len(token_ids) < 2:
+                scores.append(())
+                continue
+            (row,) = pack([_all_targets(token_ids)], row_tokens=len(token_ids))
+            with self._turn(), torch.no_grad():
+                logprobs, _ = self._forward(RowTensors.of(row, self._device))
+            scores.append(tuple(logprobs.tolist()))
+        return tuple(scores)
+
+    def publish(self) -> TrainedWeights:
+        """The new weights, for an engine's `publish`; nothing is copied before the engine asks for it."""
+        return TrainedWeights(self.model, self.optimizer)
+
+    def save(self, folder: Path) -> None:
+        """Write what `load` needs to go on exactly: masters, moments, schedule, version. Synced to disk."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / STATE_FILE).open("wb") as file:
+            torch.save({"version": self.version, "optimizer": self.optimizer.state()}, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def load(self, folder: Path) -> None:
+        """Take over what `save` wrote; the weights that sample are those of the checkpoint afterwards.
+
+        Raises UserError if there is no checkpoint, or if it is of another model.
+        """
+        file = folder / STATE_FILE
+        if not file.is_file():
+            raise UserError(f"no checkpoint in {folder}: {STATE_FILE} is missing")
+        state = torch.load(file, map_location=self._device, weights_only=True, mmap=True)
+        self.optimizer.load_state(state["optimizer"])
+        self.version = int(state["version"])
+        with self._turn():
+            self.optimizer.copy_to_parameters()
+
+    def _train_parts(self, parts: Sequence[Batch], means: TokenMeans, loss: LossName) -> list[Metrics]:
+        steps: list[Metrics] = []
+        with self._alone():
+            # all before the first step: prox is the policy that the whole batch begins with
+            proxes = [self._prox_logprobs(part) for part in parts]
+            for part, prox in zip(parts, proxes, strict=True):
+                self._accumulate(part, means, loss, prox)
+                steps.append(self._step())
+                self.optimizer.copy_to_parameters()
+        return steps
+
+    def _accumulate(
+        self, batch: Batch, means: TokenMeans, loss: LossName, proxes: Sequence[Tensor] | None = None
+    ) -> None:
+        rows = [row for row in batch.rows if row.target_ids]
+        for row_idx, row in enumerate(rows):
+            with self._turn():
+                self._row_backward(row, means, loss, None if proxes is None else proxes[row_idx])
+        means.add_sum("train/tokens", batch.num_trained)
+
+    def _row_backward(self, row: PackedRow, means: TokenMeans, loss: LossName, prox: Tensor | None) -> None:
+        tensors = RowTensors.of(row, self._device)
+        reference = self._reference_logprobs(tensors) if loss == "policy" else None
+        sink = None if self._head_name is None else self.optimizer.sink(self._head_name)
+        logprobs, entropies = self._forward(tensors, sink_VD=sink)
+        if prox is None and self.settings.loss.tis_cap is not None:
+            prox = logprobs.detach()  # one step on this batch: the weights it begins with are the weights here
+        inputs = LossInputs(logprobs, tensors.sampled_logprobs, prox, reference, tensors.advantages, tensors.weights)
+        value, metrics = loss_called(loss, self.settings.loss)(inputs)
+        torch.autograd.backward(value)
+        means.add_sum("train/loss", float(value.detach()))
+        seen = {"train/entropy": entropies.mean()} | {f"train/{name}": each for name, each in metrics.items()}
+        means.add({name: float(each) for name, each in seen.items()}, len(logprobs))
+
+    def _step(self) -> dict[str, float]:
+        with self._turn():
+            result = self.optimizer.step()
+        metrics = {"train/grad_norm": result.grad_norm, "train/lr": result.lr}
+        return {**metrics, "train/skipped_steps": 1.0} if result.is_skipped else metrics
+
+    def _prox_logprobs(self, batch: Batch) -> list[Tensor] | None:
+        """Per row the logprobs under the weights of now; None if the ratio is taken to the sampler."""
+        if self.settings.loss.tis_cap is None:
+            return None
+        with torch.no_grad():
+            return [self._forward(RowTensors.of(row, self._device))[0] for row in batch.rows]
+
+    def _reference_logprobs(self, row: RowTensors) -> Tensor | None:
+        if self._reference is None:
+            return None
+        current = {name: parameter.data for name, parameter in self.model.trainable.items()}
+        try:
+            self._point_parameters_to(self._reference)
+            with torch.no_grad():
+                return self._forward(row)[0]
+        finally:
+            self._point_parameters_to(current)
+
+    def _point_parameters_to(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.model.trainable.items():
+            parameter.data = tensors[name]
+
+    def _turn(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._is_alone else self._lease.hold(LEASE_NAME)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lease for a whole batch whose later steps need weights that nobody may sample from."""
+        with self._lease.hold(LEASE_NAME):
+            before = {name: parameter.detach().clone() for name, parameter in self.model.trainable.items()}
+            self._is_alone = True
+            try:
+                yield
+            finally:
+                self._is_alone = False
+                with torch.no_grad():
+                    for name, parameter in self.model.trainable.items():
+                        parameter.copy_(before[name])
+
+
+def _minibatches(batch: Batch, count: int) -> list[Batch]:
+    """The rows in `count` parts, each with weights of its own that sum to those of the whole batch."""
+    rows = [row for row in batch.rows if row.target_ids]
+    count = max(1, min(count, len(rows)))
+    if count == 1:
+        return [batch]
+    total = sum(sum(row.weights) for row in rows)
+    parts = []
+    for start in range(count):
+        part = rows[start::count]
+        scale = total / (sum(sum(row.weights) for row in part) or 1.0)
+        parts.append(Batch(tuple(_reweighted(row, scale) for row in part), batch.version))
+    return parts
+
+
+def _reweighted(row: PackedRow, scale: float) -> PackedRow:
+    return replace(row, weights=tuple(weight * scale for weight in row.weights))
+
+
+def _all_targets(token_ids: Sequence[int]) -> TrainSequence:
+    count = len(token_ids) - 1
+    ones, zeros = (1.0,) * count, (0.0,) * count
+    return TrainSequence(
+        token_ids=tuple(token_ids),
+        target_idx=tuple(range(1, count + 1)),
+        advantages=zeros,
+        weights=ones,
+        logprobs=zeros,
+        versions=(0,) * count,
+        temperatures=ones,
+    )

@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import UserError
+from ludus.lease import ComputeLease
+from ludus.loop.sft import SftSettings, conversation_sequences, train_supervised
+from ludus.model.load import load_model
+from ludus.model.settings import ModelSettings
+from ludus.text.chat import ChatText
+from ludus.trainer.settings import OptimizerSettings, TrainerSettings
+from ludus.trainer.step import Trainer
+
+ROW = {
+    "messages": [
+        {"role": "user", "content": "Guess."},
+        {"role": "assistant", "content": "10"},
+        {"role": "user", "content": "higher"},
+        {"role": "assistant", "content": "15"},
+    ]
+}
+
+
+def test_replies_are_trained_up_to_the_end_of_their_turn(tokenizer_folder: Path) -> None:
+    """Each assistant message is one sequence, and its targets read as the reply with its end-of-turn token."""
+    text = ChatText.load(tokenizer_folder)
+    trained = [
+        text.tokenizer.decode([each.token_ids[index] for index in each.target_idx])
+        for each in conversation_sequences(ROW, text)
+    ]
+    assert trained == ["10<|im_end|>", "15<|im_end|>"]
+
+
+def test_the_model_learns_what_it_is_shown(tiny_model_folder: Path) -> None:
+    """A few steps on one conversation lower its cross-entropy to a tenth."""
+    model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"))
+    trainer = Trainer(model, TrainerSettings(optimizer=OptimizerSettings(lr=1e-2)), lease=ComputeLease())
+    losses: list[float] = []
+    steps = train_supervised(
+        trainer,
+        ChatText.load(tiny_model_folder),
+        [ROW],
+        SftSettings(epochs=20),
+        lambda step, metrics: losses.append(metrics["train/loss"]),
+    )
+    assert steps == len(losses) == 20
+    assert losses[-1] < losses[0] / 10
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"prompt": "Guess."}, "row 0 has no 'messages'"),
+        ({"messages": [{"role": "nobody", "content": "Guess."}]}, "row 0 is no conversation"),
+        ({"messages": [{"role": "user", "content": "Guess."}]}, "nothing to train on"),
+    ],
+)
+def test_rows_that_cannot_be_trained_are_named(row: dict[str, object], says: str, tiny_model_folder: Path) -> None:
+    """A row without a conversation is named by its number; rows without any reply are refused together."""
+    model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"))
+    trainer = Trainer(model, TrainerSettings(), lease=ComputeLease())
+    with pytest.raises(UserError, match=says):
+        train_supervised(trainer, ChatText.load(tiny_model_folder), [row], SftSettings())

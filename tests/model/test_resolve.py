@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import UserError
+from ludus.model.resolve import adapter_base, resolve_model
+
+
+def test_unknown_embedded_model_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An embedded model that is not in the cache yet is answered with the command that gets it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(UserError, match="ludus models get smollm2-135m"):
+        resolve_model("smollm2-135m")
+    folder = tmp_path / "ludus" / "models" / "smollm2-135m"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert resolve_model("smollm2-135m") == folder
+
+
+def test_folder_is_taken_as_it_is(tiny_model_folder: Path) -> None:
+    """A local folder is its own answer."""
+    assert resolve_model(str(tiny_model_folder)) == tiny_model_folder
+
+
+def test_incomplete_folder_names_what_is_missing(tmp_path: Path) -> None:
+    """A folder without a model names the file that is missing."""
+    with pytest.raises(UserError, match=r"config\.json"):
+        resolve_model(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        resolve_model(str(tmp_path))
+
+
+def test_nonsense_is_refused_with_what_is_allowed() -> None:
+    """A name that is neither folder nor hub id nor embedded lists the embedded ones."""
+    with pytest.raises(UserError, match="smollm2-135m"):
+        resolve_model("no such model")
+
+
+def test_adapter_folder_names_its_base(tmp_path: Path) -> None:
+    """A folder with an adapter alone tells its base model; one with a whole model does not."""
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "base"}')
+    assert adapter_base(tmp_path) == "base"
+    assert resolve_model(str(tmp_path)) == tmp_path
+    (tmp_path / "config.json").write_text("{}")
+    assert adapter_base(tmp_path) is None

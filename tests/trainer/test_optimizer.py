@@ -1,0 +1,105 @@
+import pytest
+import torch
+from torch.nn import Parameter
+
+from ludus.errors import ConfigError, UserError
+from ludus.trainer.optimizer import MasterOptimizer, learning_rate
+from ludus.trainer.settings import OptimizerSettings
+
+
+def parameters(dtype: torch.dtype = torch.float32) -> dict[str, Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"matrix": (4, 3), "bias": (3,)}
+    return {name: Parameter(torch.randn(shape, generator=generator).to(dtype)) for name, shape in shapes.items()}
+
+
+def test_steps_equal_plain_adamw_with_clipping() -> None:
+    """Three steps of gathered gradients move the masters as torch's AdamW with clip_grad_norm_ moves parameters."""
+    ours, plain = parameters(), parameters()
+    settings = OptimizerSettings(lr=0.1, weight_decay=0.1, max_grad_norm=1.0)
+    optimizer = MasterOptimizer(ours, settings)
+    groups = [{"params": [plain["matrix"]], "weight_decay": 0.1}, {"params": [plain["bias"]], "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, lr=0.1, betas=settings.betas, eps=settings.eps)
+    for step in range(3):
+        for part in (1.0, 2.0):  # two micro-batches
+            for each in (ours, plain):
+                ((each["matrix"] * part).sin().sum() + (each["bias"] * (step + 1)).cos().sum()).backward()
+        norm = torch.nn.utils.clip_grad_norm_(plain.values(), 1.0)
+        adamw.step()
+        adamw.zero_grad()
+        result = optimizer.step()
+        assert ours["matrix"].grad is None
+        optimizer.copy_to_parameters()
+        assert result.grad_norm == pytest.approx(float(norm))
+        for name in plain:
+            torch.testing.assert_close(ours[name], plain[name])
+
+
+def test_small_steps_are_not_lost_in_bf16() -> None:
+    """Steps far below bf16's resolution add up in the masters until the parameter changes."""
+    values = {"one": Parameter(torch.ones(2, 2, dtype=torch.bfloat16))}
+    optimizer = MasterOptimizer(values, OptimizerSettings(lr=1e-4))
+    for _ in range(50):
+        values["one"].sum().backward()
+        optimizer.step()
+        optimizer.copy_to_parameters()
+    assert optimizer.masters["one"][0, 0].item() == pytest.approx(1 - 50e-4, abs=1e-4)
+    assert values["one"][0, 0].item() < 1
+
+
+def test_gradient_that_is_not_finite_moves_nothing() -> None:
+    """An infinite gradient is reported and skipped; the next one moves as if it had never been."""
+    values = parameters()
+    optimizer = MasterOptimizer(values, OptimizerSettings(lr=0.1))
+    before = {name: master.clone() for name, master in optimizer.masters.items()}
+    (values["matrix"].sum() * float("inf")).backward()
+    assert optimizer.step().is_skipped
+    assert all(torch.equal(before[name], master) for name, master in optimizer.masters.items())
+    values["matrix"].sum().backward()
+    assert not optimizer.step().is_skipped
+    assert torch.isfinite(optimizer.masters["matrix"]).all()
+
+
+def test_state_goes_on_exactly() -> None:
+    """An optimizer that took over another's state makes the same next step, bit by bit."""
+    runs = []
+    for is_resumed in (False, True):
+        values = parameters()
+        optimizer = MasterOptimizer(values, OptimizerSettings(lr=0.1, warmup_steps=4))
+        for step in range(4):
+            if is_resumed and step == 2:
+                state = optimizer.state()
+                values = parameters()
+                fresh = MasterOptimizer(values, OptimizerSettings(lr=0.1, warmup_steps=4))
+                fresh.load_state(state)
+                fresh.copy_to_parameters()
+                optimizer = fresh
+            (values["matrix"].sin().sum() + values["bias"].cos().sum()).backward()
+            optimizer.step()
+            optimizer.copy_to_parameters()
+        runs.append(optimizer.masters)
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+
+
+def test_state_of_another_model_is_refused() -> None:
+    """A checkpoint with other parameters names some of them."""
+    optimizer = MasterOptimizer(parameters(), OptimizerSettings())
+    with pytest.raises(UserError, match="other"):
+        MasterOptimizer({"other": Parameter(torch.ones(1))}, OptimizerSettings()).load_state(optimizer.state())
+
+
+def test_learning_rate_warms_up_and_decays() -> None:
+    """Warm-up over 4 steps, then each decay from the full rate to 0 at total_steps."""
+    linear = OptimizerSettings(lr=1.0, warmup_steps=4, decay="linear", total_steps=12)
+    assert [learning_rate(step, linear) for step in (0, 3, 4, 8, 12, 20)] == [0.25, 1.0, 1.0, 0.5, 0.0, 0.0]
+    cosine = OptimizerSettings(lr=1.0, decay="cosine", total_steps=8)
+    assert [learning_rate(step, cosine) for step in (0, 4, 8)] == pytest.approx([1.0, 0.5, 0.0])
+    assert learning_rate(1000, OptimizerSettings(lr=1.0, warmup_steps=2)) == 1.0
+
+
+def test_decay_and_its_length_belong_together() -> None:
+    """A decay without its length, and a length without a decay, are refused: one of them cannot act."""
+    with pytest.raises(ConfigError, match="total_steps"):
+        OptimizerSettings(decay="linear")
+    with pytest.raises(ConfigError, match="no effect"):
+        OptimizerSettings(total_steps=10)

@@ -1,0 +1,194 @@
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from ludus.algo.pack import Batch, TrainSequence, pack
+from ludus.errors import UserError
+from ludus.lease import ComputeLease
+from ludus.model.load import load_model
+from ludus.model.settings import LoraSettings, ModelSettings
+from ludus.trainer.settings import LossSettings, OptimizerSettings, TrainerSettings
+from ludus.trainer.step import Trainer
+
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")
+OPTIMIZER = OptimizerSettings(lr=1e-2, max_grad_norm=None)
+
+
+def make_trainer(folder: Path, *, lora: bool = False, **settings: object) -> Trainer:
+    adapters = LoraSettings(rank=4, alpha=8) if lora else None
+    model = load_model(ModelSettings(path=str(folder), dtype="float32", lora=adapters))
+    return Trainer(model, TrainerSettings(**{"optimizer": OPTIMIZER, **settings}), lease=ComputeLease())
+
+
+def sequence(token_ids: Sequence[int], target_idx: Sequence[int], advantage: float, weight: float) -> TrainSequence:
+    count = len(target_idx)
+    return TrainSequence(
+        token_ids=tuple(token_ids),
+        target_idx=tuple(target_idx),
+        advantages=(advantage,) * count,
+        weights=(weight,) * count,
+        logprobs=tuple(-5.0 - 0.1 * index for index in range(count)),
+        versions=(0,) * count,
+        temperatures=tuple(1.0 + 0.2 * (index % 2) for index in range(count)),
+    )
+
+
+def branching_sequences() -> list[TrainSequence]:
+    """Siblings that share a prompt, share turns and part; and one that shares nothing."""
+    prompt, a, b, c = list(range(5, 25)), [30, 31, 32], [40, 41], [30, 31, 50, 51, 52]
+    weight = 1 / 24
+    return [
+        sequence(prompt + a + [60, 61] + b, (20, 21, 22, 25, 26), 1.0, weight),
+        sequence(prompt + a + [62] + c, (20, 21, 22, 24, 25, 26, 27, 28), -0.5, weight),
+        sequence(prompt + c, (20, 21, 22, 23, 24), 0.7, weight),
+        sequence(list(range(100, 130)), (3, 10, 15, 20, 28, 29), -1.2, weight),
+    ]
+
+
+def gradients_of(trainer: Trainer, batches: Sequence[Batch]) -> dict[str, Tensor]:
+    for batch in batches:
+        trainer.forward_backward(batch)
+    return {name: gradient.clone() for name, gradient in trainer.optimizer.gradients().items()}
+
+
+def largest_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    """Over all parameters, relative to the largest entry of each."""
+    assert left.keys() == right.keys()
+    return max(float((left[name] - right[name]).abs().max() / right[name].abs().max()) for name in left)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packing_never_changes_the_gradient(family: str, tiny_models: Callable[[str], Path]) -> None:
+    """The gradient of the packed tree is that of the sequences one at a time, to 1e-5, in every family."""
+    sequences = branching_sequences()
+    packed = Batch(pack(sequences, row_tokens=512), version=0)
+    assert len(packed.rows) == 1 and packed.num_row_tokens < packed.num_sequence_tokens
+    alone = [Batch(pack([each], row_tokens=512), version=0) for each in sequences]
+    folder = tiny_models(family)
+    together = gradients_of(make_trainer(folder), [packed])
+    one_by_one = gradients_of(make_trainer(folder), alone)
+    assert largest_difference(together, one_by_one) <= 1e-5
+
+
+@pytest.mark.parametrize("settings", [{"activation_checkpointing": True}, {"lora": True}])
+def test_packing_holds_with_checkpointing_and_adapters(settings: dict[str, bool], tiny_model_folder: Path) -> None:
+    """Recomputed layers and adapters keep the gradient of one sequence at a time."""
+    sequences = branching_sequences()
+    lora = settings.get("lora", False)
+    together = gradients_of(
+        make_trainer(tiny_model_folder, **settings), [Batch(pack(sequences, row_tokens=64), version=0)]
+    )
+    alone = [Batch(pack([each], row_tokens=512), version=0) for each in sequences]
+    one_by_one = gradients_of(make_trainer(tiny_model_folder, lora=lora), alone)
+    moved = {name for name in together if one_by_one[name].abs().max() > 0}  # fresh adapters have a zero half
+    assert moved
+    assert largest_difference({n: together[n] for n in moved}, {n: one_by_one[n] for n in moved}) <= 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_supervised_gradient_is_that_of_plain_transformers(family: str, tiny_models: Callable[[str], Path]) -> None:
+    """The mean cross-entropy of one sequence has the gradient that plain transformers and autograd give."""
+    folder = tiny_models(family)
+    ids = list(range(30, 60))
+    weight = 1 / (len(ids) - 1)
+    plain_temperature = replace(sequence(ids, range(1, len(ids)), 0.0, weight), temperatures=(1.0,) * (len(ids) - 1))
+    trainer = make_trainer(folder)
+    trainer.forward_backward(Batch(pack([plain_temperature], row_tokens=64), version=0), "supervised")
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    logits = plain(torch.tensor([ids])).logits[0]
+    torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])).backward()
+    expected = {name: parameter.grad for name, parameter in plain.named_parameters() if parameter.grad is not None}
+    assert largest_difference(trainer.optimizer.gradients(), expected) <= 2e-4
+
+
+def test_score_is_the_log_softmax_of_plain_transformers(tiny_model_folder: Path) -> None:
+    """Scores are the logprobs of every token but the first; sequences too short for one score nothing."""
+    trainer = make_trainer(tiny_model_folder)
+    ids = list(range(40, 70))
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tiny_model_folder, dtype=torch.float32)
+    with torch.no_grad():
+        logs = torch.log_softmax(plain(torch.tensor([ids])).logits[0], -1)
+    expected = logs[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    scored, empty = trainer.score([ids, [7]])
+    assert scored == pytest.approx(expected, abs=1e-4)
+    assert empty == ()
+
+
+def test_training_moves_masters_and_publishing_moves_weights(tiny_model_folder: Path) -> None:
+    """A step leaves the weights that sample alone until they are published; then the good answer is likelier."""
+    trainer = make_trainer(tiny_model_folder)
+    good = sequence([5, 6, 7, 8, 9], (2, 3, 4), 1.0, 1 / 3)
+    batch = Batch(pack([good], row_tokens=64), version=0)
+    (before,) = trainer.score([good.token_ids])
+    metrics = trainer.train_batch(batch)
+    assert trainer.score([good.token_ids]) == (before,)
+    assert trainer.version == 1
+    trainer.publish().copy_into_shared()
+    (after,) = trainer.score([good.token_ids])
+    assert sum(after[1:]) > sum(before[1:])
+    named = dict(trainer.publish().named_tensors())
+    assert all(torch.equal(named[name], each) for name, each in trainer.model.trainable.items())
+    names = ["loss", "kl", "entropy", "clip_fraction", "grad_norm", "lr", "tokens", "ratio_mean"]
+    names += ["logprob_gap_mean", "logprob_gap_max"]
+    assert {f"train/{name}" for name in names} <= metrics.keys()
+    assert metrics["train/tokens"] == 3 and metrics["train/ratio_mean"] == pytest.approx(1.0)
+
+
+def test_minibatches_take_several_steps_and_leave_the_weights_alone(tiny_model_folder: Path) -> None:
+    """Two minibatches are two optimizer steps with a ratio that moves away from 1; nothing is published by them."""
+    trainer = make_trainer(tiny_model_folder, minibatches=2, row_tokens=32)
+    batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
+    before = {name: each.detach().clone() for name, each in trainer.model.trainable.items()}
+    metrics = trainer.train_batch(batch)
+    assert trainer.optimizer.num_steps == 2 and trainer.version == 1
+    assert metrics["train/ratio_mean"] != pytest.approx(1.0, abs=1e-6)
+    assert all(torch.equal(before[name], each) for name, each in trainer.model.trainable.items())
+
+
+def test_kl_to_the_first_weights_is_zero_at_first_and_grows(tiny_model_folder: Path) -> None:
+    """The reference is the model that training began with; computing it leaves the weights in place."""
+    trainer = make_trainer(tiny_model_folder, loss=LossSettings(kl_beta=0.1))
+    batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
+    assert trainer.train_batch(batch)["train/kl_reference"] == pytest.approx(0.0, abs=1e-6)
+    trainer.publish().copy_into_shared()
+    assert trainer.train_batch(batch)["train/kl_reference"] > 1e-4
+
+
+def test_checkpoint_goes_on_bit_by_bit(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """A trainer that loaded a checkpoint ends with the same weights as one that never stopped."""
+    batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
+    trainer = make_trainer(tiny_model_folder)
+    for step in range(3):
+        if step == 2:
+            trainer.save(tmp_path)
+        trainer.train_batch(batch)
+        trainer.publish().copy_into_shared()
+    resumed = make_trainer(tiny_model_folder)
+    resumed.load(tmp_path)
+    assert resumed.version == 2
+    resumed.train_batch(batch)
+    resumed.publish().copy_into_shared()
+    for name, each in trainer.model.trainable.items():
+        assert torch.equal(each, resumed.model.trainable[name])
+
+
+def test_missing_checkpoint_is_named(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Loading from a folder without a checkpoint names the file that is missing."""
+    with pytest.raises(UserError, match=r"trainer\.pt"):
+        make_trainer(tiny_model_folder).load(tmp_path)
+
+
+def test_bf16_trains_with_gradients_in_fp32(tiny_model_folder: Path) -> None:
+    """In bf16 the gathered gradient is fp32 and near that of fp32 weights."""
+    batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
+    exact = gradients_of(make_trainer(tiny_model_folder), [batch])
+    model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="bfloat16"))
+    rough = gradients_of(Trainer(model, TrainerSettings(), lease=ComputeLease()), [batch])
+    assert all(each.dtype == torch.float32 for each in rough.values())
+    for name, each in rough.items():
+        assert torch.nn.functional.cosine_similarity(each.flatten(), exact[name].flatten(), dim=0) > 0.98
