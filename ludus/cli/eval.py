@@ -1,0 +1,64 @@
+"""`ludus eval`: held-out rows played with a model, before or after it was trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ludus.api.trainer import Trainer
+from ludus.cli.train import Overrides
+from ludus.config import Config, load_config
+from ludus.errors import UserError
+
+
+def evaluate(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run.yaml: the model it begins with. A run's folder: its trained model."),
+    ],
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the only line.")] = False,
+) -> None:
+    """Play the held-out rows of a run and show what came of it.
+
+    Nothing is trained or written. The rows are those of valid_dataset.path;
+    eval_gconfig says how answers are sampled and how often a row is played.
+
+    [bold]Examples:[/]  ludus eval run.yaml
+
+      ludus eval runs/guess eval_gconfig.temperature=0
+    """
+    config = eval_config(source, overrides or [])
+    console = Console()
+    with Console(stderr=True).status(f"playing the held-out rows with {config.model.path}"):
+        evaluation = Trainer(config).evaluate()
+    if as_json:
+        line = json.dumps({"model": config.model.path, **evaluation.metrics})
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_row("[dim]model[/]", config.model.path)
+    for name, value in evaluation.metrics.items():
+        table.add_row(f"[dim]{name.removeprefix('eval/')}[/]", f"{value:.4g}")
+    console.print(table)
+
+
+def eval_config(source: Path, overrides: list[str]) -> Config:
+    """The configuration of a file, or that of a run with the model that it trained."""
+    if not source.is_dir():
+        return load_config(source, overrides)
+    model = source / "model"
+    if not (source / "config.yaml").is_file():
+        raise UserError(f"{str(source)!r} is not the folder of a run: it holds no config.yaml")
+    if not model.is_dir():
+        raise UserError(
+            f"the run {source.name!r} has no trained model yet: {str(model)!r} is missing; "
+            f"end its training first (ludus train {source / 'config.yaml'} --resume)"
+        )
+    trained = [f"model.path={json.dumps(str(model.resolve()))}", "model.lora=null"]
+    return load_config(source / "config.yaml", [*trained, *overrides])

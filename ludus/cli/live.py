@@ -1,0 +1,220 @@
+"""Training as one watches it: a live panel on a terminal, one plain line a step anywhere else.
+
+Knows: metrics by name, time.  Knows not: the loop; it is told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ludus.loop.observer import Observer, RunSummary
+from ludus.metrics import Metrics
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_SPARK_WIDTH = 48
+Clock = Callable[[], float]
+
+
+@contextmanager
+def watch(console: Console, name: str) -> Iterator[Observer]:
+    """A live panel if the console is a terminal, plain lines if not; the terminal is itself again after the block."""
+    if not console.is_terminal:
+        yield PlainLines(console)
+        return
+    panel = LivePanel(console, name)
+    try:
+        yield panel
+    finally:
+        panel.stop()
+
+
+def sparkline(values: Sequence[float], *, width: int = _SPARK_WIDTH) -> str:
+    """The values as a row of blocks at most `width` wide, each the mean of its share of them."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    num = min(width, len(finite))
+    cuts = [round(idx * len(finite) / num) for idx in range(num + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
+    low, high = min(means), max(means)
+    span = (high - low) or 1.0
+    return "".join(_BLOCKS[min(int((mean - low) / span * len(_BLOCKS)), len(_BLOCKS) - 1)] for mean in means)
+
+
+def duration(seconds: float) -> str:
+    """3725 → '1:02:05', 65 → '1:05'."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Progress:
+    """How far a run is, and how long it still takes: whichever of its two ends comes first."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._started_at = clock()
+        self._total_steps: int | None = None
+        self._total_seconds: float | None = None
+        self._num_steps = 0
+        self._trained_s = 0.0
+        self._step = 0
+
+    def start(self, total_steps: int | None, total_seconds: float | None) -> None:
+        self._started_at = self._clock()
+        self._total_steps, self._total_seconds = total_steps, total_seconds
+
+    def advance(self, step: int, step_s: float) -> None:
+        """A step has ended that took so long; evaluations take time of their own, which no limit counts."""
+        self._step, self._num_steps = step, self._num_steps + 1
+        self._trained_s += step_s
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._clock() - self._started_at
+
+    @property
+    def left_s(self) -> float | None:
+        """None: nothing is known yet."""
+        left = []
+        if self._total_steps is not None and self._num_steps:
+            left.append((self._total_steps - self._step) * self._trained_s / self._num_steps)
+        if self._total_seconds is not None:
+            left.append(self._total_seconds - self._trained_s)
+        return max(0.0, min(left)) if left else None
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1."""
+        left_s = self.left_s
+        return 0.0 if left_s is None else self._trained_s / max(self._trained_s + left_s, 1e-9)
+
+    @property
+    def steps(self) -> str:
+        return f"{self._step}/{self._total_steps}" if self._total_steps is not None else str(self._step)
+
+
+class PlainLines:
+    """One line a step, for log files and pipes."""
+
+    def __init__(self, console: Console, clock: Clock = time.monotonic) -> None:
+        self._console = console
+        self._progress = Progress(clock)
+
+    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
+        self._progress.start(total_steps, total_seconds)
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        self._progress.advance(step, metrics.get("time/step_s", 0.0))
+        left_s = self._progress.left_s
+        parts = [f"step {self._progress.steps}", *(f"{label} {text}" for label, text in _figures(metrics))]
+        parts += [] if left_s is None else [f"left {duration(left_s)}"]
+        self._line("  ".join(parts))
+
+    def on_eval(self, step: int, metrics: Metrics) -> None:
+        self._line("  ".join([f"eval at step {step}", *(f"{label} {text}" for label, text in _figures(metrics))]))
+
+    def on_end(self, summary: RunSummary) -> None:
+        self._line(f"done: {summary.steps} steps in {duration(summary.train_seconds)} ({summary.stopped_by})")
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class LivePanel:
+    """A panel that is redrawn: progress, figures, the reward so far."""
+
+    def __init__(self, console: Console, name: str, clock: Clock = time.monotonic) -> None:
+        self._name = name
+        self._progress = Progress(clock)
+        self._rewards: list[float] = []
+        self._metrics: Metrics = {}
+        self._evals: list[tuple[int, Metrics]] = []
+        self._live = Live(console=console, get_renderable=self.render, refresh_per_second=2, transient=False)
+
+    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
+        self._progress.start(total_steps, total_seconds)
+        self._live.start()
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        self._progress.advance(step, metrics.get("time/step_s", 0.0))
+        self._metrics = metrics
+        self._rewards.append(_first(metrics, _REWARD))
+
+    def on_eval(self, step: int, metrics: Metrics) -> None:
+        self._evals.append((step, metrics))
+
+    def on_end(self, summary: RunSummary) -> None:  # noqa: ARG002  the last panel shows all it has to say
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the terminal as it was; the last panel stays. Stopping twice is allowed."""
+        self._live.stop()
+
+    def render(self) -> RenderableType:
+        rows: list[RenderableType] = [self._bar(), self._figures()]
+        if self._rewards:
+            rows.append(Text.assemble(("reward  ", "dim"), (sparkline(self._rewards), "cyan")))
+        if self._evals:
+            rows.append(self._held_out())
+        return Panel(Group(*rows), title=f"[bold]{self._name}[/]", title_align="left", border_style="dim", width=76)
+
+    def _bar(self) -> Table:
+        left_s = self._progress.left_s
+        grid = Table.grid(expand=True, padding=(0, 1))
+        grid.add_column(no_wrap=True)
+        grid.add_column(ratio=1)
+        grid.add_column(justify="right", no_wrap=True)
+        bar = ProgressBar(total=1.0, completed=self._progress.share, complete_style="cyan", finished_style="green")
+        left = "warming up" if left_s is None else f"{duration(left_s)} left"
+        grid.add_row(
+            f"step [bold]{self._progress.steps}[/]", bar, f"[dim]{duration(self._progress.elapsed_s)}[/] · {left}"
+        )
+        return grid
+
+    def _figures(self) -> Table:
+        grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
+        figures = _figures(self._metrics)
+        for _ in figures:
+            grid.add_column(no_wrap=True)
+        if figures:
+            grid.add_row(*(Text(label, style="dim") for label, _ in figures))
+            grid.add_row(*(Text(text, style="bold") for _, text in figures))
+        return grid
+
+    def _held_out(self) -> Text:
+        parts = [f"{_first(metrics, _SUCCESS):.0%} at step {step}" for step, metrics in self._evals[-4:]]
+        return Text.assemble(("held out  ", "dim"), " → ".join(parts))
+
+
+_REWARD = ("rollout/reward", "eval/reward")
+_SUCCESS = ("rollout/success", "eval/success")
+_FIGURES: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("reward", _REWARD, "{:.3f}"),
+    ("success", _SUCCESS, "{:.0%}"),
+    ("tokens/s", ("rollout/tokens_per_s",), "{:,.0f}"),
+    ("loss", ("train/loss",), "{:+.4f}"),
+    ("entropy", ("train/entropy",), "{:.2f}"),
+    ("s/step", ("time/step_s",), "{:.1f}"),
+)
+
+
+def _figures(metrics: Metrics) -> list[tuple[str, str]]:
+    found = ((label, _first(metrics, names), form) for label, names, form in _FIGURES)
+    return [(label, form.format(value)) for label, value, form in found if math.isfinite(value)]
+
+
+def _first(metrics: Metrics, names: Sequence[str]) -> float:
+    """NaN where none of the names is measured."""
+    return next((metrics[name] for name in names if name in metrics), math.nan)

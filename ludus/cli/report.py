@@ -1,0 +1,52 @@
+"""`ludus report`: a run as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+
+from ludus.errors import UserError
+from ludus.model.resolve import resolve_model
+from ludus.text.tokenizer import Tokenizer
+from ludus.trace.report import write_report
+from ludus.trace.store import RunStore
+from ludus.trace.view import Decode
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/guess.")],
+) -> None:
+    """Write one HTML page about a run, and a PNG of its reward curve.
+
+    The page shows curves, where the time and every sampled token went, and
+    the best, worst and a random episode turn by turn with the probability
+    of each token. It needs no other file, and may be written while the run
+    still trains.
+
+    [bold]Example:[/]  ludus report runs/guess
+    """
+    console = Console()
+    with RunStore.open(run) as store:
+        decode = decoder_of(store)
+        if decode is None:
+            console.print("[dim]The run's model is not on this machine: tokens are shown as ids.[/]")
+        files = write_report(store, decode=decode)
+    for path in (files.html, files.png):
+        if path is not None:
+            console.print(str(path), highlight=False, soft_wrap=True)
+
+
+def decoder_of(store: RunStore) -> Decode | None:
+    """Text of the token ids in a run. None: the run's model is not here."""
+    model = (yaml.safe_load(store.config_text) or {}).get("model") or {}
+    reference = model.get("path")
+    if not reference:
+        return None
+    try:
+        return Tokenizer.load(resolve_model(str(reference))).decode
+    except UserError:
+        return None

@@ -1,0 +1,162 @@
+"""`ludus rollout`: an agent on rows, without training, shown turn by turn."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ludus.api.play import play
+from ludus.api.rows import load_rows
+from ludus.cli.outside import play_outside
+from ludus.cli.train import Overrides
+from ludus.cli.turns import TurnRow, rows_of_group
+from ludus.config import Config, load_config
+from ludus.errors import UserError
+from ludus.model.resolve import resolve_model
+from ludus.text.tokenizer import Tokenizer
+from ludus.trace.view import TokenView
+from ludus.types import Episode, Group
+
+_EXIT_FAILED = 1
+_MAX_REPLY_CHARS = 400
+_SHADES = ((0.9, ""), (0.5, "yellow"), (0.1, "dark_orange"), (0.0, "red"))
+"""Least probability, and the colour of a token that likely."""
+
+
+def rollout(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="path/to/file.py:Name, or pkg.mod:Name.")],
+    overrides: Overrides = None,
+    data: Annotated[
+        str, typer.Option(metavar="ROWS", help="A .jsonl, .json or .csv file, or pkg.mod:function that returns rows.")
+    ] = ...,  # type: ignore[assignment]
+    model: Annotated[str, typer.Option(help="An embedded name, a local folder, or a hub id.")] = "smollm2-135m",
+    n: Annotated[int, typer.Option("--n", min=1, help="Episodes of each row; 2 or more have advantages.")] = 1,
+    limit: Annotated[int | None, typer.Option(min=1, help="Play only the first rows.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Play with the model behind this OpenAI-compatible URL instead of a local one.")
+    ] = None,
+    api_key: Annotated[
+        str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key for --url.", show_default=False)
+    ] = "none",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON an episode.")] = False,
+) -> None:
+    """Run an agent on rows without training, and show every turn.
+
+    Each turn is shown with its tokens coloured by their probability, how
+    many of them training would use or why it would not, their mean logprob,
+    and the reward. Settings such as gconfig.temperature=0.7 may follow.
+
+    [bold]Examples:[/]  ludus rollout my_agent.py:Agent --data rows.jsonl --n 4
+
+      ludus rollout my_agent.py:Agent --data rows.jsonl \\
+        --url https://api.openai.com/v1 --api-key $KEY
+    """
+    settings = [f"workflow={json.dumps(agent)}", f"model.path={json.dumps(model)}", f"gconfig.n_samples={n}"]
+    config = load_config(None, [*settings, *(overrides or ())])
+    rows = list(load_rows(data, "--data"))[:limit]
+    console = Console()
+    with Console(stderr=True).status(f"playing {len(rows) * config.gconfig.n_samples} episodes"):
+        if url is None:
+            shown = _show_local(play(None, rows, config=config), config)
+        else:
+            shown = play_outside(config, rows, url=url, api_key=api_key)
+    episodes = [episode for episode, _ in shown]
+    for episode, turns in shown:
+        console.print(_json_line(episode, turns) if as_json else _table(episode, turns), **_PLAIN if as_json else {})
+    if not as_json:
+        console.print(_totals(episodes))
+    if all(episode.outcome.kind in ("failed", "timeout") for episode in episodes):
+        raise typer.Exit(_EXIT_FAILED)
+
+
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+Shown = list[tuple[Episode, list[TurnRow]]]
+
+
+def _show_local(episodes: Sequence[Episode], config: Config) -> Shown:
+    try:
+        decode = Tokenizer.load(resolve_model(config.model.path)).decode
+    except UserError:  # an adapter's folder has no tokenizer of its own: the texts of the replies are shown
+        decode = None
+    shown: Shown = []
+    groups: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        groups.setdefault(episode.group_id, []).append(episode)
+    for group_id, members in groups.items():
+        group = Group(group_id, members[0].task_id, tuple(members))
+        shown += rows_of_group(group, config, decode)
+    return shown
+
+
+def _table(episode: Episode, turns: Sequence[TurnRow]) -> Table:
+    reward = f"reward {episode.total_reward:.4g}" if episode.rewards else "no reward"
+    metrics = "".join(f"  {name} {value:.4g}" for name, value in episode.metrics.items())
+    table = Table(
+        title=f"[bold]{episode.id}[/]  {episode.outcome.kind}  {reward}{metrics}",
+        title_justify="left",
+        caption=Text(episode.outcome.reason) if episode.outcome.reason else None,
+        caption_justify="left",
+        header_style="dim",
+        border_style="dim",
+    )
+    table.add_column("turn", justify="right")
+    table.add_column("reply", ratio=1, overflow="fold")
+    for column in ("tokens", "trained", "logprob", "reward", "advantage"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("note", overflow="fold")
+    for turn in turns:
+        table.add_row(str(turn.number), _reply(turn), *_figures(turn), turn.note)
+    return table
+
+
+def _figures(turn: TurnRow) -> tuple[str, ...]:
+    values = ((turn.num_tokens, "{}"), (turn.num_trained, "{}"), (turn.mean_logprob, "{:.2f}"))
+    more = ((turn.reward, "{:.3g}"), (turn.advantage, "{:+.2f}"))
+    return tuple("–" if value is None or math.isnan(value) else form.format(value) for value, form in (*values, *more))
+
+
+def _reply(turn: TurnRow) -> Text:
+    if not turn.tokens:
+        return Text(turn.reply[:_MAX_REPLY_CHARS])
+    text = Text()
+    for token in turn.tokens:
+        text.append(token.text.replace("\n", "⏎"), style=_shade(token))
+    text.truncate(_MAX_REPLY_CHARS, overflow="ellipsis")
+    return text
+
+
+def _shade(token: TokenView) -> str:
+    return next(style for least, style in _SHADES if token.probability >= least)
+
+
+def _totals(episodes: Sequence[Episode]) -> str:
+    rewards = [episode.total_reward for episode in episodes if episode.rewards]
+    parts = [f"[bold]{len(episodes)}[/] episodes"]
+    parts += [f"mean reward [bold]{fmean(rewards):.4g}[/]"] if rewards else []
+    successes = [episode.metrics["success"] for episode in episodes if "success" in episode.metrics]
+    parts += [f"success [bold]{fmean(successes):.1%}[/]"] if successes else []
+    failed = sum(not episode.outcome.has_credit for episode in episodes)
+    parts += [f"[red]{failed} without credit[/]"] if failed else []
+    return ", ".join(parts)
+
+
+def _json_line(episode: Episode, turns: Sequence[TurnRow]) -> str:
+    body = {
+        "episode": episode.id,
+        "task": episode.task_id,
+        "outcome": episode.outcome.kind,
+        "reason": episode.outcome.reason,
+        "reward": episode.total_reward if episode.rewards else None,
+        "metrics": dict(episode.metrics),
+        "turns": [asdict(turn) for turn in turns],
+    }
+    return json.dumps(body)

@@ -1,0 +1,99 @@
+"""`ludus train`: a run from its configuration, watched live."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ludus.api.trainer import Trainer
+from ludus.cli.live import duration, watch
+from ludus.cli.report import decoder_of
+from ludus.config import load_config
+from ludus.errors import UserError
+from ludus.loop.observer import RunSummary
+from ludus.loop.train import INTERRUPT
+from ludus.trace.report import write_report
+from ludus.trace.store import RunStore
+
+# Keys of the summary that one line of JSON holds; all of them are in the run's summary.json.
+_LINE_KEYS = ("success_before", "success_after", "train_seconds", "steps", "peak_rss_mb", "run")
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings on top of the file, such as trainer.optimizer.lr=2e-5."),
+]
+
+
+def train(
+    config: Annotated[Path, typer.Argument(metavar="RUN.YAML", help="The run's configuration.")],
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the run's latest checkpoint instead of beginning it.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON: the figures of the run.")] = False,
+) -> None:
+    """Train the model inside an agent.
+
+    The configuration names the model, the agent and the rows it plays.
+    Everything about the run is kept in its folder, runs/NAME by default:
+    episodes, metrics, checkpoints, the trained model, a report.
+    Ctrl-C saves a checkpoint and leaves; a second Ctrl-C leaves at once.
+
+    [bold]Examples:[/]  ludus train run.yaml
+
+      ludus train run.yaml name=hotter gconfig.temperature=1.2
+
+      ludus train run.yaml --resume
+    """
+    settings = load_config(config, overrides or ())
+    console = Console()
+    with watch(console, settings.name) as observer:
+        summary = Trainer(settings).train(resume=resume, observer=observer)
+    _show(console, summary)
+    if summary.stopped_by == INTERRUPT:
+        again = " ".join(["ludus train", str(config), *(overrides or ()), "--resume"])
+        console.print(f"interrupted and saved; go on with [bold]{escape(again)}[/]", highlight=False, soft_wrap=True)
+    if as_json:
+        line = {key: value for key, value in summary.to_json().items() if key in _LINE_KEYS}
+        console.print(json.dumps({key: line[key] for key in _LINE_KEYS}), highlight=False, markup=False, soft_wrap=True)
+
+
+def _show(console: Console, summary: RunSummary) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("held out", "before", "after"):
+        table.add_column(column, justify="left" if column == "held out" else "right")
+    table.add_row("success", _percent(summary.success_before), _percent(summary.success_after))
+    table.add_row("reward", _number(summary.reward_before), _number(summary.reward_after))
+    if summary.success_after is not None or summary.reward_after is not None:
+        console.print(table)
+    took = f"{summary.steps} steps in {duration(summary.train_seconds)}, at most {summary.peak_rss_mb:,.0f} MB"
+    console.print(f"[dim]trained  [/] {took} [dim]({summary.stopped_by})[/]", highlight=False)
+    masked = ", ".join(f"{count:,} {reason}" for reason, count in sorted(summary.ledger.masked.items()))
+    tokens = f"{summary.ledger.sampled:,} sampled = {summary.ledger.trained:,} trained + {masked or '0 masked'}"
+    console.print(f"[dim]tokens   [/] {tokens}", highlight=False, soft_wrap=True)
+    for label, path in (("model", summary.model), ("report", _report(Path(summary.run)))):
+        if path is not None:
+            console.print(f"[dim]{label:<9}[/] {path}", highlight=False, soft_wrap=True)
+
+
+def _report(folder: Path) -> str | None:
+    """The page. None: what draws it is not installed; `ludus report` says so."""
+    with RunStore.open(folder) as store:
+        try:
+            return str(write_report(store, decode=decoder_of(store)).html)
+        except UserError:
+            return None
+
+
+def _percent(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,88 @@
+"""A turn as one row of a table: what was sampled, what training would make of it, and why.
+
+Knows: episodes, the rules by which a batch is built.  Knows not: terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ludus.config import Config
+from ludus.loop.batch import BatchRules, credit_group
+from ludus.loop.settings import AlgorithmSettings
+from ludus.session.export import TurnCredit, export_session
+from ludus.session.ledger import Ledger, MaskReason
+from ludus.trace.view import Decode, TokenView, TurnView, view_turns
+from ludus.types import Episode, Group
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRow:
+    """One turn in figures."""
+
+    number: int
+    reply: str
+    num_tokens: int | None
+    """None: the model did not say."""
+    num_trained: int | None
+    """Tokens that training would use. None: an outside model, which is never trained."""
+    mean_logprob: float | None
+    reward: float | None
+    """None: the agent gave this turn no reward."""
+    advantage: float | None
+    """Against the other episodes of its row; the return itself of an episode that is alone. None: not trained."""
+    note: str
+    """Why tokens are masked, why the prompt forked; '' when there is nothing to say."""
+    tokens: tuple[TokenView, ...] = ()
+
+
+def rows_of_group(group: Group, config: Config, decode: Decode | None) -> list[tuple[Episode, list[TurnRow]]]:
+    """Every episode of a group with its turns, credited as a training step would credit them."""
+    rules = _rules(config, is_alone=len(group.episodes) == 1)
+    return [(episode, _rows(episode, credit, decode)) for episode, credit in credit_group(group, rules)]
+
+
+def _rows(episode: Episode, credit: Mapping[str, TurnCredit], decode: Decode | None) -> list[TurnRow]:
+    views = view_turns(episode, decode=decode, credit={})
+    accounts = [_account(episode, credit, view.turn.id) for view in views]
+    triples = zip(views, [credit[view.turn.id].advantage for view in views], accounts, strict=True)
+    return [_row(number, *triple) for number, triple in enumerate(triples, start=1)]
+
+
+def _rules(config: Config, *, is_alone: bool) -> BatchRules:
+    """As a training step has them, except that an episode without others is compared with nothing."""
+    alone = AlgorithmSettings(baseline="none", scale="none")
+    return BatchRules(
+        algorithm=alone if is_alone else config.algorithm,
+        turn_discount=config.rollout.agent.turn_discount,
+        export_style=config.rollout.agent.export_style,
+        row_tokens=config.trainer.row_tokens,
+        max_head_offpolicyness=config.rollout.max_head_offpolicyness,
+    )
+
+
+def _account(episode: Episode, credit: Mapping[str, TurnCredit], turn_id: str) -> Ledger:
+    """What training's own export makes of one turn: how many tokens it trains, and why not the others."""
+    alone = {name: value if name == turn_id else TurnCredit(None, "unused") for name, value in credit.items()}
+    ledger = export_session(episode.session, alone, weight=1.0, style="individual").ledger
+    masked: dict[MaskReason, int] = {name: count for name, count in ledger.masked.items() if name != "unused"}
+    return Ledger(ledger.trained + sum(masked.values()), ledger.trained, masked)
+
+
+def _row(number: int, view: TurnView, advantage: float | None, ledger: Ledger) -> TurnRow:
+    forked = [f"fork: {view.turn.fork}"] if view.turn.fork else []
+    ended = [f"ended by {view.turn.sampled.stop_reason}"] if view.turn.sampled.stop_reason != "stop" else []
+    masked = [f"{reason.replace('_', ' ')}" for reason in ledger.masked]
+    calls = "".join(f" → {call.name}({call.arguments})" for call in view.turn.reply.tool_calls)
+    return TurnRow(
+        number=number,
+        reply=f"{view.turn.reply.content or ''}{calls}",
+        num_tokens=len(view.tokens),
+        num_trained=ledger.trained,
+        mean_logprob=view.mean_logprob if view.tokens else None,
+        reward=view.reward,
+        advantage=advantage,
+        note=", ".join([*masked, *forked, *ended]),
+        tokens=view.tokens,
+    )

@@ -1,0 +1,190 @@
+"""`ludus verify`: the laws of Ludus checked on this machine, against what users run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, Protocol
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ludus.verify.credit import verify_credit
+from ludus.verify.ledger import verify_ledger
+from ludus.verify.packing import verify_packing
+from ludus.verify.parity import verify_parity
+from ludus.verify.resume import verify_resume
+
+EXIT_FAILED = 1
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the only line.")]
+Seed = Annotated[int, typer.Option(help="Everything random in the check comes from this number.")]
+Model = Annotated[str, typer.Option(help="An embedded name, a local folder, or a hub id.")]
+
+
+class Dtype(StrEnum):
+    """Precisions that a model can be checked in."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class Verdict(Protocol):
+    """What every check returns."""
+
+    @property
+    def ok(self) -> bool: ...
+
+    def to_json(self) -> dict[str, object]: ...
+
+
+def build_verify_app() -> typer.Typer:
+    app = typer.Typer(
+        help="Check the laws of Ludus on this machine: each command ends with ok or FAILED, and exit code 0 or 1.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    app.command("parity")(parity)
+    app.command("ledger")(ledger)
+    app.command("packing")(packing)
+    app.command("resume")(resume)
+    app.command("credit")(credit)
+    return app
+
+
+def parity(
+    dtype: Annotated[Dtype, typer.Option(help="Precision of the weights.")] = Dtype.FP32,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to sample and compare, at least.")] = 1000,
+    model: Model = "smollm2-135m",
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Do sampler and trainer agree on the logprob of every token?
+
+    Several conversations are played at once through recorder and engine,
+    then the trainer scores exactly the recorded tokens. In fp32 the largest
+    difference must be at most 1e-4; in bf16 it is reported.
+
+    [bold]Example:[/]  ludus verify parity --dtype fp32 --tokens 1000
+    """
+    with _bar("sampling and scoring", tokens, quiet=as_json) as advance:
+        result = verify_parity(dtype=dtype.value, tokens=tokens, model=model, seed=seed, on_token=advance)
+    _finish(result, as_json)
+
+
+def ledger(
+    trees: Annotated[int, typer.Option(min=1, help="Random sessions to check.")] = 10_000,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Is every sampled token trained once, or masked for one named reason?
+
+    Random sessions with edits, retries, parallel sub-agents and dropped
+    history are exported in both styles, and every token is counted.
+
+    [bold]Example:[/]  ludus verify ledger --trees 10000 --seed 7
+    """
+    with _bar("counting", trees, quiet=as_json) as advance:
+        result = verify_ledger(trees=trees, seed=seed, on_tree=advance)
+    _finish(result, as_json)
+
+
+def packing(model: Model = "smollm2-135m", seed: Seed = 0, as_json: AsJson = False) -> None:
+    """Is the gradient of packed rows that of one episode at a time?
+
+    Recorded conversations with shared prefixes are trained packed, and one
+    turn at a time, in fp32. The gradients may differ by 1e-5 of their size.
+
+    [bold]Example:[/]  ludus verify packing --seed 3
+    """
+    with _status("computing both gradients", quiet=as_json):
+        result = verify_packing(model=model, seed=seed)
+    _finish(result, as_json)
+
+
+def resume(
+    kill_at_step: Annotated[int, typer.Option(min=1, help="The run is killed in the middle of this step.")] = 3,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of the whole run.")] = 5,
+    model: Model = "smollm2-135m",
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Does a run that was killed go on as if nothing had happened?
+
+    `ludus train` is killed with SIGKILL in the middle of a step, resumed,
+    and compared with a run left alone: no recorded token may be lost, and
+    the final weights must be equal to the last bit.
+
+    [bold]Example:[/]  ludus verify resume --kill-at-step 3
+    """
+    with _status("training three times: alone, until the kill, and resumed", quiet=as_json):
+        result = verify_resume(kill_at_step=kill_at_step, steps=steps, model=model, seed=seed)
+    _finish(result, as_json)
+
+
+def credit(seed: Seed = 0, as_json: AsJson = False) -> None:
+    """Do turns get the returns that a person computes by hand?
+
+    Episodes that branch, whose reasoning is stripped, and that call
+    sub-agents. Nothing in this check is random; --seed changes nothing.
+
+    [bold]Example:[/]  ludus verify credit
+    """
+    result = verify_credit()
+    if not as_json:
+        columns = ("episode", "turn", "follows", "fork", "reward", "return", "by hand")
+        rows = [
+            (row.episode, row.turn, row.follows, row.fork, row.reward, row.got, row.expected) for row in result.rows
+        ]
+        Console().print(_table(columns, rows))
+    _finish(result, as_json, extra={"seed": seed})
+
+
+def _finish(result: Verdict, as_json: bool, extra: dict[str, object] | None = None) -> None:
+    body = result.to_json() | (extra or {})
+    console = Console()
+    if as_json:
+        console.print(json.dumps(body), highlight=False, markup=False, soft_wrap=True)
+    else:
+        console.print(_table(("", ""), [(name, value) for name, value in body.items() if name != "ok"], header=False))
+        console.print("[bold green]ok[/]" if result.ok else "[bold red]FAILED[/]")
+    if not result.ok:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, header: bool = True) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=header, header_style="dim")
+    for idx, column in enumerate(columns):
+        table.add_column(column, style="dim" if idx == 0 and not header else None)
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    return table
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_cell(item)}" for name, item in value.items())
+    if isinstance(value, bool) or value is None:
+        return {None: "–", True: "yes", False: "no"}[value]
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def _bar(label: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda done: progress.update(task, completed=min(done, total))
+
+
+@contextmanager
+def _status(label: str, *, quiet: bool) -> Iterator[None]:
+    if quiet:
+        yield
+        return
+    with Console(stderr=True).status(label):
+        yield

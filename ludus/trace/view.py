@@ -1,0 +1,110 @@
+"""An episode as a person reads it: turns, what was new in each, and every sampled token with its probability.
+
+Knows: the records of `ludus.types`, a function that turns ids into text.  Knows not: HTML, terminals, tokenizers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ludus.types import Episode, Message, Turn
+
+Decode = Callable[[Sequence[int]], str]
+
+_LOOK_BACK = 4
+"""Ids decoded together with a token: enough for a character of 4 bytes, and for decoders that strip a first space."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenView:
+    """One sampled token."""
+
+    id: int
+    text: str
+    """'' when the token is only the beginning of a character; the token that ends it carries the character."""
+    logprob: float
+    version: int
+
+    @property
+    def probability(self) -> float:
+        return math.exp(min(self.logprob, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """One turn, with what a reader needs beside it."""
+
+    turn: Turn
+    new_messages: tuple[Message, ...]
+    """Messages of the prompt that no earlier turn on this path showed or answered."""
+    tokens: tuple[TokenView, ...]
+    reward: float | None
+    """None: the agent gave this turn no reward of its own."""
+    advantage: float | None
+    """None: masked, or nothing is known about its use in training."""
+    mask: str | None
+    """Why its tokens were not trained. None: they were, or nothing is known."""
+
+    @property
+    def mean_logprob(self) -> float:
+        """NaN when the turn sampled nothing."""
+        return sum(token.logprob for token in self.tokens) / len(self.tokens) if self.tokens else math.nan
+
+
+def view_turns(episode: Episode, *, decode: Decode | None, credit: Mapping[str, float | str]) -> tuple[TurnView, ...]:
+    """The turns of an episode in their order. `decode`: None leaves the ids as text of their own."""
+    by_id = {turn.id: turn for turn in episode.session.turns}
+    if episode.is_eval:
+        credit = dict.fromkeys(by_id, "evaluation")
+    return tuple(_view_turn(turn, by_id, episode.rewards, decode, credit) for turn in episode.session.turns)
+
+
+def view_tokens(turn: Turn, decode: Decode | None) -> tuple[TokenView, ...]:
+    """The sampled tokens of a turn, each with its own piece of the text."""
+    sampled = turn.sampled
+    texts = [f"{token} " for token in sampled.token_ids] if decode is None else _pieces(sampled.token_ids, decode)
+    rows = zip(sampled.token_ids, texts, sampled.logprobs, sampled.versions, strict=True)
+    return tuple(TokenView(*row) for row in rows)
+
+
+def _view_turn(
+    turn: Turn,
+    by_id: Mapping[str, Turn],
+    rewards: Mapping[str, float],
+    decode: Decode | None,
+    credit: Mapping[str, float | str],
+) -> TurnView:
+    value = credit.get(turn.id)
+    return TurnView(
+        turn=turn,
+        new_messages=_new_messages(turn, by_id.get(turn.follows or "")),
+        tokens=view_tokens(turn, decode),
+        reward=rewards.get(turn.id),
+        advantage=None if isinstance(value, str) else value,
+        mask=value if isinstance(value, str) else None,
+    )
+
+
+def _new_messages(turn: Turn, earlier: Turn | None) -> tuple[Message, ...]:
+    """What follows the reply of the earlier turn; all messages when the history was changed."""
+    if earlier is None:
+        return turn.messages
+    num_seen = len(earlier.messages)
+    is_continued = turn.messages[:num_seen] == earlier.messages and len(turn.messages) > num_seen
+    is_answer_next = is_continued and turn.messages[num_seen].role == "assistant"
+    return turn.messages[num_seen + 1 :] if is_answer_next else turn.messages
+
+
+def _pieces(ids: Sequence[int], decode: Decode) -> list[str]:
+    """Text of each token; a character split over several tokens belongs to the last of them."""
+    pieces: list[str] = []
+    start = 0  # first id whose text has not been given out
+    for idx in range(len(ids)):
+        back = max(0, start - _LOOK_BACK)
+        before, after = decode(ids[back:start]), decode(ids[back : idx + 1])
+        is_split = after.endswith("\ufffd") and idx + 1 < len(ids)
+        pieces.append("" if is_split else after[len(before) :])
+        start = start if is_split else idx + 1
+    return pieces

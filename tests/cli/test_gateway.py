@@ -1,0 +1,38 @@
+"""`ludus gateway` serves a model until it is interrupted."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+
+
+def test_curl_gets_the_same_text_streamed_and_not(tiny_model_folder: Path) -> None:
+    """Any key works, the same seed gives the same text both ways, and Ctrl-C ends the server cleanly."""
+    command = [sys.executable, "-m", "ludus", "gateway", str(tiny_model_folder), "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        found = re.search(r"http://\S+/v1", server.stdout.readline() + server.stdout.readline())
+        assert found is not None
+        url, body = (
+            f"{found[0]}/chat/completions",
+            {"messages": [{"role": "user", "content": "Hi"}], "seed": 3, "max_tokens": 8},
+        )
+        whole = httpx.post(url, json=body, headers={"authorization": "Bearer any"}).json()
+        curl = ["curl", "-sN", url, "-d", json.dumps({**body, "stream": True})]
+        streamed = subprocess.run(curl, capture_output=True, text=True, check=True).stdout
+        events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+        text = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+        assert text == whole["choices"][0]["message"]["content"] != ""
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=30) == 0
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()

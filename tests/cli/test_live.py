@@ -1,0 +1,98 @@
+"""What a person sees while a run trains."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from ludus.cli.live import LivePanel, PlainLines, Progress, duration, sparkline, watch
+from ludus.loop.observer import RunSummary
+from ludus.session.ledger import Ledger
+
+STEP = {"rollout/reward": 0.25, "rollout/success": 0.5, "rollout/tokens_per_s": 612.0, "time/step_s": 10.0}
+SUMMARY = RunSummary(
+    run="runs/x", steps=3, stopped_by="total_train_steps", train_seconds=61.0, eval_seconds=0.0, ledger=Ledger.zero()
+)
+
+
+def _console(*, is_terminal: bool) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, width=100, force_terminal=is_terminal), out
+
+
+def test_without_a_terminal_there_is_a_line_a_step() -> None:
+    """Each step is one plain line with reward, success, speed and the time left."""
+    console, out = _console(is_terminal=False)
+    with watch(console, "run") as observer:
+        assert isinstance(observer, PlainLines)
+        observer.on_start(3, None)
+        observer.on_eval(0, {"eval/success": 0.03})
+        observer.on_step(1, STEP)
+        observer.on_end(SUMMARY)
+    assert out.getvalue().splitlines() == [
+        "eval at step 0  success 3%",
+        "step 1/3  reward 0.250  success 50%  tokens/s 612  s/step 10.0  left 0:20",
+        "done: 3 steps in 1:01 (total_train_steps)",
+    ]
+
+
+def test_on_a_terminal_there_is_a_panel() -> None:
+    """The panel shows the step, the figures, the rewards so far and the held-out success."""
+    console, _ = _console(is_terminal=True)
+    with watch(console, "guess") as observer:
+        assert isinstance(observer, LivePanel)
+        observer.on_start(4, None)
+        observer.on_eval(0, {"eval/success": 0.03})
+        observer.on_step(1, STEP)
+        observer.on_step(2, {**STEP, "rollout/reward": 0.75})
+        plain, out = _console(is_terminal=False)
+        plain.print(observer.render())
+    for text in ("guess", "step 2/4", "0:20 left", "50%", "612", "▁█", "3% at step 0"):
+        assert text in out.getvalue(), text
+
+
+def test_the_terminal_is_given_back_after_an_error() -> None:
+    """When the run raises, the live display has stopped and the cursor is back."""
+    console, out = _console(is_terminal=True)
+    with pytest.raises(RuntimeError), watch(console, "run") as observer:
+        observer.on_start(3, None)
+        raise RuntimeError
+    assert out.getvalue().count("\x1b[?25h") == out.getvalue().count("\x1b[?25l") == 1
+
+
+@pytest.mark.parametrize(
+    ("total_steps", "total_seconds", "left_s"),
+    [(10, None, 80.0), (None, 50.0, 30.0), (10, 50.0, 30.0), (3, 500.0, 10.0), (None, None, None)],
+)
+def test_time_left_is_that_of_the_end_that_comes_first(
+    total_steps: int | None, total_seconds: float | None, left_s: float | None
+) -> None:
+    """After two steps of ten seconds each, whichever limit ends the run first tells the time left."""
+    progress = Progress(clock=lambda: 0.0)
+    progress.start(total_steps, total_seconds)
+    progress.advance(1, 10.0)
+    progress.advance(2, 10.0)
+    assert progress.left_s == left_s
+
+
+def test_a_resumed_run_counts_only_its_own_steps() -> None:
+    """Going on from step 7, the pace is that of the steps since."""
+    progress = Progress(clock=lambda: 0.0)
+    progress.start(10, None)
+    progress.advance(8, 5.0)
+    assert progress.left_s == 10.0
+
+
+def test_a_sparkline_shows_the_shape() -> None:
+    """Low is low, high is high, long series are averaged, values that are not numbers are left out."""
+    assert sparkline([0.0, 1.0, float("nan"), 2.0]) == "▁▅█"
+    assert len(sparkline([float(value) for value in range(500)], width=10)) == 10
+    assert sparkline([]) == ""
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (65.4, "1:05"), (3725, "1:02:05")])
+def test_durations_read_like_clocks(seconds: float, text: str) -> None:
+    """Hours appear only when there are some."""
+    assert duration(seconds) == text

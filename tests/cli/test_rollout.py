@@ -1,0 +1,107 @@
+"""`ludus rollout`: a user's own agent file, with a local model and with one behind a URL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.engines.scripted import ScriptedEngine
+from ludus.gateway.app import GatewayOptions
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.record.recorder import Recorder
+from ludus.text.chat import ChatText
+
+
+@pytest.fixture
+def outside_url(tokenizer_folder: Path) -> Iterator[str]:
+    """Somebody else's server: written answers behind an OpenAI-compatible URL."""
+    text = ChatText.load(tokenizer_folder)
+    recorder = Recorder(ScriptedEngine(lambda call: "seven", text.tokenizer), text)
+    numbers = iter(range(10**6))
+    options = GatewayOptions(open_mode=lambda: recorder.open(session_id=f"outside-{next(numbers)}"))
+    with GatewayServer(Sessions(), options) as server:
+        yield f"{server.base_url}/v1"
+
+
+def test_an_agent_is_shown_turn_by_turn(
+    agent_file: Path, rows_file: Path, tiny_model_folder: Path, ludus: Callable[..., Any]
+) -> None:
+    """Each turn has its tokens, how many would be trained, the mean logprob, the reward and the advantage."""
+    command = (
+        "rollout",
+        f"{agent_file}:Agent",
+        "--data",
+        rows_file,
+        "--model",
+        tiny_model_folder,
+        "--limit",
+        1,
+        "--n",
+        2,
+    )
+    ended = ludus(*command)
+    assert ended.code == 0, ended.err
+    for text in ("row00000-m01", "reply", "tokens", "trained", "logprob", "advantage", "2 episodes", "success 100.0%"):
+        assert text in ended.out, text
+    lines = [json.loads(line) for line in ludus(*command, "--json").out.splitlines()]
+    assert [line["episode"] for line in lines] == ["row00000-m00", "row00000-m01"]
+    for turn in (turn for line in lines for turn in line["turns"]):
+        assert turn["num_tokens"] == len(turn["tokens"]) > 0 and turn["mean_logprob"] < 0
+        assert (turn["num_trained"] == 0) == (turn["advantage"] is None)
+
+
+def test_one_episode_alone_has_its_return(
+    agent_file: Path, rows_file: Path, tiny_model_folder: Path, ludus: Callable[..., Any]
+) -> None:
+    """Without others to compare with, a turn's tokens count as trained with the return itself; greedy ones never."""
+    command = [
+        "rollout",
+        f"{agent_file}:Agent",
+        "--data",
+        rows_file,
+        "--model",
+        tiny_model_folder,
+        "--limit",
+        1,
+        "--json",
+    ]
+    (first, second) = json.loads(ludus(*command).last)["turns"]
+    assert first["advantage"] == pytest.approx(first["reward"] + second["reward"])
+    assert first["num_trained"] == first["num_tokens"]
+    (greedy, _) = json.loads(ludus(*command, "gconfig.temperature=0").last)["turns"]
+    assert greedy["num_trained"] == 0 and "greedy" in greedy["note"]
+
+
+def test_an_outside_model_is_shown_as_far_as_it_is_known(
+    agent_file: Path, rows_file: Path, outside_url: str, ludus: Callable[..., Any]
+) -> None:
+    """Behind a URL there are replies, counts, logprobs and rewards, and nothing to train."""
+    command = ("rollout", f"{agent_file}:Agent", "--data", rows_file, "--url", outside_url, "--api-key", "k", "--json")
+    lines = [json.loads(line) for line in ludus(*command).out.splitlines()]
+    assert len(lines) == 4 and all(line["outcome"] == "ok" for line in lines)
+    for line in lines:
+        assert [turn["reply"] for turn in line["turns"]] == ["seven", "seven"]
+        assert all(turn["num_trained"] is None and turn["num_tokens"] > 0 for turn in line["turns"])
+        assert all(turn["mean_logprob"] < 0 and turn["reward"] == 0.4 for turn in line["turns"])
+
+
+@pytest.mark.parametrize("where", ["local", "outside"])
+def test_failed_episodes_are_shown_and_exit_with_1(
+    where: str, agent_file: Path, rows_file: Path, tiny_model_folder: Path, outside_url: str, ludus: Callable[..., Any]
+) -> None:
+    """An agent that raises is an outcome with its traceback; when nothing else happened, the exit code is 1."""
+    place = ("--model", tiny_model_folder) if where == "local" else ("--url", outside_url)
+    ended = ludus("rollout", f"{agent_file}:fails", "--data", rows_file, *place)
+    assert ended.code == 1
+    assert "failed" in ended.out and "no such question" in ended.out
+
+
+def test_a_missing_agent_is_named(rows_file: Path, tiny_model_folder: Path, ludus: Callable[..., Any]) -> None:
+    """The message says which file or name was not found."""
+    ended = ludus("rollout", "nowhere.py:Agent", "--data", rows_file, "--model", tiny_model_folder)
+    assert ended.code == 2 and "there is no file 'nowhere.py'" in ended.err

@@ -1,0 +1,58 @@
+"""`ludus train`, `eval` and `report` on one small run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def test_a_run_is_trained_evaluated_and_reported(run_yaml: Path, ludus: Callable[..., Any]) -> None:
+    """The run ends with a table and a line of figures, which its summary holds too; eval and report read its folder."""
+    ended = ludus("train", run_yaml, "--json")
+    assert ended.code == 0, ended.err
+    folder = run_yaml.parent / "runs" / "small"
+    line = json.loads(ended.last)
+    assert line["steps"] == 2 and line["success_after"] == 1.0 and line["run"] == str(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {key: summary[key] for key in line} == line
+    assert "step 2/2" in ended.out and "sampled =" in ended.out
+    assert (folder / "report.html").exists() and (folder / "reward.png").exists()
+
+    evaluated = ludus("eval", folder, "--json")
+    assert evaluated.code == 0, evaluated.err
+    figures = json.loads(evaluated.last)
+    assert figures["eval/episodes"] == 2 and figures["model"].endswith("small/model")
+
+    (folder / "report.html").unlink()
+    reported = ludus("report", folder)
+    assert reported.code == 0 and reported.out.splitlines()[0] == str(folder / "report.html")
+    assert "shown as ids" not in reported.out
+    assert re.search(r'title="id \d+ · logprob -\d', (folder / "report.html").read_text())
+
+    again = ludus("train", run_yaml)
+    assert again.code == 2 and "--resume" in again.err
+
+
+def test_a_run_without_a_model_cannot_be_evaluated(tmp_path: Path, ludus: Callable[..., Any]) -> None:
+    """The message says which folder is missing and how to get it."""
+    (tmp_path / "config.yaml").write_text("name: x\n")
+    ended = ludus("eval", tmp_path)
+    assert ended.code == 2 and "has no trained model yet" in ended.err and "--resume" in ended.err
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path, ludus: Callable[..., Any]) -> None:
+    """`report` and `eval` say what they looked for."""
+    assert "is not the folder of a run" in ludus("report", tmp_path).err
+    assert "holds no config.yaml" in ludus("eval", tmp_path).err
+
+
+def test_a_report_without_the_model_shows_ids(run_yaml: Path, ludus: Callable[..., Any]) -> None:
+    """Where the run's model is not on this machine, the page is still written, with ids."""
+    assert ludus("train", run_yaml, "total_train_steps=1", "eval.before=false", "eval.after=false").code == 0
+    folder = run_yaml.parent / "runs" / "small"
+    (folder / "config.yaml").write_text("model: {path: /nowhere}\n")
+    ended = ludus("report", folder)
+    assert ended.code == 0 and "tokens are shown as ids" in ended.out
