@@ -146,16 +146,21 @@ def test_all_is_exactly_the_public_surface(name):
     assert names == public, f"only in one of namespace and __all__: {sorted(names ^ public)}"
 
 
-def user_files():
-    return sorted([*(ROOT / "recipes").rglob("*.py"), *(ROOT / "bench").rglob("*.py")])
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_recipes_stay_outside(path):
+    """A recipe imports `ludus` itself at most, and an agent imports only its SDK."""
+    modules = {module for _, module in imported_modules(ast.parse(path.read_text())) if module.startswith("ludus")}
+    assert modules <= (set() if path.name == "agent.py" else {"ludus"}), modules
 
 
-@pytest.mark.parametrize("path", user_files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_recipes_and_benches_stay_outside(path):
-    """Recipes and benches import `ludus` itself at most, and an agent imports only its SDK."""
-    modules = [module for _, module in imported_modules(ast.parse(path.read_text())) if module.startswith("ludus")]
-    allowed = [] if path.name == "agent.py" else ["ludus"]
-    assert set(modules) <= set(allowed), modules
+@pytest.mark.parametrize("path", sorted((ROOT / "bench").rglob("*.py")), ids=lambda path: path.name)
+def test_benches_use_public_names(path):
+    """A bench touches no name that begins with an underscore."""
+    tree = ast.parse(path.read_text())
+    names = [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    names += [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    private = [name for name in names if name.startswith("_") and not name.endswith("__")]
+    assert not private, private
 
 
 def test_no_component_knows_a_recipe():

@@ -1,0 +1,33 @@
+"""Ludus trains the model inside any LLM agent with reinforcement learning.
+
+The agent keeps its own code and its own SDK; Ludus serves the model it talks to, records every token exactly as it was
+sampled, and updates the weights. Importing this package does not import torch.
+"""
+
+from ludus.agents.reward import Result
+from ludus.api.play import play
+from ludus.api.trainer import Trainer
+from ludus.config import Config, load_config
+from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
+from ludus.loop.evaluate import Evaluation
+from ludus.loop.observer import Observer, RunSummary
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AgentError",
+    "BackendError",
+    "Config",
+    "ConfigError",
+    "Evaluation",
+    "InternalError",
+    "LudusError",
+    "Observer",
+    "Result",
+    "RunSummary",
+    "Trainer",
+    "UserError",
+    "__version__",
+    "load_config",
+    "play",
+]

@@ -1,0 +1,7 @@
+"""The doors: how a user's agent is found, called, and how what it returns becomes rewards."""
+
+from ludus.agents.reward import Result, Scored, score_episode
+from ludus.agents.thread import AgentThread
+from ludus.agents.workflow import AgentRun, EpisodeContext, resolve_workflow
+
+__all__ = ["AgentRun", "AgentThread", "EpisodeContext", "Result", "Scored", "resolve_workflow", "score_episode"]

@@ -1,0 +1,79 @@
+"""The thread on which agents run: one event loop of their own, apart from the gateway's and the engine's.
+
+Knows: threads, event loops, the watchdog.  Knows not: what runs on it.
+Invariant: a blocking call inside an agent holds up other agents at most, never the gateway or the engine that serve it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ludus.gateway.watchdog import Blockage, LoopWatchdog
+
+logger = logging.getLogger(__name__)
+ReturnT = TypeVar("ReturnT")
+
+_STOP_TIMEOUT_S = 2.0
+"""How long a blocked agent may hold up the end of a run; its thread is a daemon and dies with the process."""
+
+
+class AgentThread:
+    """An event loop on a daemon thread. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._main, name="ludus-agents", daemon=True)
+        self._watchdog = LoopWatchdog(self._loop, on_blocked=self._on_blocked)
+        self._blockage: Blockage | None = None
+
+    def __repr__(self) -> str:
+        return f"AgentThread(alive={self._thread.is_alive()}, blocked_by={self._blockage})"
+
+    def __enter__(self) -> AgentThread:
+        self._thread.start()
+        self._watchdog.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watchdog.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            logger.warning("an agent still blocks its thread (%s); it ends with the process", self._blockage)
+
+    @property
+    def blockage(self) -> Blockage | None:
+        """What blocks the loop at this moment. None: nothing does."""
+        return self._blockage
+
+    def submit(self, coroutine: Coroutine[Any, Any, ReturnT]) -> Future[ReturnT]:
+        """Run the coroutine on this thread; cancelling the future cancels it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def _on_blocked(self, blockage: Blockage) -> None:
+        logger.warning("an agent blocks all agents: %s; await the call, or run it in a thread", blockage)
+        self._blockage = blockage
+        self._loop.call_soon_threadsafe(self._clear)  # runs as soon as the loop goes on
+
+    def _clear(self) -> None:
+        self._blockage = None
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._drain())
+            self._loop.close()
+
+    async def _drain(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()

@@ -1,0 +1,7 @@
+"""The roof: what users call. It composes the floors below and decides nothing itself."""
+
+from ludus.api.play import play
+from ludus.api.rows import load_rows
+from ludus.api.trainer import Trainer
+
+__all__ = ["Trainer", "load_rows", "play"]

@@ -1,0 +1,70 @@
+"""The model of a run with everything that works on its weights in this process: engine, recorder, trainer.
+
+Knows: how they are built and put together.  Knows not: agents, data, the loop.
+This is the one place above the trainer that reaches for torch, and it says what to install when torch is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ludus.config import Config
+from ludus.engines.base import Engine
+from ludus.errors import UserError
+from ludus.lease import ComputeLease
+from ludus.record.recorder import Recorder
+from ludus.text.chat import ChatText
+
+if TYPE_CHECKING:
+    from ludus.model.load import LoadedModel
+    from ludus.trainer.step import Trainer
+
+INSTALL_HINT = "pip install 'ludus[train]'"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """One set of weights, sampled from by `engine`."""
+
+    model: LoadedModel
+    text: ChatText
+    engine: Engine
+    recorder: Recorder
+    lease: ComputeLease
+    chat_template: str | None
+    """Text of the template, if it is not the model's own."""
+
+    def trainer(self, config: Config) -> Trainer:
+        """A trainer of the same weights."""
+        from ludus.trainer.step import Trainer
+
+        return Trainer(self.model, config.trainer, lease=self.lease)
+
+    def save(self, folder: Path) -> None:
+        """Write the model so that plain transformers or peft load it."""
+        from ludus.model.load import save_model
+
+        save_model(self.model, folder, chat_template=self.chat_template)
+
+
+@asynccontextmanager
+async def open_local(config: Config) -> AsyncIterator[LocalModel]:
+    """The model that the configuration names, loaded, with an engine that runs until the block ends."""
+    try:
+        from ludus.engines.local import LocalEngine
+        from ludus.model.load import load_model
+    except ModuleNotFoundError as error:
+        raise UserError(f"sampling and training in this process need {error.name!r}: {INSTALL_HINT}") from error
+    model = load_model(config.model, seed=config.seed)
+    text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
+    lease = ComputeLease()
+    engine = LocalEngine(model, text.tokenizer, config.engine, lease=lease, seed=config.seed)
+    template = None if config.model.chat_template is None else text.template.source
+    try:
+        yield LocalModel(model, text, engine, Recorder(engine, text), lease, template)
+    finally:
+        await engine.close()

@@ -1,0 +1,75 @@
+"""An agent on rows without training: the episodes, token by token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from ludus.agents.workflow import AgentRun, resolve_workflow
+from ludus.api.blocking import run_blocking
+from ludus.api.local import open_local
+from ludus.api.rows import load_rows
+from ludus.config import Config
+from ludus.errors import ConfigError
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.stage import Stage
+from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
+from ludus.types import Episode
+
+
+def play(
+    workflow: object,
+    dataset: object,
+    *,
+    config: Config | None = None,
+    workflow_kwargs: Mapping[str, Any] | None = None,
+) -> tuple[Episode, ...]:
+    """Every row played `gconfig.n_samples` times by the configured model, in the order of rows and samples.
+
+    workflow, dataset: in every form that `Trainer` takes. An agent's fault is its episode's outcome.
+    """
+    config = config or Config()
+    if workflow is None and config.workflow is None:
+        raise ConfigError("no agent was given: set workflow='pkg.mod:Name', or pass workflow=… in Python")
+    agent = resolve_workflow(
+        config.workflow if workflow is None else workflow,
+        config.workflow_kwargs if workflow_kwargs is None and workflow is None else workflow_kwargs,
+    )
+    return run_blocking(_play(config, agent, load_rows(dataset)))
+
+
+async def _play(config: Config, agent: AgentRun, rows: Sequence[Row]) -> tuple[Episode, ...]:
+    places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
+    async with AsyncExitStack() as stack:
+        local = await stack.enter_async_context(open_local(config))
+        stage = stack.enter_context(Stage(local.recorder, GatewayServer(Sessions())))
+        runner = EpisodeRunner(agent, stage, config.rollout, training=config.gconfig, evaluation=config.gconfig)
+
+        async def play_one(task: EpisodeTask) -> Episode:
+            async with places:
+                return await runner.run(task)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(play_one(task)) for task in _tasks(config, rows)]
+        return tuple(task.result() for task in tasks)
+
+
+def _tasks(config: Config, rows: Sequence[Row]) -> list[EpisodeTask]:
+    # An evaluation's task: what the agent asks for is honoured, nothing is pinned for a trainer.
+    return [
+        EpisodeTask(
+            episode_id=f"row{row_idx:05d}-m{sample_idx:02d}",
+            group_id=f"row{row_idx:05d}",
+            task_id=f"row{row_idx}",
+            data=rows[row_idx],
+            seed=derive_seed(config.seed, "rollout", row_idx, sample_idx),
+            step=None,
+            is_eval=True,
+        )
+        for row_idx in range(len(rows))
+        for sample_idx in range(config.gconfig.n_samples)
+    ]

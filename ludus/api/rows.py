@@ -1,0 +1,102 @@
+"""Rows of a dataset, however it was given: a sequence, an iterable, a Hugging Face dataset, a file, a function.
+
+Knows: JSON, CSV, import strings.  Knows not: what is in a row.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ludus.agents.workflow import import_object
+from ludus.errors import UserError
+from ludus.rollout.tasks import Row
+
+_FORMS = (
+    "a sequence or iterable of mappings, a Hugging Face Dataset, a .jsonl, .json or .csv file, "
+    "or 'pkg.mod:function' that returns rows"
+)
+
+
+def load_rows(source: object, key: str = "dataset") -> Sequence[Row]:
+    """The rows behind `source`; at least one. `key` is what error messages call it.
+
+    Raises UserError that names what is missing: the file, the line, the row.
+    """
+    rows = _from_reference(source, key) if isinstance(source, str | Path) else _from_object(source, key)
+    if len(rows) == 0:
+        raise UserError(f"{key} has no rows")
+    first: object = rows[0]
+    if not isinstance(first, Mapping):
+        kind = type(first).__name__
+        raise UserError(f"row 0 of {key} must be a mapping of columns, but is a {kind}: {first!r:.100}")
+    return rows
+
+
+def _from_object(source: Any, key: str) -> Sequence[Row]:
+    if isinstance(source, Mapping):
+        splits = ", ".join(map(str, source))
+        raise UserError(f"{key} is a mapping of {splits}; pass one of them, such as dataset['train']")
+    if callable(source):
+        return _from_object(source(), key)
+    is_sequence = callable(getattr(source, "__len__", None)) and callable(getattr(source, "__getitem__", None))
+    if is_sequence and not isinstance(source, str | bytes):
+        rows: Sequence[Row] = source
+        return rows
+    if isinstance(source, Iterable):
+        return list(source)
+    raise UserError(f"{key} is {source!r:.100} of type {type(source).__name__}; allowed: {_FORMS}")
+
+
+def _from_reference(source: str | Path, key: str) -> Sequence[Row]:
+    path = Path(source).expanduser()
+    read = _READERS.get(path.suffix)
+    if read is None:
+        if isinstance(source, str) and ":" in source:
+            return _from_object(import_object(source), key)
+        raise UserError(f"{key}={str(source)!r} is neither a file that can be read nor a function; allowed: {_FORMS}")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        where = f"(looked from {Path.cwd()})"
+        raise UserError(f"{key}: cannot read the file {str(path)!r}: {error.strerror} {where}") from None
+    return read(text, path)
+
+
+def _read_jsonl(text: str, path: Path) -> Sequence[Row]:
+    rows = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            row = _parse(line, f"line {number} of {str(path)!r}")
+            if not isinstance(row, Mapping):
+                raise UserError(f"line {number} of {str(path)!r} must be a JSON object, but is {line:.100}")
+            rows.append(row)
+    return rows
+
+
+def _read_json(text: str, path: Path) -> Sequence[Row]:
+    rows = _parse(text, repr(str(path)))
+    if not isinstance(rows, list):
+        raise UserError(f"{str(path)!r} must hold a JSON array of objects, but holds a {type(rows).__name__}")
+    return rows
+
+
+def _read_csv(text: str, _: Path) -> Sequence[Row]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where} is not valid JSON: {error}") from None
+
+
+_READERS: Mapping[str, Callable[[str, Path], Sequence[Row]]] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+}

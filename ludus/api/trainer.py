@@ -1,0 +1,200 @@
+"""`ludus.Trainer`: a configuration, rows and an agent in, a trained model and its run folder out.
+
+Knows: which part is built from which settings.  Knows not: how any part works.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import yaml
+
+from ludus.agents.workflow import AgentRun, resolve_workflow
+from ludus.api.blocking import run_blocking
+from ludus.api.local import LocalModel, open_local
+from ludus.api.rows import load_rows
+from ludus.config import Config, check_training
+from ludus.errors import ConfigError
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.loop.batch import BatchRules
+from ludus.loop.checkpoint import Checkpoint, Progress, latest_checkpoint
+from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
+from ludus.loop.interrupt import Interrupts
+from ludus.loop.observer import Observer, RunSummary, Silent
+from ludus.loop.train import Parts, Plan, train
+from ludus.rollout.runner import EpisodeRunner, Keep
+from ludus.rollout.stage import Stage
+from ludus.rollout.tasks import Row, derive_seed
+from ludus.trace.store import RunStore
+
+# A resumed run goes on with the same stream of groups only if these stay as they were.
+_STREAM_KEYS = (("seed",), ("train_dataset", "batch_size"), ("train_dataset", "shuffle"), ("gconfig", "n_samples"))
+
+
+class Trainer:
+    """Trains the model inside an agent. `train` and `evaluate` may be called in scripts and in notebooks."""
+
+    def __init__(self, config: Config, train_dataset: object = None, valid_dataset: object = None) -> None:
+        """Datasets: rows as mappings, in any form that `load_rows` reads. None: those the configuration names."""
+        self.config = config
+        self._train_source = config.train_dataset.path if train_dataset is None else train_dataset
+        self._valid_source = config.valid_dataset.path if valid_dataset is None else valid_dataset
+
+    def __repr__(self) -> str:
+        return f"Trainer(run={str(self.config.folder)!r}, model={self.config.model.path!r})"
+
+    def train(
+        self,
+        workflow: object = None,
+        workflow_kwargs: Mapping[str, Any] | None = None,
+        resume: bool = False,
+        observer: Observer | None = None,
+    ) -> RunSummary:
+        """Train until the configuration says it is enough, and save the model below the run's folder.
+
+        workflow: a class, an instance, an async function or an import string; None: the configuration's.
+        resume: go on from the run's latest checkpoint, with the same stream of groups.
+        Raises UserError where the configuration, the data or the agent cannot work; the message says what would.
+        """
+        check_training(self.config)
+        rows = self._train_rows()
+        evaluation = self._eval_plan()
+        agent = self._agent(workflow, workflow_kwargs)
+        with self._open_store(resume) as store, Interrupts() as interrupts:
+            found = latest_checkpoint(store.checkpoints) if resume else None
+            plan = self._plan(rows, evaluation)
+            return run_blocking(self._train(agent, store, plan, found, observer or Silent(), interrupts))
+
+    def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
+        """Play the held-out rows with the model as it is, and return the episodes and their means."""
+        plan = self._eval_plan(is_asked=True)
+        agent = self._agent(workflow, workflow_kwargs)
+        assert plan is not None, "an evaluation that is asked for has rows"
+        return run_blocking(self._evaluate(agent, plan))
+
+    async def _train(
+        self,
+        agent: AgentRun,
+        store: RunStore,
+        plan: Plan,
+        found: Checkpoint | None,
+        observer: Observer,
+        interrupts: Interrupts,
+    ) -> RunSummary:
+        async with AsyncExitStack() as stack:
+            local = await stack.enter_async_context(open_local(self.config))
+            learner = local.trainer(self.config)
+            if found is not None:
+                learner.load(found.trainer_folder)
+                if found.progress.step > 0:
+                    await local.engine.publish(found.progress.step, learner.publish())
+            runner = self._runner(stack, local, agent, lambda episode, step: store.add_episode(episode, step=step))
+            parts = Parts(
+                engine=local.engine,
+                learner=learner,
+                play=runner.run,
+                store=store,
+                observer=observer,
+                interrupts=interrupts,
+                save_model=local.save,
+            )
+            return await train(parts, plan, found.progress if found is not None else Progress())
+
+    async def _evaluate(self, agent: AgentRun, plan: EvalPlan) -> Evaluation:
+        async with AsyncExitStack() as stack:
+            local = await stack.enter_async_context(open_local(self.config))
+            runner = self._runner(stack, local, agent, keep=None)
+            return await evaluate(runner.run, plan, step=0)
+
+    def _runner(self, stack: AsyncExitStack, local: LocalModel, agent: AgentRun, keep: Keep | None) -> EpisodeRunner:
+        stage = stack.enter_context(Stage(local.recorder, GatewayServer(Sessions())))
+        return EpisodeRunner(
+            agent,
+            stage,
+            self.config.rollout,
+            training=self.config.gconfig,
+            evaluation=self.config.eval_generation,
+            keep=keep,
+        )
+
+    def _agent(self, workflow: object, kwargs: Mapping[str, Any] | None) -> AgentRun:
+        config = self.config
+        if workflow is None and config.workflow is None:
+            raise ConfigError("no agent was given: set workflow='pkg.mod:Name', or pass workflow=… in Python")
+        own_kwargs = config.workflow_kwargs if workflow is None else {}
+        agent = config.workflow if workflow is None else workflow
+        return resolve_workflow(agent, own_kwargs if kwargs is None else kwargs)
+
+    def _train_rows(self) -> Sequence[Row]:
+        if self._train_source is None:
+            raise ConfigError("no training rows were given: set train_dataset.path, or pass train_dataset=… in Python")
+        return load_rows(self._train_source, "train_dataset.path")
+
+    def _eval_plan(self, *, is_asked: bool = False) -> EvalPlan | None:
+        config = self.config
+        if not (config.eval.is_asked or is_asked):
+            return None
+        if self._valid_source is None:
+            key = next((name for name in ("every_steps", "before", "after") if config.eval.is_set(name)), None)
+            asked = f"eval.{key} cannot act without held-out rows" if key is not None else "no held-out rows were given"
+            raise ConfigError(f"{asked}: set valid_dataset.path, or pass valid_dataset=… in Python")
+        rows = load_rows(self._valid_source, "valid_dataset.path")
+        num_rows = min(len(rows), config.valid_dataset.max_rows or len(rows))
+        return EvalPlan(
+            rows=[rows[row_idx] for row_idx in range(num_rows)],
+            n_samples=config.eval_generation.n_samples,
+            seed=derive_seed(config.seed, "evaluation"),
+            max_concurrent=config.rollout.max_concurrent_rollouts,
+        )
+
+    def _plan(self, rows: Sequence[Row], evaluation: EvalPlan | None) -> Plan:
+        config, batch_size = self.config, self.config.train_dataset.batch_size
+        epochs = config.total_train_epochs
+        return Plan(
+            rows=rows,
+            seed=config.seed,
+            shuffle=config.train_dataset.shuffle,
+            batch_size=batch_size,
+            n_samples=config.gconfig.n_samples,
+            rollout=config.rollout,
+            rules=BatchRules(
+                algorithm=config.algorithm,
+                turn_discount=config.rollout.agent.turn_discount,
+                export_style=config.rollout.agent.export_style,
+                row_tokens=config.trainer.row_tokens,
+                max_head_offpolicyness=config.rollout.max_head_offpolicyness,
+            ),
+            evaluation=evaluation,
+            eval_settings=config.eval,
+            checkpoint=config.checkpoint,
+            total_steps=config.total_train_steps if epochs is None else math.ceil(epochs * len(rows) / batch_size),
+            total_seconds=config.total_train_seconds,
+            steps_key="total_train_steps" if epochs is None else "total_train_epochs",
+        )
+
+    def _open_store(self, resume: bool) -> RunStore:
+        config = self.config
+        if not resume:
+            return RunStore.create(config.run_root, config.name, config.to_yaml())
+        store = RunStore.open(config.folder)
+        before = yaml.safe_load(store.config_text)
+        now = yaml.safe_load(config.to_yaml())
+        for path in _STREAM_KEYS:
+            old, new = _at(before, path), _at(now, path)
+            if old != new:
+                store.close()
+                raise ConfigError(
+                    f"{'.'.join(path)}={new!r} cannot be resumed with: the run {config.name!r} was begun with {old!r}, "
+                    "and its data would go on elsewhere; keep the value, or begin a new run (name=...)"
+                )
+        return store
+
+
+def _at(values: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values

@@ -1,0 +1,125 @@
+"""The whole configuration of a run, composed of the settings that stand beside each component.
+
+Knows: which keys act together.  Knows not: files of data, agents, tensors.
+Invariant: a value set explicitly that differs from its default and cannot act is an error, here or where it is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pydantic
+
+from ludus.errors import ConfigError
+from ludus.inference.settings import InferenceSettings
+from ludus.loop.settings import (
+    AlgorithmSettings,
+    CheckpointSettings,
+    EvalSettings,
+    TrainDatasetSettings,
+    ValidDatasetSettings,
+)
+from ludus.model.settings import ModelSettings
+from ludus.rollout.settings import GenerationSettings, RolloutSettings
+from ludus.settings import Settings, dump_settings, load_settings
+from ludus.trainer.settings import TrainerSettings
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Config(Settings):
+    """One run. Every key has a default but the length of training, which is one of three."""
+
+    name: str = "run"
+    """The run's folder is `run_root/name`."""
+    run_root: str = "runs"
+    seed: int = pydantic.Field(default=0, ge=0)
+    """Everything random in a run is derived from it."""
+    model: ModelSettings = ModelSettings()
+    engine: InferenceSettings = InferenceSettings()
+    trainer: TrainerSettings = TrainerSettings()
+    algorithm: AlgorithmSettings = AlgorithmSettings()
+    gconfig: GenerationSettings = GenerationSettings()
+    eval_gconfig: GenerationSettings | None = None
+    """None: as `gconfig`, with one sample a row."""
+    rollout: RolloutSettings = RolloutSettings()
+    train_dataset: TrainDatasetSettings = TrainDatasetSettings()
+    valid_dataset: ValidDatasetSettings = ValidDatasetSettings()
+    workflow: str | None = None
+    """The agent: 'pkg.mod:Name' or 'path/to/file.py:Name'. None: it is passed in Python."""
+    workflow_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
+    total_train_steps: int | None = pydantic.Field(default=None, ge=1)
+    total_train_epochs: int | None = pydantic.Field(default=None, ge=1)
+    """Passes over the training rows. Not together with total_train_steps."""
+    total_train_seconds: float | None = pydantic.Field(default=None, gt=0)
+    """Wall time of training, evaluations left out; with a number of steps, whichever ends first."""
+    eval: EvalSettings = EvalSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(f"name={self.name!r} must be a folder's name: letters, digits, '.', '_' and '-'")
+        if self.total_train_steps is not None and self.total_train_epochs is not None:
+            raise ConfigError("total_train_steps and total_train_epochs say the same thing twice; set one of them")
+        rollout, n_samples = self.rollout, self.gconfig.n_samples
+        if rollout.is_set("min_members") and rollout.min_members > n_samples:
+            raise ConfigError(
+                f"rollout.min_members={rollout.min_members} is more than gconfig.n_samples={n_samples}: "
+                "no group could ever be complete"
+            )
+        if self.engine.is_set("keep_kv_on_publish") and rollout.max_head_offpolicyness == 0:
+            raise ConfigError(
+                "engine.keep_kv_on_publish cannot act: with rollout.max_head_offpolicyness=0 nothing is being sampled "
+                "when weights are published"
+            )
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Of the run."""
+        return Path(self.run_root) / self.name
+
+    @property
+    def eval_generation(self) -> GenerationSettings:
+        """How evaluations sample."""
+        return self.eval_gconfig or self.gconfig.model_copy(update={"n_samples": 1})
+
+    def to_yaml(self) -> str:
+        """Every key with its value, as `load_config` reads it."""
+        return dump_settings(self)
+
+
+def load_config(path: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
+    """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides.
+
+    Raises UserError if the file is missing, ConfigError for a key that is unknown or a value that cannot act.
+    """
+    return load_settings(Config, None if path is None else Path(path), overrides)
+
+
+def check_training(config: Config) -> None:
+    """Raises ConfigError if training with this configuration could not do what it says."""
+    limits = (config.total_train_steps, config.total_train_epochs, config.total_train_seconds)
+    if all(limit is None for limit in limits):
+        raise ConfigError("training has no end: set total_train_steps, total_train_epochs or total_train_seconds")
+    generation, algorithm = config.gconfig, config.algorithm
+    if generation.temperature == 0.0:
+        raise ConfigError("gconfig.temperature=0 samples greedily, and greedy tokens cannot be trained on")
+    for name in ("top_p", "top_k", "min_p"):
+        if generation.is_set(name):
+            raise ConfigError(
+                f"gconfig.{name}={getattr(generation, name)} cannot be trained on: the trainer would need the tokens "
+                "that it cut away; remove it, or set it below eval_gconfig"
+            )
+    smallest = min(config.rollout.min_members, generation.n_samples)
+    needed = {"mean": 2, "leave_one_out": 2, "none": 1}[algorithm.baseline]
+    if smallest < needed:
+        raise ConfigError(
+            f"algorithm.baseline={algorithm.baseline!r} compares the members of a group, and a group may have "
+            f"{smallest} (gconfig.n_samples={generation.n_samples}, rollout.min_members={config.rollout.min_members}); "
+            f"make both at least {needed}, or set algorithm.baseline=none"
+        )

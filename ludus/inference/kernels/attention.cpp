@@ -1,0 +1,371 @@
+// Attention over paged keys and values for many query tokens, each with its own page table and length.
+//
+// Plain C interface, no torch headers: it compiles in seconds and serves every version of torch.
+//
+// Two layouts of a page of 16 tokens and head width D; ludus_layout() says which one a type has:
+//   rows   keys [16][D], values [16][D]; fp32 or bf16, written for the compiler's vectoriser
+//   pairs  keys [D/2][16][2], values [8][D][2]; bf16 alone, one AVX512-BF16 instruction multiplies 16 x 2 values
+//
+// A page holds, for one layer and one head of keys, 16*D keys followed by 16*D values.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define LUDUS_PAIRS 1
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr int PAGE = 16;
+// Far below any score, and still finite: exp() of it is 0 and no infinity meets another.
+constexpr float HIDDEN = -1e30f;
+
+enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
+
+struct Shape {
+  int32_t num_heads, num_kv_heads, head_dim, dtype;
+};
+
+struct Rule {
+  float scale;
+  float softcap;   // 0: none
+  int32_t window;  // 0: none
+};
+
+struct Rows {
+  const int32_t* page_ids;
+  const int64_t* table_start;
+  const int32_t* num_seen;
+  int64_t num_rows;
+};
+
+inline float from_bf16(uint16_t value) {
+  uint32_t bits = uint32_t(value) << 16;
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
+
+inline uint16_t to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);  // NaN stays NaN
+  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+inline float load(const float* at) { return *at; }
+inline float load(const uint16_t* at) { return from_bf16(*at); }
+inline void save(float* at, float value) { *at = value; }
+inline void save(uint16_t* at, float value) { *at = to_bf16(value); }
+
+// exp(x) for x <= 0, relative error below 2e-7; straight-line code, so that loops over it vectorise.
+// Source: Cephes expf (Moshier), range reduction and polynomial.
+inline float fast_exp(float x) {
+  x = x < -87.f ? -87.f : x;
+  float n = std::nearbyint(x * 1.44269504088896341f);
+  float f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * f + 1.3981999507e-3f;
+  p = p * f + 8.3334519073e-3f;
+  p = p * f + 4.1665795894e-2f;
+  p = p * f + 1.6666665459e-1f;
+  p = p * f + 5.0000001201e-1f;
+  p = p * f * f + f + 1.f;
+  int32_t power = (int32_t(n) + 127) << 23;
+  float scale;
+  std::memcpy(&scale, &power, 4);
+  return p * scale;
+}
+
+// ---- rows ----------------------------------------------------------------------------------------------------------
+
+template <typename T>
+void store_rows(const T* k, const T* v, T* page, int place, int dim) {
+  std::memcpy(page + place * dim, k, dim * sizeof(T));
+  std::memcpy(page + (PAGE + place) * dim, v, dim * sizeof(T));
+}
+
+// One query token, all query heads of one head of keys. `scratch` grows as needed and is reused.
+template <typename T>
+void attend_rows(const T* q, int64_t q_head_stride, const T* layer, int64_t page_stride, const int32_t* table, int first,
+                 int num_seen, const Rule& rule, int group, int dim, T* out, std::vector<float>& scratch) {
+  const int num_keys = num_seen - first;
+  scratch.resize(size_t(num_keys) * group + size_t(group) * 2 * dim + dim);
+  float* scores = scratch.data();                // [group][num_keys]
+  float* queries = scores + size_t(num_keys) * group;  // [group][dim], scaled
+  float* sums = queries + size_t(group) * dim;   // [group][dim]
+  float* line = sums + size_t(group) * dim;      // [dim], one key or value in fp32
+  for (int g = 0; g < group; g++)
+    for (int d = 0; d < dim; d++) queries[g * dim + d] = load(q + g * q_head_stride + d) * rule.scale;
+  for (int at = first; at < num_seen; at++) {
+    const T* key = layer + table[at / PAGE] * page_stride + (at % PAGE) * dim;
+    for (int d = 0; d < dim; d++) line[d] = load(key + d);
+    for (int g = 0; g < group; g++) {
+      float sum = 0.f;
+#pragma omp simd reduction(+ : sum)
+      for (int d = 0; d < dim; d++) sum += queries[g * dim + d] * line[d];
+      scores[size_t(g) * num_keys + at - first] = sum;
+    }
+  }
+  std::memset(sums, 0, size_t(group) * dim * sizeof(float));
+  for (int g = 0; g < group; g++) {
+    float* row = scores + size_t(g) * num_keys;
+    if (rule.softcap > 0.f)
+      for (int i = 0; i < num_keys; i++) row[i] = rule.softcap * std::tanh(row[i] / rule.softcap);
+    float largest = HIDDEN, total = 0.f;
+#pragma omp simd reduction(max : largest)
+    for (int i = 0; i < num_keys; i++) largest = row[i] > largest ? row[i] : largest;
+#pragma omp simd reduction(+ : total)
+    for (int i = 0; i < num_keys; i++) {
+      row[i] = fast_exp(row[i] - largest);
+      total += row[i];
+    }
+    const float inverse = 1.f / total;
+    for (int i = 0; i < num_keys; i++) row[i] *= inverse;
+  }
+  for (int at = first; at < num_seen; at++) {
+    const T* value = layer + table[at / PAGE] * page_stride + (PAGE + at % PAGE) * dim;
+    for (int d = 0; d < dim; d++) line[d] = load(value + d);
+    for (int g = 0; g < group; g++) {
+      const float weight = scores[size_t(g) * num_keys + at - first];
+      float* sum = sums + g * dim;
+#pragma omp simd
+      for (int d = 0; d < dim; d++) sum[d] += weight * line[d];
+    }
+  }
+  for (int i = 0; i < group * dim; i++) save(out + i, sums[i]);
+}
+
+// ---- pairs ---------------------------------------------------------------------------------------------------------
+
+#ifdef LUDUS_PAIRS
+
+void store_pairs(const uint16_t* k, const uint16_t* v, uint16_t* page, int place, int dim) {
+  for (int j = 0; j < dim / 2; j++) std::memcpy(page + (j * PAGE + place) * 2, k + 2 * j, 4);
+  uint16_t* values = page + PAGE * dim + (place / 2) * dim * 2 + (place & 1);
+  for (int d = 0; d < dim; d++) values[2 * d] = v[d];
+}
+
+// exp(x) for x <= 87, relative error below 3e-6: less than bf16 keeps of the result.
+inline __m512 exp16(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_set1_ps(-87.f));
+  const __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
+  const __m512 n = _mm512_roundscale_ps(y, 0);
+  const __m512 f = _mm512_sub_ps(y, n);
+  __m512 p = _mm512_set1_ps(1.3534167e-3f);  // powers of ln 2 over factorials, the last one fitted
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.6003e-3f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5504e-2f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.402265e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9314718e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.f));
+  return _mm512_scalef_ps(p, n);
+}
+
+// tanh(x) = 1 - 2 / (exp(2x) + 1)
+inline __m512 tanh16(__m512 x) {
+  const __m512 doubled = _mm512_min_ps(_mm512_add_ps(x, x), _mm512_set1_ps(80.f));
+  const __m512 one = _mm512_set1_ps(1.f);
+  return _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.f), _mm512_add_ps(exp16(doubled), one)));
+}
+
+inline __m512bh load_pairs(const uint16_t* at) { return (__m512bh)_mm512_loadu_si512(at); }
+inline __m512bh spread_pair(uint32_t pair) { return (__m512bh)_mm512_set1_epi32(int(pair)); }
+
+// Scores of G query heads against one page: two chains of sums per head hide the latency of the multiply-add.
+template <int G>
+inline void page_scores(const uint32_t* const* q, const uint16_t* keys, int dim, __m512* out) {
+  __m512 even[G], odd[G];
+  for (int g = 0; g < G; g++) even[g] = odd[g] = _mm512_setzero_ps();
+  for (int j = 0; j < dim / 2; j += 2) {
+    const __m512bh key0 = load_pairs(keys + j * PAGE * 2), key1 = load_pairs(keys + (j + 1) * PAGE * 2);
+    for (int g = 0; g < G; g++) {
+      even[g] = _mm512_dpbf16_ps(even[g], key0, spread_pair(q[g][j]));
+      odd[g] = _mm512_dpbf16_ps(odd[g], key1, spread_pair(q[g][j + 1]));
+    }
+  }
+  for (int g = 0; g < G; g++) out[g] = _mm512_add_ps(even[g], odd[g]);
+}
+
+// Weighted values of G query heads for 16*W dimensions starting at `from`, over all pages.
+template <int G, int W>
+void weigh_values(const uint16_t* layer, int64_t page_stride, const int32_t* table, int first_page, int end_page,
+                  const uint32_t* weights, const float* totals, int dim, int from, uint16_t* out) {
+  __m512 sums[G][W];
+  for (int g = 0; g < G; g++)
+    for (int w = 0; w < W; w++) sums[g][w] = _mm512_setzero_ps();
+  for (int page = first_page; page < end_page; page++) {
+    const uint16_t* values = layer + table[page] * page_stride + PAGE * dim + from * 2;
+    const uint32_t* pairs = weights + size_t(page - first_page) * G * 8;
+    for (int t = 0; t < 8; t++) {
+      __m512bh value[W];
+      for (int w = 0; w < W; w++) value[w] = load_pairs(values + (t * dim + 16 * w) * 2);
+      for (int g = 0; g < G; g++) {
+        const __m512bh weight = spread_pair(pairs[g * 8 + t]);
+        for (int w = 0; w < W; w++) sums[g][w] = _mm512_dpbf16_ps(sums[g][w], value[w], weight);
+      }
+    }
+  }
+  for (int g = 0; g < G; g++) {
+    const __m512 inverse = _mm512_set1_ps(1.f / totals[g]);
+    for (int w = 0; w < W; w++)
+      _mm256_storeu_si256((__m256i*)(out + g * dim + from + 16 * w),
+                          (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(sums[g][w], inverse)));
+  }
+}
+
+inline void prefetch_page(const uint16_t* page, int dim) {
+  for (int byte = 0; byte < PAGE * dim * 4; byte += 64) _mm_prefetch((const char*)page + byte, _MM_HINT_T1);
+}
+
+// One query token, G query heads of one head of keys.
+template <int G>
+void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* layer, int64_t page_stride,
+                  const int32_t* table, int first, int num_seen, const Rule& rule, int dim, uint16_t* out,
+                  std::vector<float>& scratch) {
+  const int first_page = first / PAGE, end_page = (num_seen + PAGE - 1) / PAGE, num_pages = end_page - first_page;
+  scratch.resize(size_t(num_pages) * G * (PAGE + 8));
+  float* scores = scratch.data();                                        // [page][G][16]
+  uint32_t* weights = (uint32_t*)(scores + size_t(num_pages) * G * PAGE);  // [page][G][8] pairs of bf16
+  const uint32_t* queries[G];
+  __m512 largest[G], total[G];
+  for (int g = 0; g < G; g++) {
+    queries[g] = (const uint32_t*)(q + g * q_head_stride);
+    largest[g] = _mm512_set1_ps(HIDDEN);
+    total[g] = _mm512_setzero_ps();
+  }
+  const __m512 scale = _mm512_set1_ps(rule.scale), hidden = _mm512_set1_ps(HIDDEN);
+  for (int page = first_page; page < end_page; page++) {
+    if (page + 1 < end_page) prefetch_page(layer + table[page + 1] * page_stride, dim);
+    __mmask16 seen = 0xffff;
+    if ((page + 1) * PAGE > num_seen) seen &= __mmask16((1u << (num_seen - page * PAGE)) - 1);
+    if (page * PAGE < first) seen &= __mmask16(0xffffu << (first - page * PAGE));
+    __m512 score[G];
+    page_scores<G>(queries, layer + table[page] * page_stride, dim, score);
+    for (int g = 0; g < G; g++) {
+      score[g] = _mm512_mul_ps(score[g], scale);
+      if (rule.softcap > 0.f) {
+        const __m512 cap = _mm512_set1_ps(rule.softcap);
+        score[g] = _mm512_mul_ps(tanh16(_mm512_div_ps(score[g], cap)), cap);
+      }
+      score[g] = _mm512_mask_mov_ps(hidden, seen, score[g]);
+      largest[g] = _mm512_max_ps(largest[g], score[g]);
+      _mm512_storeu_ps(scores + (size_t(page - first_page) * G + g) * PAGE, score[g]);
+    }
+  }
+  for (int g = 0; g < G; g++) largest[g] = _mm512_set1_ps(_mm512_reduce_max_ps(largest[g]));
+  for (int page = 0; page < num_pages; page++)
+    for (int g = 0; g < G; g++) {
+      const size_t at = size_t(page) * G + g;
+      const __m512 weight = exp16(_mm512_sub_ps(_mm512_loadu_ps(scores + at * PAGE), largest[g]));
+      total[g] = _mm512_add_ps(total[g], weight);
+      _mm256_storeu_si256((__m256i*)(weights + at * 8), (__m256i)_mm512_cvtneps_pbh(weight));
+    }
+  float totals[G];
+  for (int g = 0; g < G; g++) totals[g] = _mm512_reduce_add_ps(total[g]);
+  int from = 0;
+  for (; from + 64 <= dim; from += 64)
+    weigh_values<G, 4>(layer, page_stride, table, first_page, end_page, weights, totals, dim, from, out);
+  for (; from < dim; from += 16)
+    weigh_values<G, 1>(layer, page_stride, table, first_page, end_page, weights, totals, dim, from, out);
+}
+
+void attend_pairs_group(const uint16_t* q, int64_t q_head_stride, const uint16_t* layer, int64_t page_stride,
+                        const int32_t* table, int first, int num_seen, const Rule& rule, int group, int dim,
+                        uint16_t* out, std::vector<float>& scratch) {
+  for (int g = 0; g < group;) {
+    const uint16_t* own = q + g * q_head_stride;
+    uint16_t* to = out + g * dim;
+    const int left = group - g;
+    // four heads fill the registers; five are better split into three and two than into four and one
+    const int take = left == 5 ? 3 : left > 4 ? 4 : left;
+#define LUDUS_ATTEND(G) attend_pairs<G>(own, q_head_stride, layer, page_stride, table, first, num_seen, rule, dim, to, scratch)
+    if (take == 4) LUDUS_ATTEND(4);
+    else if (take == 3) LUDUS_ATTEND(3);
+    else if (take == 2) LUDUS_ATTEND(2);
+    else LUDUS_ATTEND(1);
+#undef LUDUS_ATTEND
+    g += take;
+  }
+}
+
+#endif
+
+template <typename T, typename Store>
+void store_all(const T* k, int64_t k_head, int64_t k_token, const T* v, int64_t v_head, int64_t v_token,
+               const int64_t* slots, int64_t num_tokens, const Shape& shape, T* layer, int num_threads, Store store) {
+  const int64_t page_size = int64_t(2) * PAGE * shape.head_dim, num_kv_heads = shape.num_kv_heads;
+#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens > 8)
+  for (int64_t i = 0; i < num_tokens; i++)
+    for (int64_t h = 0; h < num_kv_heads; h++)
+      store(k + h * k_head + i * k_token, v + h * v_head + i * v_token,
+            layer + ((slots[i] / PAGE) * num_kv_heads + h) * page_size, int(slots[i] % PAGE), shape.head_dim);
+}
+
+template <typename T, typename Attend>
+void attend_all(const T* q, int64_t q_head, int64_t q_row, const T* layer, const Rows& rows, const Rule& rule,
+                const Shape& shape, T* out, int num_threads, Attend attend) {
+  const int dim = shape.head_dim, num_kv_heads = shape.num_kv_heads, group = shape.num_heads / num_kv_heads;
+  const int64_t page_size = int64_t(2) * PAGE * dim, page_stride = page_size * num_kv_heads;
+#pragma omp parallel num_threads(num_threads)
+  {
+    std::vector<float> scratch;
+#pragma omp for schedule(dynamic, 4)
+    for (int64_t task = 0; task < rows.num_rows * num_kv_heads; task++) {
+      const int64_t row = task / num_kv_heads, h = task % num_kv_heads;
+      const int num_seen = rows.num_seen[row];
+      const int first = rule.window > 0 && num_seen > rule.window ? num_seen - rule.window : 0;
+      attend(q + h * group * q_head + row * q_row, q_head, layer + h * page_size, page_stride,
+             rows.page_ids + rows.table_start[row], first, num_seen, rule, group, dim,
+             out + (row * shape.num_heads + h * group) * dim, scratch);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// 1: bf16 pages hold pairs. 0: rows.
+int32_t ludus_layout() {
+#ifdef LUDUS_PAIRS
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+void ludus_store(const void* k, int64_t k_head, int64_t k_token, const void* v, int64_t v_head, int64_t v_token,
+                 const int64_t* slots, int64_t num_tokens, const Shape* shape, void* layer, int32_t num_threads) {
+  if (shape->dtype == FP32)
+    store_all((const float*)k, k_head, k_token, (const float*)v, v_head, v_token, slots, num_tokens, *shape,
+              (float*)layer, num_threads, store_rows<float>);
+  else
+#ifdef LUDUS_PAIRS
+    store_all((const uint16_t*)k, k_head, k_token, (const uint16_t*)v, v_head, v_token, slots, num_tokens, *shape,
+              (uint16_t*)layer, num_threads, store_pairs);
+#else
+    store_all((const uint16_t*)k, k_head, k_token, (const uint16_t*)v, v_head, v_token, slots, num_tokens, *shape,
+              (uint16_t*)layer, num_threads, store_rows<uint16_t>);
+#endif
+}
+
+void ludus_attend(const void* q, int64_t q_head, int64_t q_row, const void* layer, const Rows* rows, const Rule* rule,
+                  const Shape* shape, void* out, int32_t num_threads) {
+  if (shape->dtype == FP32)
+    attend_all((const float*)q, q_head, q_row, (const float*)layer, *rows, *rule, *shape, (float*)out, num_threads,
+               attend_rows<float>);
+  else
+#ifdef LUDUS_PAIRS
+    attend_all((const uint16_t*)q, q_head, q_row, (const uint16_t*)layer, *rows, *rule, *shape, (uint16_t*)out,
+               num_threads, attend_pairs_group);
+#else
+    attend_all((const uint16_t*)q, q_head, q_row, (const uint16_t*)layer, *rows, *rule, *shape, (uint16_t*)out,
+               num_threads, attend_rows<uint16_t>);
+#endif
+}
+
+}  // extern "C"

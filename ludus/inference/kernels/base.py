@@ -1,0 +1,84 @@
+"""What a kernel of paged attention does: the AttentionKernel protocol, and the runs of tokens it works on.
+
+Knows: tensors, page numbers.  Knows not: sequences, models.
+Shapes: S tokens of a step, H heads, Hk heads of keys and values, D width of a head, P pages.
+
+The cache of one layer has the shape (P, Hk, 2, PAGE_TOKENS * D): keys, then values. How a kernel lays out the
+tokens inside a page is its own affair, so only the kernel that stored a page can read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# A page fills one 512-bit register per pair of values, and wastes at most 15 tokens of a sequence.
+PAGE_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class AttentionRule:
+    """How scores are made in one layer."""
+
+    scale: float
+    window: int | None
+    """A token sees this many tokens, itself included. None: all before it."""
+    softcap: float | None
+    """Scores s become softcap * tanh(s / softcap). None: they stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring tokens of one sequence in a step."""
+
+    start: int
+    """Position of the first of them in its sequence."""
+    num_tokens: int
+    pages: Sequence[int]
+    """The sequence's page table; it may reach beyond the run."""
+
+
+class Runs:
+    """All tokens of a step: run after run, one row for each token."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = tuple(runs)
+        first_page = list(accumulate((len(run.pages) for run in runs), initial=0))
+        self.page_ids = torch.tensor([page for run in runs for page in run.pages], dtype=torch.int32)
+        """Tables of all runs, one after the other."""
+        self.table_start_S = torch.tensor(
+            [start for run, start in zip(runs, first_page, strict=False) for _ in range(run.num_tokens)]
+        )
+        """Where in `page_ids` the table of a row begins, int64."""
+        self.num_seen_S = torch.tensor(
+            [at + 1 for run in runs for at in range(run.start, run.start + run.num_tokens)], dtype=torch.int32
+        )
+        """Tokens before and at a row's own."""
+        self.slots_S = torch.tensor([slot for run in runs for slot in _slots(run)])
+        """Where keys and values of a row go: its page * PAGE_TOKENS + its place there, int64."""
+
+    def __len__(self) -> int:
+        return self.num_seen_S.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<Runs {len(self.runs)} with {len(self)} tokens>"
+
+
+class AttentionKernel(Protocol):
+    """Stores keys and values into pages and attends to them."""
+
+    def store(self, cache: Tensor, k: Tensor, v: Tensor, runs: Runs) -> None:
+        """Write keys and values (Hk, S, D) of all rows. Modifies `cache`."""
+
+    def attend(self, q: Tensor, cache: Tensor, runs: Runs, rule: AttentionRule, out: Tensor) -> None:
+        """Attention of queries (H, S, D) to what their own sequences have stored. Modifies `out` (S, H, D)."""
+
+
+def _slots(run: Run) -> list[int]:
+    positions = range(run.start, run.start + run.num_tokens)
+    return [run.pages[at // PAGE_TOKENS] * PAGE_TOKENS + at % PAGE_TOKENS for at in positions]

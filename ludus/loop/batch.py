@@ -1,0 +1,140 @@
+"""Groups of episodes become the batch of one step, and an account of every token they sampled. Pure.
+
+Knows: rewards, the edges between turns, advantages, masks, packing.  Knows not: tensors, files, time.
+Invariants: the order of the batch is that of group and member ids, whatever finished first;
+every token of every episode handed in is trained once or masked for one named reason.
+
+    rewards → returns of turns → advantages in the group → weights of tokens → sequences → rows
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ludus.algo.advantage import group_advantages
+from ludus.algo.pack import Batch, TrainSequence, pack
+from ludus.algo.returns import turn_returns
+from ludus.algo.weights import episode_weights
+from ludus.loop.settings import AlgorithmSettings
+from ludus.rollout.pool import Discarded, Taken
+from ludus.session.export import TurnCredit, count_trained, export_session
+from ludus.session.ledger import Ledger, MaskReason
+from ludus.types import Episode, Group
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """How credit becomes a batch."""
+
+    algorithm: AlgorithmSettings
+    turn_discount: float
+    export_style: Literal["individual", "concat"]
+    row_tokens: int
+    max_head_offpolicyness: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltBatch:
+    """A batch, and what became of everything that was handed in for it."""
+
+    batch: Batch
+    ledger: Ledger
+    credit: Mapping[str, float | str]
+    """By turn id: its advantage, or the reason why it is masked."""
+    staleness: Mapping[int, int]
+    """Sampled tokens by how many versions they are older than the weights they train."""
+
+
+def build_batch(taken: Taken, rules: BatchRules, *, version: int) -> BuiltBatch:
+    """The batch that weights `version` are trained on next."""
+    stale_before = version - rules.max_head_offpolicyness
+    credited: list[tuple[Episode, Mapping[str, TurnCredit]]] = []
+    for group in sorted(taken.groups, key=lambda group: group.id):
+        credited.extend(credit_group(group, rules))
+    counts = [count_trained(episode.session, credit, stale_before=stale_before) for episode, credit in credited]
+    algorithm = rules.algorithm
+    weights = episode_weights(counts, normaliser=algorithm.normaliser, constant_tokens=algorithm.constant_tokens)
+    sequences: list[TrainSequence] = []
+    ledger = account_discarded(taken.discarded)
+    for (episode, credit), weight in zip(credited, weights, strict=True):
+        exported = export_session(
+            episode.session, credit, weight=weight, style=rules.export_style, stale_before=stale_before
+        )
+        sequences.extend(exported.sequences)
+        ledger = ledger + exported.ledger
+    return BuiltBatch(
+        batch=Batch(rows=pack(sequences, row_tokens=rules.row_tokens), version=version),
+        ledger=ledger,
+        credit=_named_credit(credited, taken.discarded),
+        staleness=_staleness(taken.groups, version),
+    )
+
+
+def credit_group(group: Group, rules: BatchRules) -> list[tuple[Episode, Mapping[str, TurnCredit]]]:
+    """Each member, in the order of ids, with the credit of each of its turns."""
+    algorithm = rules.algorithm
+    episodes = sorted(group.episodes, key=lambda episode: episode.id)
+    returns = {episode.id: episode_returns(episode, rules.turn_discount) for episode in episodes}
+    advantages = group_advantages(returns, baseline=algorithm.baseline, scale=algorithm.scale)
+    has_signal = any(value for turns in advantages.values() for value in turns.values())
+    return [
+        (episode, {turn_id: _credit(value, has_signal) for turn_id, value in advantages[episode.id].items()})
+        for episode in episodes
+    ]
+
+
+def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float | None]:
+    """The return of each turn. None: no reward reaches it."""
+    follows = {turn.id: turn.follows for turn in episode.session.turns}
+    return turn_returns(follows, episode.rewards, turn_discount=turn_discount)
+
+
+def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
+    """`zero_advantage` for a group without anything to learn from. None: it has something."""
+    credited = credit_group(group, rules)
+    has_signal = any(credit.advantage for _, turns in credited for credit in turns.values())
+    return None if has_signal else "zero_advantage"
+
+
+def account_discarded(discarded: Sequence[Discarded]) -> Ledger:
+    """The ledger of episodes that are not trained on."""
+    return Ledger.sum(Ledger.all_masked(item.episode.session.num_sampled_tokens, item.mask) for item in discarded)
+
+
+def account_unused(taken: Taken) -> Ledger:
+    """The ledger of what was played and never taken."""
+    episodes = [episode for group in taken.groups for episode in group.episodes]
+    unused = Ledger.sum(Ledger.all_masked(episode.session.num_sampled_tokens, "unused") for episode in episodes)
+    return unused + account_discarded(taken.discarded)
+
+
+def _credit(advantage: float | None, has_signal: bool) -> TurnCredit:
+    if advantage is None:
+        return TurnCredit(advantage=None, mask="no_credit")
+    if not has_signal:
+        return TurnCredit(advantage=None, mask="zero_advantage")
+    return TurnCredit(advantage=advantage, mask=None)
+
+
+def _named_credit(
+    credited: Sequence[tuple[Episode, Mapping[str, TurnCredit]]], discarded: Sequence[Discarded]
+) -> dict[str, float | str]:
+    named: dict[str, float | str] = {}
+    for _, turns in credited:
+        for turn_id, credit in turns.items():
+            named[turn_id] = credit.advantage if credit.advantage is not None else str(credit.mask)
+    for item in discarded:
+        named.update({turn.id: item.mask for turn in item.episode.session.turns})
+    return named
+
+
+def _staleness(groups: Sequence[Group], version: int) -> dict[int, int]:
+    ages: Counter[int] = Counter()
+    for group in groups:
+        for episode in group.episodes:
+            for turn in episode.session.turns:
+                ages.update(version - sampled_by for sampled_by in turn.sampled.versions)
+    return dict(sorted(ages.items()))

@@ -1,0 +1,115 @@
+"""Where a run stands, on disk: written whole or not at all, read back to go on as if nothing had happened.
+
+Knows: folders, the run's progress.  Knows not: what a trainer saves.
+Invariant: a folder named step-… is complete; what a crash left half-written has another name and is swept away.
+
+    checkpoints/step-000040/  progress.json  trainer/…
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ludus.errors import UserError
+
+_PREFIX = "step-"
+_DRAFT = ".draft-"
+_PROGRESS = "progress.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands between two steps.
+
+    Every random number of a run is derived from its seed and the group's number, so the cursor is their whole state.
+    """
+
+    step: int = 0
+    """Steps trained; also the version of the weights."""
+    next_ordinal: int = 0
+    """The first group that was never started."""
+    unconsumed: tuple[int, ...] = ()
+    """Groups that were started and not trained on; they are played again after a resume."""
+    train_seconds: float = 0.0
+    eval_seconds: float = 0.0
+    eval_before: Mapping[str, float] = field(default_factory=dict)
+    """What the evaluation before training came to; empty without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    folder: Path
+    progress: Progress
+
+    @property
+    def trainer_folder(self) -> Path:
+        return self.folder / "trainer"
+
+
+def save_checkpoint(root: Path, progress: Progress, *, save_trainer: Callable[[Path], object], keep: int) -> Checkpoint:
+    """Write `root/step-N` in one rename, then remove all but the latest `keep`.
+
+    Raises UserError if the disk refuses; what was there before is then still there.
+    """
+    final = root / f"{_PREFIX}{progress.step:06d}"
+    try:
+        if final in _complete(root):  # the weights of a step are what they are; only the cursor may have moved
+            _write_progress(final, progress)
+        else:
+            _write_whole(root / f"{_DRAFT}{final.name}", final, progress, save_trainer)
+        for old in _complete(root)[:-keep]:
+            shutil.rmtree(old)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the checkpoint {str(final)!r}: {error.strerror or error}. Free some disk space or make the "
+            "folder writable; earlier checkpoints are whole, and resuming goes on from the latest"
+        ) from error
+    return Checkpoint(final, progress)
+
+
+def latest_checkpoint(root: Path) -> Checkpoint | None:
+    """The checkpoint of the highest step. None: there is no whole one."""
+    complete = _complete(root)
+    if not complete:
+        return None
+    values = json.loads((complete[-1] / _PROGRESS).read_text(encoding="utf-8"))
+    values["unconsumed"] = tuple(values["unconsumed"])
+    return Checkpoint(complete[-1], Progress(**values))
+
+
+def _write_whole(draft: Path, final: Path, progress: Progress, save_trainer: Callable[[Path], object]) -> None:
+    for path in (draft, final):
+        if path.exists():
+            shutil.rmtree(path)
+    (draft / "trainer").mkdir(parents=True)
+    save_trainer(draft / "trainer")
+    _write_progress(draft, progress)
+    for path in sorted(draft.rglob("*")):  # a rename is only as durable as what it renames
+        _sync(path)
+    draft.replace(final)
+    _sync(final.parent)
+
+
+def _write_progress(folder: Path, progress: Progress) -> None:
+    draft = folder / f"{_PROGRESS}.part"
+    draft.write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
+    _sync(draft)
+    draft.replace(folder / _PROGRESS)
+    _sync(folder)
+
+
+def _complete(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob(f"{_PREFIX}*") if (path / _PROGRESS).is_file())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

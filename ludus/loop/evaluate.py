@@ -1,0 +1,85 @@
+"""Held-out rows played with the weights as they are, and what came of it.
+
+Knows: rows, episodes, means.  Knows not: training, agents, engines.
+Invariant: the same rows get the same seeds whenever they are played, so two evaluations differ by the weights alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ludus.errors import UserError
+from ludus.metrics import merge_means
+from ludus.rollout.pool import Play
+from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
+from ludus.session.ledger import Ledger
+from ludus.types import Episode
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPlan:
+    """What an evaluation plays."""
+
+    rows: Sequence[Row]
+    n_samples: int
+    seed: int
+    max_concurrent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The episodes of one evaluation, in the order of rows and samples, and their means."""
+
+    episodes: tuple[Episode, ...]
+    metrics: dict[str, float]
+    ledger: Ledger
+
+
+async def evaluate(play: Play, plan: EvalPlan, *, step: int) -> Evaluation:
+    """Every row played `n_samples` times. Raises UserError if not one episode came to an end."""
+    places = asyncio.Semaphore(plan.max_concurrent)
+
+    async def play_one(row_idx: int, sample_idx: int) -> Episode:
+        async with places:
+            return await play(_task(plan, step, row_idx, sample_idx))
+
+    indices = [(row_idx, sample_idx) for row_idx in range(len(plan.rows)) for sample_idx in range(plan.n_samples)]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(play_one(*pair)) for pair in indices]
+    episodes = tuple(task.result() for task in tasks)
+    failed = [episode for episode in episodes if episode.outcome.kind in ("failed", "timeout")]
+    if len(failed) == len(episodes):
+        first = failed[0]
+        raise UserError(f"all {len(episodes)} episodes of the evaluation failed; the first: {first.outcome.reason}")
+    sampled = sum(episode.session.num_sampled_tokens for episode in episodes)
+    return Evaluation(episodes, eval_metrics(episodes), Ledger.all_masked(sampled, "evaluation"))
+
+
+def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Means over episodes. Success is absent if no agent reports it; else an episode that failed counts as none."""
+    rewards = [episode.total_reward for episode in episodes if episode.rewards]
+    metrics = {"eval/episodes": float(len(episodes))}
+    if rewards:
+        metrics["eval/reward"] = fmean(rewards)
+    if any("success" in episode.metrics for episode in episodes):
+        metrics["eval/success"] = fmean(episode.metrics.get("success", 0.0) for episode in episodes)
+    means = merge_means(episode.metrics for episode in episodes)
+    metrics.update({f"eval/{name}": value for name, value in means.items() if name != "success"})
+    metrics["eval/turns"] = fmean(len(episode.session.turns) for episode in episodes)
+    metrics["eval/failed_episodes"] = float(sum(not episode.outcome.has_credit for episode in episodes))
+    return metrics
+
+
+def _task(plan: EvalPlan, step: int, row_idx: int, sample_idx: int) -> EpisodeTask:
+    return EpisodeTask(
+        episode_id=f"e{step:06d}-row{row_idx:05d}-m{sample_idx:02d}",
+        group_id=f"e{step:06d}-row{row_idx:05d}",
+        task_id=f"eval-row{row_idx}",
+        data=plan.rows[row_idx],
+        seed=derive_seed(plan.seed, "eval", row_idx, sample_idx),
+        step=step,
+        is_eval=True,
+    )

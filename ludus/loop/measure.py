@@ -1,0 +1,144 @@
+"""What a step is measured by: times, rewards, staleness, the ledger, tokens a second, memory.
+
+Knows: clocks, episodes, counters.  Knows not: where metrics go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import fmean, pstdev
+from time import perf_counter
+
+from ludus.engines.base import EngineStats
+from ludus.loop.batch import BuiltBatch
+from ludus.loop.memory import peak_rss_mb, rss_mb
+from ludus.metrics import merge_means
+from ludus.rollout.pool import Taken
+from ludus.session.ledger import Ledger
+
+
+class TrainingClock:
+    """Wall time of training with evaluations left out, and where each step's time and tokens went."""
+
+    def __init__(self, counters: EngineStats, train_seconds: float = 0.0, eval_seconds: float = 0.0) -> None:
+        """train_seconds, eval_seconds: spent before a resume."""
+        self.eval_seconds = eval_seconds
+        self.last_eval_s = 0.0
+        self.last_step_s = 0.0
+        self._parts_s: dict[str, float] = {}
+        self._counters = counters
+        self._started_at = perf_counter() - train_seconds - eval_seconds
+        self._step_began_s = train_seconds
+
+    @property
+    def train_seconds(self) -> float:
+        return perf_counter() - self._started_at - self.eval_seconds
+
+    @contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        """Count the block's seconds towards a part of this step."""
+        started_at = perf_counter()
+        try:
+            yield
+        finally:
+            self._parts_s[part] = self._parts_s.get(part, 0.0) + perf_counter() - started_at
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The block's seconds are no training."""
+        started_at = perf_counter()
+        try:
+            yield
+        finally:
+            self.last_eval_s = perf_counter() - started_at
+            self.eval_seconds += self.last_eval_s
+
+    def rebase(self, counters: EngineStats) -> None:
+        """What the engine did until now belongs to no step."""
+        self._counters = counters
+
+    def end_step(self, counters: EngineStats, *, num_row_tokens: int) -> dict[str, float]:
+        """Times and speeds since the step before ended; a new step begins."""
+        now_s = self.train_seconds
+        self.last_step_s = now_s - self._step_began_s
+        times = {f"time/{part}_s": seconds for part, seconds in self._parts_s.items()}
+        speeds = speed_metrics(
+            self._counters,
+            counters,
+            rollout_s=self._parts_s.get("rollout", 0.0),
+            train_s=self._parts_s.get("train", 0.0),
+            num_row_tokens=num_row_tokens,
+        )
+        self._parts_s, self._step_began_s, self._counters = {}, now_s, counters
+        return {"time/step_s": self.last_step_s, "time/train_total_s": now_s, **times, **speeds}
+
+
+def rollout_metrics(taken: Taken) -> dict[str, float]:
+    """Rewards, success and what agents report, over the episodes trained on; outcomes over all."""
+    episodes = [episode for group in taken.groups for episode in group.episodes]
+    discarded = Counter(item.mask for item in taken.discarded)
+    metrics = {
+        "rollout/groups": float(len(taken.groups)),
+        "rollout/episodes": float(len(episodes)),
+        "rollout/discarded_episodes": float(len(taken.discarded)),
+    }
+    if episodes:
+        rewards = [episode.total_reward for episode in episodes]
+        metrics["rollout/reward"] = fmean(rewards)
+        metrics["rollout/reward_std"] = pstdev(rewards)
+        metrics["rollout/turns"] = fmean(len(episode.session.turns) for episode in episodes)
+        metrics["rollout/tokens"] = fmean(episode.session.num_sampled_tokens for episode in episodes)
+        metrics["rollout/truncated_share"] = fmean(episode.outcome.kind == "truncated" for episode in episodes)
+    reported = merge_means(episode.metrics for episode in episodes)
+    metrics.update({f"rollout/{name}": value for name, value in reported.items()})
+    metrics.update({f"rollout/discarded_{mask}_episodes": float(count) for mask, count in sorted(discarded.items())})
+    return metrics
+
+
+def ledger_metrics(ledger: Ledger) -> dict[str, float]:
+    masked = {f"ledger/masked_{reason}": float(count) for reason, count in sorted(ledger.masked.items())}
+    return {"ledger/sampled": float(ledger.sampled), "ledger/trained": float(ledger.trained), **masked}
+
+
+def batch_metrics(built: BuiltBatch) -> dict[str, float]:
+    """Size and sharing of the batch, and its histogram of staleness."""
+    batch, ages = built.batch, built.staleness
+    total = sum(ages.values())
+    metrics = {
+        "batch/rows": float(len(batch.rows)),
+        "batch/row_tokens": float(batch.num_row_tokens),
+        "batch/sequence_tokens": float(batch.num_sequence_tokens),
+        "batch/trained_tokens": float(batch.num_trained),
+    }
+    if total:
+        metrics["staleness/mean_versions"] = sum(age * count for age, count in ages.items()) / total
+        metrics["staleness/max_versions"] = float(max(ages))
+        metrics.update({f"staleness/tokens_{age}": float(count) for age, count in ages.items()})
+    return metrics
+
+
+def speed_metrics(
+    before: EngineStats, after: EngineStats, *, rollout_s: float, train_s: float, num_row_tokens: int
+) -> dict[str, float]:
+    """Tokens a second of both sides, and the engine's counters since the step before."""
+    sampled = after.num_sampled_tokens - before.num_sampled_tokens
+    busy_s = after.busy_s - before.busy_s
+    metrics = {
+        "engine/sampled_tokens": float(sampled),
+        "engine/prefilled_tokens": float(after.num_prefilled_tokens - before.num_prefilled_tokens),
+        "engine/cached_tokens": float(after.num_cached_tokens - before.num_cached_tokens),
+        "engine/preemptions": float(after.num_preemptions - before.num_preemptions),
+        "engine/free_pages": float(after.num_free_pages),
+        "engine/busy_s": busy_s,
+    }
+    if sampled and (busy_s > 0 or rollout_s > 0):
+        metrics["rollout/tokens_per_s"] = sampled / (busy_s or rollout_s)
+    if num_row_tokens and train_s > 0:
+        metrics["train/tokens_per_s"] = num_row_tokens / train_s
+    return metrics
+
+
+def memory_metrics() -> dict[str, float]:
+    return {"memory/rss_mb": rss_mb(), "memory/peak_rss_mb": peak_rss_mb()}

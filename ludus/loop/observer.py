@@ -1,0 +1,68 @@
+"""What the loop tells whoever watches, and the record that a run ends in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from ludus.metrics import Metrics
+from ludus.session.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run in one record, also in its `summary.json`."""
+
+    run: str
+    """The run's folder."""
+    steps: int
+    """Steps trained since the run's first start."""
+    stopped_by: str
+    """total_train_steps, total_train_epochs, total_train_seconds or interrupt."""
+    train_seconds: float
+    """Wall time of training since the run's first start, evaluations left out."""
+    eval_seconds: float
+    ledger: Ledger
+    """Of all tokens sampled since this process started the run."""
+    reward: float | None = None
+    """Mean over the last step's episodes. None: no step was trained."""
+    success_before: float | None = None
+    """On held-out rows, before training. None: not evaluated, or the agent reports no success."""
+    success_after: float | None = None
+    reward_before: float | None = None
+    reward_after: float | None = None
+    peak_rss_mb: float = 0.0
+    model: str | None = None
+    """Folder of the trained model. None: nothing was trained."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The last step's."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, ready for `json.dumps`."""
+        return asdict(self)
+
+
+class Observer(Protocol):
+    """Watches a run. Called on the loop's thread; what it raises stops the run."""
+
+    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
+        """None: the run does not end by that measure."""
+
+    def on_step(self, step: int, metrics: Metrics) -> None: ...
+
+    def on_eval(self, step: int, metrics: Metrics) -> None: ...
+
+    def on_end(self, summary: RunSummary) -> None: ...
+
+
+class Silent:
+    """The observer that does nothing."""
+
+    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...
+
+    def on_step(self, step: int, metrics: Metrics) -> None: ...
+
+    def on_eval(self, step: int, metrics: Metrics) -> None: ...
+
+    def on_end(self, summary: RunSummary) -> None: ...

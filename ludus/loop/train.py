@@ -1,0 +1,289 @@
+"""The asynchronous training loop, told once, from the first group to the last checkpoint.
+
+    rollouts ──groups──▶ batch + ledger ──▶ trainer ──▶ weights published ──▶ rollouts go on
+                                                            └▶ metrics · evaluation · checkpoint
+
+Knows: the order of things.  Knows not: how any of them is done.
+Invariants: version n is what step n left behind; the ledger of every step balances before a weight changes;
+with `max_head_offpolicyness=0` a run is a function of its configuration, its data and its seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from ludus.algo.pack import Batch
+from ludus.engines.base import Engine, WeightSource
+from ludus.errors import LudusError
+from ludus.loop.batch import BatchRules, BuiltBatch, account_unused, build_batch, flat_group_mask
+from ludus.loop.checkpoint import Progress, save_checkpoint
+from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
+from ludus.loop.interrupt import Interrupts
+from ludus.loop.measure import TrainingClock, batch_metrics, ledger_metrics, memory_metrics, rollout_metrics
+from ludus.loop.memory import peak_rss_mb
+from ludus.loop.observer import Observer, RunSummary
+from ludus.loop.settings import CheckpointSettings, EvalSettings
+from ludus.loop.work import WorkThread
+from ludus.metrics import Metrics
+from ludus.rollout.pool import Play, RolloutPool, Taken
+from ludus.rollout.settings import RolloutSettings
+from ludus.rollout.tasks import GroupStream, Row
+from ludus.session.ledger import Ledger
+from ludus.trace.store import RunStore
+
+logger = logging.getLogger(__name__)
+ResultT = TypeVar("ResultT")
+
+INTERRUPT = "interrupt"
+
+
+class Learner(Protocol):
+    """What the loop needs of a trainer."""
+
+    def train_batch(self, batch: Batch) -> Metrics: ...
+
+    def publish(self) -> WeightSource: ...
+
+    def save(self, folder: Path) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The built parts of a run."""
+
+    engine: Engine
+    learner: Learner
+    play: Play
+    """Plays one episode, which is in the run store when it returns."""
+    store: RunStore
+    observer: Observer
+    interrupts: Interrupts
+    save_model: Callable[[Path], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run does, and when it ends."""
+
+    rows: Sequence[Row]
+    seed: int
+    shuffle: bool
+    batch_size: int
+    n_samples: int
+    rollout: RolloutSettings
+    rules: BatchRules
+    evaluation: EvalPlan | None
+    """None: nothing is held out."""
+    eval_settings: EvalSettings
+    checkpoint: CheckpointSettings
+    total_steps: int | None
+    """None: no limit by steps; likewise for seconds, of which evaluations take none."""
+    total_seconds: float | None
+    steps_key: str = "total_train_steps"
+    """The key of the configuration that `total_steps` comes from."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """What changes while a run goes on."""
+
+    progress: Progress
+    clock: TrainingClock
+    ledger: Ledger = field(default_factory=Ledger.zero)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
+    """The last one of this process."""
+    evaluated_step: int | None = None
+
+
+async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
+    """Train from `start` until the plan ends or an interrupt asks to leave; the run is saved either way.
+
+    Raises UserError if the rollouts stopped by themselves, after saving as well.
+    """
+    run = _Run(start, TrainingClock(parts.engine.stats(), start.train_seconds, start.eval_seconds))
+    stream = GroupStream(
+        plan.rows, seed=plan.seed, shuffle=plan.shuffle, next_ordinal=start.next_ordinal, first=start.unconsumed
+    )
+    parts.observer.on_start(plan.total_steps, plan.total_seconds)
+    if plan.eval_settings.before and start.step == 0:
+        await _evaluate(parts, plan, run)
+        run.progress = replace(start, eval_before=run.evaluation.metrics if run.evaluation is not None else {})
+
+    with WorkThread("trainer") as work:
+        async with _pool(parts, plan, stream, version=start.step) as pool:
+            try:
+                while (stopped_by := _end(parts, plan, run)) is None:
+                    with run.clock.measure("rollout"):
+                        taken = await _unless_interrupted(pool.take(plan.batch_size), parts.interrupts)
+                    if taken is None:
+                        continue
+                    await _step(parts, plan, run, work, taken)
+                    if _is_due(plan.eval_settings.every_steps, run):
+                        pool.pause_admission()
+                        await _evaluate(parts, plan, run)
+                        pool.resume_admission()
+                    if _end(parts, plan, run) is None:
+                        pool.advance(run.progress.step)
+                    if _is_due(plan.checkpoint.every_steps, run):
+                        await _save(parts, plan, run, work, pool, stream)
+            except LudusError:  # the rollouts stopped by themselves: what was learned so far is not lost
+                await _save(parts, plan, run, work, pool, stream)
+                raise
+            pool.pause_admission()
+            await _save(parts, plan, run, work, pool, stream)
+        run.ledger = run.ledger + account_unused(pool.drain_nowait())
+        run.ledger.check()
+        if stopped_by == INTERRUPT:
+            return _conclude(parts, run, stopped_by, model=None)
+        model = parts.store.folder / "model"
+        await work.run(parts.save_model, model)
+    if plan.eval_settings.after and run.evaluated_step != run.progress.step:
+        await _evaluate(parts, plan, run)
+    return _conclude(parts, run, stopped_by, model=model)
+
+
+async def _step(parts: Parts, plan: Plan, run: _Run, work: WorkThread, taken: Taken) -> None:
+    """One step: groups to batch, batch to weights, weights to the engine, numbers to whoever watches."""
+    step = run.progress.step + 1
+    with run.clock.measure("batch"):
+        built = build_batch(taken, plan.rules, version=run.progress.step)
+        built.ledger.check()
+    with run.clock.measure("train"):
+        train_metrics = await _train(parts, work, built)
+    with run.clock.measure("publish"):
+        await parts.engine.publish(step, parts.learner.publish())
+
+    run.progress = replace(run.progress, step=step)
+    run.ledger = run.ledger + built.ledger
+    parts.store.add_credit(step, built.credit)
+    run.metrics = {
+        **rollout_metrics(taken),
+        **train_metrics,
+        **batch_metrics(built),
+        **ledger_metrics(built.ledger),
+        **run.clock.end_step(parts.engine.stats(), num_row_tokens=built.batch.num_row_tokens),
+        **memory_metrics(),
+    }
+    parts.store.add_metrics(step, run.metrics)
+    parts.observer.on_step(step, run.metrics)
+
+
+async def _train(parts: Parts, work: WorkThread, built: BuiltBatch) -> Metrics:
+    """The trainer's metrics; a batch in which every token is masked changes no weight."""
+    if built.batch.num_trained == 0:
+        logger.warning("no token of this step can be trained; the ledger says why: %s", dict(built.ledger.masked))
+        return {"train/skipped_steps": 1.0}
+    return await work.run(parts.learner.train_batch, built.batch)
+
+
+async def _evaluate(parts: Parts, plan: Plan, run: _Run) -> None:
+    """Play the held-out rows; an interrupt cuts it short without a result."""
+    assert plan.evaluation is not None, "an evaluation is due, and nothing is held out"
+    step = run.progress.step
+    with run.clock.evaluating():
+        found = await _unless_interrupted(evaluate(parts.play, plan.evaluation, step=step), parts.interrupts)
+    run.clock.rebase(parts.engine.stats())
+    if found is None:
+        return
+    run.evaluation, run.evaluated_step = found, step
+    run.ledger = run.ledger + found.ledger
+    metrics = {**found.metrics, "time/eval_s": run.clock.last_eval_s}
+    parts.store.add_metrics(step, metrics)
+    parts.observer.on_eval(step, metrics)
+
+
+async def _save(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: RolloutPool, stream: GroupStream) -> None:
+    """A checkpoint from which a resumed run goes on with the same groups."""
+    run.progress = replace(
+        run.progress,
+        next_ordinal=stream.next_ordinal,
+        unconsumed=tuple(sorted({*pool.unconsumed, *stream.waiting_again})),
+        train_seconds=run.clock.train_seconds,
+        eval_seconds=run.clock.eval_seconds,
+    )
+    with run.clock.measure("checkpoint"):
+        await work.run(
+            save_checkpoint,
+            parts.store.checkpoints,
+            run.progress,
+            save_trainer=parts.learner.save,
+            keep=plan.checkpoint.keep,
+        )
+
+
+async def _unless_interrupted(awaited: Coroutine[Any, Any, ResultT], interrupts: Interrupts) -> ResultT | None:
+    """The result of what is awaited. None: an interrupt came first, and it was cancelled."""
+    work = asyncio.ensure_future(awaited)
+    interrupt = asyncio.ensure_future(interrupts.wait())
+    try:
+        await asyncio.wait({work, interrupt}, return_when=asyncio.FIRST_COMPLETED)
+        return work.result() if work.done() else None
+    finally:
+        work.cancel()
+        interrupt.cancel()
+        await asyncio.gather(work, interrupt, return_exceptions=True)
+
+
+def _pool(parts: Parts, plan: Plan, stream: GroupStream, *, version: int) -> RolloutPool:
+    is_dynamic = plan.rules.algorithm.dynamic_sampling
+    return RolloutPool(
+        parts.play,
+        stream,
+        plan.rollout,
+        n_samples=plan.n_samples,
+        batch_size=plan.batch_size,
+        version=version,
+        total_groups=None if plan.total_steps is None else plan.total_steps * plan.batch_size,
+        judge=partial(flat_group_mask, plan.rules) if is_dynamic else None,
+    )
+
+
+def _end(parts: Parts, plan: Plan, run: _Run) -> str | None:
+    """What ends the run here. None: it goes on.
+
+    A limit in seconds ends it before the step that would pass the limit if it took as long as the one before.
+    """
+    if parts.interrupts.requested:
+        return INTERRUPT
+    if plan.total_steps is not None and run.progress.step >= plan.total_steps:
+        return plan.steps_key
+    if plan.total_seconds is not None and run.clock.train_seconds + run.clock.last_step_s >= plan.total_seconds:
+        return "total_train_seconds"
+    return None
+
+
+def _is_due(every_steps: int | None, run: _Run) -> bool:
+    return every_steps is not None and run.progress.step % every_steps == 0
+
+
+def _conclude(parts: Parts, run: _Run, stopped_by: str, *, model: Path | None) -> RunSummary:
+    """The run's summary, told to whoever watches; on disk too, unless the run was only interrupted."""
+    before = run.progress.eval_before
+    after = run.evaluation.metrics if run.evaluation is not None and run.evaluated_step == run.progress.step else {}
+    summary = RunSummary(
+        run=str(parts.store.folder),
+        steps=run.progress.step,
+        stopped_by=stopped_by,
+        train_seconds=round(run.progress.train_seconds, 3),
+        eval_seconds=round(run.clock.eval_seconds, 3),
+        ledger=run.ledger,
+        reward=run.metrics.get("rollout/reward"),
+        success_before=before.get("eval/success"),
+        success_after=after.get("eval/success"),
+        reward_before=before.get("eval/reward"),
+        reward_after=after.get("eval/reward"),
+        peak_rss_mb=round(peak_rss_mb(), 1),
+        model=str(model) if model is not None else None,
+        metrics=run.metrics,
+    )
+    if stopped_by != INTERRUPT:
+        parts.store.write_summary(summary.to_json())
+    parts.observer.on_end(summary)
+    return summary

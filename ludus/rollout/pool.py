@@ -1,0 +1,256 @@
+"""Groups of episodes, many at once, bounded: starts what may start, replays what failed, hands on complete groups.
+
+Knows: group tasks, episodes and their outcomes, admission.  Knows not: agents, HTTP, advantages, training.
+Invariants: one failed episode never takes its siblings along; every episode that was played leaves either inside an
+accepted group or as discarded with the reason that masks its tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+from ludus.errors import UserError
+from ludus.rollout.settings import RolloutSettings
+from ludus.rollout.staleness import RolloutCounts, num_admissible_groups
+from ludus.rollout.tasks import EpisodeTask, GroupTask
+from ludus.session.ledger import MaskReason
+from ludus.types import Episode, Group
+
+logger = logging.getLogger(__name__)
+
+Play = Callable[[EpisodeTask], Awaitable[Episode]]
+Judge = Callable[[Group], MaskReason | None]
+"""Why a complete group is not wanted. None: it is."""
+
+_MAX_REJECTED_GROUPS = 256
+"""Groups rejected in a row before the run stops: a filter this strict would never fill a batch in reasonable time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """An episode that will not be trained on, and why."""
+
+    episode: Episode
+    mask: MaskReason
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Complete groups in the order of their ids, and what was discarded since the last time."""
+
+    groups: tuple[Group, ...]
+    discarded: tuple[Discarded, ...]
+
+
+@dataclass(slots=True)
+class _State:
+    version: int
+    num_accepted: int
+    num_rejected_in_a_row: int = 0
+    num_failed_in_a_row: int = 0
+    first_failure: str = ""
+    last_rejection: str = ""
+    is_paused: bool = False
+    running_groups: set[int] = field(default_factory=set)
+    num_running_episodes: int = 0
+
+
+class RolloutPool:
+    """Plays the groups of a stream. Use as an async context manager; leaving it cancels what still plays."""
+
+    def __init__(
+        self,
+        play: Play,
+        stream: Iterator[GroupTask],
+        settings: RolloutSettings,
+        *,
+        n_samples: int,
+        batch_size: int,
+        version: int = 0,
+        total_groups: int | None = None,
+        judge: Judge | None = None,
+    ) -> None:
+        """version: steps trained already.  total_groups: no more than these are ever accepted. None: no limit."""
+        self._play = play
+        self._stream = stream
+        self._settings = settings
+        self._n_samples = n_samples
+        self._batch_size = batch_size
+        self._total_groups = total_groups
+        self._judge = judge
+        self._places = asyncio.Semaphore(settings.max_concurrent_rollouts)
+        self._tasks = asyncio.TaskGroup()
+        self._changed = asyncio.Event()
+        self._state = _State(version=version, num_accepted=version * batch_size)
+        self._accepted: list[tuple[int, Group]] = []
+        self._discarded: list[Discarded] = []
+        self._running_tasks: set[asyncio.Task[None]] = set()
+        self._fault: BaseException | None = None
+
+    def __repr__(self) -> str:
+        state = self._state
+        return (
+            f"RolloutPool(version={state.version}, running_groups={len(state.running_groups)}, "
+            f"running_episodes={state.num_running_episodes}, waiting_groups={len(self._accepted)})"
+        )
+
+    async def __aenter__(self) -> RolloutPool:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._state.is_paused = True
+        for task in self._running_tasks:
+            task.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    @property
+    def unconsumed(self) -> tuple[int, ...]:
+        """Ordinals of the groups that play or wait to be taken."""
+        return tuple(sorted([*self._state.running_groups, *(ordinal for ordinal, _ in self._accepted)]))
+
+    @property
+    def counts(self) -> RolloutCounts:
+        state = self._state
+        return RolloutCounts(state.version, state.num_accepted, len(state.running_groups), state.num_running_episodes)
+
+    async def take(self, num_groups: int) -> Taken:
+        """Wait for so many complete groups. Raises what stopped the rollouts, if something did."""
+        self._admit_nowait()
+        while len(self._accepted) < num_groups:
+            if self._fault is not None:
+                raise self._fault
+            self._changed.clear()
+            await self._changed.wait()
+        chosen, self._accepted = self._accepted[:num_groups], self._accepted[num_groups:]
+        discarded, self._discarded = self._discarded, []
+        groups = tuple(group for _, group in sorted(chosen, key=lambda pair: pair[0]))
+        return Taken(groups, tuple(sorted(discarded, key=lambda item: item.episode.id)))
+
+    def drain_nowait(self) -> Taken:
+        """Everything that waits and was never trained on; for the last page of the ledger."""
+        groups = tuple(group for _, group in self._accepted)
+        discarded, self._accepted, self._discarded = self._discarded, [], []
+        return Taken(groups, tuple(discarded))
+
+    def advance(self, version: int) -> None:
+        """New weights sample now; more groups may start."""
+        self._state.version = version
+        self._admit_nowait()
+
+    def pause_admission(self) -> None:
+        """Start no more groups; those that play go on."""
+        self._state.is_paused = True
+
+    def resume_admission(self) -> None:
+        self._state.is_paused = False
+        self._admit_nowait()
+
+    def _admit_nowait(self) -> None:
+        if self._state.is_paused or self._fault is not None:
+            return
+        settings = self._settings
+        while num_admissible_groups(
+            self.counts,
+            batch_size=self._batch_size,
+            n_samples=self._n_samples,
+            max_concurrent=settings.max_concurrent_rollouts,
+            max_head_offpolicyness=settings.max_head_offpolicyness,
+            total_groups=self._total_groups,
+        ):
+            task = next(self._stream)
+            self._state.running_groups.add(task.ordinal)
+            self._state.num_running_episodes += self._n_samples
+            running = self._tasks.create_task(self._play_group(task), name=task.group_id)
+            self._running_tasks.add(running)
+            running.add_done_callback(self._running_tasks.discard)
+
+    async def _play_group(self, task: GroupTask) -> None:
+        step = self._state.version + 1
+        try:
+            members = await asyncio.gather(*(self._play_member(task, idx, step) for idx in range(self._n_samples)))
+            self._settle(task, [episode for episode in members if episode is not None])
+        except Exception as error:  # the boundary of a group: the fault reaches whoever takes the next batch
+            self._fault = self._fault or error
+        finally:
+            self._state.running_groups.discard(task.ordinal)
+            self._changed.set()
+        self._admit_nowait()
+
+    async def _play_member(self, task: GroupTask, member_idx: int, step: int) -> Episode | None:
+        """The member's episode. None: no attempt brought one that can be trained on."""
+        try:
+            for attempt in range(self._settings.retries + 1):
+                async with self._places:
+                    episode = await self._play(task.member(member_idx, attempt, step))
+                self._count_failure(episode)
+                if _survives(episode):
+                    return episode
+                self._discarded.append(Discarded(episode, _mask_of(episode)))
+                if episode.outcome.kind not in ("failed", "timeout") or self._fault is not None:
+                    return None
+            return None
+        finally:
+            self._state.num_running_episodes -= 1
+            self._admit_nowait()
+
+    def _settle(self, task: GroupTask, survivors: list[Episode]) -> None:
+        group = Group(id=task.group_id, task_id=task.task_id, episodes=tuple(survivors))
+        too_small = len(survivors) < min(self._settings.min_members, self._n_samples)
+        mask: MaskReason | None = "small_group" if too_small else self._judge(group) if self._judge else None
+        if mask is None:
+            self._accepted.append((task.ordinal, group))
+            self._state.num_accepted += 1
+            self._state.num_rejected_in_a_row = 0
+            return
+        self._discarded.extend(Discarded(episode, mask) for episode in survivors)
+        self._count_rejection(group, mask)
+
+    def _count_failure(self, episode: Episode) -> None:
+        state = self._state
+        if episode.outcome.kind not in ("failed", "timeout"):
+            state.num_failed_in_a_row = 0
+            return
+        outcome = episode.outcome
+        logger.info("episode.failed id=%s outcome=%s reason=%s", episode.id, outcome.kind, outcome.reason)
+        if state.num_failed_in_a_row == 0:
+            state.first_failure = f"{episode.id}, {outcome.kind}: {outcome.reason}"
+        state.num_failed_in_a_row += 1
+        if state.num_failed_in_a_row >= self._settings.max_consecutive_failures and self._fault is None:
+            self._fault = UserError(
+                f"{state.num_failed_in_a_row} episodes in a row failed "
+                f"(rollout.max_consecutive_failures); the first was {state.first_failure}"
+            )
+            self._changed.set()
+
+    def _count_rejection(self, group: Group, mask: MaskReason) -> None:
+        state = self._state
+        state.num_rejected_in_a_row += 1
+        last = self._discarded[-1].episode.outcome if self._discarded else None
+        logger.info("group.rejected id=%s mask=%s survivors=%d", group.id, mask, len(group.episodes))
+        if state.num_rejected_in_a_row >= _MAX_REJECTED_GROUPS and self._fault is None:
+            ending = f"; the last episode ended {last.kind}: {last.reason}" if last is not None else ""
+            self._fault = UserError(
+                f"no batch can be filled: {state.num_rejected_in_a_row} groups in a row were rejected ({mask}){ending}"
+            )
+
+
+def _survives(episode: Episode) -> bool:
+    """It can be trained on: it ended by itself or by a limit, and some turn was given a reward."""
+    return episode.outcome.has_credit and bool(episode.rewards)
+
+
+def _mask_of(episode: Episode) -> MaskReason:
+    kind = episode.outcome.kind
+    if kind in ("ok", "truncated"):
+        return "no_credit"
+    masks: dict[str, MaskReason] = {
+        "rejected": "rejected",
+        "failed": "failed",
+        "timeout": "timeout",
+        "cancelled": "cancelled",
+    }
+    return masks[kind]

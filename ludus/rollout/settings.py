@@ -1,0 +1,83 @@
+"""Settings of the rollout floor: how agents run, how many at once, what becomes of failed episodes."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import pydantic
+
+from ludus.errors import ConfigError
+from ludus.settings import Settings
+from ludus.types import Sampling
+
+MODES = ("inline",)
+
+
+class AgentSettings(Settings):
+    """How the agent is run, and how its turns become training data."""
+
+    mode: str = "inline"
+    """inline: on a thread of this process."""
+    turn_discount: float = pydantic.Field(default=1.0, ge=0.0, le=1.0)
+    """What a turn's return keeps of the returns of the turns after it."""
+    export_style: Literal["individual", "concat"] = "individual"
+    """individual: a training sequence a turn; concat: one a path. Their gradients are equal."""
+    subproc_max_workers: int = pydantic.Field(default=4, ge=1)
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.mode not in MODES:
+            raise ConfigError(f"mode={self.mode!r} is not available; the only mode today is 'inline'")
+        if self.is_set("subproc_max_workers"):
+            raise ConfigError(f"subproc_max_workers={self.subproc_max_workers} cannot act: mode is 'inline'; remove it")
+        return self
+
+
+class RolloutSettings(Settings):
+    """How many episodes play at once, how far they may run ahead, and their limits."""
+
+    max_concurrent_rollouts: int = pydantic.Field(default=64, ge=1)
+    """Episodes that play at the same time."""
+    max_head_offpolicyness: int = pydantic.Field(default=0, ge=0)
+    """Versions by which a trained token may be older than the weights it trains; 0 is the synchronous schedule."""
+    agent: AgentSettings = AgentSettings()
+    retries: int = pydantic.Field(default=1, ge=0)
+    """How often a member of a group that failed or timed out is played again."""
+    min_members: int = pydantic.Field(default=2, ge=1)
+    """A group with fewer survivors is rejected."""
+    episode_timeout_s: float | None = pydantic.Field(default=600.0, gt=0)
+    """None: an episode may take for ever."""
+    max_turns: int | None = pydantic.Field(default=None, ge=1)
+    """Model calls of one episode. None: no limit."""
+    max_tokens: int | None = pydantic.Field(default=None, ge=1)
+    """Tokens sampled in one episode. None: no limit."""
+    max_consecutive_failures: int = pydantic.Field(default=16, ge=1)
+    """So many failed episodes in a row stop the run."""
+
+
+class GenerationSettings(Settings):
+    """How answers are sampled where the agent's request does not say; keys as other frameworks name them."""
+
+    n_samples: int = pydantic.Field(default=8, ge=1)
+    """Episodes of one row: the size of a group."""
+    max_new_tokens: int | None = pydantic.Field(default=None, ge=1)
+    """Of one answer. None: as many as fit into the context."""
+    temperature: float = pydantic.Field(default=1.0, ge=0.0)
+    top_p: float = pydantic.Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = pydantic.Field(default=0, ge=0)
+    min_p: float = pydantic.Field(default=0.0, ge=0.0, le=1.0)
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+    def sampling(self, seed: int | None = None) -> Sampling:
+        """These settings as the engine's vocabulary."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            seed=seed,
+            max_new_tokens=self.max_new_tokens,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+        )

@@ -1,0 +1,56 @@
+"""The agents' own thread: its loop serves coroutines, and what blocks it is named."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from ludus.agents.thread import AgentThread
+
+
+def test_coroutines_run_on_another_thread() -> None:
+    """What is submitted runs on the agents' thread, and its result comes back."""
+
+    async def where() -> str:
+        return threading.current_thread().name
+
+    with AgentThread() as agents:
+        assert agents.submit(where()).result(5) == "ludus-agents"
+
+
+def test_what_blocks_the_loop_is_named_while_it_does(caplog: pytest.LogCaptureFixture) -> None:
+    """A blocking call is named with its line; when it returns, nothing is blamed any more."""
+    release = threading.Event()
+
+    async def blocking_agent() -> None:
+        release.wait(10)
+
+    with AgentThread() as agents:
+        agents.submit(asyncio.sleep(0.2)).result(5)  # the watchdog has heard the loop once
+        blocked = agents.submit(blocking_agent())
+        while agents.blockage is None:
+            assert not blocked.done()
+        assert "blocking_agent" in str(agents.blockage)
+        release.set()
+        blocked.result(5)
+        while agents.blockage is not None:
+            pass
+    assert "an agent blocks all agents" in caplog.text
+
+
+def test_leaving_cancels_what_still_runs() -> None:
+    """Agents that wait for ever end with the thread."""
+    ended: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    with AgentThread() as agents:
+        agents.submit(waits())
+        agents.submit(asyncio.sleep(0)).result(5)
+    assert ended == ["cancelled"]

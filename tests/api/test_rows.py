@@ -1,0 +1,87 @@
+"""Rows from everything users have, and clear words about what they have not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.api.rows import load_rows
+from ludus.errors import UserError
+
+ROWS = [{"n": 1}, {"n": 2}]
+
+
+class Columnar:
+    """Looks like a Hugging Face dataset: it has a length, and rows by index."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, idx: int) -> dict[str, int]:
+        return ROWS[idx]
+
+
+def make_rows() -> list[dict[str, int]]:
+    return ROWS
+
+
+@pytest.mark.parametrize("source", [ROWS, tuple(ROWS), iter(ROWS), Columnar(), make_rows])
+def test_sequences_iterables_datasets_and_functions_are_rows(source: Any) -> None:
+    """Whatever has rows gives them."""
+    rows = load_rows(source)
+    assert [rows[0], rows[1]] == ROWS and len(rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "first"),
+    [
+        ("rows.jsonl", '{"n": 1}\n\n{"n": 2}\n', {"n": 1}),
+        ("rows.json", '[{"n": 1}, {"n": 2}]', {"n": 1}),
+        ("rows.csv", "n,word\n1,a\n2,b\n", {"n": "1", "word": "a"}),
+    ],
+)
+def test_files_are_read_by_their_suffix(tmp_path: Path, name: str, text: str, first: object) -> None:
+    """.jsonl, .json and .csv files are rows; empty lines do not count."""
+    (tmp_path / name).write_text(text)
+    rows = load_rows(str(tmp_path / name))
+    assert rows[0] == first and len(rows) == 2
+
+
+def test_a_function_is_named_by_an_import_string(tmp_path: Path) -> None:
+    """'path/file.py:function' is called for its rows."""
+    (tmp_path / "my_rows_file.py").write_text("def rows():\n    return [{'n': 5}]\n")
+    assert load_rows(f"{tmp_path}/my_rows_file.py:rows") == [{"n": 5}]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ([], "train has no rows"),
+        ([1, 2], "row 0 of train must be a mapping of columns, but is a int: 1"),
+        ({"train": ROWS, "test": ROWS}, "train is a mapping of train, test; pass one of them"),
+        (7, "train is 7 of type int"),
+        ("missing/rows.jsonl", "cannot read the file 'missing/rows.jsonl': No such file"),
+        ("rows.parquet", "neither a file that can be read nor a function"),
+    ],
+)
+def test_what_has_no_rows_is_named(source: Any, message: str) -> None:
+    """Each mistake is told with the key, the value, and what is allowed."""
+    with pytest.raises(UserError, match=message):
+        load_rows(source, "train")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("rows.jsonl", '{"n": 1}\n{"n": \n', "line 2 of .*rows.jsonl.* is not valid JSON"),
+        ("rows.jsonl", '{"n": 1}\n[2]\n', "line 2 of .*rows.jsonl.* must be a JSON object"),
+        ("rows.json", '{"n": 1}', "must hold a JSON array of objects, but holds a dict"),
+    ],
+)
+def test_broken_files_are_named_with_the_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    """The file and the line of a mistake are in the error."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_rows(tmp_path / name)

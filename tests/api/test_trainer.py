@@ -1,0 +1,214 @@
+"""The whole house: a tiny model trained through the public surface, inside agents that use the real OpenAI SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from safetensors.torch import load_file
+
+import ludus
+from ludus.trace.store import RunStore
+
+ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
+
+
+class Talker:
+    """Two turns; the reward of each is the share of its answer that is vowels, which differs from sample to sample."""
+
+    async def run(self, data: dict[str, Any], *, base_url: str, api_key: str, http_client: Any) -> Any:
+        client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=http_client, max_retries=0)
+        messages: list[Any] = [{"role": "user", "content": data["question"]}]
+        rewards = {}
+        for _ in range(2):
+            completion = await client.chat.completions.create(model="default", messages=messages, max_tokens=6)
+            text = completion.choices[0].message.content or ""
+            rewards[completion.id] = sum(letter in "aeiou" for letter in text) / 6
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "higher"}]
+        return ludus.Result(rewards, metrics={"success": float(sum(rewards.values()) > 0)})
+
+
+class Steps:
+    """Remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, dict[str, float]]] = []
+        self.evals: list[int] = []
+
+    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...
+
+    def on_step(self, step: int, metrics: Any) -> None:
+        self.steps.append((step, dict(metrics)))
+
+    def on_eval(self, step: int, metrics: Any) -> None:
+        self.evals.append(step)
+
+    def on_end(self, summary: ludus.RunSummary) -> None: ...
+
+
+def make_config(model: Path, root: Path, **changes: Any) -> ludus.Config:
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "run_root": str(root),
+        "seed": 3,
+        "model": {"path": str(model), "dtype": "float32"},
+        "engine": {"kv_bytes": 2**22},
+        "gconfig": {"n_samples": 3},
+        "train_dataset": {"batch_size": 2},
+        "trainer": {"optimizer": {"lr": 1e-3}},
+        "total_train_steps": 3,
+    }
+    return ludus.Config(**{**values, **changes})
+
+
+def weights_of(run: Path) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in load_file(run / "model" / "model.safetensors").items()}
+
+
+def ledger_of(metrics: dict[str, float]) -> tuple[float, float]:
+    masked = sum(value for name, value in metrics.items() if name.startswith("ledger/masked_"))
+    return metrics["ledger/sampled"], metrics["ledger/trained"] + masked
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Steps, ludus.RunSummary]:
+    """A run of three steps with evaluations before and after."""
+    root = tmp_path_factory.mktemp("trained")
+    watcher = Steps()
+    config = make_config(tiny_model_folder, root, eval={"before": True, "after": True})
+    summary = ludus.Trainer(config, ROWS, ROWS[:2]).train(Talker, observer=watcher)
+    return root / "tiny", watcher, summary
+
+
+def test_three_steps_train_the_weights(trained: tuple[Path, Steps, ludus.RunSummary], tiny_model_folder: Path) -> None:
+    """Three steps change the weights, and the saved model has the names of the one it began with."""
+    run, _, summary = trained
+    before = load_file(tiny_model_folder / "model.safetensors")
+    after = load_file(run / "model" / "model.safetensors")
+    assert summary.steps == 3 and summary.stopped_by == "total_train_steps"
+    assert before.keys() == after.keys()
+    assert any(not before[name].equal(after[name]) for name in before)
+
+
+def test_the_ledger_balances_every_step(trained: tuple[Path, Steps, ludus.RunSummary]) -> None:
+    """Every step, and the run as a whole, accounts for every sampled token, and for those in the run store."""
+    run, watcher, summary = trained
+    assert [step for step, _ in watcher.steps] == [1, 2, 3]
+    for _, metrics in watcher.steps:
+        sampled, accounted = ledger_of(metrics)
+        assert sampled == accounted > 0
+        assert metrics["train/logprob_gap_max"] < 1e-4
+        assert metrics["staleness/max_versions"] == 0
+    with RunStore.open(run) as store:
+        stored = sum(episode.session.num_sampled_tokens for episode in store.episodes())
+        turns = {turn.id for episode in store.episodes(is_eval=False) for turn in episode.session.turns}
+        assert store.credit().keys() == turns
+    assert summary.ledger.sampled == stored
+    assert summary.ledger.unbalanced == 0
+
+
+def test_evaluations_are_in_the_summary(trained: tuple[Path, Steps, ludus.RunSummary]) -> None:
+    """The summary on disk tells success before and after, and how long and how large the run was."""
+    run, watcher, _ = trained
+    written = json.loads((run / "summary.json").read_text())
+    assert watcher.evals == [0, 3]
+    assert {"success_before", "success_after", "train_seconds", "steps", "peak_rss_mb", "run"} <= written.keys()
+    assert 0.0 <= written["success_before"] <= 1.0 and 0.0 <= written["success_after"] <= 1.0
+
+
+def test_equal_seeds_give_equal_weights_and_a_resumed_run_too(
+    trained: tuple[Path, Steps, ludus.RunSummary], tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    """In the synchronous schedule a run that stopped after step 2 and was resumed ends in the same weights."""
+    first = ludus.Trainer(make_config(tiny_model_folder, tmp_path, total_train_steps=2), ROWS).train(Talker)
+    assert first.steps == 2
+    watcher = Steps()
+    summary = ludus.Trainer(make_config(tiny_model_folder, tmp_path), ROWS).train(Talker, resume=True, observer=watcher)
+    assert summary.steps == 3 and [step for step, _ in watcher.steps] == [3]
+    assert weights_of(tmp_path / "tiny") == weights_of(trained[0])
+
+
+def test_the_asynchronous_schedule_masks_nothing_within_its_bound(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """With max_head_offpolicyness=1 tokens are at most one version old, and none is masked as stale."""
+    watcher = Steps()
+    config = make_config(
+        tiny_model_folder,
+        tmp_path,
+        rollout={"max_head_offpolicyness": 1, "max_concurrent_rollouts": 6},
+        total_train_steps=4,
+    )
+    summary = ludus.Trainer(config, ROWS).train(Talker, observer=watcher)
+    for _, metrics in watcher.steps:
+        assert metrics["staleness/max_versions"] <= 1
+        assert ledger_of(metrics)[0] == ledger_of(metrics)[1]
+    assert "stale" not in summary.ledger.masked
+
+
+def test_it_works_inside_a_running_event_loop(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """In a notebook, where an event loop runs already, train() works as in a script."""
+
+    async def cell() -> ludus.RunSummary:
+        return ludus.Trainer(make_config(tiny_model_folder, tmp_path, total_train_steps=1), ROWS).train(Talker)
+
+    assert asyncio.run(cell()).steps == 1
+
+
+def test_an_agent_that_always_raises_stops_the_run_with_its_traceback(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """The first traceback of an agent that never succeeds is in the error; what was played is kept."""
+
+    async def broken(data: dict[str, Any], **kwargs: Any) -> float:
+        return float(data["anser"])
+
+    rows = [{"question": "2+2", "answer": 4}]
+    with pytest.raises(ludus.UserError, match="no column 'anser'; did you mean 'answer'"):
+        ludus.Trainer(make_config(tiny_model_folder, tmp_path), rows).train(broken)
+    with RunStore.open(tmp_path / "tiny") as store:
+        kinds = Counter(episode.outcome.kind for episode in store.episodes())
+    assert kinds["failed"] >= 16
+    assert list((tmp_path / "tiny" / "checkpoints").iterdir())
+
+
+def test_evaluate_plays_held_out_rows(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """evaluate() plays each held-out row once and changes no file."""
+    evaluation = ludus.Trainer(make_config(tiny_model_folder, tmp_path), valid_dataset=ROWS[:2]).evaluate(Talker)
+    assert evaluation.metrics["eval/episodes"] == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_play_returns_episodes_token_by_token(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """play() returns the episodes of every row and sample in order, with tokens, logprobs and rewards."""
+    episodes = ludus.play(Talker, ROWS[:2], config=make_config(tiny_model_folder, tmp_path))
+    assert [episode.task_id for episode in episodes] == ["row0"] * 3 + ["row1"] * 3
+    assert all(len(episode.session.turns) == 2 and len(episode.rewards) == 2 for episode in episodes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"total_train_steps": None}, "training has no end"),
+        ({"gconfig": {"n_samples": 3, "top_p": 0.9}}, r"gconfig.top_p=0.9 cannot be trained on"),
+        ({"gconfig": {"n_samples": 1}}, "compares the members of a group"),
+        ({"eval": {"every_steps": 2}}, "eval.every_steps cannot act without held-out rows"),
+    ],
+)
+def test_what_cannot_act_is_refused_before_anything_is_loaded(
+    tiny_model_folder: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    """Settings that cannot do what they say are refused, with the way out, and no run folder is made."""
+    with pytest.raises(ludus.ConfigError, match=message):
+        ludus.Trainer(make_config(tiny_model_folder, tmp_path, **changes), ROWS).train(Talker)
+    assert not list(tmp_path.iterdir())
+
+
+def test_resuming_with_another_stream_is_refused(
+    trained: tuple[Path, Steps, ludus.RunSummary], tiny_model_folder: Path
+) -> None:
+    """A resumed run must keep the keys that order its data."""
+    config = make_config(tiny_model_folder, trained[0].parent, train_dataset={"batch_size": 4})
+    with pytest.raises(ludus.ConfigError, match=r"train_dataset.batch_size=4 cannot be resumed with.*begun with 2"):
+        ludus.Trainer(config, ROWS).train(Talker, resume=True)

@@ -1,0 +1,85 @@
+"""From rewards to a batch: credit, masks, weights, and an account of every token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ludus.loop.batch import BatchRules, build_batch, flat_group_mask
+from ludus.loop.settings import AlgorithmSettings
+from ludus.rollout.pool import Discarded, Taken
+from ludus.types import Episode, Group, Outcome, Sampling
+
+MakeEpisode = Callable[..., Episode]
+
+
+def rules(*, ahead: int = 0, discount: float = 1.0, style: Any = "individual", **algorithm: Any) -> BatchRules:
+    return BatchRules(AlgorithmSettings(**algorithm), discount, style, row_tokens=64, max_head_offpolicyness=ahead)
+
+
+def group(*episodes: Episode, name: str = "g0") -> Group:
+    return Group(name, "row0", episodes)
+
+
+def test_a_group_becomes_advantages_of_its_turns(make_episode: MakeEpisode) -> None:
+    """Two members with rewards 1 and 0 train on advantages +0.5 and -0.5, all tokens alike, none masked."""
+    members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]
+    built = build_batch(Taken((group(*members),), ()), rules(scale="none"), version=0)
+    assert built.credit == {"g0-m0/t0": 0.5, "g0-m0/t1": 0.5, "g0-m1/t0": -0.5, "g0-m1/t1": -0.5}
+    assert (built.ledger.sampled, built.ledger.trained, built.ledger.masked) == (12, 12, {})
+    assert sum(weight for row in built.batch.rows for weight in row.weights) == pytest.approx(1.0)
+    assert built.staleness == {0: 12}
+
+
+def test_the_order_of_finishing_changes_nothing(make_episode: MakeEpisode) -> None:
+    """The batch of the same groups is the same batch, however groups and members are ordered."""
+    members = [make_episode(f"g0-m{number}", {1: float(number)}) for number in range(3)]
+    others = [make_episode(f"g1-m{number}", {0: float(number), 1: 1.0}) for number in range(2)]
+    one = Taken((group(*members), group(*others, name="g1")), ())
+    other = Taken((group(*reversed(others), name="g1"), group(*reversed(members))), ())
+    assert build_batch(one, rules(), version=0) == build_batch(other, rules(), version=0)
+
+
+def test_a_flat_group_is_masked_and_named(make_episode: MakeEpisode) -> None:
+    """Equal rewards teach nothing: zero_advantage, and under dynamic sampling not even a place in the batch."""
+    flat = group(make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 1.0}))
+    built = build_batch(Taken((flat,), ()), rules(), version=0)
+    assert built.ledger.masked == {"zero_advantage": 12} and built.batch.num_trained == 0
+    assert flat_group_mask(rules(), flat) == "zero_advantage"
+    assert flat_group_mask(rules(), group(make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0}))) is None
+
+
+def test_every_reason_is_counted_by_name(make_episode: MakeEpisode) -> None:
+    """Unrewarded turns, discarded episodes, old tokens and greedy tokens each have their own line in the ledger."""
+    members = [make_episode("g0-m0", {0: 1.0}), make_episode("g0-m1", {1: 0.0}, version=4)]
+    others = [make_episode("g1-m0", {1: 1.0}, version=7), make_episode("g1-m1", {1: 0.0}, version=7)]
+    greedy = make_episode("g1-m2", {1: 0.5}, version=7, sampling=Sampling(temperature=0.0))
+    failed = make_episode("g2-m0", {}, outcome=Outcome("failed", "boom"))
+    taken = Taken((group(*members), group(*others, greedy, name="g1")), (Discarded(failed, "failed"),))
+    built = build_batch(taken, rules(ahead=2), version=7)
+    assert built.ledger.masked == {"no_credit": 3, "stale": 9, "greedy": 6, "failed": 6}
+    assert (built.ledger.sampled, built.ledger.trained) == (36, 12)
+    assert built.credit["g0-m0/t1"] == "no_credit" and built.credit["g2-m0/t0"] == "failed"
+    assert built.staleness == {0: 18, 3: 6, 7: 6}
+
+
+def test_turn_discount_reaches_earlier_turns(make_episode: MakeEpisode) -> None:
+    """With discount 0.5 the turn before the rewarded one has half its return."""
+    members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]
+    built = build_batch(Taken((group(*members),), ()), rules(discount=0.5, baseline="none", scale="none"), version=0)
+    assert built.credit["g0-m0/t0"] == 0.5 and built.credit["g0-m0/t1"] == 1.0
+
+
+@pytest.mark.parametrize("normaliser", ["token", "episode", "constant"])
+def test_both_export_styles_train_the_same_tokens(make_episode: MakeEpisode, normaliser: str) -> None:
+    """individual and concat hold the same targets with the same weights and advantages."""
+    members = [make_episode("g0-m0", {1: 1.0}, num_turns=3), make_episode("g0-m1", {0: 0.0, 1: 0.3})]
+    algorithm = {"normaliser": normaliser, "constant_tokens": 10 if normaliser == "constant" else None}
+    targets = []
+    for style in ("individual", "concat"):
+        built = build_batch(Taken((group(*members),), ()), rules(style=style, **algorithm), version=0)
+        columns = [zip(row.target_ids, row.advantages, row.weights, strict=True) for row in built.batch.rows]
+        targets.append(sorted(target for column in columns for target in column))
+    assert targets[0] == targets[1]

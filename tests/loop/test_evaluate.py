@@ -1,0 +1,56 @@
+"""Evaluation: every row in order, means that do not flatter, seeds that do not move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ludus.errors import UserError
+from ludus.loop.evaluate import EvalPlan, eval_metrics, evaluate
+from ludus.rollout.tasks import EpisodeTask
+from ludus.types import Episode, Outcome
+
+MakeEpisode = Callable[..., Episode]
+PLAN = EvalPlan(rows=[{"n": 0}, {"n": 1}], n_samples=2, seed=3, max_concurrent=3)
+
+
+def test_every_row_is_played_with_seeds_that_do_not_depend_on_the_step(make_episode: MakeEpisode) -> None:
+    """Two evaluations differ by the weights alone: same rows, same seeds, other ids."""
+    tasks: list[EpisodeTask] = []
+
+    async def play(task: EpisodeTask) -> Episode:
+        tasks.append(task)
+        return make_episode(task.episode_id, {1: 1.0})
+
+    first = asyncio.run(evaluate(play, PLAN, step=0))
+    asyncio.run(evaluate(play, PLAN, step=5))
+    assert [task.data["n"] for task in tasks[:4]] == [0, 0, 1, 1]
+    assert [task.seed for task in tasks[:4]] == [task.seed for task in tasks[4:]]
+    assert len({task.episode_id for task in tasks}) == 8
+    assert first.ledger.masked == {"evaluation": 24}
+
+
+def test_a_failed_episode_counts_as_no_success(make_episode: MakeEpisode) -> None:
+    """Success is over all episodes; reward over those that have one."""
+    won = replace(make_episode("a", {1: 2.0}), metrics={"success": 1.0})
+    failed = make_episode("b", {}, outcome=Outcome("failed", "boom"))
+    metrics = eval_metrics([won, failed])
+    assert (metrics["eval/success"], metrics["eval/reward"], metrics["eval/failed_episodes"]) == (0.5, 2.0, 1.0)
+
+
+def test_success_is_absent_when_no_agent_reports_it(make_episode: MakeEpisode) -> None:
+    """A success that nobody measured is not zero."""
+    assert "eval/success" not in eval_metrics([make_episode("a", {1: 2.0})])
+
+
+def test_an_evaluation_in_which_everything_fails_is_an_error(make_episode: MakeEpisode) -> None:
+    """The first failure's reason is in the error."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        return make_episode(task.episode_id, {}, outcome=Outcome("failed", "KeyError: 'answer'"))
+
+    with pytest.raises(UserError, match="all 4 episodes of the evaluation failed; the first: KeyError"):
+        asyncio.run(evaluate(play, PLAN, step=0))

@@ -1,0 +1,205 @@
+"""The loop, with written episodes and a learner that counts: order, limits, resume, interrupts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.engines.scripted import ScriptedEngine
+from ludus.errors import UserError
+from ludus.loop.batch import BatchRules
+from ludus.loop.checkpoint import Progress, latest_checkpoint
+from ludus.loop.evaluate import EvalPlan
+from ludus.loop.interrupt import Interrupts
+from ludus.loop.observer import RunSummary
+from ludus.loop.settings import AlgorithmSettings, CheckpointSettings, EvalSettings
+from ludus.loop.train import Parts, Plan, train
+from ludus.rollout.settings import RolloutSettings
+from ludus.rollout.tasks import EpisodeTask
+from ludus.text.tokenizer import Tokenizer
+from ludus.trace.store import RunStore
+from ludus.types import Episode
+
+MakeEpisode = Callable[..., Episode]
+ROWS = [{"n": number} for number in range(5)]
+
+
+class Diary:
+    """Remembers what the loop told, in order."""
+
+    def __init__(self, after_step: Callable[[int], None] = lambda step: None) -> None:
+        self.told: list[str] = []
+        self.metrics: list[Any] = []
+        self._after_step = after_step
+
+    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
+        self.told.append(f"start {total_steps} {total_seconds}")
+
+    def on_step(self, step: int, metrics: Any) -> None:
+        self.told.append(f"step {step}")
+        self.metrics.append(metrics)
+        self._after_step(step)
+
+    def on_eval(self, step: int, metrics: Any) -> None:
+        self.told.append(f"eval {step}")
+
+    def on_end(self, summary: RunSummary) -> None:
+        self.told.append(f"end {summary.stopped_by}")
+
+
+class House:
+    """The parts of a run around a learner that counts."""
+
+    def __init__(self, root: Path, tokenizer: Tokenizer, learner: Any, make_episode: MakeEpisode) -> None:
+        self.store = RunStore.create(root, "run", "")
+        self.learner = learner
+        self.interrupts = Interrupts()
+        self.played: list[str] = []
+        self._engine = lambda: ScriptedEngine([], tokenizer)
+        self._make_episode = make_episode
+
+    async def play(self, task: EpisodeTask) -> Episode:
+        self.played.append(task.episode_id)
+        version = (task.step or 0) if task.is_eval else (task.step or 1) - 1
+        episode = self._make_episode(task.episode_id, {1: task.seed / 2**63}, version=version)
+        self.store.add_episode(episode, step=task.step)
+        return episode
+
+    def train(
+        self, *, start: Progress | None = None, play: Any = None, diary: Diary | None = None, **plan: Any
+    ) -> RunSummary:
+        values: dict[str, Any] = {
+            "rows": ROWS,
+            "seed": 1,
+            "shuffle": True,
+            "batch_size": 2,
+            "n_samples": 2,
+            "rollout": RolloutSettings(max_head_offpolicyness=plan.pop("ahead", 0)),
+            "evaluation": None,
+            "eval_settings": EvalSettings(),
+            "checkpoint": CheckpointSettings(),
+            "total_steps": None,
+            "total_seconds": None,
+            **plan,
+        }
+        rules = BatchRules(AlgorithmSettings(), 1.0, "individual", 64, values["rollout"].max_head_offpolicyness)
+
+        async def main() -> RunSummary:
+            engine = self._engine()
+            if start is not None and start.step:
+                await engine.publish(start.step, self.learner)
+            parts = Parts(
+                engine=engine,
+                learner=self.learner,
+                play=play or self.play,
+                store=self.store,
+                observer=diary or Diary(),
+                interrupts=self.interrupts,
+                save_model=lambda folder: folder.mkdir(),
+            )
+            return await train(parts, Plan(rules=rules, **values), start or Progress())
+
+        return asyncio.run(main())
+
+
+@pytest.fixture
+def house(tmp_path: Path, tokenizer_folder: Path, learner: Any, make_episode: MakeEpisode) -> Iterator[House]:
+    built = House(tmp_path, Tokenizer.load(tokenizer_folder), learner, make_episode)
+    yield built
+    built.store.close()
+
+
+def test_a_run_ends_after_its_steps_and_accounts_for_everything(house: House) -> None:
+    """Three steps, no group started that no step takes, a balanced ledger, a summary on disk."""
+    diary = Diary()
+    summary = house.train(total_steps=3, diary=diary)
+    assert diary.told == ["start 3 None", "step 1", "step 2", "step 3", "end total_train_steps"]
+    assert len(house.learner.batches) == 3 and len(house.played) == 12
+    assert summary.ledger.sampled == 72 and summary.ledger.unbalanced == 0
+    assert house.store.summary() is not None
+    assert [step for step, _ in house.store.metrics()] == [1, 2, 3]
+
+
+def test_evaluations_and_checkpoints_come_when_they_are_due(house: House) -> None:
+    """Before, every two steps, after; and no evaluation twice for the same weights."""
+    diary = Diary()
+    house.train(
+        total_steps=4,
+        diary=diary,
+        evaluation=EvalPlan(ROWS[:1], 1, 3, 4),
+        eval_settings=EvalSettings(before=True, every_steps=2, after=True),
+        checkpoint=CheckpointSettings(every_steps=1, keep=2),
+    )
+    assert [entry for entry in diary.told if entry != "start 4 None"] == [
+        *("eval 0", "step 1", "step 2", "eval 2", "step 3", "step 4", "eval 4", "end total_train_steps")
+    ]
+    names = sorted(path.name for path in house.store.checkpoints.iterdir())
+    assert names == ["step-000003", "step-000004"]
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_resumed_run_plays_every_group_that_was_not_trained_on(house: House, ahead: int) -> None:
+    """Interrupted after step 2 and resumed, each group is trained on once, in whatever schedule."""
+    house.train(total_steps=5, ahead=ahead, diary=Diary(lambda step: house.interrupts.request() if step == 2 else None))
+    found = latest_checkpoint(house.store.checkpoints)
+    assert found is not None and found.progress.step == 2
+    assert house.store.summary() is None
+    house.interrupts = Interrupts()
+    summary = house.train(total_steps=5, ahead=ahead, start=found.progress)
+    trained = {turn_id.split("-")[0] for turn_id, value in house.store.credit().items()}
+    assert summary.steps == 5 and len(house.learner.batches) == 5
+    assert trained == {f"g{ordinal:06d}" for ordinal in range(10)}
+
+
+def test_an_interrupt_while_waiting_for_rollouts_leaves_at_once(house: House) -> None:
+    """Episodes that never end do not hold up Ctrl-C: the run is saved, and they are played again later."""
+
+    async def hang(task: EpisodeTask) -> Episode:
+        house.interrupts.request()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return await house.play(task)
+
+    diary = Diary()
+    summary = house.train(total_steps=1, play=hang, diary=diary)
+    found = latest_checkpoint(house.store.checkpoints)
+    assert summary.stopped_by == "interrupt" and summary.steps == 0 and summary.model is None
+    assert found is not None and found.progress.unconsumed == (0, 1)
+
+
+def test_the_clock_ends_a_run_before_the_step_that_would_be_too_long(house: House) -> None:
+    """With a limit in seconds the run ends at or before it, after at least one step; evaluations take no time."""
+    summary = house.train(total_seconds=0.3)
+    assert summary.stopped_by == "total_train_seconds" and summary.steps >= 1
+
+
+def test_rollouts_that_stop_by_themselves_leave_a_checkpoint(house: House) -> None:
+    """What was learned before the agent's world broke is saved, and the error rises."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        if task.group_id > "g000001":
+            raise UserError("the world broke")
+        return await house.play(task)
+
+    with pytest.raises(UserError, match="the world broke"):
+        house.train(total_steps=3, play=play)
+    found = latest_checkpoint(house.store.checkpoints)
+    assert found is not None and found.progress.step == 1
+
+
+def test_a_step_in_which_nothing_can_be_learned_is_skipped(house: House, make_episode: MakeEpisode) -> None:
+    """Flat groups change no weight, are counted, and do not stop the run."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        return make_episode(task.episode_id, {1: 1.0})
+
+    diary = Diary()
+    summary = house.train(total_steps=2, play=play, diary=diary)
+    assert house.learner.batches == [] and summary.steps == 2
+    assert diary.metrics[0]["train/skipped_steps"] == 1.0
+    assert summary.ledger.masked == {"zero_advantage": 48}

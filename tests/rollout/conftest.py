@@ -1,0 +1,65 @@
+"""A stage with written answers behind it, and a way to play one episode on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.agents.workflow import resolve_workflow
+from ludus.engines.scripted import Answers, ScriptedEngine
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.record.recorder import Recorder
+from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.settings import GenerationSettings, RolloutSettings
+from ludus.rollout.stage import Stage
+from ludus.rollout.tasks import EpisodeTask
+from ludus.text.chat import ChatText
+from ludus.types import Episode
+
+Play = Callable[..., Episode]
+
+
+@pytest.fixture
+def task() -> EpisodeTask:
+    return EpisodeTask("e1", "g1", "row0", {"question": "2+2"}, seed=5, step=1)
+
+
+@pytest.fixture
+def make_runner(tokenizer_folder: Path) -> Iterator[Callable[..., tuple[EpisodeRunner, ScriptedEngine]]]:
+    """Makes a runner for an agent on written answers; settings as keyword arguments."""
+    text = ChatText.load(tokenizer_folder)
+    with ExitStack() as stack:
+
+        def make(
+            agent: object,
+            answers: Answers = lambda call: "four",
+            *,
+            engine_options: dict[str, Any] | None = None,
+            **settings: Any,
+        ) -> tuple[EpisodeRunner, ScriptedEngine]:
+            engine = ScriptedEngine(answers, text.tokenizer, **(engine_options or {}))
+            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(Sessions())))
+            generation = GenerationSettings(max_new_tokens=32)
+            runner = EpisodeRunner(
+                resolve_workflow(agent), stage, RolloutSettings(**settings), training=generation, evaluation=generation
+            )
+            return runner, engine
+
+        yield make
+
+
+@pytest.fixture
+def play(make_runner: Callable[..., tuple[EpisodeRunner, ScriptedEngine]], task: EpisodeTask) -> Play:
+    """Plays one episode of an agent."""
+
+    def run(agent: object, *args: Any, **options: Any) -> Episode:
+        runner, _ = make_runner(agent, *args, **options)
+        return asyncio.run(runner.run(task))
+
+    return run

@@ -1,0 +1,242 @@
+"""Groups of episodes: replayed, rejected, bounded, in the order of their ids whatever finishes first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from ludus.errors import UserError
+from ludus.rollout.pool import RolloutPool
+from ludus.rollout.settings import RolloutSettings
+from ludus.rollout.tasks import EpisodeTask, GroupStream
+from ludus.session.ledger import MaskReason
+from ludus.types import Episode, Group, Outcome, OutcomeKind, SessionRecord
+
+ROWS = [{"n": number} for number in range(100)]
+Play = Callable[[EpisodeTask], Awaitable[Episode]]
+
+
+def episode(task: EpisodeTask, kind: OutcomeKind = "ok", reason: str = "") -> Episode:
+    return Episode(
+        id=task.episode_id,
+        task_id=task.task_id,
+        group_id=task.group_id,
+        session=SessionRecord(task.episode_id, (), ()),
+        rewards={"t": 1.0} if kind == "ok" else {},
+        outcome=Outcome(kind, reason),
+    )
+
+
+async def succeed(task: EpisodeTask) -> Episode:
+    return episode(task)
+
+
+def make_pool(
+    play: Play, *, batch_size: int = 2, n_samples: int = 3, judge: Any = None, **settings: Any
+) -> RolloutPool:
+    return RolloutPool(
+        play,
+        GroupStream(ROWS, seed=1, shuffle=False),
+        RolloutSettings(**settings),
+        n_samples=n_samples,
+        batch_size=batch_size,
+        judge=judge,
+    )
+
+
+def test_a_batch_is_ordered_by_id_whatever_finishes_first() -> None:
+    """Groups that finish in reverse order are handed on in the order of their ids."""
+
+    async def main() -> list[str]:
+        finished = {f"g{number:06d}": asyncio.Event() for number in range(3)}
+
+        async def play(task: EpisodeTask) -> Episode:
+            number = int(task.group_id[1:])
+            if number < 2:
+                await finished[f"g{number + 1:06d}"].wait()
+            if task.episode_id.endswith("m00"):
+                finished[task.group_id].set()
+            return episode(task)
+
+        async with make_pool(play, batch_size=3) as pool:
+            return [group.id for group in (await pool.take(3)).groups]
+
+    assert asyncio.run(main()) == ["g000000", "g000001", "g000002"]
+
+
+def test_a_failed_member_is_replayed_and_its_siblings_stay() -> None:
+    """One failure costs one replay under another id and seed; the failed attempt is discarded as failed."""
+    seeds: dict[str, int] = {}
+
+    async def play(task: EpisodeTask) -> Episode:
+        seeds[task.episode_id] = task.seed
+        return episode(task, "failed" if task.episode_id == "g000000-m01" else "ok")
+
+    async def main() -> Any:
+        async with make_pool(play, batch_size=1) as pool:
+            return await pool.take(1)
+
+    taken = asyncio.run(main())
+    assert [member.id for member in taken.groups[0].episodes] == ["g000000-m00", "g000000-m01-r1", "g000000-m02"]
+    assert [(item.episode.id, item.mask) for item in taken.discarded] == [("g000000-m01", "failed")]
+    assert seeds["g000000-m01"] != seeds["g000000-m01-r1"]
+
+
+@pytest.mark.parametrize(("kind", "is_replayed"), [("rejected", False), ("truncated", False), ("timeout", True)])
+def test_only_failures_and_timeouts_are_replayed(kind: OutcomeKind, is_replayed: bool) -> None:
+    """An episode that the agent rejected, or that ended without a reward, is not tried again."""
+    attempts: Counter[str] = Counter()
+
+    async def play(task: EpisodeTask) -> Episode:
+        member = task.episode_id.split("-")[1]
+        attempts[member] += 1
+        return episode(task, kind if member == "m01" else "ok")
+
+    async def main() -> int:
+        async with make_pool(play, batch_size=1) as pool:
+            return len((await pool.take(1)).groups[0].episodes)
+
+    assert asyncio.run(main()) == 2
+    assert attempts["m01"] == (2 if is_replayed else 1)
+
+
+def test_a_group_with_too_few_survivors_is_rejected_and_replaced() -> None:
+    """The survivor of a group of one is discarded as small_group, and the next row takes the group's place."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        is_lost = task.group_id == "g000000" and "m02" not in task.episode_id
+        return episode(task, "rejected" if is_lost else "ok")
+
+    async def main() -> Any:
+        async with make_pool(play) as pool:
+            return await pool.take(2)
+
+    taken = asyncio.run(main())
+    assert [group.id for group in taken.groups] == ["g000001", "g000002"]
+    masks = {item.episode.id: item.mask for item in taken.discarded}
+    assert masks == {"g000000-m00": "rejected", "g000000-m01": "rejected", "g000000-m02": "small_group"}
+
+
+def test_groups_that_the_judge_refuses_are_replaced() -> None:
+    """Dynamic sampling: a flat group is discarded whole, with the judge's reason."""
+
+    def judge(group: Group) -> MaskReason | None:
+        return "zero_advantage" if group.id == "g000001" else None
+
+    async def main() -> Any:
+        async with make_pool(succeed, judge=judge) as pool:
+            return await pool.take(2)
+
+    taken = asyncio.run(main())
+    assert [group.id for group in taken.groups] == ["g000000", "g000002"]
+    assert Counter(item.mask for item in taken.discarded) == {"zero_advantage": 3}
+
+
+def test_no_more_episodes_play_at_once_than_allowed() -> None:
+    """max_concurrent_rollouts bounds episodes, and is reached."""
+    playing = most = 0
+
+    async def play(task: EpisodeTask) -> Episode:
+        nonlocal playing, most
+        playing += 1
+        most = max(most, playing)
+        await asyncio.sleep(0)
+        playing -= 1
+        return episode(task)
+
+    async def main() -> None:
+        async with make_pool(play, batch_size=8, max_concurrent_rollouts=5) as pool:
+            await pool.take(8)
+
+    asyncio.run(main())
+    assert most == 5
+
+
+def test_the_synchronous_schedule_waits_for_new_weights() -> None:
+    """After a batch nothing plays until `advance` says that its weights are published."""
+    started: list[str] = []
+
+    async def play(task: EpisodeTask) -> Episode:
+        started.append(task.group_id)
+        return episode(task)
+
+    async def main() -> None:
+        async with make_pool(play) as pool:
+            await pool.take(2)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert set(started) == {"g000000", "g000001"} and pool.unconsumed == ()
+            pool.advance(1)
+            assert pool.unconsumed == (2, 3)
+            assert [group.id for group in (await pool.take(2)).groups] == ["g000002", "g000003"]
+
+    asyncio.run(main())
+
+
+def test_consecutive_failures_stop_the_rollouts_with_the_first_reason() -> None:
+    """The error names how many failed, the setting, and the first failure's reason."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        return episode(task, "failed", f"Traceback of {task.episode_id}")
+
+    async def main() -> None:
+        async with make_pool(play, max_consecutive_failures=5) as pool:
+            await pool.take(2)
+
+    with pytest.raises(
+        UserError, match=r"5 episodes in a row failed.*max_consecutive_failures.*Traceback of g000000-m00"
+    ):
+        asyncio.run(main())
+
+
+def test_a_filter_that_rejects_everything_stops_the_rollouts() -> None:
+    """Groups rejected for ever are an error, and not an endless run."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        return episode(task, "rejected", "the agent returned None")
+
+    async def main() -> None:
+        async with make_pool(play) as pool:
+            await pool.take(2)
+
+    with pytest.raises(UserError, match=r"no batch can be filled.*rejected: the agent returned None"):
+        asyncio.run(main())
+
+
+def test_a_fault_of_the_machinery_reaches_whoever_takes() -> None:
+    """What is not an agent's fault, such as a full disk, is raised by take()."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        raise UserError("disk full")
+
+    async def main() -> None:
+        async with make_pool(play) as pool:
+            await pool.take(2)
+
+    with pytest.raises(UserError, match="disk full"):
+        asyncio.run(main())
+
+
+def test_leaving_cancels_episodes_and_accounts_for_them() -> None:
+    """Episodes that still play when the pool is left end as cancelled, and are drained as such."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        if task.group_id == "g000000":
+            return episode(task)
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return episode(task, "cancelled")
+
+    async def main() -> None:
+        async with make_pool(play, max_concurrent_rollouts=6) as pool:
+            await pool.take(1)
+        rest = pool.drain_nowait()
+        assert rest.groups == ()
+        assert Counter(item.mask for item in rest.discarded) == {"cancelled": 3}
+
+    asyncio.run(main())

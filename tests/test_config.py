@@ -1,0 +1,63 @@
+"""The whole tree: what cannot act together is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ludus.config import Config, check_training, load_config
+from ludus.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["rollout.agent.mode=subproc"],
+            r"rollout.agent: mode='subproc' is not available; the only mode today is 'inline'",
+        ),
+        (["rollout.agent.subproc_max_workers=8"], r"subproc_max_workers=8 cannot act: mode is 'inline'"),
+        (["total_train_steps=1", "total_train_epochs=1"], "say the same thing twice"),
+        (["gconfig.n_samples=2", "rollout.min_members=3"], "no group could ever be complete"),
+        (["engine.keep_kv_on_publish=false"], "keep_kv_on_publish cannot act"),
+        (["algorithm.normaliser=constant"], "needs constant_tokens"),
+        (["algorithm.constant_tokens=100"], "constant_tokens=100 cannot act"),
+        (["name=../elsewhere"], "must be a folder's name"),
+        (["rollout.max_concurent_rollouts=8"], r"did you mean 'rollout.max_concurrent_rollouts'\?"),
+        (["n_samples=8"], r"did you mean 'gconfig.n_samples'\?"),
+        (["total_train_step=8"], r"did you mean 'total_train_steps'\?"),
+    ],
+)
+def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
+    """Unknown keys and values that cannot act are errors that say what would."""
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, overrides)
+
+
+def test_values_equal_to_the_default_are_never_ineffective() -> None:
+    """A key may be written out with its default even where it does not act."""
+    load_config(None, ["rollout.agent.subproc_max_workers=4", "engine.keep_kv_on_publish=true"])
+
+
+def test_the_resolved_config_reads_back(tmp_path: Path) -> None:
+    """What a run keeps as config.yaml is the same configuration when it is loaded again."""
+    config = load_config(None, ["model.lora.rank=4", "total_train_steps=3", "gconfig.stop=[END]"])
+    path = tmp_path / "config.yaml"
+    path.write_text(config.to_yaml())
+    assert load_config(path) == config
+
+
+def test_a_lone_sample_trains_without_a_baseline() -> None:
+    """One sample a group is allowed for plain REINFORCE alone."""
+    lone = ["gconfig.n_samples=1", "total_train_steps=1"]
+    check_training(load_config(None, [*lone, "algorithm.baseline=none"]))
+    with pytest.raises(ConfigError, match=r"algorithm.baseline='mean' compares the members"):
+        check_training(load_config(None, lone))
+
+
+def test_evaluations_sample_as_training_does_unless_told_otherwise() -> None:
+    """Without eval_gconfig an evaluation plays each row once, with the temperature of training."""
+    config = Config(gconfig={"n_samples": 8, "temperature": 0.7})  # type: ignore[arg-type]
+    assert (config.eval_generation.n_samples, config.eval_generation.temperature) == (1, 0.7)
+    assert load_config(None, ["eval_gconfig.n_samples=4"]).eval_generation.n_samples == 4

@@ -1,0 +1,83 @@
+"""Settings: YAML and overrides, and errors that say where, what and what else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import ConfigError, UserError
+from ludus.settings import Settings, dump_settings, load_settings, nearest
+
+
+class Inner(Settings):
+    rank: int = 3
+    scale: float | None = None
+
+
+class Outer(Settings):
+    inner: Inner | None = None
+    other: Inner = Inner()
+    rate: float = 1.0
+
+
+def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+    """A value comes from the override, else from the file, else from the default."""
+    path = tmp_path / "run.yaml"
+    path.write_text("rate: 2e-5\nother: {rank: 7, scale: 0.5}\n")
+    settings = load_settings(Outer, path, ["other.rank=8", "inner.scale=2"])
+    assert settings == Outer(rate=2e-5, other=Inner(rank=8, scale=0.5), inner=Inner(scale=2.0))
+
+
+def test_dumped_settings_read_back(tmp_path: Path) -> None:
+    """What `dump_settings` writes, `load_settings` reads as the same settings."""
+    settings = Outer(inner=Inner(rank=9))
+    path = tmp_path / "dump.yaml"
+    path.write_text(dump_settings(settings))
+    assert load_settings(Outer, path) == settings
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("other.rnk=1", "unknown key 'other.rnk'; did you mean 'other.rank'?"),
+        ("rank=1", "unknown key 'rank'; did you mean 'inner.rank'?"),
+        ("inner.rnk=1", "unknown key 'inner.rnk'; did you mean 'inner.rank'?"),
+        ("other.rank=many", "other.rank='many' is not possible"),
+        ("rate.deep=1", "unknown key 'rate.deep'|rate={'deep': 1} is not possible"),
+        ("rate", "must have the form key=value"),
+    ],
+)
+def test_bad_overrides_are_explained(override: str, message: str) -> None:
+    """Each bad override is one ConfigError that names its path and what is nearest or allowed."""
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        load_settings(Outer, None, [override])
+
+
+def test_errors_of_nested_values_name_the_whole_path() -> None:
+    """Settings made in Python explain themselves as those from a file do."""
+    with pytest.raises(ConfigError, match=r"unknown key 'other.rnk'; did you mean 'other.rank'"):
+        Outer(other={"rnk": 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("text", "error"), [("[1, 2]", ConfigError), ("a: [", ConfigError), (None, UserError)])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str | None, error: type[Exception]) -> None:
+    """A list, broken YAML and a missing file are refused by name."""
+    path = tmp_path / "run.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(error, match=r"run.yaml"):
+        load_settings(Outer, path)
+
+
+def test_is_set_tells_a_change_from_a_mention() -> None:
+    """A key counts as set when its value was given and differs from the default."""
+    assert Outer(other=Inner(rank=4)).is_set("other")
+    assert not Outer(other=Inner(rank=3)).is_set("other")
+    assert not Outer().is_set("rate")
+
+
+def test_nearest_knows_when_nothing_is_alike() -> None:
+    """The nearest name is a likely misspelling, or None."""
+    assert nearest("batchsize", ["batch_size", "path"]) == "batch_size"
+    assert nearest("zzz", ["batch_size", "path"]) is None
