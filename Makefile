@@ -5,6 +5,7 @@
 #   make lint    ruff          make check   strict types          make bench   measure this machine
 
 PYTHON ?= python3
+SEED   ?= 0
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
@@ -13,7 +14,7 @@ READY  := $(VENV)/.ready
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
-	$(BIN)/python recipes/guess/demo.py
+	$(BIN)/ludus train recipes/guess/run.yaml --new --json seed=$(SEED)
 
 test: $(READY)
 	$(BIN)/ludus models get smollm2-135m

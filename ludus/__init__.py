@@ -6,11 +6,13 @@ sampled, and updates the weights. Importing this package does not import torch.
 
 from ludus.agents.reward import Result
 from ludus.api.play import play
+from ludus.api.supervised import train_supervised
 from ludus.api.trainer import Trainer
 from ludus.config import Config, load_config
 from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
 from ludus.loop.evaluate import Evaluation
 from ludus.loop.observer import Observer, RunSummary
+from ludus.loop.sft import SftSettings
 
 __version__ = "0.1.0"
 
@@ -25,9 +27,11 @@ __all__ = [
     "Observer",
     "Result",
     "RunSummary",
+    "SftSettings",
     "Trainer",
     "UserError",
     "__version__",
     "load_config",
     "play",
+    "train_supervised",
 ]

@@ -44,7 +44,8 @@ class Config(Settings):
     algorithm: AlgorithmSettings = AlgorithmSettings()
     gconfig: GenerationSettings = GenerationSettings()
     eval_gconfig: GenerationSettings | None = None
-    """None: as `gconfig`, with one sample a row."""
+    """How evaluations differ from `gconfig`: the keys given here replace its, and a row is played once unless
+    `n_samples` is given. None: by nothing else."""
     rollout: RolloutSettings = RolloutSettings()
     train_dataset: TrainDatasetSettings = TrainDatasetSettings()
     valid_dataset: ValidDatasetSettings = ValidDatasetSettings()
@@ -58,6 +59,11 @@ class Config(Settings):
     """Wall time of training, evaluations left out; with a number of steps, whichever ends first."""
     eval: EvalSettings = EvalSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
+
+    @pydantic.field_serializer("eval_gconfig")
+    def _keys_given(self, settings: GenerationSettings | None) -> dict[str, Any] | None:
+        """Without the keys that are not given: written out, their defaults would replace those of `gconfig`."""
+        return None if settings is None else settings.model_dump(mode="json", exclude_unset=True)
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -85,11 +91,13 @@ class Config(Settings):
 
     @property
     def eval_generation(self) -> GenerationSettings:
-        """How evaluations sample."""
-        return self.eval_gconfig or self.gconfig.model_copy(update={"n_samples": 1})
+        """How evaluations sample: as `gconfig`, once a row, with the keys of `eval_gconfig` on top."""
+        own = self.eval_gconfig or GenerationSettings()
+        given = {name: getattr(own, name) for name in own.model_fields_set}
+        return self.gconfig.model_copy(update={"n_samples": 1, **given})
 
     def to_yaml(self) -> str:
-        """Every key with its value, as `load_config` reads it."""
+        """Every key with its value, as `load_config` reads it; below `eval_gconfig` the keys that were given."""
         return dump_settings(self)
 
 
@@ -123,3 +131,16 @@ def check_training(config: Config) -> None:
             f"{smallest} (gconfig.n_samples={generation.n_samples}, rollout.min_members={config.rollout.min_members}); "
             f"make both at least {needed}, or set algorithm.baseline=none"
         )
+    _check_evaluation(config)
+
+
+def _check_evaluation(config: Config) -> None:
+    if config.eval.is_asked:
+        return
+    held_out = (("eval_gconfig", config.eval_gconfig), ("valid_dataset.max_rows", config.valid_dataset.max_rows))
+    for name, value in held_out:
+        if value is not None:
+            raise ConfigError(
+                f"{name} cannot act: no evaluation is asked for; set eval.before, eval.after or eval.every_steps, "
+                "or remove it"
+            )

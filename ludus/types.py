@@ -236,15 +236,13 @@ class Episode:
     rewards: Mapping[str, float]
     """By turn id; only turns that were given one."""
     outcome: Outcome
+    reward: float | None = None
+    """The number the agent returned, or the sum of the mapping it returned. None: it returned neither."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     started_at: float = 0.0
     finished_at: float = 0.0
     is_eval: bool = False
-
-    @property
-    def total_reward(self) -> float:
-        return sum(self.rewards.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,10 @@ class Scored:
     """What is known of an episode once its agent has returned."""
 
     rewards: Mapping[str, float]
+    """By turn id: what credit is computed from."""
     outcome: Outcome
+    reward: float | None = None
+    """Of the whole episode: the number returned, or the sum of the mapping. None: neither was returned."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -52,10 +55,16 @@ def score_episode(returned: object, turns: Sequence[Turn]) -> Scored:
         result = _as_result(returned)
         metrics = {str(name): _number(value, f"metric {name!r}") for name, value in result.metrics.items()}
         if result.reward is None:
-            return Scored({}, Outcome("rejected", "the agent returned None"), metrics, result.metadata)
+            return Scored({}, Outcome("rejected", "the agent returned None"), None, metrics, result.metadata)
         if not turns:
             raise _WrongError("the agent never called the model: no chat completion reached the base_url it was given")
-        return Scored(_rewards(result.reward, turns), Outcome("ok"), metrics, result.metadata)
+        if isinstance(result.reward, Mapping):
+            rewards = _named_rewards(result.reward, turns)
+            reward = math.fsum(rewards.values()) if rewards else None
+        else:
+            reward = _number(result.reward, "reward")
+            rewards = assign_outcome_reward(_completed(turns), reward)
+        return Scored(rewards, Outcome("ok"), reward, metrics, result.metadata)
     except _WrongError as wrong:
         return Scored({}, Outcome("failed", str(wrong)))
 
@@ -73,9 +82,7 @@ def _as_result(returned: object) -> Result:
     return returned
 
 
-def _rewards(reward: object, turns: Sequence[Turn]) -> dict[str, float]:
-    if not isinstance(reward, Mapping):
-        return assign_outcome_reward(_completed(turns), _number(reward, "reward"))
+def _named_rewards(reward: Mapping[Any, Any], turns: Sequence[Turn]) -> dict[str, float]:
     known = [turn.id for turn in turns]
     for completion_id in reward:
         if completion_id not in known:

@@ -30,6 +30,8 @@ class AgentThread:
         self._thread = threading.Thread(target=self._main, name="ludus-agents", daemon=True)
         self._watchdog = LoopWatchdog(self._loop, on_blocked=self._on_blocked)
         self._blockage: Blockage | None = None
+        self._warned_of: set[str] = set()
+        """Places that a warning has named; one is enough for each."""
 
     def __repr__(self) -> str:
         return f"AgentThread(alive={self._thread.is_alive()}, blocked_by={self._blockage})"
@@ -56,7 +58,9 @@ class AgentThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def _on_blocked(self, blockage: Blockage) -> None:
-        logger.warning("an agent blocks all agents: %s; await the call, or run it in a thread", blockage)
+        level = logging.DEBUG if blockage.caller in self._warned_of else logging.WARNING
+        self._warned_of.add(blockage.caller)
+        logger.log(level, "an agent blocks all agents: %s; await the call, or run it in a thread", blockage)
         self._blockage = blockage
         self._loop.call_soon_threadsafe(self._clear)  # runs as soon as the loop goes on
 

@@ -34,7 +34,7 @@ class EpisodeContext:
     base_url: str
     api_key: str
     http_client: Any
-    """An httpx (or httpx2) client that reaches the base_url; shared by all agents of a run."""
+    """An httpx (or httpx2) client that reaches the base_url; the episode's own, and closed when it ends."""
 
 
 @dataclass(frozen=True, slots=True)

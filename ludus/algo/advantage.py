@@ -8,13 +8,17 @@ Baseline and spread are the first and the second moment of one distribution: dra
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ludus.errors import UserError
 
 Baseline = Literal["mean", "leave_one_out", "none"]
 Scale = Literal["std", "none"]
+
+# Of the largest return: what rounding leaves of the spread of equal returns is about 1e-16, and what is left of a true
+# spread this small would be noise in the returns themselves.
+_LEAST_SPREAD = 1e-9
 
 
 def group_advantages(
@@ -30,7 +34,8 @@ def group_advantages(
     baseline: `mean` of R over the members; `leave_one_out` that mean without the member itself; `none` 0.
     scale: `std` divides by s + `eps`, where s^2 = sum over m of mean over t of (G(m,t) - mean of R)^2, over M - 1. With
     one return per member that is the sample variance. The spread of R alone would not do: where members' means agree
-    and their turns differ it is zero, and the advantages of turns explode.
+    and their turns differ it is zero, and the advantages of turns explode. Where all returns agree there is no scale to
+    divide by: with s of at most 1e-9 of the largest |G| the divisor is 1.
     With a baseline, a group whose returns are all equal gets exactly 0.0 everywhere.
     Raises UserError if `leave_one_out` meets a group with fewer than two members that have returns.
     Source: DeepSeekMath (arXiv 2402.03300) sec. 4.1.2 for mean and std; RLOO (arXiv 2402.14740) sec. 3.2 for
@@ -42,7 +47,7 @@ def group_advantages(
     means = {member: _mean_return(turns) for member, turns in returns.items()}
     known = {member: mean for member, mean in means.items() if mean is not None}
     baselines = _baselines(known, baseline)
-    divisor = _spread(returns, known) + eps if scale == "std" else 1.0
+    divisor = _divisor(_spread(returns, known), flat, eps) if scale == "std" else 1.0
     return _map_returns(returns, baselines, divisor)
 
 
@@ -64,10 +69,15 @@ def _baselines(means: Mapping[str, float], baseline: Baseline) -> dict[str, floa
     return dict.fromkeys(means, math.fsum(means.values()) / len(means)) if means else {}
 
 
+def _divisor(spread: float, returns: Sequence[float], eps: float) -> float:
+    largest = max(map(abs, returns), default=0.0)
+    return spread + eps if spread > _LEAST_SPREAD * largest else 1.0
+
+
 def _spread(returns: Mapping[str, Mapping[str, float | None]], means: Mapping[str, float]) -> float:
     """The standard deviation of a turn's return, every member weighing the same; ddof 1 over members."""
     if not means:
-        return 1.0
+        return 0.0
     center = math.fsum(means.values()) / len(means)
     second = math.fsum(_mean_square(returns[member], center) for member in means)
     return math.sqrt(second / max(len(means) - 1, 1))

@@ -36,10 +36,18 @@ class TrainSequence:
     """As sampled."""
     versions: tuple[int, ...]
     temperatures: tuple[float, ...]
+    values: tuple[float, ...] | None = None
+    """A critic's estimate of the return before each target. None: there is no critic."""
 
     def __post_init__(self) -> None:
         _check_lengths(
-            len(self.target_idx), self.advantages, self.weights, self.logprobs, self.versions, self.temperatures
+            len(self.target_idx),
+            self.advantages,
+            self.weights,
+            self.logprobs,
+            self.versions,
+            self.temperatures,
+            *(() if self.values is None else (self.values,)),
         )
         before = 0
         for index in self.target_idx:
@@ -67,6 +75,8 @@ class PackedRow:
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     temperatures: tuple[float, ...]
+    values: tuple[float, ...] | None = None
+    """None: there is no critic."""
     num_sequence_tokens: int = 0
     """Tokens of the sequences in this row before sharing; 0 in rows that `pack` did not make."""
 
@@ -80,6 +90,7 @@ class PackedRow:
             self.logprobs,
             self.versions,
             self.temperatures,
+            *(() if self.values is None else (self.values,)),
         )
 
 
@@ -209,8 +220,17 @@ def _build_row(paths: Sequence[Path], by_path: Mapping[Path, Sequence[TrainSeque
         logprobs=tuple([value for item in trained for value in item.logprobs]),
         versions=tuple([value for item in trained for value in item.versions]),
         temperatures=tuple([value for item in trained for value in item.temperatures]),
+        values=_joined_values(trained),
         num_sequence_tokens=sum(len(item.token_ids) for item in trained),
     )
+
+
+def _joined_values(trained: Sequence[TrainSequence]) -> tuple[float, ...] | None:
+    columns = [item.values for item in trained]
+    given = [column for column in columns if column is not None]
+    if len(given) not in (0, len(columns)):
+        raise InternalError(f"{len(given)} of {len(columns)} sequences of a row carry values; all must, or none")
+    return tuple([value for column in given for value in column]) if given else None
 
 
 def _num_common(a: Path, b: Path) -> int:

@@ -2,6 +2,7 @@
 
 from ludus.api.play import play
 from ludus.api.rows import load_rows
+from ludus.api.supervised import train_supervised
 from ludus.api.trainer import Trainer
 
-__all__ = ["Trainer", "load_rows", "play"]
+__all__ = ["Trainer", "load_rows", "play", "train_supervised"]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from ludus.agents.workflow import AgentRun, resolve_workflow
+from ludus.agents.workflow import AgentRun
+from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
-from ludus.errors import ConfigError
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
@@ -27,22 +27,21 @@ def play(
     *,
     config: Config | None = None,
     workflow_kwargs: Mapping[str, Any] | None = None,
+    on_episode: Callable[[Episode], None] = lambda _: None,
 ) -> tuple[Episode, ...]:
     """Every row played `gconfig.n_samples` times by the configured model, in the order of rows and samples.
 
     workflow, dataset: in every form that `Trainer` takes. An agent's fault is its episode's outcome.
+    on_episode: told each episode as it ends.
     """
     config = config or Config()
-    if workflow is None and config.workflow is None:
-        raise ConfigError("no agent was given: set workflow='pkg.mod:Name', or pass workflow=… in Python")
-    agent = resolve_workflow(
-        config.workflow if workflow is None else workflow,
-        config.workflow_kwargs if workflow_kwargs is None and workflow is None else workflow_kwargs,
-    )
-    return run_blocking(_play(config, agent, load_rows(dataset)))
+    agent = choose_agent(config, workflow, workflow_kwargs)
+    return run_blocking(_play(config, agent, load_rows(dataset), on_episode))
 
 
-async def _play(config: Config, agent: AgentRun, rows: Sequence[Row]) -> tuple[Episode, ...]:
+async def _play(
+    config: Config, agent: AgentRun, rows: Sequence[Row], on_episode: Callable[[Episode], None]
+) -> tuple[Episode, ...]:
     places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config))
@@ -51,7 +50,9 @@ async def _play(config: Config, agent: AgentRun, rows: Sequence[Row]) -> tuple[E
 
         async def play_one(task: EpisodeTask) -> Episode:
             async with places:
-                return await runner.run(task)
+                episode = await runner.run(task)
+            on_episode(episode)
+            return episode
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(play_one(task)) for task in _tasks(config, rows)]

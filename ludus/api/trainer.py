@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from ludus.agents.workflow import AgentRun, resolve_workflow
+from ludus.agents.workflow import AgentRun
+from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
@@ -21,7 +22,7 @@ from ludus.errors import ConfigError
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.loop.batch import BatchRules
-from ludus.loop.checkpoint import Checkpoint, Progress, latest_checkpoint
+from ludus.loop.checkpoint import Progress, latest_checkpoint
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import Observer, RunSummary, Silent
@@ -63,31 +64,28 @@ class Trainer:
         check_training(self.config)
         rows = self._train_rows()
         evaluation = self._eval_plan()
-        agent = self._agent(workflow, workflow_kwargs)
-        with self._open_store(resume) as store, Interrupts() as interrupts:
-            found = latest_checkpoint(store.checkpoints) if resume else None
-            plan = self._plan(rows, evaluation)
-            return run_blocking(self._train(agent, store, plan, found, observer or Silent(), interrupts))
+        agent = choose_agent(self.config, workflow, workflow_kwargs)
+        self._check_run(resume)
+        plan = self._plan(rows, evaluation)
+        with Interrupts() as interrupts:
+            return run_blocking(self._train(agent, plan, resume, observer or Silent(), interrupts))
 
     def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
         """Play the held-out rows with the model as it is, and return the episodes and their means."""
         plan = self._eval_plan(is_asked=True)
-        agent = self._agent(workflow, workflow_kwargs)
+        agent = choose_agent(self.config, workflow, workflow_kwargs)
         assert plan is not None, "an evaluation that is asked for has rows"
         return run_blocking(self._evaluate(agent, plan))
 
     async def _train(
-        self,
-        agent: AgentRun,
-        store: RunStore,
-        plan: Plan,
-        found: Checkpoint | None,
-        observer: Observer,
-        interrupts: Interrupts,
+        self, agent: AgentRun, plan: Plan, resume: bool, observer: Observer, interrupts: Interrupts
     ) -> RunSummary:
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(self.config))
             learner = local.trainer(self.config)
+            # Only now, so that a run whose model cannot be opened leaves no folder that stands in the next one's way.
+            store = stack.enter_context(self._open_store(resume))
+            found = latest_checkpoint(store.checkpoints) if resume else None
             if found is not None:
                 learner.load(found.trainer_folder)
                 if found.progress.step > 0:
@@ -120,14 +118,6 @@ class Trainer:
             evaluation=self.config.eval_generation,
             keep=keep,
         )
-
-    def _agent(self, workflow: object, kwargs: Mapping[str, Any] | None) -> AgentRun:
-        config = self.config
-        if workflow is None and config.workflow is None:
-            raise ConfigError("no agent was given: set workflow='pkg.mod:Name', or pass workflow=… in Python")
-        own_kwargs = config.workflow_kwargs if workflow is None else {}
-        agent = config.workflow if workflow is None else workflow
-        return resolve_workflow(agent, own_kwargs if kwargs is None else kwargs)
 
     def _train_rows(self) -> Sequence[Row]:
         if self._train_source is None:
@@ -176,22 +166,29 @@ class Trainer:
             steps_key="total_train_steps" if epochs is None else "total_train_epochs",
         )
 
-    def _open_store(self, resume: bool) -> RunStore:
+    def _check_run(self, resume: bool) -> None:
+        """Raises UserError if the run cannot be begun, or not be resumed with this configuration. Writes nothing."""
         config = self.config
         if not resume:
-            return RunStore.create(config.run_root, config.name, config.to_yaml())
-        store = RunStore.open(config.folder)
-        before = yaml.safe_load(store.config_text)
+            RunStore.check_free(config.run_root, config.name)
+            return
+        with RunStore.open(config.folder) as store:
+            before = yaml.safe_load(store.config_text)
         now = yaml.safe_load(config.to_yaml())
         for path in _STREAM_KEYS:
             old, new = _at(before, path), _at(now, path)
             if old != new:
-                store.close()
                 raise ConfigError(
                     f"{'.'.join(path)}={new!r} cannot be resumed with: the run {config.name!r} was begun with {old!r}, "
                     "and its data would go on elsewhere; keep the value, or begin a new run (name=...)"
                 )
-        return store
+
+    def _open_store(self, resume: bool) -> RunStore:
+        config = self.config
+        if not resume:
+            return RunStore.create(config.run_root, config.name, config.to_yaml())
+        found = latest_checkpoint(config.folder / "checkpoints")
+        return RunStore.go_on(config.folder, config.to_yaml(), step=found.progress.step if found is not None else 0)
 
 
 def _at(values: Any, path: Sequence[str]) -> Any:

@@ -1,6 +1,7 @@
 """The commands put together, and what becomes of an error on its way out.
 
-Exit codes: 0 it worked; 1 a check failed or Ludus did; 2 the command, its files or its settings need a change.
+Exit codes: 0 it worked; 1 a check failed or Ludus did; 2 the command, its files or its settings need a change;
+130 it was interrupted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ludus.errors import LudusError, UserError
 
 EXIT_FAILED = 1
 EXIT_USER = 2
+EXIT_INTERRUPTED = 130  # as shells say: ended by signal 2
 
 
 def main() -> None:
@@ -37,7 +39,8 @@ def run(arguments: list[str]) -> int:
     try:
         build_app()(args=arguments, prog_name="ludus")
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        return _interrupted() if code == EXIT_INTERRUPTED else code
     except UserError as error:
         _explain(error)
         return EXIT_USER
@@ -46,7 +49,7 @@ def run(arguments: list[str]) -> int:
         logging.getLogger(__name__).debug("where it came from", exc_info=error)
         return EXIT_FAILED
     except KeyboardInterrupt:
-        return 130  # as shells say: ended by signal 2
+        return _interrupted()
     return 0
 
 
@@ -91,6 +94,11 @@ def _configure(
     ours.handlers = [handler]
     ours.propagate = False
     ours.setLevel(level)
+
+
+def _interrupted() -> int:
+    Console(stderr=True, highlight=False).print("interrupted")
+    return EXIT_INTERRUPTED
 
 
 def _explain(error: LudusError) -> None:

@@ -1,7 +1,8 @@
 """A model behind somebody else's OpenAI-compatible URL, watched: requests pass through, what was said is kept.
 
-Knows: HTTP, Chat Completions as far as a table needs it.  Knows not: tokens; outside models send none.
+Knows: HTTP, Chat Completions as far as a table needs it, limits.  Knows not: tokens; outside models send none.
 Invariant: what agent and model send each other is unchanged, except that logprobs are asked for where there are any.
+What the model cannot answer, because a limit is met or nobody is there, is an error in the protocol's own shape.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import json
 import secrets
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -23,11 +25,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from ludus.errors import AgentError
+from ludus.gateway.dialects import DIALECTS, refusal
+from ludus.record.limits import NO_LIMITS, Limits
 from ludus.session.graph import SessionGraph
 from ludus.types import Message, Sampled, Sampling, SessionRecord
 
 _TIMEOUT_S = 600.0  # what OpenAI's SDK waits
 _STOP_GRACE_S = 1
+_CHAT_PATH = "chat/completions"
 _HOP_HEADERS = ("host", "content-length", "connection", "transfer-encoding", "accept-encoding", "content-encoding")
 
 
@@ -49,6 +55,18 @@ class OutsideSession:
 
     record: SessionRecord
     replies: Mapping[str, OutsideReply]
+    refused: frozenset[str]
+    """Codes of the limits that requests met."""
+
+
+@dataclass(slots=True)
+class _Session:
+    graph: SessionGraph
+    limits: Limits
+    replies: dict[str, OutsideReply] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    num_calls: int = 0
+    """Chat requests that were answered or still run."""
 
 
 class Forwarder:
@@ -57,7 +75,7 @@ class Forwarder:
     def __init__(self, url: str, api_key: str) -> None:
         self._url = url.rstrip("/")
         self._api_key = api_key
-        self._open: dict[str, tuple[SessionGraph, dict[str, OutsideReply]]] = {}
+        self._open: dict[str, _Session] = {}
         self._has_logprobs = True
         self._listener = socket.create_server(("127.0.0.1", 0))
         routes = [Route("/s/{secret}/v1/{rest:path}", self._pass_on, methods=["GET", "POST"])]
@@ -86,16 +104,16 @@ class Forwarder:
         self._thread.join()
         self._listener.close()
 
-    def open(self) -> str:
-        """The base URL of a new session."""
+    def open(self, limits: Limits = NO_LIMITS) -> str:
+        """The base URL of a new session. limits: max_tokens cannot act, since nobody tells how many were sampled."""
         secret = secrets.token_urlsafe(24)
-        self._open[secret] = (SessionGraph(secret), {})
+        self._open[secret] = _Session(SessionGraph(secret), limits)
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}/s/{secret}/v1"
 
     def close(self, base_url: str) -> OutsideSession:
         """What was said in the session; its URL is unknown from now on."""
-        graph, replies = self._open.pop(base_url.split("/")[-2])
-        return OutsideSession(graph.snapshot(), replies)
+        session = self._open.pop(base_url.split("/")[-2])
+        return OutsideSession(session.graph.snapshot(), dict(session.replies), frozenset(session.refused))
 
     def _serve(self) -> None:
         async def serve() -> None:
@@ -109,9 +127,24 @@ class Forwarder:
         if session is None:
             return JSONResponse({"error": {"message": "this episode has ended", "code": "session_closed"}}, 401)
         body = await request.body()
-        answer = await self._send(request, body)
+        is_call = request.method == "POST" and request.path_params["rest"] == _CHAT_PATH
+        if is_call:
+            try:
+                session.limits.check(num_turns=session.num_calls, num_asked=1, num_tokens=0, now=time.monotonic())
+            except AgentError as error:
+                session.refused.add(error.code)
+                return _refused(error)
+        session.num_calls += is_call
+        try:
+            answer = await self._send(request, body)
+        except httpx.TransportError as error:
+            session.num_calls -= is_call
+            return self._unreachable(error)
+        session.num_calls -= is_call and answer.status_code != httpx.codes.OK
+        return await self._relay(session, body, answer, is_call and answer.status_code == httpx.codes.OK)
+
+    async def _relay(self, session: _Session, body: bytes, answer: httpx.Response, is_chat: bool) -> Response:
         headers = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_HEADERS}
-        is_chat = answer.status_code == httpx.codes.OK and request.method == "POST"
         kept: list[bytes] = []
 
         async def relay() -> AsyncIterator[bytes]:
@@ -127,6 +160,11 @@ class Forwarder:
             _remember(session, body, content)
             return Response(content, answer.status_code, headers)
         return StreamingResponse(relay(), answer.status_code, headers, background=BackgroundTask(answer.aclose))
+
+    def _unreachable(self, error: httpx.TransportError) -> Response:
+        message = f"the model at {self._url} cannot be reached: {type(error).__name__}: {error}"
+        body = {"error": {"message": message, "type": "api_connection_error", "param": None, "code": "unreachable"}}
+        return JSONResponse(body, httpx.codes.BAD_GATEWAY)
 
     async def _send(self, request: Request, body: bytes) -> httpx.Response:
         asked = _with_logprobs(body) if self._has_logprobs and request.method == "POST" else None
@@ -146,6 +184,11 @@ class Forwarder:
         return await self._client.send(outgoing, stream=True)
 
 
+def _refused(error: AgentError) -> Response:
+    told = refusal(error)
+    return JSONResponse(DIALECTS["chat"].error(told), told.status)
+
+
 def _with_logprobs(body: bytes) -> bytes | None:
     """The request with logprobs asked for. None: it asks already, or is no JSON object."""
     try:
@@ -161,17 +204,16 @@ def _is_stream(answer: httpx.Response) -> bool:
     return str(answer.headers.get("content-type", "")).startswith("text/event-stream")
 
 
-def _remember(session: tuple[SessionGraph, dict[str, OutsideReply]], body: bytes, answer: bytes) -> bool:
+def _remember(session: _Session, body: bytes, answer: bytes) -> bool:
     """Add the first choice as a turn. False, always: nothing is left to remember; what is no chat is let pass."""
-    graph, replies = session
     asked = json.loads(body)
     if not isinstance(asked, dict) or not isinstance(asked.get("messages"), list):
         return False
     reply = _read_stream(answer) if asked.get("stream") else _read_whole(json.loads(answer))
     messages = [_message(fields) for fields in asked["messages"]]
-    match = graph.match(messages, "")
-    replies[reply.id] = reply
-    graph.add_turn(
+    match = session.graph.match(messages, "")
+    session.replies[reply.id] = reply
+    session.graph.add_turn(
         turn_id=reply.id,
         prompt_ids=(0,),  # an outside model tells no ids, and the graph wants a root to stand on
         prefix=None,

@@ -51,9 +51,11 @@ async def _serve(config: Config, host: str, port: int) -> None:
         console.print(f"serving [bold]{config.model.path}[/] at [bold]{url}/v1[/], model name default", highlight=False)
         console.print("[dim]Ctrl-C ends it[/]")
         try:
-            await _until_interrupted()
+            ended_by = await _until_signalled()
         finally:
             server.stop()
+    if ended_by == signal.SIGINT:
+        raise KeyboardInterrupt
 
 
 class _SessionOpener:
@@ -67,11 +69,12 @@ class _SessionOpener:
         return self._recorder.open(session_id=f"gateway-{next(self._numbers)}")
 
 
-async def _until_interrupted() -> None:
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+async def _until_signalled() -> signal.Signals:
+    """Ctrl-C, or a supervisor's polite request to end."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Queue[signal.Signals]()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked.set)
-    await asked.wait()
+        loop.add_signal_handler(number, asked.put_nowait, number)
+    return await asked.get()
 
 
 def _template_override(template: str | None) -> list[str]:

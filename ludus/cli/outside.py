@@ -8,82 +8,96 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ludus.agents.reward import Scored, score_episode
 from ludus.agents.thread import AgentThread
-from ludus.agents.workflow import AgentRun, EpisodeContext, resolve_workflow
+from ludus.agents.workflow import EpisodeContext
+from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking
 from ludus.cli.forward import Forwarder, OutsideSession
 from ludus.cli.turns import TurnRow
 from ludus.config import Config
+from ludus.errors import ConfigError
 from ludus.gateway.transport import sdk_http_module
+from ludus.record.limits import Limits
+from ludus.rollout.ending import play_to_end, score_ending
 from ludus.rollout.tasks import Row
-from ludus.types import Episode, Outcome, Turn
+from ludus.types import Episode, Turn
 
 _TIMEOUT_S = 600.0
-Shown = list[tuple[Episode, list[TurnRow]]]
+OnEpisode = Callable[[Episode, Sequence[TurnRow]], None]
 
 
-def play_outside(config: Config, rows: Sequence[Row], *, url: str, api_key: str) -> Shown:
-    """Each episode with its turns, as far as an outside model lets them be known."""
-    agent = resolve_workflow(config.workflow, config.workflow_kwargs)
-    return run_blocking(_play_all(config, agent, rows, url, api_key))
+def play_outside(config: Config, rows: Sequence[Row], *, url: str, api_key: str, on_episode: OnEpisode) -> None:
+    """Play every row; `on_episode` is told each episode as it ends, with its turns as far as they can be known.
+
+    Raises ConfigError for a setting that cannot act on an outside model.
+    """
+    _check(config)
+    run_blocking(_Outside(config, url, api_key, on_episode).play_all(rows))
 
 
-async def _play_all(config: Config, agent: AgentRun, rows: Sequence[Row], url: str, api_key: str) -> Shown:
-    places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
-    with Forwarder(url, api_key) as forwarder, AgentThread() as agents:
-
-        async def play_one(row_idx: int, sample_idx: int) -> tuple[Episode, list[TurnRow]]:
-            async with places:
-                base_url, started_at = forwarder.open(), time.time()
-                playing = agents.submit(_play_row(agent, rows[row_idx], base_url))
-                returned = await asyncio.wait_for(asyncio.wrap_future(playing), config.rollout.episode_timeout_s)
-                session = forwarder.close(base_url)
-                episode = _episode(f"row{row_idx:05d}", sample_idx, session, returned, started_at)
-                return episode, _turn_rows(episode, session)
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(play_one(row_idx, sample_idx))
-                for row_idx in range(len(rows))
-                for sample_idx in range(config.gconfig.n_samples)
-            ]
-    return [task.result() for task in tasks]
+def _check(config: Config) -> None:
+    if config.rollout.max_tokens is not None:
+        raise ConfigError(
+            f"rollout.max_tokens={config.rollout.max_tokens} cannot act with --url: a model behind a URL does not say "
+            "for sure how many tokens it sampled; remove it, or limit the calls with rollout.max_turns"
+        )
+    for name in type(config.gconfig).model_fields:
+        if name != "n_samples" and config.gconfig.is_set(name):
+            raise ConfigError(
+                f"gconfig.{name} cannot act with --url: the agent's requests are passed on as they are; "
+                "remove it, or let the agent ask for it"
+            )
 
 
-async def _play_row(agent: AgentRun, row: Row, base_url: str) -> object:
-    """What the agent returned, or the exception it raised."""
-    http: Any = importlib.import_module(sdk_http_module())
-    async with http.AsyncClient(timeout=_TIMEOUT_S) as client:
-        try:
-            return await agent.play(row, EpisodeContext(base_url=base_url, api_key="ludus", http_client=client))
-        except Exception as error:  # the boundary of user code: it becomes the episode's outcome
-            return error
+class _Outside:
+    """Plays the configured agent with the model behind `url`."""
 
+    def __init__(self, config: Config, url: str, api_key: str, on_episode: OnEpisode) -> None:
+        self._config = config
+        self._agent = choose_agent(config, None, None)
+        self._forwarder = Forwarder(url, api_key)
+        self._agents = AgentThread()
+        self._on_episode = on_episode
+        self._places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
 
-def _episode(group_id: str, sample_idx: int, session: OutsideSession, returned: object, started_at: float) -> Episode:
-    if isinstance(returned, Exception):
-        lines = "".join(traceback.format_exception(returned)).rstrip().splitlines()
-        scored = Scored({}, Outcome("failed", "\n".join(lines[-8:])))
-    else:
-        scored = score_episode(returned, session.record.turns)
-    return Episode(
-        id=f"{group_id}-m{sample_idx:02d}",
-        task_id=group_id,
-        group_id=group_id,
-        session=session.record,
-        rewards=scored.rewards,
-        outcome=scored.outcome,
-        metrics=scored.metrics,
-        metadata=scored.metadata,
-        started_at=started_at,
-        finished_at=time.time(),
-        is_eval=True,
-    )
+    async def play_all(self, rows: Sequence[Row]) -> None:
+        with self._forwarder, self._agents:
+            async with asyncio.TaskGroup() as group:
+                for row_idx, row in enumerate(rows):
+                    for sample_idx in range(self._config.gconfig.n_samples):
+                        group.create_task(self._play_one(row, f"row{row_idx:05d}", sample_idx))
+
+    async def _play_one(self, row: Row, group_id: str, sample_idx: int) -> None:
+        settings = self._config.rollout
+        async with self._places:
+            started_at, timeout_s = time.time(), settings.episode_timeout_s
+            deadline_at = None if timeout_s is None else time.monotonic() + timeout_s
+            base_url = self._forwarder.open(Limits(max_turns=settings.max_turns, deadline_at=deadline_at))
+            http: Any = importlib.import_module(sdk_http_module())
+            client = http.AsyncClient(timeout=_TIMEOUT_S)
+            context = EpisodeContext(base_url=base_url, api_key="ludus", http_client=client)
+            ending = await play_to_end(self._agents, self._agent, row, context, timeout_s=timeout_s)
+            self._agents.submit(client.aclose())  # nobody waits: the agent may block its thread still
+            session = self._forwarder.close(base_url)
+        scored = score_ending(ending, session.record.turns, session.refused)
+        episode = Episode(
+            id=f"{group_id}-m{sample_idx:02d}",
+            task_id=group_id,
+            group_id=group_id,
+            session=session.record,
+            rewards=scored.rewards,
+            outcome=scored.outcome,
+            reward=scored.reward,
+            metrics=scored.metrics,
+            metadata=scored.metadata,
+            started_at=started_at,
+            finished_at=time.time(),
+            is_eval=True,
+        )
+        self._on_episode(episode, _turn_rows(episode, session))
 
 
 def _turn_rows(episode: Episode, session: OutsideSession) -> list[TurnRow]:

@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -20,10 +22,9 @@ from ludus.cli.outside import play_outside
 from ludus.cli.train import Overrides
 from ludus.cli.turns import TurnRow, rows_of_group
 from ludus.config import Config, load_config
-from ludus.errors import UserError
 from ludus.model.resolve import resolve_model
 from ludus.text.tokenizer import Tokenizer
-from ludus.trace.view import TokenView
+from ludus.trace.view import Decode, TokenView
 from ludus.types import Episode, Group
 
 _EXIT_FAILED = 1
@@ -63,42 +64,74 @@ def rollout(
     settings = [f"workflow={json.dumps(agent)}", f"model.path={json.dumps(model)}", f"gconfig.n_samples={n}"]
     config = load_config(None, [*settings, *(overrides or ())])
     rows = list(load_rows(data, "--data"))[:limit]
-    console = Console()
-    with Console(stderr=True).status(f"playing {len(rows) * config.gconfig.n_samples} episodes"):
+    with _Show(Console(), config, num_episodes=len(rows) * config.gconfig.n_samples, as_json=as_json) as show:
         if url is None:
-            shown = _show_local(play(None, rows, config=config), config)
+            play(None, rows, config=config, on_episode=show.add_local)
         else:
-            shown = play_outside(config, rows, url=url, api_key=api_key)
-    episodes = [episode for episode, _ in shown]
-    for episode, turns in shown:
-        console.print(_json_line(episode, turns) if as_json else _table(episode, turns), **_PLAIN if as_json else {})
-    if not as_json:
-        console.print(_totals(episodes))
-    if all(episode.outcome.kind in ("failed", "timeout") for episode in episodes):
+            play_outside(config, rows, url=url, api_key=api_key, on_episode=show.add)
+    show.end()
+    if all(episode.outcome.kind in ("failed", "timeout") for episode in show.episodes):
         raise typer.Exit(_EXIT_FAILED)
 
 
-_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
-Shown = list[tuple[Episode, list[TurnRow]]]
+class _Show:
+    """Prints episodes as they end, below them a bar if somebody watches. Use as a context manager while they play."""
 
+    def __init__(self, console: Console, config: Config, *, num_episodes: int, as_json: bool) -> None:
+        self.episodes: list[Episode] = []
+        self._console = console
+        self._config = config
+        self._as_json = as_json
+        self._groups: dict[str, list[Episode]] = {}
+        watched = console if console.is_terminal else Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(
+            *columns, console=watched, transient=True, disable=not watched.is_terminal, redirect_stdout=False
+        )
+        self._task = self._bar.add_task("episodes", total=num_episodes)
 
-def _show_local(episodes: Sequence[Episode], config: Config) -> Shown:
-    try:
-        decode = Tokenizer.load(resolve_model(config.model.path)).decode
-    except UserError:  # an adapter's folder has no tokenizer of its own: the texts of the replies are shown
-        decode = None
-    shown: Shown = []
-    groups: dict[str, list[Episode]] = {}
-    for episode in episodes:
-        groups.setdefault(episode.group_id, []).append(episode)
-    for group_id, members in groups.items():
-        group = Group(group_id, members[0].task_id, tuple(members))
-        shown += rows_of_group(group, config, decode)
-    return shown
+    def __enter__(self) -> _Show:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def add(self, episode: Episode, turns: Sequence[TurnRow]) -> None:
+        """Print the episode, unless the command was interrupted while it played."""
+        self._bar.advance(self._task)
+        self._print(episode, turns)
+
+    def add_local(self, episode: Episode) -> None:
+        """Print the episode's whole row once its last episode has ended: advantages are among all of them."""
+        self._bar.advance(self._task)
+        members = self._groups.setdefault(episode.group_id, [])
+        members.append(episode)
+        if len(members) == self._config.gconfig.n_samples:
+            group = Group(episode.group_id, episode.task_id, tuple(self._groups.pop(episode.group_id)))
+            for member, turns in rows_of_group(group, self._config, self._decode):
+                self._print(member, turns)
+
+    def end(self) -> None:
+        if not self._as_json:
+            self._console.print(_totals(self.episodes))
+
+    @cached_property
+    def _decode(self) -> Decode:
+        return Tokenizer.load(resolve_model(self._config.model.path)).decode
+
+    def _print(self, episode: Episode, turns: Sequence[TurnRow]) -> None:
+        if episode.outcome.kind == "cancelled":
+            return
+        self.episodes.append(episode)
+        if self._as_json:
+            self._console.print(_json_line(episode, turns), highlight=False, markup=False, soft_wrap=True)
+        else:
+            self._console.print(_table(episode, turns))
 
 
 def _table(episode: Episode, turns: Sequence[TurnRow]) -> Table:
-    reward = f"reward {episode.total_reward:.4g}" if episode.rewards else "no reward"
+    reward = "no reward" if episode.reward is None else f"reward {episode.reward:.4g}"
     metrics = "".join(f"  {name} {value:.4g}" for name, value in episode.metrics.items())
     table = Table(
         title=f"[bold]{episode.id}[/]  {episode.outcome.kind}  {reward}{metrics}",
@@ -139,7 +172,7 @@ def _shade(token: TokenView) -> str:
 
 
 def _totals(episodes: Sequence[Episode]) -> str:
-    rewards = [episode.total_reward for episode in episodes if episode.rewards]
+    rewards = [episode.reward for episode in episodes if episode.reward is not None]
     parts = [f"[bold]{len(episodes)}[/] episodes"]
     parts += [f"mean reward [bold]{fmean(rewards):.4g}[/]"] if rewards else []
     successes = [episode.metrics["success"] for episode in episodes if "success" in episode.metrics]
@@ -155,7 +188,7 @@ def _json_line(episode: Episode, turns: Sequence[TurnRow]) -> str:
         "task": episode.task_id,
         "outcome": episode.outcome.kind,
         "reason": episode.outcome.reason,
-        "reward": episode.total_reward if episode.rewards else None,
+        "reward": episode.reward,
         "metrics": dict(episode.metrics),
         "turns": [asdict(turn) for turn in turns],
     }

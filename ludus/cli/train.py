@@ -14,7 +14,7 @@ from rich.table import Table
 from ludus.api.trainer import Trainer
 from ludus.cli.live import duration, watch
 from ludus.cli.report import decoder_of
-from ludus.config import load_config
+from ludus.config import Config, load_config
 from ludus.errors import UserError
 from ludus.loop.observer import RunSummary
 from ludus.loop.train import INTERRUPT
@@ -23,6 +23,9 @@ from ludus.trace.store import RunStore
 
 # Keys of the summary that one line of JSON holds; all of them are in the run's summary.json.
 _LINE_KEYS = ("success_before", "success_after", "train_seconds", "steps", "peak_rss_mb", "run")
+
+# More runs of one name than anybody tells apart.
+MOST_RUNS = 1000
 
 Overrides = Annotated[
     list[str] | None,
@@ -35,6 +38,9 @@ def train(
     overrides: Overrides = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the run's latest checkpoint instead of beginning it.")
+    ] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="If there is a run of that name, begin another beside it: NAME-2, NAME-3 …")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON: the figures of the run.")] = False,
 ) -> None:
@@ -52,6 +58,8 @@ def train(
       ludus train run.yaml --resume
     """
     settings = load_config(config, overrides or ())
+    if new:
+        settings = settings.model_copy(update={"name": _free_name(settings)})
     console = Console()
     with watch(console, settings.name) as observer:
         summary = Trainer(settings).train(resume=resume, observer=observer)
@@ -62,6 +70,15 @@ def train(
     if as_json:
         line = {key: value for key, value in summary.to_json().items() if key in _LINE_KEYS}
         console.print(json.dumps({key: line[key] for key in _LINE_KEYS}), highlight=False, markup=False, soft_wrap=True)
+
+
+def _free_name(settings: Config) -> str:
+    """The configured name, or the first numbered one that no run has."""
+    names = (settings.name, *(f"{settings.name}-{number}" for number in range(2, MOST_RUNS)))
+    free = next((name for name in names if not (Path(settings.run_root) / name).exists()), None)
+    if free is None:
+        raise UserError(f"{settings.run_root} holds {MOST_RUNS - 1} runs called {settings.name!r}; choose another name")
+    return free
 
 
 def _show(console: Console, summary: RunSummary) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ludus.config import Config
 from ludus.loop.batch import BatchRules, credit_group
 from ludus.loop.settings import AlgorithmSettings
+from ludus.rollout.pool import discard_reason, small_group_mask
 from ludus.session.export import TurnCredit, export_session
 from ludus.session.ledger import Ledger, MaskReason
 from ludus.trace.view import Decode, TokenView, TurnView, view_turns
@@ -38,16 +39,36 @@ class TurnRow:
 
 
 def rows_of_group(group: Group, config: Config, decode: Decode | None) -> list[tuple[Episode, list[TurnRow]]]:
-    """Every episode of a group with its turns, credited as a training step would credit them."""
-    rules = _rules(config, is_alone=len(group.episodes) == 1)
-    return [(episode, _rows(episode, credit, decode)) for episode, credit in credit_group(group, rules)]
+    """Every episode of a group with its turns, credited or discarded as training would do."""
+    members = sorted(group.episodes, key=lambda episode: episode.id)
+    masks = {episode.id: discard_reason(episode) for episode in members}
+    survivors = tuple(episode for episode in members if masks[episode.id] is None)
+    too_small = small_group_mask(len(survivors), len(members), config.rollout)
+    rules = _rules(config, is_alone=len(survivors) == 1)
+    credits = {} if too_small else dict(_credits(Group(group.id, group.task_id, survivors), rules))
+    return [
+        (episode, _rows(episode, credits.get(episode.id), masks[episode.id] or too_small, decode))
+        for episode in members
+    ]
 
 
-def _rows(episode: Episode, credit: Mapping[str, TurnCredit], decode: Decode | None) -> list[TurnRow]:
-    views = view_turns(episode, decode=decode, credit={})
-    accounts = [_account(episode, credit, view.turn.id) for view in views]
-    triples = zip(views, [credit[view.turn.id].advantage for view in views], accounts, strict=True)
-    return [_row(number, *triple) for number, triple in enumerate(triples, start=1)]
+def _credits(survivors: Group, rules: BatchRules) -> list[tuple[str, Mapping[str, TurnCredit]]]:
+    return [(episode.id, credit) for episode, credit in credit_group(survivors, rules)]
+
+
+def _rows(
+    episode: Episode, credit: Mapping[str, TurnCredit] | None, mask: MaskReason | None, decode: Decode | None
+) -> list[TurnRow]:
+    """credit: of each turn. None: the episode is discarded for the reason `mask`."""
+    rows = []
+    for number, view in enumerate(view_turns(episode, decode=decode, credit={}), start=1):
+        if credit is None:
+            assert mask is not None, "an episode without credit was discarded for a reason"
+            rows.append(_row(number, view, None, Ledger.all_masked(len(view.tokens), mask)))
+        else:
+            account = _account(episode, credit, view.turn.id)
+            rows.append(_row(number, view, credit[view.turn.id].advantage, account))
+    return rows
 
 
 def _rules(config: Config, *, is_alone: bool) -> BatchRules:

@@ -23,7 +23,7 @@ from ludus.errors import AgentError
 from ludus.gateway.dialects import DIALECTS, Dialect, Refusal, refusal
 from ludus.gateway.dialects.base import JsonObject
 from ludus.gateway.exchange import Exchange, Headers, Job, send_refusal
-from ludus.gateway.keys import OpenMode, Seat, Sessions
+from ludus.gateway.keys import OPEN_IDLE_S, OpenMode, Seat, Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,8 @@ class GatewayOptions:
     model_name: str = DEFAULT_MODEL
     open_mode: OpenMode | None = None
     """Makes a session for a key that names none. None: such a key is refused."""
+    open_idle_s: float = OPEN_IDLE_S
+    """A session that was made so is dropped when no request named it for so long."""
     keep_alive_s: float = KEEP_ALIVE_S
     """A stream that says nothing for so long is sent a comment."""
 
@@ -77,7 +79,7 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
-            seat = _seat(self._sessions, request, self._options.open_mode)
+            seat = _seat(self._sessions, request, self._options)
             body = await request.body()
             job = self._read(seat, request.headers, body)
         except ClientDisconnect:
@@ -120,8 +122,13 @@ class _Endpoint:
         )
 
 
-def _seat(sessions: Sessions, request: Request, open_mode: OpenMode | None) -> Seat:
-    return sessions.find(request.path_params.get("secret"), request.headers, open_mode=open_mode)
+def _seat(sessions: Sessions, request: Request, options: GatewayOptions) -> Seat:
+    return sessions.find(
+        request.path_params.get("secret"),
+        request.headers,
+        open_mode=options.open_mode,
+        open_idle_s=options.open_idle_s,
+    )
 
 
 def _told(ignored: tuple[str, ...], pinned: tuple[str, ...]) -> Headers:
@@ -169,7 +176,7 @@ class _Models:
     def _check_key(self, request: Request) -> None:
         # Where any key may open a session, looking at the list must not open one.
         if self._options.open_mode is None or "secret" in request.path_params:
-            _seat(self._sessions, request, None)
+            self._sessions.find(request.path_params.get("secret"), request.headers)
 
 
 def _model_json(name: str) -> JsonObject:

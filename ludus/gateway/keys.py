@@ -2,7 +2,9 @@
 
 Knows: secrets, sessions by name.  Knows not: HTTP beyond header values, what sessions do.
 Rules: a path names the session, and any key is then accepted unless it names another session (403). Without a path the
-bearer token or `x-api-key` names it. A name nobody has is 401, or opens a session of its own where that is allowed.
+bearer token or `x-api-key` names it. A name nobody has is 401, or opens a session of its own where that is allowed;
+there a request without a key is a session by itself. Sessions opened like this are dropped when they are idle, have
+grown long, or are too many; the next request of their key opens a new one.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,6 +22,11 @@ from ludus.record.recorder import RecordedSession
 
 SECRET_BYTES = 24  # 192 bits: more than the 128 that make guessing hopeless, and 32 characters without padding
 OpenMode = Callable[[], RecordedSession]
+Clock = Callable[[], float]
+OPEN_IDLE_S = 3600.0  # a person who tries a model comes back to a conversation within the hour, or begins another
+# What opened sessions may hold in memory: a turn of 1000 tokens takes some 50 kB.
+MAX_OPEN_SESSIONS = 1024
+MAX_OPEN_TURNS = 1024
 
 
 @dataclass(slots=True)
@@ -80,26 +88,48 @@ class Seat:
     attempts: Attempts = field(default_factory=Attempts)
 
 
+@dataclass(slots=True)
+class _Opened:
+    """A seat that its key opened."""
+
+    seat: Seat
+    used_at: float
+
+
 class Sessions:
     """All sessions that can be reached. Safe to use from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
         self._lock = threading.Lock()
+        self._clock = clock
         self._seats: dict[str, Seat] = {}
+        self._opened: dict[str, _Opened] = {}
+        """Seats in open mode, by key; the longest unused first."""
 
     def add(self, session: RecordedSession) -> str:
         """The new secret under which `session` is reached until `remove`."""
-        return self._seat(secrets.token_urlsafe(SECRET_BYTES), session).secret
+        seat = Seat(secrets.token_urlsafe(SECRET_BYTES), session)
+        with self._lock:
+            self._seats[seat.secret] = seat
+        return seat.secret
 
     def remove(self, secret: str) -> None:
         """From now on the secret is unknown. Removing twice is allowed."""
         with self._lock:
             self._seats.pop(secret, None)
 
-    def find(self, path_secret: str | None, headers: Mapping[str, str], *, open_mode: OpenMode | None = None) -> Seat:
+    def find(
+        self,
+        path_secret: str | None,
+        headers: Mapping[str, str],
+        *,
+        open_mode: OpenMode | None = None,
+        open_idle_s: float = OPEN_IDLE_S,
+    ) -> Seat:
         """The session that a request names. Raises AgentError 401 or 403.
 
         open_mode: makes the session of a key that names none yet. None: such a key is refused.
+        open_idle_s: a session made so is dropped when it was not asked for so long.
         """
         keys = _keys(headers)
         with self._lock:
@@ -118,16 +148,25 @@ class Sessions:
             return named[0]
         key = keys[0] if keys else ""
         if open_mode is not None:
-            return self._seat(key, open_mode())
+            return self._opened_seat(key, open_mode, open_idle_s) if key else Seat(key, open_mode())
         raise _unknown_key(key)
 
-    def _seat(self, secret: str, session: RecordedSession) -> Seat:
-        seat = Seat(secret, session)
+    def _opened_seat(self, key: str, open_mode: OpenMode, open_idle_s: float) -> Seat:
+        now = self._clock()
         with self._lock:
-            return self._seats.setdefault(secret, seat)
+            while self._opened and now - next(iter(self._opened.values())).used_at >= open_idle_s:
+                del self._opened[next(iter(self._opened))]
+            opened = self._opened.pop(key, None)
+            if opened is None or opened.seat.session.stats().num_turns >= MAX_OPEN_TURNS:
+                opened = _Opened(Seat(key, open_mode()), now)
+                if len(self._opened) >= MAX_OPEN_SESSIONS:
+                    del self._opened[next(iter(self._opened))]
+            opened.used_at = now
+            self._opened[key] = opened  # last: the order is that of their use
+            return opened.seat
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._seats) + len(self._opened)
 
     def __repr__(self) -> str:
         return f"Sessions(num_sessions={len(self)})"

@@ -43,6 +43,28 @@ def async_client(server: GatewayServer, kind: ClientKind = "auto") -> Any:
     return http.AsyncClient(transport=InProcessTransport(server, http), timeout=TIMEOUT_S)
 
 
+class ClientFactory:
+    """Makes clients of one server, one for each agent: closing one leaves the others open.
+
+    They share what is costly to make, and the connections to other hosts, until the factory is closed.
+    """
+
+    def __init__(self, server: GatewayServer, kind: ClientKind = "auto") -> None:
+        self._http = importlib.import_module(sdk_http_module() if kind == "auto" else kind)
+        self._transport = InProcessTransport(server, self._http)
+
+    def __repr__(self) -> str:
+        return f"ClientFactory({self._transport!r})"
+
+    def open(self) -> Any:
+        """A new AsyncClient, as `async_client` makes it."""
+        return self._http.AsyncClient(transport=_LentTransport(self._transport), timeout=TIMEOUT_S)
+
+    async def aclose(self) -> None:
+        """Close the connections to other hosts."""
+        await self._transport.aclose()
+
+
 def sdk_http_module() -> str:
     """Name of the module whose clients the installed OpenAI SDK takes; httpx if there is no SDK."""
     try:
@@ -103,6 +125,26 @@ class InProcessTransport:
 
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
+
+
+class _LentTransport:
+    """A transport that other clients use too: it stays open when one of them is closed."""
+
+    def __init__(self, transport: InProcessTransport) -> None:
+        self._transport = transport
+
+    def __repr__(self) -> str:
+        return repr(self._transport)
+
+    async def handle_async_request(self, request: Any) -> Any:
+        return await self._transport.handle_async_request(request)
+
+    async def aclose(self) -> None: ...
+
+    async def __aenter__(self) -> _LentTransport:
+        return self
+
+    async def __aexit__(self, *error: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,17 @@
-"""Names whatever blocks an event loop, while it blocks it.
+"""Names the user's code that blocks an event loop, while it blocks it.
 
 Knows: one event loop, stacks of threads.  Knows not: agents, what to do about it.
 A thread asks the loop for a sign of life a few times a second; when none comes in time, the stack of the loop's thread
-at that moment shows who holds it.
+shows who holds it. A loop may also be late because the machine is busy and its thread gets no turn. Therefore only
+code of the user is named (neither a library's nor ours, which awaits), and only if one callback is seen inside it
+again and again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import sysconfig
 import threading
@@ -23,7 +26,11 @@ logger = logging.getLogger(__name__)
 BLOCKED_S = 0.5  # long enough to be no accident of a busy machine, short enough to be noticed by a person
 # The loop is asked so often in the time it may be blocked: the error of what is measured is at most a tenth.
 BEATS = 10
+# So many samples in a row must show the same: half the time that a loop may be blocked, as long as a starved thread
+# would hardly stay inside one callback.
+NUM_SAMPLES = BEATS // 2
 _ASYNCIO_FOLDER = str(Path(asyncio.__file__).parent)
+_OWN_FOLDER = str(Path(__file__).parent.parent) + os.sep
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -36,15 +43,27 @@ class Blockage:
     """Name of the task that runs. None: a plain callback runs."""
     line: str
     """Innermost line of the stack outside asyncio, `file:line in function`."""
-    caller: str | None
-    """Innermost line outside every library: whose code it is. None: the stack has no such line."""
+    caller: str
+    """Innermost line of the user's code, which every library it calls was called by."""
 
     def __str__(self) -> str:
-        by = f", called by {self.caller}" if self.caller not in (None, self.line) else ""
+        by = f", called by {self.caller}" if self.caller != self.line else ""
         return f"event loop blocked for {self.blocked_s:.1f} s by task {self.task!r} at {self.line}{by}"
 
 
 OnBlocked = Callable[[Blockage], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The loop's thread at one moment, inside the user's code."""
+
+    callback: FrameType
+    """Of one run of one callback: another run has another frame, even at the same line."""
+    innermost: FrameType
+    """Outside asyncio."""
+    user: FrameType
+    """Innermost of the user's own."""
 
 
 class LoopWatchdog:
@@ -99,9 +118,8 @@ class LoopWatchdog:
             if not self._ask(beat):
                 return
             # The block may have begun just after the last beat: allow for that.
-            if not beat.wait(self._blocked_s - beat_s) and not self._has_stopped.is_set():
-                self._report(asked_at - beat_s)
-                self._wait(beat)
+            if not beat.wait(self._blocked_s - beat_s):
+                self._name_blocker(beat, asked_at - beat_s)
 
     def _ask(self, beat: threading.Event) -> bool:
         """Whether the loop still takes callbacks."""
@@ -116,36 +134,53 @@ class LoopWatchdog:
             return False
         return True
 
-    def _wait(self, beat: threading.Event) -> None:
-        while not beat.wait(self._blocked_s / BEATS):
-            if self._has_stopped.is_set() or self._loop.is_closed():
-                return
+    def _name_blocker(self, beat: threading.Event, since: float) -> None:
+        """Look until the loop answers; report the first place where it is seen to stay."""
+        before: _Sample | None = None
+        num_alike = 0
+        while not (beat.is_set() or self._has_stopped.is_set() or self._loop.is_closed()):
+            if num_alike < NUM_SAMPLES:
+                now = _sample(sys._current_frames().get(self._loop_thread or 0))
+                is_alike = now is not None and before is not None and now.callback is before.callback
+                num_alike = num_alike + 1 if is_alike else 1
+                before = now
+                if now is not None and num_alike == NUM_SAMPLES:
+                    self._report(now, since)
+            beat.wait(self._blocked_s / BEATS)
 
-    def _report(self, since: float) -> None:
-        frames = _callback_frames(sys._current_frames().get(self._loop_thread or 0))
-        if not frames:
-            return  # the loop waits, has ended or has not begun; the machine is slow, and nobody blocks it
+    def _report(self, sample: _Sample, since: float) -> None:
         task = asyncio.current_task(self._loop)
         blockage = Blockage(
             blocked_s=time.monotonic() - since,
             task=None if task is None else task.get_name(),
-            line=_line(next(_outside(frames, (_ASYNCIO_FOLDER,)), frames[0])),
-            caller=next(map(_line, _outside(frames, _LIBRARY_FOLDERS)), None),
+            line=_line(sample.innermost),
+            caller=_line(sample.user),
         )
         self._num_blockages += 1
         self._on_blocked(blockage)
 
 
-def _callback_frames(innermost: FrameType | None) -> list[FrameType]:
-    """The frames of the callback that an asyncio loop runs in this stack, innermost first; empty if it runs none."""
+def _sample(innermost: FrameType | None) -> _Sample | None:
+    """What an asyncio loop runs in this stack. None: it runs nothing, or nothing that is the user's."""
     frames: list[FrameType] = []
     at = innermost
-    while at is not None:
-        if at.f_code is asyncio.Handle._run.__code__:
-            return frames
+    while at is not None and at.f_code is not asyncio.Handle._run.__code__:
         frames.append(at)
         at = at.f_back
-    return []
+    user = _user_frame(frames)
+    if at is None or user is None:
+        return None
+    return _Sample(callback=at, innermost=next(_outside(frames, (_ASYNCIO_FOLDER,))), user=user)
+
+
+def _user_frame(frames: list[FrameType]) -> FrameType | None:
+    """The innermost frame of the user's code. None: there is none, or it awaits our own code."""
+    for frame in frames:
+        if frame.f_code.co_filename.startswith(_OWN_FOLDER):
+            return None
+        if not frame.f_code.co_filename.startswith((*_LIBRARY_FOLDERS, "<frozen")):
+            return frame
+    return None
 
 
 def _outside(frames: list[FrameType], folders: tuple[str, ...]) -> Iterator[FrameType]:

@@ -16,7 +16,7 @@ class InferenceSettings(Settings):
     """How much memory and how much of a step the engine may take."""
 
     kv_bytes: int = Field(default=512 * 2**20, gt=0)
-    """Memory for keys and values; 512 MiB hold about 22,000 tokens of a 135M model in bf16."""
+    """Memory for keys and values; 512 MiB hold 23,296 tokens of a 135M model in bf16."""
     max_batch_tokens: int = Field(default=2048, gt=0)
     """Most tokens of one step; longer prompts are computed in chunks over several steps."""
     max_running: int = Field(default=256, gt=0)

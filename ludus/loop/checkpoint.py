@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ludus.errors import UserError
+from ludus.session.ledger import Ledger
 
 _PREFIX = "step-"
 _DRAFT = ".draft-"
@@ -37,6 +38,8 @@ class Progress:
     """Groups that were started and not trained on; they are played again after a resume."""
     train_seconds: float = 0.0
     eval_seconds: float = 0.0
+    ledger: Ledger = field(default_factory=Ledger.zero)
+    """Of all tokens sampled until then. What was sampled between a checkpoint and a crash is not in it."""
     eval_before: Mapping[str, float] = field(default_factory=dict)
     """What the evaluation before training came to; empty without one."""
 
@@ -79,6 +82,7 @@ def latest_checkpoint(root: Path) -> Checkpoint | None:
         return None
     values = json.loads((complete[-1] / _PROGRESS).read_text(encoding="utf-8"))
     values["unconsumed"] = tuple(values["unconsumed"])
+    values["ledger"] = Ledger(**values["ledger"])
     return Checkpoint(complete[-1], Progress(**values))
 
 

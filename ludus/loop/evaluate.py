@@ -60,7 +60,7 @@ async def evaluate(play: Play, plan: EvalPlan, *, step: int) -> Evaluation:
 
 def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Means over episodes. Success is absent if no agent reports it; else an episode that failed counts as none."""
-    rewards = [episode.total_reward for episode in episodes if episode.rewards]
+    rewards = [episode.reward for episode in episodes if episode.reward is not None]
     metrics = {"eval/episodes": float(len(episodes))}
     if rewards:
         metrics["eval/reward"] = fmean(rewards)

@@ -85,9 +85,10 @@ def rollout_metrics(taken: Taken) -> dict[str, float]:
         "rollout/discarded_episodes": float(len(taken.discarded)),
     }
     if episodes:
-        rewards = [episode.total_reward for episode in episodes]
-        metrics["rollout/reward"] = fmean(rewards)
-        metrics["rollout/reward_std"] = pstdev(rewards)
+        rewards = [episode.reward for episode in episodes if episode.reward is not None]
+        if rewards:
+            metrics["rollout/reward"] = fmean(rewards)
+            metrics["rollout/reward_std"] = pstdev(rewards)
         metrics["rollout/turns"] = fmean(len(episode.session.turns) for episode in episodes)
         metrics["rollout/tokens"] = fmean(episode.session.num_sampled_tokens for episode in episodes)
         metrics["rollout/truncated_share"] = fmean(episode.outcome.kind == "truncated" for episode in episodes)

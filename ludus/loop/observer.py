@@ -24,7 +24,7 @@ class RunSummary:
     """Wall time of training since the run's first start, evaluations left out."""
     eval_seconds: float
     ledger: Ledger
-    """Of all tokens sampled since this process started the run."""
+    """Of all tokens sampled since the run's first start, but for what a crash lost after the last checkpoint."""
     reward: float | None = None
     """Mean over the last step's episodes. None: no step was trained."""
     success_before: float | None = None

@@ -40,6 +40,8 @@ class AlgorithmSettings(Settings):
     """Over what the loss is averaged: all trained tokens of a step, each episode's own, or a constant length."""
     constant_tokens: int | None = pydantic.Field(default=None, ge=1)
     """The length that normaliser=constant divides by."""
+    max_sequence_tokens: int | None = pydantic.Field(default=None, ge=2)
+    """Tokens further down a conversation than this, prompts counted, are not trained. None: all are."""
     dynamic_sampling: bool = False
     """DAPO: a group whose rewards all agree is replaced by another row's group."""
 

@@ -32,11 +32,10 @@ class SftSettings(Settings):
     batch_size: int = pydantic.Field(default=8, ge=1)
     """Conversations of one step."""
     epochs: int = pydantic.Field(default=1, ge=1)
-    row_tokens: int = pydantic.Field(default=1024, ge=1)
     max_tokens: int | None = pydantic.Field(default=None, ge=2)
     """Replies that end later than this are left out. None: all are trained."""
     shuffle: bool = True
-    seed: int = 0
+    """Another order of the conversations in every epoch."""
 
 
 class SupervisedLearner(Protocol):
@@ -52,11 +51,15 @@ def train_supervised(
     text: ChatText,
     rows: Sequence[Mapping[str, Any]],
     settings: SftSettings,
+    *,
+    row_tokens: int,
+    seed: int,
     on_step: OnStep | None = None,
 ) -> int:
     """Train on every assistant message of `rows`; the number of steps taken.
 
     rows: each with `messages`, and `tools` if there are any, as a chat completion request has them.
+    row_tokens: of one micro-batch.  seed: of the order of the conversations.
     The weights move after every step. Raises UserError for a row that is no conversation, with its number.
     """
     conversations = [conversation_sequences(row, text, at=f"row {number}") for number, row in enumerate(rows)]
@@ -67,8 +70,8 @@ def train_supervised(
     if not conversations:
         raise UserError("nothing to train on: no row has a reply of the assistant within max_tokens")
     step = 0
-    for replies in _batches(conversations, settings):
-        batch = Batch(pack(_weighted(replies), row_tokens=settings.row_tokens), version=step)
+    for replies in _batches(conversations, settings, seed):
+        batch = Batch(pack(_weighted(replies), row_tokens=row_tokens), version=step)
         metrics = learner.train_batch(batch, "supervised")
         learner.publish().copy_into_shared()
         step += 1
@@ -116,8 +119,10 @@ def _reply_sequence(
     )
 
 
-def _batches(conversations: Sequence[list[TrainSequence]], settings: SftSettings) -> Iterator[list[TrainSequence]]:
-    rng = random.Random(settings.seed)
+def _batches(
+    conversations: Sequence[list[TrainSequence]], settings: SftSettings, seed: int
+) -> Iterator[list[TrainSequence]]:
+    rng = random.Random(seed)
     for _ in range(settings.epochs):
         order = list(range(len(conversations)))
         if settings.shuffle:

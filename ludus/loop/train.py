@@ -95,7 +95,7 @@ class _Run:
 
     progress: Progress
     clock: TrainingClock
-    ledger: Ledger = field(default_factory=Ledger.zero)
+    ledger: Ledger
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     """The last one of this process."""
@@ -107,7 +107,7 @@ async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
 
     Raises UserError if the rollouts stopped by themselves, after saving as well.
     """
-    run = _Run(start, TrainingClock(parts.engine.stats(), start.train_seconds, start.eval_seconds))
+    run = _Run(start, TrainingClock(parts.engine.stats(), start.train_seconds, start.eval_seconds), start.ledger)
     stream = GroupStream(
         plan.rows, seed=plan.seed, shuffle=plan.shuffle, next_ordinal=start.next_ordinal, first=start.unconsumed
     )
@@ -141,12 +141,12 @@ async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
         run.ledger = run.ledger + account_unused(pool.drain_nowait())
         run.ledger.check()
         if stopped_by == INTERRUPT:
-            return _conclude(parts, run, stopped_by, model=None)
+            return _conclude(parts, plan, run, stopped_by, model=None)
         model = parts.store.folder / "model"
         await work.run(parts.save_model, model)
     if plan.eval_settings.after and run.evaluated_step != run.progress.step:
         await _evaluate(parts, plan, run)
-    return _conclude(parts, run, stopped_by, model=model)
+    return _conclude(parts, plan, run, stopped_by, model=model)
 
 
 async def _step(parts: Parts, plan: Plan, run: _Run, work: WorkThread, taken: Taken) -> None:
@@ -207,6 +207,7 @@ async def _save(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: Rol
         unconsumed=tuple(sorted({*pool.unconsumed, *stream.waiting_again})),
         train_seconds=run.clock.train_seconds,
         eval_seconds=run.clock.eval_seconds,
+        ledger=run.ledger,
     )
     with run.clock.measure("checkpoint"):
         await work.run(
@@ -263,8 +264,11 @@ def _is_due(every_steps: int | None, run: _Run) -> bool:
     return every_steps is not None and run.progress.step % every_steps == 0
 
 
-def _conclude(parts: Parts, run: _Run, stopped_by: str, *, model: Path | None) -> RunSummary:
+def _conclude(parts: Parts, plan: Plan, run: _Run, stopped_by: str, *, model: Path | None) -> RunSummary:
     """The run's summary, told to whoever watches; on disk too, unless the run was only interrupted."""
+    # The last checkpoint is there; it learns what was counted since, so that a resumed run goes on with the account.
+    last = replace(run.progress, ledger=run.ledger, eval_seconds=run.clock.eval_seconds)
+    save_checkpoint(parts.store.checkpoints, last, save_trainer=parts.learner.save, keep=plan.checkpoint.keep)
     before = run.progress.eval_before
     after = run.evaluation.metrics if run.evaluation is not None and run.evaluated_step == run.progress.step else {}
     summary = RunSummary(

@@ -25,7 +25,7 @@ from ludus.errors import UserError
 from ludus.model.attention import ATTENTION_NAME, AttentionPlan, register_attention
 from ludus.model.config import ModelConfig
 from ludus.model.probe import check_module
-from ludus.model.resolve import adapter_base, resolve_model
+from ludus.model.resolve import adapter_base, base_reference, resolve_model
 from ludus.model.settings import LoraSettings, ModelSettings
 
 # What belongs to a model folder beside configuration and weights; copied as it is.
@@ -113,6 +113,8 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
             adapter = peft.PeftModel.from_pretrained(module, folder, is_trainable=True, autocast_adapter_dtype=False)
     elif settings.lora is not None:
         adapter = _add_lora(module, settings.lora, seed)
+        # peft itself would name the folder that the weights lie in, which for a hub id is one of this machine's cache
+        adapter.peft_config[_ADAPTER].base_model_name_or_path = base_reference(settings.path, folder)
     trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     model = LoadedModel(folder, module, config, trainable, adapter)
     check_module(model.module, model.config, model.backbone)

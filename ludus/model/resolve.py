@@ -69,6 +69,15 @@ def resolve_model(ref: str) -> Path:
     )
 
 
+def base_reference(ref: str, folder: Path) -> str:
+    """What a LoRA adapter on the model `ref`, found in `folder`, names as its base: what plain peft can load.
+
+    A folder and a hub id are named as the user named them. An embedded model is named by its folder in this user's
+    cache, since nobody else knows its name.
+    """
+    return str(folder) if ref in EMBEDDED or Path(ref).expanduser().is_dir() else ref
+
+
 def adapter_base(folder: Path) -> str | None:
     """What a LoRA adapter's folder names as its base model; None if the folder holds a whole model."""
     file = folder / "adapter_config.json"

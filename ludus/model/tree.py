@@ -207,20 +207,21 @@ class _TreeAttention(torch.autograd.Function):
         call: _Call = ctx.call
         num_key_heads = k.shape[1]
         grad_q = torch.empty_like(q)
-        # keys are shared by many blocks: their gradients add up in fp32
+        # In fp32: keys are shared by many blocks, whose gradients add up. And for bf16 products oneDNN would compile and
+        # keep code for each of the sizes that blocks come in, no two rows alike: a gigabyte within some twenty steps.
         grad_k, grad_v = (torch.zeros_like(each[0], dtype=torch.float32) for each in (k, v))
         for block, mask in zip(call.tree.blocks, call.tree.masks(call.window, q), strict=True):
             rows = slice(block.start, block.end)
-            query = _fold(q[:, :, rows], num_key_heads)
-            grad = _fold(grad_output[:, rows].transpose(1, 2), num_key_heads)
-            key, value = _take(k, block.keys)[0], _take(v, block.keys)[0]
+            query = _fold(q[:, :, rows], num_key_heads).float()
+            grad = _fold(grad_output[:, rows].transpose(1, 2), num_key_heads).float()
+            key, value = _take(k, block.keys)[0].float(), _take(v, block.keys)[0].float()
             probs, slope = _probs(query, key, mask, call)
-            grad_value = probs.to(q.dtype).transpose(1, 2) @ grad
-            grad_probs = (grad @ value.transpose(1, 2)).float()
+            grad_value = probs.transpose(1, 2) @ grad
+            grad_probs = grad @ value.transpose(1, 2)
             grad_scores = torch.ops.aten._softmax_backward_data(grad_probs, probs, -1, torch.float32)
             if slope is not None:
                 grad_scores *= slope
-            grad_scores = grad_scores.mul_(call.scale).to(q.dtype)
+            grad_scores = grad_scores.mul_(call.scale)
             grad_q[0, :, rows] = (grad_scores @ key).view(q.shape[1], -1, q.shape[3])
             _add_spans(grad_k, grad_scores.transpose(1, 2) @ query, block.keys)
             _add_spans(grad_v, grad_value, block.keys)

@@ -187,9 +187,10 @@ class RolloutPool:
                 async with self._places:
                     episode = await self._play(task.member(member_idx, attempt, step))
                 self._count_failure(episode)
-                if _survives(episode):
+                mask = discard_reason(episode)
+                if mask is None:
                     return episode
-                self._discarded.append(Discarded(episode, _mask_of(episode)))
+                self._discarded.append(Discarded(episode, mask))
                 if episode.outcome.kind not in ("failed", "timeout") or self._fault is not None:
                     return None
             return None
@@ -199,8 +200,9 @@ class RolloutPool:
 
     def _settle(self, task: GroupTask, survivors: list[Episode]) -> None:
         group = Group(id=task.group_id, task_id=task.task_id, episodes=tuple(survivors))
-        too_small = len(survivors) < min(self._settings.min_members, self._n_samples)
-        mask: MaskReason | None = "small_group" if too_small else self._judge(group) if self._judge else None
+        mask = small_group_mask(len(survivors), self._n_samples, self._settings)
+        if mask is None and self._judge is not None:
+            mask = self._judge(group)
         if mask is None:
             self._accepted.append((task.ordinal, group))
             self._state.num_accepted += 1
@@ -238,19 +240,15 @@ class RolloutPool:
             )
 
 
-def _survives(episode: Episode) -> bool:
-    """It can be trained on: it ended by itself or by a limit, and some turn was given a reward."""
-    return episode.outcome.has_credit and bool(episode.rewards)
+def discard_reason(episode: Episode) -> MaskReason | None:
+    """Why the episode cannot be trained on. None: it ended by itself or by a limit, and some turn has a reward."""
+    match episode.outcome.kind:
+        case "ok" | "truncated":
+            return None if episode.rewards else "no_credit"
+        case kind:
+            return kind
 
 
-def _mask_of(episode: Episode) -> MaskReason:
-    kind = episode.outcome.kind
-    if kind in ("ok", "truncated"):
-        return "no_credit"
-    masks: dict[str, MaskReason] = {
-        "rejected": "rejected",
-        "failed": "failed",
-        "timeout": "timeout",
-        "cancelled": "cancelled",
-    }
-    return masks[kind]
+def small_group_mask(num_survivors: int, n_samples: int, settings: RolloutSettings) -> MaskReason | None:
+    """`small_group` if too few of a group's members can be trained on. None: they are enough."""
+    return "small_group" if num_survivors < min(settings.min_members, n_samples) else None

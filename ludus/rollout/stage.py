@@ -1,4 +1,4 @@
-"""Where agents play: the gateway, the thread of the agents, and the client between them, for the length of a run.
+"""Where agents play: the gateway, the thread of the agents, and the clients between them, for the length of a run.
 
 Knows: how these three are started and stopped.  Knows not: episodes, rewards.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from ludus.agents.thread import AgentThread
 from ludus.agents.workflow import EpisodeContext
 from ludus.gateway.server import GatewayServer
-from ludus.gateway.transport import async_client
+from ludus.gateway.transport import ClientFactory
 from ludus.record.recorder import RecordedSession, Recorder
 
 
@@ -23,8 +22,8 @@ class Stage:
         self.recorder = recorder
         self.agents = AgentThread()
         self._server = server
-        self._client: Any = None
-        """Made when the stage is entered."""
+        self._clients: ClientFactory | None = None
+        """None: the stage has not been entered."""
 
     def __repr__(self) -> str:
         return f"Stage({self._server!r}, {self.agents!r})"
@@ -32,19 +31,22 @@ class Stage:
     def __enter__(self) -> Stage:
         self._server.start()
         self.agents.__enter__()
-        self._client = async_client(self._server)
+        self._clients = ClientFactory(self._server)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.agents.submit(self._client.aclose())
+        if self._clients is not None:
+            self.agents.submit(self._clients.aclose())
         self.agents.__exit__(*error)
         self._server.stop()
 
     @contextmanager
     def seat(self, session: RecordedSession) -> Iterator[EpisodeContext]:
-        """What an agent needs to reach `session`, for the length of the block."""
-        secret = self._server.sessions.add(session)
+        """What an agent needs to reach `session`, for the length of the block; its client is its own."""
+        assert self._clients is not None, "the stage has been entered"
+        secret, client = self._server.sessions.add(session), self._clients.open()
         try:
-            yield EpisodeContext(base_url=self._server.url_for(secret), api_key=secret, http_client=self._client)
+            yield EpisodeContext(base_url=self._server.url_for(secret), api_key=secret, http_client=client)
         finally:
             self._server.sessions.remove(secret)
+            self.agents.submit(client.aclose())  # nobody waits: the agent may block its thread still

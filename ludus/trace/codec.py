@@ -55,6 +55,7 @@ def encode_episode(episode: Episode) -> tuple[str, bytes]:
         "group_id": episode.group_id,
         "outcome": [episode.outcome.kind, episode.outcome.reason],
         "rewards": _plain(episode.rewards),
+        "reward": episode.reward,
         "metrics": _plain(episode.metrics),
         "metadata": _plain(episode.metadata),
         "started_at": episode.started_at,
@@ -92,6 +93,7 @@ def decode_episode(text: str, numbers: bytes) -> Episode:
         session=SessionRecord(body["session"]["id"], nodes, turns),
         rewards=body["rewards"],
         outcome=Outcome(*body["outcome"]),
+        reward=body["reward"] if "reward" in body else _sum(body["rewards"]),
         metrics=body["metrics"],
         metadata=body["metadata"],
         started_at=body["started_at"],
@@ -246,6 +248,11 @@ def _little_endian(numbers: array[int] | array[float]) -> bytes:
         numbers = numbers[:]
         numbers.byteswap()
     return numbers.tobytes()
+
+
+def _sum(rewards: Mapping[str, float]) -> float | None:
+    """What stands for the episode's reward in a record that does not hold it."""
+    return sum(rewards.values()) if rewards else None
 
 
 def _plain(value: object) -> object:

@@ -110,6 +110,7 @@ def _render(run: RunStore, rows: MetricRows, curves: Sequence[Series], decode: D
         lstrip_blocks=True,
     )
     environment.filters["num"] = short_number
+    ledger = _ledger(run, rows)
     return environment.get_template("report.html.j2").render(
         run=run,
         written_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -119,8 +120,8 @@ def _render(run: RunStore, rows: MetricRows, curves: Sequence[Series], decode: D
         learning=Markup(line_chart(curves, width=960, height=300, y_span=_unit_span(curves), is_large=True)),
         panel_groups=_panel_groups(rows),
         time=_time_split(rows),
-        ledger=_ledger(rows),
-        num_sampled=_total(rows, "ledger/sampled"),
+        ledger=_shares(ledger.parts),
+        num_sampled=ledger.num_sampled,
         episodes=_chosen_episodes(run, decode),
         is_text=decode is not None,
     )
@@ -249,13 +250,32 @@ def _time_split(rows: MetricRows) -> tuple[Share, ...]:
     return _shares(dict(sorted(parts.items(), key=lambda item: -item[1])))
 
 
-def _ledger(rows: MetricRows) -> tuple[Share, ...]:
+_MASKED = "ledger/masked_"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
     """Sampled tokens by what became of them: trained first, then masked by reason, the largest first."""
-    masked = {name: _total(rows, name) for _, metrics in rows for name in metrics if name.startswith("ledger/masked_")}
+
+    num_sampled: float
+    parts: Mapping[str, float]
+
+
+def _ledger(run: RunStore, rows: MetricRows) -> _Ledger:
+    """That of the run's summary; before the end, what the steps and the evaluations until now add up to."""
+    known = (run.summary() or {}).get("ledger")
+    if known is not None:
+        return _ordered_ledger(known["sampled"], known["trained"], known["masked"])
+    names = {name: None for _, metrics in rows for name in metrics if name.startswith(_MASKED)}
+    masked = {name.removeprefix(_MASKED): _total(rows, name) for name in names}
+    evaluated = float(sum(row["num_sampled_tokens"] for row in run.episode_rows() if row["is_eval"]))
+    masked["evaluation"] = masked.get("evaluation", 0.0) + evaluated
+    return _ordered_ledger(_total(rows, "ledger/sampled") + evaluated, _total(rows, "ledger/trained"), masked)
+
+
+def _ordered_ledger(sampled: float, trained: float, masked: Mapping[str, float]) -> _Ledger:
     ordered = sorted(masked.items(), key=lambda item: -item[1])
-    parts = {"trained": _total(rows, "ledger/trained")}
-    parts |= {name.removeprefix("ledger/masked_").replace("_", " "): value for name, value in ordered if value}
-    return _shares(parts)
+    return _Ledger(sampled, {"trained": trained} | {name.replace("_", " "): value for name, value in ordered if value})
 
 
 def _shares(totals: Mapping[str, float]) -> tuple[Share, ...]:

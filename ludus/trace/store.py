@@ -4,7 +4,8 @@ Knows: SQLite, files, `ludus.types`.  Knows not: who plays, who trains, what a r
 Invariants: when `add_episode` has returned, the episode survives `kill -9` and a power cut;
 one process at a time writes a run, any number read it meanwhile.
 
-    runs/<name>/  config.yaml   the resolved configuration
+    runs/<name>/  config.yaml   the resolved configuration that the run goes on with
+                  config.until-000040.yaml  the one before, if it was another: until step 40, where a resume began
                   run.db        episodes and the credit of their turns
                   metrics.jsonl one line a step
                   summary.json  the run in one object, once it has ended
@@ -76,13 +77,8 @@ class RunStore:
     @classmethod
     def create(cls, root: Path | str, name: str, config_text: str) -> RunStore:
         """A new, empty run `root/name`. Raises UserError if it exists or cannot be written."""
+        cls.check_free(root, name)
         folder = Path(root) / name
-        if (folder / "run.db").exists():
-            state = "finished" if (folder / "summary.json").exists() else "begun"
-            raise UserError(
-                f"a run named {name!r} was already {state} in {str(folder)!r}; "
-                "continue it with --resume, or choose another name (name=...)"
-            )
         with _explained(folder, "create the run folder"):
             (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
             (folder / "config.yaml").write_text(config_text, encoding="utf-8")
@@ -100,6 +96,39 @@ class RunStore:
             known = f"; runs beside it: {', '.join(near)}" if near else ""
             raise UserError(f"{str(folder)!r} is not the folder of a run: it {found}{known}")
         return cls(folder)
+
+    @classmethod
+    def go_on(cls, folder: Path | str, config_text: str, *, step: int) -> RunStore:
+        """A run that exists and goes on after `step`, perhaps with another configuration; it has no summary any more.
+
+        The configuration it had stays beside the new one. Where it was resumed from the same step before, the first
+        of them stays: it is the one that the step was trained with.
+        """
+        store = cls.open(folder)
+        try:
+            store._become_writer()
+            with _explained(store.folder, "write config.yaml"):
+                current, past = store.folder / "config.yaml", store.folder / f"config.until-{step:06d}.yaml"
+                if store.config_text != config_text:
+                    if not past.exists():
+                        _write_whole(past, store.config_text)
+                    _write_whole(current, config_text)
+                (store.folder / "summary.json").unlink(missing_ok=True)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @staticmethod
+    def check_free(root: Path | str, name: str) -> None:
+        """Raises UserError if there is a run `root/name`."""
+        folder = Path(root) / name
+        if (folder / "run.db").exists():
+            state = "finished" if (folder / "summary.json").exists() else "begun"
+            raise UserError(
+                f"a run named {name!r} was already {state} in {str(folder)!r}; "
+                "continue it with --resume, or choose another name (name=...)"
+            )
 
     def __repr__(self) -> str:
         return f"RunStore({str(self.folder)!r}, episodes={self.num_episodes})"
@@ -128,10 +157,10 @@ class RunStore:
     def add_episode(self, episode: Episode, *, step: int | None = None) -> None:
         """Durable when it returns. `step`: the training step that asked for the episode; None: no step did."""
         record, numbers = encode_episode(episode)
-        reward = episode.total_reward if episode.rewards else None
         row = (
-            *(episode.id, step, episode.group_id, episode.task_id, episode.is_eval, episode.outcome.kind, reward),
-            *(len(episode.session.turns), episode.session.num_sampled_tokens, episode.finished_at, record, numbers),
+            *(episode.id, step, episode.group_id, episode.task_id, episode.is_eval, episode.outcome.kind),
+            *(episode.reward, len(episode.session.turns), episode.session.num_sampled_tokens, episode.finished_at),
+            *(record, numbers),
         )
         with self._transaction("write an episode") as db:
             db.execute(_INSERT, row)
@@ -199,11 +228,9 @@ class RunStore:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace summary.json as a whole; its presence says that the run has ended."""
-        draft = self.folder / "summary.json.part"
         with self._lock, _explained(self.folder, "write summary.json"):
             self._become_writer()
-            draft.write_text(json.dumps(dict(summary), indent=2) + "\n", encoding="utf-8")
-            draft.replace(self.folder / "summary.json")
+            _write_whole(self.folder / "summary.json", json.dumps(dict(summary), indent=2) + "\n")
 
     def summary(self) -> dict[str, Any] | None:
         """What `write_summary` was given. None: the run has not ended."""
@@ -278,6 +305,12 @@ def _explained(folder: Path, doing: str) -> Iterator[None]:
             f"cannot {doing} in {str(folder)!r}: {cause}. Make the folder writable or free some disk space, "
             "or put the run elsewhere (run_root=...); what was acknowledged before is safe, --resume continues it"
         ) from error
+
+
+def _write_whole(path: Path, text: str) -> None:
+    draft = path.with_name(f"{path.name}.part")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
 
 
 def _advantage_and_mask(value: float | str) -> tuple[float | None, str | None]:

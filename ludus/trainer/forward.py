@@ -19,7 +19,6 @@ from ludus.model.load import LoadedModel
 from ludus.model.tree import TreePlan
 from ludus.trainer.head import VocabularyHead
 
-
 # A row is filled by half a block on average: of 512 tokens that is one in sixteen; of targets, one cheap product.
 TOKEN_BLOCK = 64
 TARGET_BLOCK = 32

@@ -37,6 +37,7 @@ class LossSettings(Settings):
     """The clipped policy loss. GRPO by default; DAPO's clip-higher is a larger `clip_high`."""
 
     clip_low: float = Field(default=0.2, ge=0)
+    """Bounds of the ratio, 1 - clip_low and 1 + clip_high; they act with several minibatches, or without a tis_cap."""
     clip_high: float = Field(default=0.2, ge=0)
     tis_cap: float | None = Field(default=2.0, gt=0)
     """Bound of the importance weight between sampler and trainer. None: the ratio is taken to the sampler itself."""
@@ -55,3 +56,15 @@ class TrainerSettings(Settings):
     """Optimizer steps taken on one batch, each on its own part of the rows."""
     activation_checkpointing: bool = False
     """Recompute each layer in the backward pass: much less memory, about a third more time."""
+
+    @model_validator(mode="after")
+    def _check_clipping(self) -> Self:
+        if self.minibatches > 1 or self.loss.tis_cap is None:
+            return self
+        for name in ("clip_low", "clip_high"):
+            if self.loss.is_set(name):
+                raise ValueError(
+                    f"loss.{name}={getattr(self.loss, name)} cannot act: with minibatches=1 the ratio to the weights "
+                    "that the batch began with is 1; set minibatches to 2 or more, or loss.tis_cap to null"
+                )
+        return self

@@ -106,8 +106,7 @@ def _config(folder: Path, model: Path, seed: int, steps: int) -> dict[str, objec
         "train_dataset": {"path": str(folder / "rows.jsonl"), "batch_size": _GROUPS},
         "gconfig": {"n_samples": _MEMBERS, "max_new_tokens": 8},
         "trainer": {"optimizer": {"lr": 1e-4}},
-        # One at a time: which requests share an engine step depends on the clock, and with it the last bits of sums.
-        "rollout": {"max_concurrent_rollouts": 1, "max_head_offpolicyness": 0},
+        "rollout": {"max_head_offpolicyness": 0},
         "checkpoint": {"every_steps": 1},
         "total_train_steps": steps,
     }

@@ -98,3 +98,13 @@ def test_what_is_no_reward_fails_the_episode_by_name(returned: object, turns: tu
     outcome = score_episode(returned, turns).outcome
     assert outcome.kind == "failed"
     assert re.search(reason, outcome.reason), outcome.reason
+
+
+def test_the_reward_of_the_episode_is_what_was_returned() -> None:
+    """A bare number is the episode's reward however many roots it is credited to; a mapping's is its sum."""
+    asked_thrice = (turn("a", None), turn("b", None), turn("c", None))
+    scored = score_episode(0.5, asked_thrice)
+    assert scored.rewards == {"a": 0.5, "b": 0.5, "c": 0.5} and scored.reward == 0.5
+    assert score_episode({"a": 0.5, "c": 0.25}, asked_thrice).reward == 0.75
+    assert score_episode({}, asked_thrice).reward is None
+    assert score_episode(None, asked_thrice).reward is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 
 import pytest
@@ -38,6 +39,27 @@ def test_what_blocks_the_loop_is_named_while_it_does(caplog: pytest.LogCaptureFi
         while agents.blockage is not None:
             pass
     assert "an agent blocks all agents" in caplog.text
+
+
+def test_a_place_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The same line that blocks again is not worth a second warning."""
+    caplog.set_level(logging.WARNING)
+
+    async def blocking_agent(release: threading.Event) -> None:
+        release.wait(10)
+
+    with AgentThread() as agents:
+        agents.submit(asyncio.sleep(0.2)).result(5)
+        for _ in range(2):
+            release = threading.Event()
+            blocked = agents.submit(blocking_agent(release))
+            while agents.blockage is None:
+                assert not blocked.done()
+            release.set()
+            blocked.result(5)
+            while agents.blockage is not None:
+                pass
+    assert caplog.text.count("an agent blocks all agents") == 1
 
 
 def test_leaving_cancels_what_still_runs() -> None:

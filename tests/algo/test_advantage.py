@@ -57,6 +57,27 @@ def test_no_baseline():
     assert group_advantages(returns, baseline="none", scale="none") == returns
 
 
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.7, 1e6])
+@pytest.mark.parametrize("num_members", [1, 7])
+def test_equal_returns_without_a_baseline(value, num_members):
+    """Where returns agree there is no scale: the advantage is the return itself, not ten thousand times as much."""
+    returns = {name: {f"{name}1": value, f"{name}2": value} for name in "abcdefg"[:num_members]}
+    assert group_advantages(returns, baseline="none") == returns
+
+
+def test_a_spread_of_rounding_is_none():
+    """Returns that differ by their last bits alone are not blown up, with a baseline or without."""
+    returns = {"a": {"1": 0.1 + 0.2}, "b": {"2": 0.3}}
+    assert group_advantages(returns, baseline="none") == returns
+    assert abs(group_advantages(returns)["a"]["1"]) < 1e-15
+
+
+def test_a_small_true_spread_divides():
+    """Returns of one part in a million are still a signal."""
+    advantages = group_advantages({"a": {"1": 1e-6}, "b": {"2": 0.0}}, eps=0.0)
+    assert advantages["a"]["1"] == pytest.approx(math.sqrt(0.5))
+
+
 def test_turns_without_return():
     """A turn without a return has no advantage and no say; nor has a member without any return."""
     returns = {"a": {"1": 1.0, "2": None}, "b": {"3": 0.0}, "silent": {"4": None}, "empty": {}}

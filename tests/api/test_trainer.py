@@ -51,7 +51,7 @@ class Steps:
     def on_end(self, summary: ludus.RunSummary) -> None: ...
 
 
-def make_config(model: Path, root: Path, **changes: Any) -> ludus.Config:
+def make_config(model: Path, root: Path, /, **changes: Any) -> ludus.Config:
     values: dict[str, Any] = {
         "name": "tiny",
         "run_root": str(root),
@@ -194,6 +194,8 @@ def test_play_returns_episodes_token_by_token(tiny_model_folder: Path, tmp_path:
         ({"gconfig": {"n_samples": 3, "top_p": 0.9}}, r"gconfig.top_p=0.9 cannot be trained on"),
         ({"gconfig": {"n_samples": 1}}, "compares the members of a group"),
         ({"eval": {"every_steps": 2}}, "eval.every_steps cannot act without held-out rows"),
+        ({"valid_dataset": {"max_rows": 1}}, "valid_dataset.max_rows cannot act: no evaluation is asked for"),
+        ({"workflow_kwargs": {"turns": 3}}, "workflow_kwargs of the configuration cannot act"),
     ],
 )
 def test_what_cannot_act_is_refused_before_anything_is_loaded(
@@ -212,3 +214,37 @@ def test_resuming_with_another_stream_is_refused(
     config = make_config(tiny_model_folder, trained[0].parent, train_dataset={"batch_size": 4})
     with pytest.raises(ludus.ConfigError, match=r"train_dataset.batch_size=4 cannot be resumed with.*begun with 2"):
         ludus.Trainer(config, ROWS).train(Talker, resume=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"path": "/nowhere/at/all"}},
+        {"model": {"dtype": "float32", "lora": {"target_modules": ["no_such_layer"]}}},
+        {"model": {"dtype": "float32", "context_length": 10**6}},
+        {"workflow": "no_such_module:Agent"},
+    ],
+)
+def test_a_run_that_cannot_begin_leaves_nothing_in_the_way_of_the_next(
+    tiny_model_folder: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """A missing model, a bad adapter, too long a context, a bad agent: the run's name is still free."""
+    if "model" in changes:
+        changes = {"model": {"path": str(tiny_model_folder), **changes["model"]}}
+    trainer = ludus.Trainer(make_config(tiny_model_folder, tmp_path, **changes), ROWS)
+    with pytest.raises(ludus.UserError):
+        trainer.train(None if "workflow" in changes else Talker)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_resumed_run_keeps_the_configuration_it_goes_on_with(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """config.yaml says what the resumed run was told, and what it was until then is beside it."""
+    ludus.Trainer(make_config(tiny_model_folder, tmp_path, total_train_steps=1), ROWS).train(Talker)
+    summary = ludus.Trainer(make_config(tiny_model_folder, tmp_path, total_train_steps=2), ROWS).train(
+        Talker, resume=True
+    )
+    folder = tmp_path / "tiny"
+    assert ludus.load_config(folder / "config.yaml").total_train_steps == 2
+    assert ludus.load_config(folder / "config.until-000001.yaml").total_train_steps == 1
+    with RunStore.open(folder) as store:
+        assert summary.ledger.sampled == sum(episode.session.num_sampled_tokens for episode in store.episodes())

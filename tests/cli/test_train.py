@@ -35,6 +35,12 @@ def test_a_run_is_trained_evaluated_and_reported(run_yaml: Path, ludus: Callable
     again = ludus("train", run_yaml)
     assert again.code == 2 and "--resume" in again.err
 
+    beside = ludus("train", run_yaml, "--new", "--json", "total_train_steps=1")
+    assert beside.code == 0, beside.err
+    assert (
+        json.loads(beside.last)["run"] == f"{folder}-2" and json.loads((folder / "summary.json").read_text()) == summary
+    )
+
 
 def test_a_run_without_a_model_cannot_be_evaluated(tmp_path: Path, ludus: Callable[..., Any]) -> None:
     """The message says which folder is missing and how to get it."""
@@ -51,7 +57,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path, ludus: Callable[..., A
 
 def test_a_report_without_the_model_shows_ids(run_yaml: Path, ludus: Callable[..., Any]) -> None:
     """Where the run's model is not on this machine, the page is still written, with ids."""
-    assert ludus("train", run_yaml, "total_train_steps=1", "eval.before=false", "eval.after=false").code == 0
+    assert ludus("train", run_yaml, "total_train_steps=1", "eval.before=false").code == 0
     folder = run_yaml.parent / "runs" / "small"
     (folder / "config.yaml").write_text("model: {path: /nowhere}\n")
     ended = ludus("report", folder)

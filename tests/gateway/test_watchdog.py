@@ -3,6 +3,9 @@
 import asyncio
 import queue
 import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from ludus.gateway.watchdog import Blockage, LoopWatchdog
 
@@ -33,8 +36,39 @@ def test_blocking_call_is_named_while_it_blocks() -> None:
     assert blockage.task == "agent-7"
     assert blockage.blocked_s >= 0.04
     assert "threading.py" in blockage.line
-    assert blockage.caller is not None and blockage.caller.endswith("in agent") and __file__ in blockage.caller
+    assert blockage.caller.endswith("in agent") and __file__ in blockage.caller
     assert "agent-7" in str(blockage)
+
+
+def _num_blockages(work: Iterator[Callable[[], object]]) -> int:
+    """How often a loop was called blocked that runs each piece of work in a callback of its own."""
+
+    async def main() -> int:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def run_all() -> None:
+            for call in work:
+                loop.call_soon(call)
+            loop.call_soon(done.set)
+
+        with LoopWatchdog(loop, blocked_s=0.05) as watchdog:
+            await asyncio.sleep(0.02)  # the watchdog has heard the loop once
+            run_all()
+            await done.wait()
+            return watchdog.num_blockages
+
+    return asyncio.run(main())
+
+
+def test_loop_with_too_much_to_do_is_not_blocked() -> None:
+    """A loop that is late because of many callbacks, each of them short, is blocked by none of them."""
+    assert _num_blockages(lambda: time.sleep(0.01) for _ in range(15)) == 0
+
+
+def test_only_the_users_code_is_blamed() -> None:
+    """A library that takes long, called by nobody's code, is no mistake of the user's."""
+    assert _num_blockages(iter([partial(time.sleep, 0.2)])) == 0
+    assert _num_blockages(iter([lambda: time.sleep(0.2)])) == 1
 
 
 def test_loop_that_waits_is_not_blocked() -> None:

@@ -90,6 +90,7 @@ def make_episode() -> MakeEpisode:
             session=graph.snapshot(),
             rewards={ids[number]: reward for number, reward in rewards.items()},
             outcome=outcome,
+            reward=sum(rewards.values()) if rewards else None,
         )
 
     return make

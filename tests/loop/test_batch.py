@@ -65,6 +65,16 @@ def test_every_reason_is_counted_by_name(make_episode: MakeEpisode) -> None:
     assert built.staleness == {0: 18, 3: 6, 7: 6}
 
 
+def test_what_lies_too_far_down_a_conversation_is_not_trained(make_episode: MakeEpisode) -> None:
+    """Of paths of 2 + 3 + 1 + 3 tokens, max_sequence_tokens=7 leaves the first turn and one token of the second."""
+    members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]
+    for style in ("individual", "concat"):
+        built = build_batch(Taken((group(*members),), ()), rules(style=style, max_sequence_tokens=7), version=0)
+        assert (built.ledger.trained, built.ledger.masked) == (8, {"too_long": 4})
+        assert built.batch.num_trained == 8
+        assert sum(weight for row in built.batch.rows for weight in row.weights) == pytest.approx(1.0)
+
+
 def test_turn_discount_reaches_earlier_turns(make_episode: MakeEpisode) -> None:
     """With discount 0.5 the turn before the rewarded one has half its return."""
     members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]

@@ -8,6 +8,7 @@ import pytest
 
 from ludus.errors import UserError
 from ludus.loop.checkpoint import Progress, latest_checkpoint, save_checkpoint
+from ludus.session.ledger import Ledger
 
 
 def save_text(text: str):  # type: ignore[no-untyped-def]
@@ -17,7 +18,12 @@ def save_text(text: str):  # type: ignore[no-untyped-def]
 def test_a_checkpoint_reads_back(tmp_path: Path) -> None:
     """Progress and the trainer's files come back from the latest checkpoint."""
     progress = Progress(
-        step=3, next_ordinal=20, unconsumed=(17, 19), train_seconds=1.5, eval_before={"eval/success": 0.1}
+        step=3,
+        next_ordinal=20,
+        unconsumed=(17, 19),
+        train_seconds=1.5,
+        ledger=Ledger(7, 4, {"stale": 3}),
+        eval_before={"eval/success": 0.1},
     )
     save_checkpoint(tmp_path, Progress(step=2), save_trainer=save_text("old"), keep=5)
     save_checkpoint(tmp_path, progress, save_trainer=save_text("new"), keep=5)

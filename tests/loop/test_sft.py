@@ -41,7 +41,9 @@ def test_the_model_learns_what_it_is_shown(tiny_model_folder: Path) -> None:
         ChatText.load(tiny_model_folder),
         [ROW],
         SftSettings(epochs=20),
-        lambda step, metrics: losses.append(metrics["train/loss"]),
+        row_tokens=1024,
+        seed=0,
+        on_step=lambda step, metrics: losses.append(metrics["train/loss"]),
     )
     assert steps == len(losses) == 20
     assert losses[-1] < losses[0] / 10
@@ -60,4 +62,4 @@ def test_rows_that_cannot_be_trained_are_named(row: dict[str, object], says: str
     model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"))
     trainer = Trainer(model, TrainerSettings(), lease=ComputeLease())
     with pytest.raises(UserError, match=says):
-        train_supervised(trainer, ChatText.load(tiny_model_folder), [row], SftSettings())
+        train_supervised(trainer, ChatText.load(tiny_model_folder), [row], SftSettings(), row_tokens=64, seed=0)

@@ -153,6 +153,8 @@ def test_a_resumed_run_plays_every_group_that_was_not_trained_on(house: House, a
     summary = house.train(total_steps=5, ahead=ahead, start=found.progress)
     trained = {turn_id.split("-")[0] for turn_id, value in house.store.credit().items()}
     assert summary.steps == 5 and len(house.learner.batches) == 5
+    stored = sum(episode.session.num_sampled_tokens for episode in house.store.episodes())
+    assert summary.ledger.sampled == stored, "the account goes on where the interrupted run left it"
     assert trained == {f"g{ordinal:06d}" for ordinal in range(10)}
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from ludus.errors import UserError
 from ludus.model.load import LoadedModel, load_model, save_model
+from ludus.model.resolve import adapter_base
 from ludus.model.settings import LoraSettings, ModelSettings
 from ludus.model.tree import TreePlan
 
@@ -71,6 +72,7 @@ def test_lora_trains_adapters_alone_and_saves_for_peft(tiny_model_folder: Path, 
     changed = our_logits(model, PROMPT)
     assert (changed - base).abs().max() > 0.01
     save_model(model, tmp_path / "adapter")
+    assert adapter_base(tmp_path / "adapter") == str(tiny_model_folder)
     plain = transformers.AutoModelForCausalLM.from_pretrained(tiny_model_folder)
     with_adapter = PeftModel.from_pretrained(plain, tmp_path / "adapter")
     torch.testing.assert_close(plain_logits(with_adapter, PROMPT), changed, atol=2e-5, rtol=1e-5)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from ludus.errors import UserError
-from ludus.model.resolve import adapter_base, resolve_model
+from ludus.model.resolve import adapter_base, base_reference, resolve_model
 
 
 def test_unknown_embedded_model_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,3 +44,13 @@ def test_adapter_folder_names_its_base(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path)) == tmp_path
     (tmp_path / "config.json").write_text("{}")
     assert adapter_base(tmp_path) is None
+
+
+def test_an_adapter_names_its_base_as_the_user_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub id stays a hub id and a folder the folder that was given; only an embedded model is named by its folder."""
+    cached = tmp_path / "cache"
+    assert base_reference("org/name", cached) == "org/name"
+    assert base_reference("smollm2-135m", cached) == str(cached)
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert base_reference("mine", Path("mine")) == "mine"

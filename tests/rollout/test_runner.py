@@ -224,3 +224,37 @@ def test_impossible_rewards_fail_by_name(play: Play, value: object, word: str) -
 
     episode = play(returns)
     assert episode.outcome.kind == "failed" and word in episode.outcome.reason
+
+
+def test_one_question_asked_three_times_is_rewarded_once(play: Play) -> None:
+    """Each answer is credited with the number; the reward of the episode is the number itself."""
+
+    async def asks_again(data: dict[str, Any], **injected: Any) -> float:
+        for _ in range(3):
+            await ask(**injected)
+        return 0.5
+
+    episode = play(asks_again)
+    assert list(episode.rewards.values()) == [0.5, 0.5, 0.5] and episode.reward == 0.5
+
+
+def test_an_agent_that_closes_its_client_closes_no_other(make_runner: Any, task: EpisodeTask) -> None:
+    """Each episode has a client of its own, which is closed when it has ended."""
+    clients: list[Any] = []
+
+    async def closes(data: dict[str, Any], base_url: str, api_key: str, http_client: Any) -> float:
+        clients.append(http_client)
+        async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=http_client) as client:
+            messages: list[Any] = [{"role": "user", "content": "2+2?"}]
+            await client.chat.completions.create(model="default", messages=messages)
+        return 1.0
+
+    async def keeps(data: dict[str, Any], **injected: Any) -> float:
+        clients.append(injected["http_client"])
+        return await one_call(data, **injected)
+
+    for agent in (closes, keeps):
+        runner, _ = make_runner(agent)
+        assert [asyncio.run(runner.run(task)).outcome.kind for _ in range(2)] == ["ok", "ok"]
+    asyncio.run(runner.run(task))  # what closes a client runs on the agents' thread before a later agent does
+    assert all(client.is_closed for client in clients[:-1])

@@ -57,6 +57,7 @@ def episode_of(
         group_id=f"group-{seed // 8}",
         session=SessionRecord(f"session-{seed}", tuple(nodes), tuple(turns)),
         rewards={} if reward is None or not turns else {turns[-1].id: reward},
+        reward=reward,
         outcome=Outcome(kind, "" if kind == "ok" else "the agent raised ValueError"),  # type: ignore[arg-type]
         metrics={"success": float((reward or 0) > 0.5)},
         finished_at=1.7e9 + seed,
@@ -93,6 +94,7 @@ def rich_episode() -> Episode:
         group_id="g",
         session=SessionRecord("s", nodes, (first, second)),
         rewards={"t0": -0.30000000000000004},
+        reward=0.1,
         outcome=Outcome("truncated", "turn limit"),
         metrics={"x": 1e308},
         metadata={"nested": {"list": [1, None, True, "ä"]}},

@@ -35,6 +35,28 @@ def test_the_page_shows_what_the_run_recorded(make_run: Callable[..., RunStore])
     assert files.png is not None and files.png.exists()
 
 
+def test_the_ledger_is_that_of_the_summary(make_run: Callable[..., RunStore]) -> None:
+    """Tokens of evaluations and unused ones are on the page as they are in summary.json."""
+    ledger = {"sampled": 24_001, "trained": 20_000, "masked": {"evaluation": 3_000, "unused": 1_001}}
+    with make_run(num_steps=2) as run:
+        run.write_summary({"ledger": ledger})
+        html = write_report(run).html.read_text(encoding="utf-8")
+    assert all(text in html for text in ("24,001", "20,000", "masked: evaluation", "3,000", "masked: unused", "1,001"))
+    assert "balanced" in html
+
+
+def test_before_the_end_the_ledger_counts_evaluations_too(
+    make_run: Callable[..., RunStore], make_episode: Callable[..., Episode]
+) -> None:
+    """While a run trains, the page adds the tokens of evaluations that are in the store to those of the steps."""
+    played = make_episode(900, is_eval=True)
+    with make_run(num_steps=2) as run:
+        run.add_episode(played, step=1)
+        html = write_report(run).html.read_text(encoding="utf-8")
+        sampled = sum(metrics["ledger/sampled"] for _, metrics in run.metrics()) + played.session.num_sampled_tokens
+    assert "masked: evaluation" in html and f"{sampled:,.0f}" in html and "balanced" in html
+
+
 def test_each_sampled_token_carries_its_numbers(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     """Hovering over a token names its id, logprob, version and what training did with it."""
     episode = make_episode(5, num_turns=1, version=4)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,19 +51,6 @@ def test_episodes_are_found_by_step_and_kind(tmp_path: Path, make_episode: Calla
         assert [episode.id for episode in store.episodes(is_eval=True)] == ["ep-3"]
         assert [row["reward"] for row in store.episode_rows()] == [1.0, 1.0, 1.0]
         assert store.episode("ep-2") == make_episode(2)
-
-
-def test_a_durable_episode_costs_next_to_nothing(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
-    """Sixty-four episodes take a small fraction of a second of this process (three tries); the rest is the disk's."""
-    episodes = [make_episode(seed, num_turns=5) for seed in range(64)]
-    durations = []
-    for attempt in range(3):
-        with RunStore.create(tmp_path, f"run{attempt}", "") as store:
-            started_at = time.process_time()
-            for episode in episodes:
-                store.add_episode(episode, step=0)
-            durations.append(time.process_time() - started_at)
-    assert min(durations) < 0.2, durations
 
 
 WRITER = """
@@ -145,6 +131,17 @@ def test_a_run_is_not_begun_twice(tmp_path: Path) -> None:
         store.write_summary({})
     with pytest.raises(UserError, match=r"already finished.*--resume.*another name"):
         RunStore.create(tmp_path, "run", "")
+
+
+def test_a_run_that_goes_on_has_its_configuration(tmp_path: Path) -> None:
+    """config.yaml is the latest; what it was until a step stays beside it, and the summary of the earlier end goes."""
+    with RunStore.create(tmp_path, "run", "steps: 3\n") as store:
+        store.write_summary({})
+    for text in ("steps: 3\n", "steps: 5\n", "steps: 6\n"):
+        with RunStore.go_on(tmp_path / "run", text, step=3) as store:
+            assert store.config_text == text and store.summary() is None
+    kept = {path.name: path.read_text() for path in (tmp_path / "run").glob("config*")}
+    assert kept == {"config.yaml": "steps: 6\n", "config.until-000003.yaml": "steps: 3\n"}
 
 
 def test_a_run_has_one_writer(tmp_path: Path) -> None:

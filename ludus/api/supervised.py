@@ -1,0 +1,57 @@
+"""`ludus.train_supervised`: a configuration and conversations in, a trained model out.
+
+Knows: which part is built from which settings.  Knows not: how conversations become steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ludus.api.blocking import run_blocking
+from ludus.api.local import open_local
+from ludus.api.rows import load_rows
+from ludus.config import Config
+from ludus.errors import UserError
+from ludus.loop.sft import OnStep, SftSettings
+from ludus.loop.sft import train_supervised as train_on
+from ludus.rollout.tasks import Row
+
+
+def train_supervised(
+    config: Config,
+    dataset: object,
+    folder: Path | str,
+    settings: SftSettings | None = None,
+    *,
+    on_step: OnStep | None = None,
+) -> int:
+    """Train the configured model on every assistant message of the rows, and save it in `folder`; the steps taken.
+
+    config: `model`, `trainer` without its `loss`, and `seed` act; there are no rollouts and no run folder.
+    dataset: rows with `messages`, and `tools` if there are any, in any form that `Trainer` takes.
+    Raises UserError for a row that is no conversation, with its number, and for a folder that cannot be written.
+    """
+    rows, folder = load_rows(dataset), Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # known before hours are spent
+    except OSError as error:
+        raise UserError(f"cannot save a model in {str(folder)!r}: {error.strerror}; choose another folder") from error
+    return run_blocking(_train(config, rows, folder, settings or SftSettings(), on_step))
+
+
+async def _train(
+    config: Config, rows: Sequence[Row], folder: Path, settings: SftSettings, on_step: OnStep | None
+) -> int:
+    async with open_local(config) as local:
+        steps = train_on(
+            local.trainer(config),
+            local.text,
+            rows,
+            settings,
+            row_tokens=config.trainer.row_tokens,
+            seed=config.seed,
+            on_step=on_step,
+        )
+        local.save(folder)
+        return steps
