@@ -98,7 +98,7 @@ class _Show:
         self._bar.stop()
 
     def add(self, episode: Episode, turns: Sequence[TurnRow]) -> None:
-        """Print the episode, unless the command was interrupted while it played."""
+        """Print an episode that needs no other beside it."""
         self._bar.advance(self._task)
         self._print(episode, turns)
 
@@ -122,7 +122,7 @@ class _Show:
 
     def _print(self, episode: Episode, turns: Sequence[TurnRow]) -> None:
         if episode.outcome.kind == "cancelled":
-            return
+            return  # the command was interrupted while it played
         self.episodes.append(episode)
         if self._as_json:
             self._console.print(_json_line(episode, turns), highlight=False, markup=False, soft_wrap=True)

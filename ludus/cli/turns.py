@@ -45,9 +45,9 @@ def rows_of_group(group: Group, config: Config, decode: Decode | None) -> list[t
     survivors = tuple(episode for episode in members if masks[episode.id] is None)
     too_small = small_group_mask(len(survivors), len(members), config.rollout)
     rules = _rules(config, is_alone=len(survivors) == 1)
-    credits = {} if too_small else dict(_credits(Group(group.id, group.task_id, survivors), rules))
+    credited = {} if too_small else dict(_credits(Group(group.id, group.task_id, survivors), rules))
     return [
-        (episode, _rows(episode, credits.get(episode.id), masks[episode.id] or too_small, decode))
+        (episode, _rows(episode, credited.get(episode.id), masks[episode.id] or too_small, decode))
         for episode in members
     ]
 

@@ -207,8 +207,8 @@ class _TreeAttention(torch.autograd.Function):
         call: _Call = ctx.call
         num_key_heads = k.shape[1]
         grad_q = torch.empty_like(q)
-        # In fp32: keys are shared by many blocks, whose gradients add up. And for bf16 products oneDNN would compile and
-        # keep code for each of the sizes that blocks come in, no two rows alike: a gigabyte within some twenty steps.
+        # In fp32: keys are shared by many blocks, whose gradients add up. And for bf16 products oneDNN would compile
+        # and keep code for each of the sizes that blocks come in, no two rows alike: a gigabyte in some twenty steps.
         grad_k, grad_v = (torch.zeros_like(each[0], dtype=torch.float32) for each in (k, v))
         for block, mask in zip(call.tree.blocks, call.tree.masks(call.window, q), strict=True):
             rows = slice(block.start, block.end)

@@ -1,33 +1,42 @@
 """Credit against returns computed by hand: episodes that branch, whose reasoning is stripped, that call sub-agents.
 
-Knows: messages, the session graph, returns.  Knows not: models; the tokens here are the bytes of the text.
-Each episode goes the way a recorder's does: what was asked finds the turn it follows, tokens fork where the text does.
+Knows: chat requests, what an agent returns, returns of turns.  Knows not: models; the answers are written down.
+Each episode goes the way that every episode of a run goes: its requests through a recorder, with the model's own
+tokenizer; what its agent returns through `score_episode`; the rewards through the returns that the loop computes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ludus.algo.returns import assign_outcome_reward, turn_returns
-from ludus.session.graph import SessionGraph
-from ludus.types import ForkReason, Message, Sampled, Sampling, ToolCall, Turn
+from ludus.agents.reward import score_episode
+from ludus.api.blocking import run_blocking
+from ludus.engines.scripted import ScriptedEngine
+from ludus.loop.batch import episode_returns
+from ludus.model.resolve import resolve_model
+from ludus.record.recorder import Recorder
+from ludus.text.chat import ChatText
+from ludus.types import ChatRequest, Episode, ForkReason, Message, ToolSpec
+from ludus.verify.chat import THINKING_TEMPLATE
 
 TOLERANCE = 1e-12
 """The returns are sums and means of a few short numbers: anything above rounding is a mistake."""
+_RESEARCH = ToolSpec("research", "Finds something out.", {"type": "object"})
+_CALL = '<tool_call>\n{"name": "research", "arguments": {"topic": "the capital of France"}}\n</tool_call>'
 
 
 @dataclass(frozen=True, slots=True)
 class CreditRow:
-    """One turn: what the graph made of it, its return, and the return computed by hand."""
+    """One turn: what the recorder made of it, its return, and the return computed by hand."""
 
     episode: str
     turn: str
     follows: str | None
     fork: ForkReason | None
     reward: float | None
-    """None: the agent gave this turn no reward."""
+    """None: no reward was given to this turn itself."""
     got: float | None
     """None: no return reaches the turn."""
     expected: float | None
@@ -42,6 +51,7 @@ class CreditRow:
 
 @dataclass(frozen=True, slots=True)
 class CreditResult:
+    model: str
     rows: tuple[CreditRow, ...]
 
     @property
@@ -53,155 +63,137 @@ class CreditResult:
         return self.max_abs_diff <= TOLERANCE
 
     def to_json(self) -> dict[str, object]:
-        return {"check": "credit", "turns": len(self.rows), "max_abs_diff": self.max_abs_diff, "ok": self.ok}
+        turns, difference = len(self.rows), self.max_abs_diff
+        return {"check": "credit", "model": self.model, "turns": turns, "max_abs_diff": difference, "ok": self.ok}
 
 
-def verify_credit() -> CreditResult:
-    """Every episode of this file, turn by turn."""
-    episodes = (_outcome(), _discounted(), _branching(), _reasoning_stripped(), _sub_agent(), _unreached())
-    return CreditResult(tuple(row for rows in episodes for row in rows))
+def verify_credit(*, model: str) -> CreditResult:
+    """Every episode of this file, turn by turn, in the tokens of `model`; its weights are not read."""
+    folder = resolve_model(model)
+    plain = ChatText.load(folder, chat_template="chatml-tools")
+    thinking = ChatText.load(folder, chat_template=str(THINKING_TEMPLATE))
+    return CreditResult(model, run_blocking(_play_all(plain, thinking)))
+
+
+async def _play_all(plain: ChatText, thinking: ChatText) -> tuple[CreditRow, ...]:
+    episodes = (
+        await _outcome(plain),
+        await _discounted(plain),
+        await _branching(plain),
+        await _reasoning_stripped(thinking),
+        await _sub_agent(plain),
+        await _unreached(plain),
+    )
+    return tuple(row for rows in episodes for row in rows)
 
 
 class _Play:
-    """One episode: an agent that speaks, a model whose template shows the reasoning of the last reply only."""
+    """One episode: an agent that asks, a model whose answers are written down, turns with names for a reader."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, text: ChatText, answers: Sequence[str]) -> None:
         self.name = name
-        self._graph = SessionGraph(name)
+        self._session = Recorder(ScriptedEngine(answers, text.tokenizer), text).open(session_id=name)
+        self._ids: dict[str, str] = {}
 
-    def ask(self, turn_id: str, messages: list[Message], reply: Message, *, agent: str = "") -> list[Message]:
+    async def ask(
+        self, turn: str, messages: Sequence[Message], *, agent: str = "", tools: tuple[ToolSpec, ...] = ()
+    ) -> list[Message]:
         """The conversation with the reply, ready to go on."""
-        match = self._graph.match(messages, agent)
-        prompt = _encode(messages)
-        prefix, fork = self._extended(match.follows, prompt, was_edited=not match.exact)
-        self._graph.add_turn(
-            turn_id=turn_id,
-            prompt_ids=prompt,
-            prefix=prefix,
-            follows=None if match.follows is None else match.follows.id,
-            fork=fork,
-            messages=messages,
-            reply=reply,
-            sampled=_sampled(reply),
-            sampling=Sampling(),
-            agent=agent,
-        )
-        return [*messages, reply]
+        (answered,) = await self._session.complete(ChatRequest(tuple(messages), tools, agent=agent))
+        self._ids[turn] = answered.id
+        return [*messages, answered.reply]
 
-    def rows(
-        self, rewards: Mapping[str, float], expected: Mapping[str, float | None], *, turn_discount: float = 1.0
+    async def rows(
+        self,
+        returned: float | Mapping[str, float],
+        expected: Mapping[str, float | None],
+        *,
+        turn_discount: float = 1.0,
     ) -> list[CreditRow]:
-        turns = self._graph.snapshot().turns
-        returns = turn_returns({turn.id: turn.follows for turn in turns}, rewards, turn_discount=turn_discount)
+        """The episode after its agent `returned` a number, or numbers by turn."""
+        record = await self._session.aclose("the episode has ended")
+        if isinstance(returned, Mapping):
+            returned = {self._ids[turn]: reward for turn, reward in returned.items()}
+        scored = score_episode(returned, record.turns)
+        episode = Episode(self.name, self.name, self.name, record, scored.rewards, scored.outcome, scored.reward)
+        returns = episode_returns(episode, turn_discount)
+        names = {turn_id: turn for turn, turn_id in self._ids.items()}
         return [
             CreditRow(
                 episode=self.name,
-                turn=turn.id,
-                follows=turn.follows,
+                turn=names[turn.id],
+                follows=None if turn.follows is None else names[turn.follows],
                 fork=turn.fork,
-                reward=rewards.get(turn.id),
+                reward=scored.rewards.get(turn.id),
                 got=returns[turn.id],
-                expected=expected[turn.id],
+                expected=expected[names[turn.id]],
             )
-            for turn in turns
+            for turn in record.turns
         ]
 
-    def outcome_rewards(self, reward: float) -> dict[str, float]:
-        return assign_outcome_reward({turn.id: turn.follows for turn in self._graph.snapshot().turns}, reward)
 
-    def _extended(
-        self, follows: Turn | None, prompt: tuple[int, ...], *, was_edited: bool
-    ) -> tuple[str | None, ForkReason | None]:
-        if follows is None:
-            return None, None
-        path = self._graph.path_ids(follows.id)
-        if prompt[: len(path)] == path:
-            return follows.id, None
-        return None, "edit" if was_edited else "reasoning_stripped"
-
-
-def _outcome() -> list[CreditRow]:
+async def _outcome(text: ChatText) -> list[CreditRow]:
     """A bare number reaches every turn before it undiminished: 1 = 1 = 1."""
-    play = _Play("outcome")
-    said = play.ask("a", [_user("guess")], _says("10"))
-    said = play.ask("b", [*said, _user("lower")], _says("5"))
-    play.ask("c", [*said, _user("higher")], _says("7"))
-    return play.rows(play.outcome_rewards(1.0), {"a": 1.0, "b": 1.0, "c": 1.0})
+    play = await _guesses("outcome", text)
+    return await play.rows(1.0, {"a": 1.0, "b": 1.0, "c": 1.0})
 
 
-def _discounted() -> list[CreditRow]:
+async def _discounted(text: ChatText) -> list[CreditRow]:
     """r = 0.2, 0.5, 1 at discount 0.5: c = 1; b = 0.5 + 0.5 · 1 = 1; a = 0.2 + 0.5 · 1 = 0.7."""
-    play = _Play("discounted")
-    said = play.ask("a", [_user("guess")], _says("10"))
-    said = play.ask("b", [*said, _user("lower")], _says("5"))
-    play.ask("c", [*said, _user("higher")], _says("7"))
-    return play.rows({"a": 0.2, "b": 0.5, "c": 1.0}, {"a": 0.7, "b": 1.0, "c": 1.0}, turn_discount=0.5)
+    play = await _guesses("discounted", text)
+    return await play.rows({"a": 0.2, "b": 0.5, "c": 1.0}, {"a": 0.7, "b": 1.0, "c": 1.0}, turn_discount=0.5)
 
 
-def _branching() -> list[CreditRow]:
+async def _branching(text: ChatText) -> list[CreditRow]:
     """Three ways to go on from `a`, one of them edited: b = 1, c = 0, d = e = 0.5; a = (1 + 0 + 0.5) / 3 = 0.5."""
-    play = _Play("branching")
-    said = play.ask("a", [_user("plan")], _says("first this"))
-    play.ask("b", [*said, _user("go on")], _says("yes"))
-    play.ask("c", [*said, _user("try otherwise")], _says("no"))
-    edited = [_user("plan"), _says("first this, corrected")]
-    said = play.ask("d", [*edited, _user("go on")], _says("well"))
-    play.ask("e", [*said, _user("and then?")], _says("done"))
-    return play.rows({"b": 1.0, "c": 0.0, "e": 0.5}, {"a": 0.5, "b": 1.0, "c": 0.0, "d": 0.5, "e": 0.5})
+    play = _Play("branching", text, ("first this", "yes", "no", "well", "done"))
+    said = await play.ask("a", [_user("plan")])
+    await play.ask("b", [*said, _user("go on")])
+    await play.ask("c", [*said, _user("try otherwise")])
+    edited = [_user("plan"), Message("assistant", "first this, corrected")]
+    said = await play.ask("d", [*edited, _user("go on")])
+    await play.ask("e", [*said, _user("and then?")])
+    return await play.rows({"b": 1.0, "c": 0.0, "e": 0.5}, {"a": 0.5, "b": 1.0, "c": 0.0, "d": 0.5, "e": 0.5})
 
 
-def _reasoning_stripped() -> list[CreditRow]:
+async def _reasoning_stripped(text: ChatText) -> list[CreditRow]:
     """The template drops earlier thinking, so tokens fork at every turn; the outcome still reaches the first."""
-    play = _Play("reasoning stripped")
-    said = play.ask("a", [_user("guess")], _says("10", reasoning="the middle"))
-    said = play.ask("b", [*said, _user("lower")], _says("5", reasoning="half of it"))
-    play.ask("c", [*said, _user("higher")], _says("7", reasoning="between"))
-    return play.rows(play.outcome_rewards(-2.0), {"a": -2.0, "b": -2.0, "c": -2.0})
+    play = await _guesses("reasoning stripped", text, thoughts=("the middle", "half of it", "between"))
+    return await play.rows(-2.0, {"a": -2.0, "b": -2.0, "c": -2.0})
 
 
-def _sub_agent() -> list[CreditRow]:
+async def _sub_agent(text: ChatText) -> list[CreditRow]:
     """A tool call is served by another agent, whose last turn was given 0.5 of its own and the main agent's 1.
 
     h2 = 0.5; h1 = 0.5; m2 = 1; m1 is followed by h1 and m2: (0.5 + 1) / 2 = 0.75.
     """
-    play = _Play("sub-agent")
-    call = ToolCall("call_1", "research", '{"topic": "the capital of France"}')
-    asked = play.ask("m1", [_user("what is it?")], Message("assistant", None, tool_calls=(call,)))
-    helper = play.ask("h1", [_user("find the capital of France")], _says("where to look?"), agent="helper")
-    play.ask("h2", [*helper, _user("an atlas")], _says("Paris"), agent="helper")
-    play.ask("m2", [*asked, Message("tool", "Paris", tool_call_id="call_1")], _says("It is Paris."))
-    return play.rows({"h2": 0.5, "m2": 1.0}, {"m1": 0.75, "h1": 0.5, "h2": 0.5, "m2": 1.0})
+    play = _Play("sub-agent", text, (_CALL, "where to look?", "Paris", "It is Paris."))
+    asked = await play.ask("m1", [_user("what is it?")], tools=(_RESEARCH,))
+    helper = await play.ask("h1", [_user("find the capital of France")], agent="helper")
+    await play.ask("h2", [*helper, _user("an atlas")], agent="helper")
+    (call,) = asked[-1].tool_calls
+    await play.ask("m2", [*asked, Message("tool", "Paris", tool_call_id=call.id)], tools=(_RESEARCH,))
+    return await play.rows({"h2": 0.5, "m2": 1.0}, {"m1": 0.75, "h1": 0.5, "h2": 0.5, "m2": 1.0})
 
 
-def _unreached() -> list[CreditRow]:
+async def _unreached(text: ChatText) -> list[CreditRow]:
     """A reward in the middle says nothing of what came after it: c has no return, which is not the return 0."""
-    play = _Play("unreached")
-    said = play.ask("a", [_user("guess")], _says("10"))
-    said = play.ask("b", [*said, _user("lower")], _says("5"))
-    play.ask("c", [*said, _user("higher")], _says("7"))
-    return play.rows({"b": 0.0}, {"a": 0.0, "b": 0.0, "c": None})
+    play = await _guesses("unreached", text)
+    return await play.rows({"b": 0.0}, {"a": 0.0, "b": 0.0, "c": None})
+
+
+async def _guesses(name: str, text: ChatText, *, thoughts: Sequence[str] = ()) -> _Play:
+    """Three turns in a row, each with a thought before its answer where thoughts are given."""
+    answers = ("10", "5", "7")
+    if thoughts:
+        pairs = zip(thoughts, answers, strict=True)
+        answers = tuple(f"<think>\n{thought}\n</think>\n\n{answer}" for thought, answer in pairs)
+    play = _Play(name, text, answers)
+    said = await play.ask("a", [_user("guess")])
+    said = await play.ask("b", [*said, _user("lower")])
+    await play.ask("c", [*said, _user("higher")])
+    return play
 
 
 def _user(text: str) -> Message:
     return Message("user", text)
-
-
-def _says(text: str, *, reasoning: str | None = None) -> Message:
-    return Message("assistant", text, reasoning=reasoning)
-
-
-def _encode(messages: list[Message]) -> tuple[int, ...]:
-    """The conversation as tokens: earlier reasoning is left out, as templates of thinking models do."""
-    shown = [f"<{message.role}>{_body(message, thinks=False)}<end>" for message in messages]
-    return tuple("".join([*shown, "<assistant>"]).encode())
-
-
-def _body(message: Message, *, thinks: bool) -> str:
-    thought = f"<think>{message.reasoning}</think>" if thinks and message.reasoning is not None else ""
-    calls = "".join(f"<call>{call.name}{call.arguments}</call>" for call in message.tool_calls)
-    return f"{thought}{message.content or ''}{calls}"
-
-
-def _sampled(reply: Message) -> Sampled:
-    ids = tuple(f"{_body(reply, thinks=True)}<end>".encode())
-    return Sampled(ids, (-0.5,) * len(ids), (0,) * len(ids), "stop")

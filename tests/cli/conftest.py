@@ -13,6 +13,11 @@ import pytest
 from ludus.cli.app import run
 
 AGENT = """
+import asyncio
+import os
+import signal
+
+
 class Agent:
     async def run(self, data, *, base_url, api_key, http_client, **extra_kwargs):
         messages = [{"role": "user", "content": data["question"]}]
@@ -31,6 +36,40 @@ class Agent:
 
 async def fails(data, **extra_kwargs):
     raise KeyError("no such question")
+
+
+async def asks(data, *, base_url, api_key, http_client, **extra_kwargs):
+    body = {"messages": [{"role": "user", "content": data["question"]}], "max_tokens": 2}
+    headers = {"authorization": "Bearer " + api_key}
+    response = await http_client.post(base_url + "/chat/completions", json=body, headers=headers)
+    response.read()
+    if response.status_code != 200:
+        raise RuntimeError(response.text)
+    return 1.0
+
+
+async def ends_differently(data, **injected):
+    await asks(data, **injected)
+    if data["question"] == "Guess 0.":
+        raise KeyError("no such question")
+    return None if data["question"] == "Guess 1." else 1.0
+
+
+async def hangs_on_the_first(data, **injected):
+    if data["question"] == "Guess 0.":
+        await asyncio.Event().wait()
+    return await asks(data, **injected)
+
+
+async def talks_on(data, **injected):
+    for _ in range(4):
+        await asks(data, **injected)
+
+
+async def is_interrupted(data, **injected):
+    await asks(data, **injected)
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.Event().wait()
 """
 
 

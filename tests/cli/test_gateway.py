@@ -13,9 +13,9 @@ import httpx
 
 
 def test_curl_gets_the_same_text_streamed_and_not(tiny_model_folder: Path) -> None:
-    """Any key works, the same seed gives the same text both ways, and Ctrl-C ends the server cleanly."""
+    """Any key works, the same seed gives the same text both ways, and Ctrl-C ends the server in one line."""
     command = [sys.executable, "-m", "ludus", "gateway", str(tiny_model_folder), "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         found = re.search(r"http://\S+/v1", server.stdout.readline() + server.stdout.readline())
@@ -31,7 +31,8 @@ def test_curl_gets_the_same_text_streamed_and_not(tiny_model_folder: Path) -> No
         text = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
         assert text == whole["choices"][0]["message"]["content"] != ""
         server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=30) == 0
+        _, errors = server.communicate(timeout=30)
+        assert (server.returncode, errors.strip()) == (130, "interrupted")
     finally:
         server.kill()
         server.wait()

@@ -105,3 +105,57 @@ def test_a_missing_agent_is_named(rows_file: Path, tiny_model_folder: Path, ludu
     """The message says which file or name was not found."""
     ended = ludus("rollout", "nowhere.py:Agent", "--data", rows_file, "--model", tiny_model_folder)
     assert ended.code == 2 and "there is no file 'nowhere.py'" in ended.err
+
+
+def test_discarded_episodes_are_noted_as_training_accounts_for_them(
+    agent_file: Path, rows_file: Path, tiny_model_folder: Path, ludus: Callable[..., Any]
+) -> None:
+    """A turn of an episode that failed or was rejected is masked for that reason, and has no advantage."""
+    place = ("--data", rows_file, "--model", tiny_model_folder, "--limit", 3, "--json")
+    lines = [json.loads(line) for line in ludus("rollout", f"{agent_file}:ends_differently", *place).out.splitlines()]
+    turns = {line["outcome"]: line["turns"][0] for line in lines}
+    assert turns["failed"]["note"].startswith("failed") and turns["rejected"]["note"].startswith("rejected")
+    assert all(turns[kind]["num_trained"] == 0 and turns[kind]["advantage"] is None for kind in ("failed", "rejected"))
+    assert turns["ok"]["num_trained"] == turns["ok"]["num_tokens"]
+    pair = ludus("rollout", f"{agent_file}:ends_differently", *place[:-3], "--limit", 1, "--n", 2, "--json").out
+    assert all(json.loads(line)["turns"][0]["note"].startswith("failed") for line in pair.splitlines())
+
+
+def test_a_hanging_agent_behind_a_url_is_a_timeout(
+    agent_file: Path, rows_file: Path, outside_url: str, ludus: Callable[..., Any]
+) -> None:
+    """One agent that hangs is an outcome; its siblings are shown as they ended, before it."""
+    place = ("--data", rows_file, "--url", outside_url, "--json", "rollout.episode_timeout_s=1")
+    ended = ludus("rollout", f"{agent_file}:hangs_on_the_first", *place)
+    outcomes = [json.loads(line)["outcome"] for line in ended.out.splitlines()]
+    assert outcomes == ["ok", "ok", "ok", "timeout"] and ended.code == 0
+    assert "rollout.episode_timeout_s=1" in ended.out
+
+
+def test_an_unreachable_url_is_named(agent_file: Path, rows_file: Path, ludus: Callable[..., Any]) -> None:
+    """Where nobody listens, the reason says which URL it was."""
+    url = "http://127.0.0.1:9/v1"
+    ended = ludus("rollout", f"{agent_file}:asks", "--data", rows_file, "--limit", 1, "--url", url, "--json")
+    assert ended.code == 1 and f"{url} cannot be reached" in json.loads(ended.last)["reason"]
+
+
+def test_limits_act_on_an_outside_model_or_are_refused(
+    agent_file: Path, rows_file: Path, outside_url: str, ludus: Callable[..., Any]
+) -> None:
+    """Calls are counted; tokens and sampling, over which Ludus has no say there, are refused by name."""
+    place = ("--data", rows_file, "--limit", 1, "--url", outside_url, "--json")
+    (line,) = ludus("rollout", f"{agent_file}:talks_on", *place, "rollout.max_turns=3").out.splitlines()
+    assert json.loads(line)["outcome"] == "truncated" and len(json.loads(line)["turns"]) == 3
+    for setting in ("rollout.max_tokens=5", "gconfig.temperature=0.5"):
+        ended = ludus("rollout", f"{agent_file}:asks", *place, setting)
+        assert ended.code == 2 and f"{setting.partition('=')[0]}" in ended.err and "cannot act" in ended.err
+
+
+@pytest.mark.parametrize("where", ["local", "outside"])
+def test_an_interrupt_is_one_line_and_code_130(
+    where: str, agent_file: Path, rows_file: Path, tiny_model_folder: Path, outside_url: str, ludus: Callable[..., Any]
+) -> None:
+    """Ctrl-C while agents play leaves no traceback."""
+    place = ("--model", tiny_model_folder) if where == "local" else ("--url", outside_url)
+    ended = ludus("rollout", f"{agent_file}:is_interrupted", "--data", rows_file, "--limit", 1, *place)
+    assert (ended.code, ended.err.strip(), ended.out) == (130, "interrupted", "")

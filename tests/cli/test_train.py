@@ -62,3 +62,11 @@ def test_a_report_without_the_model_shows_ids(run_yaml: Path, ludus: Callable[..
     (folder / "config.yaml").write_text("model: {path: /nowhere}\n")
     ended = ludus("report", folder)
     assert ended.code == 0 and "tokens are shown as ids" in ended.out
+
+
+def test_an_interrupted_evaluation_is_one_line_and_code_130(
+    run_yaml: Path, agent_file: Path, ludus: Callable[..., Any]
+) -> None:
+    """Ctrl-C while the held-out rows are played leaves no traceback."""
+    ended = ludus("eval", run_yaml, f"workflow={agent_file}:is_interrupted")
+    assert (ended.code, ended.err.strip(), ended.out) == (130, "interrupted", "")

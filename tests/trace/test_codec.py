@@ -1,0 +1,23 @@
+"""An episode as bytes and back: what a record holds, and what stands in for what it does not hold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from ludus.trace.codec import decode_episode, encode_episode
+from ludus.types import Episode
+
+
+def test_the_reward_of_the_episode_survives(full_episode: Episode) -> None:
+    """What the agent returned is kept beside the rewards of turns; None stays None."""
+    assert decode_episode(*encode_episode(full_episode)).reward == full_episode.reward == 0.1
+    assert decode_episode(*encode_episode(replace(full_episode, reward=None))).reward is None
+
+
+def test_a_record_without_the_reward_of_the_episode_is_read(full_episode: Episode) -> None:
+    """The sum of the rewards of turns stands in for it."""
+    text, numbers = encode_episode(full_episode)
+    body = json.loads(text)
+    del body["reward"]
+    assert decode_episode(json.dumps(body), numbers).reward == sum(full_episode.rewards.values())
