@@ -16,9 +16,10 @@ demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	$(BIN)/ludus train recipes/guess/run.yaml --new --json seed=$(SEED)
 
+# One thread: the models of the tests are tiny, and two threads would mostly wait for each other.
 test: $(READY)
 	$(BIN)/ludus models get smollm2-135m
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 setup: $(READY)
 

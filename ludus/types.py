@@ -156,6 +156,27 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters since the engine started; gauges as of now."""
+
+    version: int
+    num_running: int = 0
+    num_waiting: int = 0
+    num_calls: int = 0
+    num_sampled_tokens: int = 0
+    num_prefilled_tokens: int = 0
+    """Prompt tokens that went through the model."""
+    num_cached_tokens: int = 0
+    """Prompt tokens whose keys and values were found and reused."""
+    num_preemptions: int = 0
+    num_stale_kv_tokens: int = 0
+    """Cached tokens of sequences in flight whose keys and values are older than the weights."""
+    num_pages: int = 0
+    num_free_pages: int = 0
+    busy_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A run of tokens in a session's graph: only the tokens it adds to its parent's path."""
 

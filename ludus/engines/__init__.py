@@ -3,7 +3,7 @@
 Our own engine stands in `ludus.engines.local`, which imports torch.
 """
 
-from ludus.engines.base import Engine, EngineStats, OnTokens, WeightSource
+from ludus.engines.base import Engine, OnTokens, WeightSource
 from ludus.engines.scripted import ScriptedEngine
 
-__all__ = ["Engine", "EngineStats", "OnTokens", "ScriptedEngine", "WeightSource"]
+__all__ = ["Engine", "OnTokens", "ScriptedEngine", "WeightSource"]

@@ -14,10 +14,9 @@ What every engine keeps, and `tests/engines/contract.py` checks for each of them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ludus.types import Call, Sampled, TokenChunk
+from ludus.types import Call, EngineStats, Sampled, TokenChunk
 
 OnTokens = Callable[[TokenChunk], None]
 """Called on the event loop that awaits `generate`; must not block."""
@@ -31,27 +30,6 @@ class WeightSource(Protocol):
 
     def copy_into_shared(self) -> None:
         """Write the new weights into the tensors that trainer and engine share in one process."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """Counters since the engine started; gauges as of now."""
-
-    version: int
-    num_running: int = 0
-    num_waiting: int = 0
-    num_calls: int = 0
-    num_sampled_tokens: int = 0
-    num_prefilled_tokens: int = 0
-    """Prompt tokens that went through the model."""
-    num_cached_tokens: int = 0
-    """Prompt tokens whose keys and values were found and reused."""
-    num_preemptions: int = 0
-    num_stale_kv_tokens: int = 0
-    """Cached tokens of sequences in flight whose keys and values are older than the weights."""
-    num_pages: int = 0
-    num_free_pages: int = 0
-    busy_s: float = 0.0
 
 
 class Engine(Protocol):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import logging
 import random
@@ -20,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ludus.engines.base import EngineStats, OnTokens, WeightSource
+from ludus.engines.base import OnTokens, WeightSource
 from ludus.errors import BackendError, LudusError
 from ludus.inference.core import EngineCore, Progress
 from ludus.inference.kernels.select import choose_kernel
@@ -28,7 +27,7 @@ from ludus.inference.settings import InferenceSettings
 from ludus.lease import ComputeLease
 from ludus.model.load import LoadedModel
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import Call, Sampled
+from ludus.types import Call, EngineStats, Sampled
 
 _log = logging.getLogger(__name__)
 # Seeds that the engine draws stay exact in JSON and in SQLite.
@@ -99,7 +98,7 @@ class LocalEngine:
         return await self._ask(lambda: self._score(token_ids))
 
     def stats(self) -> EngineStats:
-        return EngineStats(**dataclasses.asdict(self._core.stats()))
+        return self._core.stats()
 
     async def close(self) -> None:
         with contextlib.suppress(BackendError):  # closed or dead already

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ludus.engines.base import EngineStats, OnTokens, WeightSource
+from ludus.engines.base import OnTokens, WeightSource
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import Call, Sampled, StopReason, TokenChunk
+from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
 
 Answer = str | Sequence[int]
 Answers = Iterable[Answer] | Callable[[Call], Answer]

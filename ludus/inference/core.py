@@ -23,7 +23,7 @@ from ludus.inference.settings import InferenceSettings
 from ludus.model.load import LoadedModel
 from ludus.text.stream import Detokenizer
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import Call, Sampled, StopReason, TokenChunk
+from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +35,6 @@ class Progress:
     """None: no token, the call only ended."""
     answer: Sampled | None
     """None: the call goes on."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoreStats:
-    """Counters since the core was made, and gauges as of now; named as in EngineStats."""
-
-    version: int = 0
-    num_running: int = 0
-    num_waiting: int = 0
-    num_calls: int = 0
-    num_sampled_tokens: int = 0
-    num_prefilled_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    num_stale_kv_tokens: int = 0
-    num_pages: int = 0
-    num_free_pages: int = 0
-    busy_s: float = 0.0
 
 
 class EngineCore:
@@ -73,7 +55,7 @@ class EngineCore:
             max_running=settings.max_running,
         )
         self._sequences: dict[str, Sequence] = {}
-        self._counters = CoreStats(num_pages=num_pages)
+        self._counters = EngineStats(version=0, num_pages=num_pages)
 
     def __repr__(self) -> str:
         return f"<EngineCore version={self.version} {self._scheduler!r}>"
@@ -171,7 +153,7 @@ class EngineCore:
         self.fail_all()
         self._runner.free()
 
-    def stats(self) -> CoreStats:
+    def stats(self) -> EngineStats:
         scheduler = self._scheduler
         return dataclasses.replace(
             self._counters,
