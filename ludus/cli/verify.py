@@ -83,8 +83,9 @@ def ledger(
 ) -> None:
     """Is every sampled token trained once, or masked for one named reason?
 
-    Random sessions with edits, retries, parallel sub-agents and dropped
-    history are exported in both styles, and every token is counted.
+    Random chats with edits, retries, parallel sub-agents and dropped
+    history are played through the recorder with a scripted engine, exported
+    in both styles, and every token that the engine sampled is counted.
 
     [bold]Example:[/]  ludus verify ledger --trees 10000 --seed 7
     """
@@ -126,15 +127,16 @@ def resume(
     _finish(result, as_json)
 
 
-def credit(seed: Seed = 0, as_json: AsJson = False) -> None:
+def credit(model: Model = "smollm2-135m", seed: Seed = 0, as_json: AsJson = False) -> None:
     """Do turns get the returns that a person computes by hand?
 
     Episodes that branch, whose reasoning is stripped, and that call
-    sub-agents. Nothing in this check is random; --seed changes nothing.
+    sub-agents are played through the recorder. The answers are written down:
+    of the model only its tokenizer is used, and --seed changes nothing.
 
     [bold]Example:[/]  ludus verify credit
     """
-    result = verify_credit()
+    result = verify_credit(model=model)
     if not as_json:
         columns = ("episode", "turn", "follows", "fork", "reward", "return", "by hand")
         rows = [

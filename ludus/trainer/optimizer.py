@@ -101,6 +101,10 @@ class MasterOptimizer:
         """The gathered gradients, by parameter name; parameters without one are left out."""
         return {name: gradient for name, gradient in self._grads.items() if name not in self._empty}
 
+    def forget_gradients(self) -> None:
+        """Nothing is gathered any more: the next gradient of each parameter is the first."""
+        self._empty = set(self._grads)
+
     def step(self) -> StepResult:
         """Move the masters along the gathered gradients, and forget these. The parameters do not change yet.
 
@@ -117,7 +121,7 @@ class MasterOptimizer:
             for group in self._adamw.param_groups:
                 group["lr"] = lr
             self._adamw.step()
-        self._empty = set(self._grads)
+        self.forget_gradients()
         self.num_steps += 1
         return StepResult(norm, lr, is_skipped)
 
@@ -149,7 +153,7 @@ class MasterOptimizer:
             self._adamw.state.pop(master, None)
             if name in state["moments"]:
                 self._adamw.state[master] = {key: value.clone() for key, value in state["moments"][name].items()}
-        self._empty = set(self._grads)
+        self.forget_gradients()
         self.num_steps = int(state["num_steps"])
 
     @torch.no_grad()

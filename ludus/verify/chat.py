@@ -46,7 +46,7 @@ def chat_of_words(words: Sequence[str]) -> ChatText:
     tokenizer = Tokenizer(
         core,
         special_tokens={"bos_token": start, "eos_token": end},
-        stop_ids=frozenset({core.token_to_id(end)}),
+        stop_ids=frozenset({_SPECIAL_TOKENS.index(end)}),  # special tokens get the first ids, in their order
     )
     source = THINKING_TEMPLATE.read_text(encoding="utf-8")
     return ChatText(

@@ -184,10 +184,10 @@ async def _unreached(text: ChatText) -> list[CreditRow]:
 
 async def _guesses(name: str, text: ChatText, *, thoughts: Sequence[str] = ()) -> _Play:
     """Three turns in a row, each with a thought before its answer where thoughts are given."""
-    answers = ("10", "5", "7")
+    answers: Sequence[str] = ("10", "5", "7")
     if thoughts:
         pairs = zip(thoughts, answers, strict=True)
-        answers = tuple(f"<think>\n{thought}\n</think>\n\n{answer}" for thought, answer in pairs)
+        answers = [f"<think>\n{thought}\n</think>\n\n{answer}" for thought, answer in pairs]
     play = _Play(name, text, answers)
     said = await play.ask("a", [_user("guess")])
     said = await play.ask("b", [*said, _user("lower")])

@@ -97,23 +97,17 @@ def _compare(trainer: Trainer, sequences: Sequence[TrainSequence], row_tokens: i
     packed = Batch(rows=pack(sequences, row_tokens=row_tokens), version=0)
     trainer.forward_backward(packed)
     of_packed = {name: gradient.clone() for name, gradient in trainer.optimizer.gradients().items()}
-    _forget(trainer)
+    trainer.optimizer.forget_gradients()
     for sequence in sequences:
         trainer.forward_backward(Batch(rows=pack([sequence], row_tokens=row_tokens), version=0))
     norms = {
         name: (float((gradient - of_packed[name]).norm()), float(gradient.norm()))
         for name, gradient in trainer.optimizer.gradients().items()
     }
-    _forget(trainer)
+    trainer.optimizer.forget_gradients()
     whole = [math.hypot(*column) for column in zip(*norms.values(), strict=True)]
     return _Compared(packed, _ratio(*whole), {name: _ratio(*pair) for name, pair in norms.items()})
 
 
 def _ratio(difference: float, norm: float) -> float:
     return difference / norm if norm else difference
-
-
-def _forget(trainer: Trainer) -> None:
-    """Empty what is gathered; a step would too, but would also move the weights."""
-    for gradient in trainer.optimizer.gradients().values():
-        gradient.zero_()

@@ -1,35 +1,40 @@
-"""Random sessions that meet everything an episode can do to its token graph.
+"""Random chats played through a recorder: whatever agents do to a session, and what limits and engines do to it.
 
-Knows: messages, ids, the public face of SessionGraph.  Knows not: real templates, tokenizers, engines.
+Knows: the recorder's public face, a scripted engine, messages.  Knows not: graphs, prompts, forks: those are the
+recorder's, and are what the checks are about.
 
-A made-up template stands for the real ones: one token opens each message by its role, words are one token each
-(or a second token of the same spelling, as sampled text may be), thoughts and calls have their marks. The player
-asks as a recorder does, in rounds of parallel requests that are all matched before any of them is added. Its
-agents go on from any earlier turn, ask twice, take several choices, start sub-agents, edit what was said, drop
-history; its turns are cut, aborted, empty, or equal to a sibling's.
+Agents ask in rounds of parallel requests. They go on from any earlier turn, ask again, take several choices, send a
+request twice, start sub-agents, edit what was said, drop and compact history, echo without thinking or with blanks,
+leave in the middle. The engine's answers think, call tools, repeat each other, spell words in unusual tokens; its
+weights change between tokens. Sessions run into limits and are closed while they talk.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ludus.session.conversation import Match
-from ludus.session.export import TurnCredit
-from ludus.session.graph import SessionGraph
-from ludus.session.ledger import MaskReason
-from ludus.types import ForkReason, Message, Role, Sampled, Sampling, SessionRecord, StopReason, ToolCall, Turn
+from ludus.engines.scripted import ScriptedEngine
+from ludus.errors import AgentError
+from ludus.record.limits import Limits
+from ludus.record.recorder import Recorder
+from ludus.text.chat import ChatText
+from ludus.types import Call, ChatRequest, Message, Sampling, SessionRecord, ToolCall, ToolSpec, Turn
 
-_START, _END, _THINK, _CALL = 0, 1, 2, 3
-_ROLES: dict[Role, int] = {"system": 4, "user": 5, "assistant": 6, "tool": 7}
-_WORDS = range(10, 14)  # few, so that different turns often hold the same tokens
-_RESPELLED = 10  # added to a word's id: another token with the same text
+WORDS = ("go", "on", "no", "up")  # few, so that different turns often say the same
 _AGENTS = ("", "", "solver", "critic")
-_REASONS: tuple[MaskReason, ...] = ("no_credit", "zero_advantage", "rejected", "failed", "small_group")
+_ASK = ToolSpec("ask")
+_SHORT_CONTEXT = 120  # a few turns, and the next prompt does not fit
+_MAX_ROUNDS = 6
 _SAMPLINGS = (
     *[Sampling()] * 20,
+    *[Sampling(max_new_tokens=2)] * 3,
+    Sampling(stop=("on",)),
     Sampling(temperature=0.7),
     Sampling(temperature=0.0),
     Sampling(top_p=0.9),
@@ -37,167 +42,185 @@ _SAMPLINGS = (
 )
 
 
-def random_session(rng: random.Random) -> tuple[SessionRecord, dict[str, TurnCredit]]:
-    """A session of up to eight rounds with credit for each of its turns; the same state gives the same session."""
-    player = _Player(rng)
-    for _ in range(rng.randint(1, 8)):
-        player.play_round()
-    record = player.graph.snapshot()
-    return record, {turn.id: _random_credit(rng) for turn in record.turns}
+@dataclass(frozen=True, slots=True)
+class PlayedTree:
+    """One session as the recorder kept it, and what its engine knows of it."""
+
+    record: SessionRecord
+    calls: Mapping[str, Call]
+    """By id, as the engine got them."""
+    num_sampled: int
+    """Tokens that the engine sampled, by its own count."""
+    answers: Mapping[str, frozenset[tuple[str, ...]]]
+    """By retry key the turns that answered it; a request that was sent twice has one answer."""
 
 
-def _random_credit(rng: random.Random) -> TurnCredit:
-    if rng.random() < 0.3:
-        return TurnCredit(advantage=None, mask=rng.choice(_REASONS))
-    return TurnCredit(advantage=rng.choice((0.0, rng.uniform(-2.0, 2.0))), mask=None)
+async def play_tree(rng: random.Random, text: ChatText) -> PlayedTree:
+    """A session of up to six rounds; the same state of `rng` gives the same tokens."""
+    player = _Player(rng, text)
+    if rng.random() < 0.7:
+        await player.publish()
+    for _ in range(rng.randint(1, _MAX_ROUNDS)):
+        await player.play_round()
+    record = await player.end()
+    calls = {call.id: call for call in player.engine.calls}
+    answers = {key: frozenset(found) for key, found in player.answers.items()}
+    return PlayedTree(record, calls, player.engine.stats().num_sampled_tokens, answers)
+
+
+class _NewWeights:
+    """Weights of a model that has none."""
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        return ()
+
+    def copy_into_shared(self) -> None:
+        return None
 
 
 class _Player:
-    """Agents and recorder in one: makes requests, finds their prompts, invents the answers."""
+    """The agents of one session, and the author of the answers they get."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self.graph = SessionGraph("session")
+    def __init__(self, rng: random.Random, text: ChatText) -> None:
         self._rng = rng
-        self._keeps_thoughts = rng.random() < 0.5
-        self._turns: list[Turn] = []
+        self._tokenizer = text.tokenizer
+        context_length = rng.choice((_SHORT_CONTEXT, *[8192] * 9))
+        self.engine = ScriptedEngine(self._answer, text.tokenizer, context_length=context_length)
+        self._session = Recorder(self.engine, text).open(
+            session_id="tree",
+            limits=rng.choice((Limits(max_turns=5), Limits(max_tokens=40), *[Limits()] * 8)),
+            sampling=Sampling(seed=rng.getrandbits(32)),
+        )
+        self._tools = (_ASK,) if rng.random() < 0.7 else ()
+        self._template_kwargs = {"keep_thinking": rng.random() < 0.5}
         self._system = Message("system", self._random_text())
+        self._asked: list[ChatRequest] = []
+        self._keys = itertools.count()
+        self.answers: dict[str, set[tuple[str, ...]]] = {}
+        self._turns: list[Turn] = []
+        self._said: list[list[int]] = []
 
-    def play_round(self) -> None:
-        requests = [self._next_request() for _ in range(self._rng.choice((1, 1, 1, 2, 3)))]
-        matched = [(messages, agent, self.graph.match(messages, agent)) for messages, agent in requests]
-        self._rng.shuffle(matched)
-        for messages, agent, match in matched:
-            for _ in range(self._rng.choice((1, 1, 1, 2, 3))):
-                self._turns.append(self._answer(messages, agent, match))
+    async def play_round(self) -> None:
+        """One to three requests at once; now and then one of them is left, and the weights change meanwhile."""
+        rng = self._rng
+        requests = [self._next_request() for _ in range(rng.choice((1, 1, 1, 2, 3)))]
+        if rng.random() < 0.1:
+            requests.append(requests[0])
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._send(request)) for request in requests]
+            if rng.random() < 0.25:
+                await self._wait_tokens()
+                await self.publish()
+            if rng.random() < 0.15:
+                await self._wait_tokens()
+                rng.choice(tasks).cancel()
 
-    def _next_request(self) -> tuple[tuple[Message, ...], str]:
+    async def publish(self) -> None:
+        """The engine's weights change."""
+        await self.engine.publish(self.engine.stats().version + 1, _NewWeights())
+
+    async def end(self) -> SessionRecord:
+        """The session's record, closed while an answer is on its way or after the last one."""
+        async with asyncio.TaskGroup() as group:
+            if self._rng.random() < 0.2:
+                group.create_task(self._send(self._next_request()))
+                await self._wait_tokens()
+            return await self._session.aclose("the episode has ended")
+
+    async def _send(self, request: ChatRequest) -> None:
+        self._asked.append(request)
+        try:
+            turns = await self._session.complete(request)
+        except AgentError:
+            return  # a limit, a full context, a retry key with another body: the agent does something else
+        self._turns += turns
+        if request.retry_key is not None:
+            self.answers.setdefault(request.retry_key, set()).add(tuple(turn.id for turn in turns))
+
+    async def _wait_tokens(self) -> None:
+        """Until the engine has sampled a few tokens: one each time that all tasks had their turn."""
+        for _ in range(self._rng.randrange(12)):
+            await asyncio.sleep(0)
+
+    def _next_request(self) -> ChatRequest:
+        rng = self._rng
+        if self._asked and rng.random() < 0.1:
+            again = rng.choice(self._asked)
+            return again if rng.random() < 0.8 else replace(again, messages=(*again.messages, self._user()))
+        messages, agent = self._next_messages()
+        return ChatRequest(
+            messages=messages,
+            tools=self._tools,
+            sampling=rng.choice(_SAMPLINGS),
+            n=rng.choice((1, 1, 1, 1, 2, 3)),
+            template_kwargs=self._template_kwargs,
+            agent=agent,
+            retry_key=f"key-{next(self._keys)}" if rng.random() < 0.5 else None,
+        )
+
+    def _next_messages(self) -> tuple[tuple[Message, ...], str]:
         rng = self._rng
         if not self._turns or rng.random() < 0.15:
-            return self._fresh(rng.choice(_AGENTS), self._random_text())
+            return (self._system, self._user()), rng.choice(_AGENTS)
         turn = rng.choice((self._turns[-1], self._turns[-1], rng.choice(self._turns)))
         kind = rng.choice(("go_on",) * 5 + ("ask_again", "sub_agent", "edit", "drop", "compact"))
         if kind == "ask_again":
             return turn.messages, turn.agent
         if kind == "sub_agent" and turn.reply.tool_calls:
-            return self._fresh(rng.choice(_AGENTS), _task(turn.reply.tool_calls[0]))
-        history = [*turn.messages, turn.reply if rng.random() < 0.7 else replace(turn.reply, reasoning=None)]
+            return (self._system, Message("user", _task(turn.reply.tool_calls[0]))), rng.choice(_AGENTS)
+        history = [*turn.messages, self._echo(turn.reply)]
         if kind == "edit":
             at = rng.randrange(len(history))
             history[at] = replace(history[at], content=self._random_text())
         elif kind == "drop":
             del history[rng.randrange(len(history))]
         elif kind == "compact":
-            history = [self._system, Message("user", self._random_text())]
+            history = [self._system, self._user()]
         return (*history, self._heard(turn)), turn.agent
 
-    def _fresh(self, agent: str, task: str) -> tuple[tuple[Message, ...], str]:
-        return (self._system, Message("user", task)), agent
+    def _echo(self, reply: Message) -> Message:
+        """The reply as the agent sends it back: as it came, without its thinking, or with other blanks."""
+        kind = self._rng.choice(("same",) * 6 + ("thoughtless",) * 3 + ("blank",))
+        if kind == "thoughtless":
+            return replace(reply, reasoning=None)
+        return replace(reply, content=f" {reply.content or ''}") if kind == "blank" else reply
 
     def _heard(self, turn: Turn) -> Message:
         if turn.reply.tool_calls and self._rng.random() < 0.8:
             return Message("tool", self._random_text(), tool_call_id=turn.reply.tool_calls[0].id)
+        return self._user()
+
+    def _user(self) -> Message:
         return Message("user", self._random_text())
 
-    def _answer(self, messages: tuple[Message, ...], agent: str, match: Match) -> Turn:
-        fork = self._fork(messages, match)
-        follows = match.follows
-        if follows is not None and match.exact and fork is None:
-            ended = follows.sampled.token_ids[-1:] == (_END,)
-            rest = self._rendered(messages[len(follows.messages) + 1 :])
-            prefix, prompt_ids = follows.id, (*self.graph.path_ids(follows.id), *(() if ended else (_END,)), *rest)
-        else:
-            prefix, prompt_ids = None, (_START, *self._rendered(messages))
-        sampled = self._random_sample()
-        turn_id = f"turn-{len(self._turns)}"
-        return self.graph.add_turn(
-            turn_id=turn_id,
-            prompt_ids=prompt_ids,
-            prefix=prefix,
-            follows=None if follows is None else follows.id,
-            fork=fork,
-            messages=messages,
-            reply=_read(sampled.token_ids, turn_id),
-            sampled=sampled,
-            sampling=self._rng.choice(_SAMPLINGS),
-            agent=agent,
-        )
-
-    def _fork(self, messages: Sequence[Message], match: Match) -> ForkReason | None:
-        """Why the prompt is rendered anew. None: it goes on after `follows`, or there is no such turn."""
-        if match.follows is None:
-            return None
-        if not match.exact:
-            return "truncated" if len(messages) <= len(match.follows.messages) else "edit"
-        if match.follows.reply.reasoning is not None and not self._keeps_thoughts:
-            return "reasoning_stripped"
-        return "retokenised" if self._rng.random() < 0.1 else None
-
-    def _rendered(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The template: tokens of the messages, then what opens a reply."""
-        token_ids: list[int] = []
-        for message in messages:
-            token_ids.append(_ROLES[message.role])
-            if message.reasoning is not None and self._keeps_thoughts:
-                token_ids += [_THINK, *_encode(message.reasoning), _THINK]
-            token_ids += _encode(message.content or "")
-            for call in message.tool_calls:
-                token_ids += [_CALL, *_encode(_task(call))]
-            token_ids.append(_END)
-        return (*token_ids, _ROLES["assistant"])
-
-    def _random_sample(self) -> Sampled:
-        rng = self._rng
-        token_ids, stop_reason = self._random_reply()
-        if self._turns and rng.random() < 0.2:
-            twin = rng.choice(self._turns[-3:]).sampled
-            token_ids, stop_reason = list(twin.token_ids), twin.stop_reason
-        version = rng.randrange(3)
-        return Sampled(
-            token_ids=tuple(token_ids),
-            logprobs=tuple(-rng.random() for _ in token_ids),
-            versions=tuple(sorted(version + rng.choice((0, 0, 1)) for _ in token_ids)),
-            stop_reason=stop_reason,
-        )
-
-    def _random_reply(self) -> tuple[list[int], StopReason]:
-        rng = self._rng
-        token_ids = [word + rng.choice((0, 0, 0, _RESPELLED)) for word in rng.choices(_WORDS, k=rng.randrange(4))]
-        if rng.random() < 0.3:
-            token_ids = [_THINK, *rng.choices(_WORDS, k=rng.randrange(3)), _THINK, *token_ids]
-        if rng.random() < 0.3:
-            token_ids += [_CALL, *rng.choices(_WORDS, k=2)]
-        stop_reason: StopReason = rng.choice(("stop",) * 6 + ("length", "abort"))
-        if stop_reason == "stop":
-            return [*token_ids, _END], "stop"
-        return token_ids[: rng.randint(0, len(token_ids))], stop_reason
-
     def _random_text(self) -> str:
-        return _decode(self._rng.choices(_WORDS, k=self._rng.randrange(1, 3)))
+        return " ".join(self._rng.choices(WORDS, k=self._rng.randrange(1, 3)))
 
+    def _answer(self, call: Call) -> Sequence[int]:
+        """What the engine says to `call`; the engine ends it with the stop token."""
+        del call  # answers depend on their number alone
+        repeats = self._said and self._rng.random() < 0.2
+        self._said.append(self._rng.choice(self._said[-3:]) if repeats else self._random_answer())
+        return self._said[-1]
 
-def _read(token_ids: Sequence[int], turn_id: str) -> Message:
-    """The reply that sampled tokens spell; marks that were cut off are read as far as they go."""
-    body = [token for token in token_ids if token != _END]
-    reasoning: str | None = None
-    if body[:1] == [_THINK]:
-        close = body.index(_THINK, 1) if _THINK in body[1:] else len(body)
-        reasoning, body = _decode(body[1:close]), body[close + 1 :]
-    calls: tuple[ToolCall, ...] = ()
-    if _CALL in body:
-        at = body.index(_CALL)
-        calls, body = (ToolCall(f"call-{turn_id}", "ask", json.dumps({"task": _decode(body[at + 1 :])})),), body[:at]
-    return Message("assistant", _decode(body), reasoning, calls)
+    def _random_answer(self) -> list[int]:
+        rng = self._rng
+        parts = rng.choices(WORDS, k=rng.randrange(4))
+        if rng.random() < 0.3:
+            parts = ["<think>\n", self._random_text(), "\n</think>\n\n", *parts]
+        if rng.random() < 0.3:
+            call = {"name": "ask", "arguments": {"task": " ".join(rng.choices(WORDS, k=2))}}
+            parts.append(f"<tool_call>\n{json.dumps(call)}\n</tool_call>")
+        return [token for part in parts for token in self._spelled(part)]
+
+    def _spelled(self, part: str) -> Sequence[int]:
+        """As the tokenizer spells it; a word, now and then, letter by letter."""
+        if part in WORDS and self._rng.random() < 0.2:
+            return [token for letter in part for token in self._tokenizer.encode(letter)]
+        return self._tokenizer.encode(part)
 
 
 def _task(call: ToolCall) -> str:
-    task = json.loads(call.arguments)["task"]
-    assert isinstance(task, str), f"calls are made by _read, got {call}"
-    return task
-
-
-def _encode(text: str) -> list[int]:
-    return [int(word.removeprefix("word")) for word in text.split()]
-
-
-def _decode(token_ids: Sequence[int]) -> str:
-    return " ".join(f"word{token - _RESPELLED if token > _WORDS[-1] else token}" for token in token_ids)
+    """The task in a call that the model wrote; a call that was cut short has none."""
+    arguments = json.loads(call.arguments)
+    return str(arguments.get("task", ""))

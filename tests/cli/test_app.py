@@ -67,6 +67,6 @@ def test_without_torch_the_hint_is_printed() -> None:
 
 def test_python_m_ludus_is_ludus() -> None:
     """`python -m ludus` runs the same command line."""
-    command = [sys.executable, "-m", "ludus", "verify", "credit", "--json"]
+    command = [sys.executable, "-m", "ludus", "verify", "ledger", "--trees", "2", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0 and '"ok": true' in ended.stdout

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ludus.algo.pack import pack
 from ludus.algo.returns import assign_outcome_reward, turn_returns
 from ludus.session.export import count_trained, export_session
-from ludus.verify.trees import random_session
+from tests.session.trees import random_session
 
 quick = settings(derandomize=True, deadline=None, max_examples=100)
 seeds = st.integers(0, 2**32)

@@ -1,4 +1,4 @@
-"""Random sessions that meet everything an episode can do to its token graph.
+"""Random sessions that meet everything an episode can do to its token graph, built on the graph itself.
 
 Knows: messages, ids, the public face of SessionGraph.  Knows not: real templates, tokenizers, engines.
 

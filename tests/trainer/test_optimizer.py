@@ -60,6 +60,19 @@ def test_gradient_that_is_not_finite_moves_nothing() -> None:
     assert torch.isfinite(optimizer.masters["matrix"]).all()
 
 
+def test_forgotten_gradients_move_nothing() -> None:
+    """What was gathered and forgotten is in no later step, and the masters have not moved."""
+    values, others = parameters(), parameters()
+    forgetful, fresh = (MasterOptimizer(each, OptimizerSettings(lr=0.1)) for each in (values, others))
+    values["matrix"].exp().sum().backward()
+    forgetful.forget_gradients()
+    assert forgetful.gradients() == {}
+    for each, optimizer in ((values, forgetful), (others, fresh)):
+        each["matrix"].sum().backward()
+        optimizer.step()
+    assert all(torch.equal(forgetful.masters[name], fresh.masters[name]) for name in values)
+
+
 def test_state_goes_on_exactly() -> None:
     """An optimizer that took over another's state makes the same next step, bit by bit."""
     runs = []
