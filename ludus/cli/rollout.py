@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -140,14 +141,18 @@ def _table(episode: Episode, turns: Sequence[TurnRow]) -> Table:
         caption_justify="left",
         header_style="dim",
         border_style="dim",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        expand=True,
     )
     table.add_column("turn", justify="right")
     table.add_column("reply", ratio=1, overflow="fold")
     for column in ("tokens", "trained", "logprob", "reward", "advantage"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("note", overflow="fold")
     for turn in turns:
-        table.add_row(str(turn.number), _reply(turn), *_figures(turn), turn.note)
+        table.add_row(str(turn.number), _reply(turn), *_figures(turn))
+        if turn.note:
+            table.add_row("", Text(turn.note, style="dim italic"))
     return table
 
 
