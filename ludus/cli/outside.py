@@ -21,7 +21,7 @@ from ludus.config import Config
 from ludus.errors import ConfigError
 from ludus.gateway.transport import sdk_http_module
 from ludus.record.limits import Limits
-from ludus.rollout.ending import play_to_end, score_ending
+from ludus.rollout.ending import ended_episode, play_to_end, score_ending
 from ludus.rollout.tasks import Row
 from ludus.types import Episode, Turn
 
@@ -83,18 +83,13 @@ class _Outside:
             self._agents.submit(client.aclose())  # nobody waits: the agent may block its thread still
             session = self._forwarder.close(base_url)
         scored = score_ending(ending, session.record.turns, session.refused)
-        episode = Episode(
-            id=f"{group_id}-m{sample_idx:02d}",
+        episode = ended_episode(
+            scored,
+            session.record,
+            episode_id=f"{group_id}-m{sample_idx:02d}",
             task_id=group_id,
             group_id=group_id,
-            session=session.record,
-            rewards=scored.rewards,
-            outcome=scored.outcome,
-            reward=scored.reward,
-            metrics=scored.metrics,
-            metadata=scored.metadata,
             started_at=started_at,
-            finished_at=time.time(),
             is_eval=True,
         )
         self._on_episode(episode, _turn_rows(episode, session))

@@ -20,7 +20,7 @@ from ludus.errors import InternalError, LudusError
 from ludus.gateway.dialects.base import Answer, Dialect, JsonObject, ParsedRequest, Refusal, StreamWriter, refusal
 from ludus.gateway.keys import Seat
 from ludus.text.parsers.base import Delta
-from ludus.types import SessionRecord, Turn
+from ludus.types import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -179,17 +179,7 @@ class Exchange:
 
     def _answer(self, turns: tuple[Turn, ...]) -> Answer:
         session = self._job.seat.session
-        return Answer(turns, num_prompt_tokens(session.snapshot(), turns[0]), session.token_text)
-
-
-def num_prompt_tokens(record: SessionRecord, turn: Turn) -> int:
-    """Tokens that the engine was given for `turn`."""
-    num_tokens = -len(turn.sampled.token_ids)
-    node: int | None = turn.node
-    while node is not None:
-        num_tokens += len(record.nodes[node].token_ids)
-        node = record.nodes[node].parent
-    return num_tokens
+        return Answer(turns, session.num_prompt_tokens(turns[0]), session.token_text)
 
 
 async def send_refusal(send: Send, dialect: Dialect, error: Refusal) -> None:

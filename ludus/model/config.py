@@ -25,7 +25,6 @@ class ModelConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    hidden_size: int
     vocab_size: int
     context_length: int
     logit_softcap: float | None
@@ -52,7 +51,6 @@ class ModelConfig:
             num_heads=num_heads,
             num_kv_heads=int(values.get("num_key_value_heads") or num_heads),
             head_dim=int(values.get("head_dim") or values["hidden_size"] // num_heads),
-            hidden_size=int(values["hidden_size"]),
             vocab_size=int(values["vocab_size"]),
             context_length=context_length or longest,
             logit_softcap=values.get("final_logit_softcapping"),

@@ -184,6 +184,10 @@ class RecordedSession:
         """One token as text, special ones included; a part of a character is U+FFFD."""
         return self._tokenizer.decode((token_id,))
 
+    def num_prompt_tokens(self, turn: Turn) -> int:
+        """Tokens that the engine was given for a turn of this session."""
+        return self._graph.num_prompt_tokens(turn.id)
+
     def snapshot(self) -> SessionRecord:
         """The turns finished so far."""
         return self._graph.snapshot()

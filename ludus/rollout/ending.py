@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sysconfig
+import time
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from ludus.agents.reward import Scored, score_episode
 from ludus.agents.thread import AgentThread
 from ludus.agents.workflow import AgentRun, EpisodeContext
-from ludus.types import Outcome, Turn
+from ludus.types import Episode, Outcome, SessionRecord, Turn
 
 _DEADLINE_CODE = "deadline"
 _LIMIT_CODES = ("turn_limit", "token_limit", "context_length_exceeded")
@@ -94,6 +95,33 @@ def score_ending(ending: Ending, turns: Sequence[Turn], refused: Collection[str]
             return Scored({}, Outcome("timeout", reason + (f"; {blocked_by}" if blocked_by else "")))
         case Cancelled():
             return Scored({}, Outcome("cancelled", "the run ended first"))
+
+
+def ended_episode(
+    scored: Scored,
+    record: SessionRecord,
+    *,
+    episode_id: str,
+    task_id: str,
+    group_id: str,
+    started_at: float,
+    is_eval: bool,
+) -> Episode:
+    """The episode that ends now with this score."""
+    return Episode(
+        id=episode_id,
+        task_id=task_id,
+        group_id=group_id,
+        session=record,
+        rewards=scored.rewards,
+        outcome=scored.outcome,
+        reward=scored.reward,
+        metrics=scored.metrics,
+        metadata=scored.metadata,
+        started_at=started_at,
+        finished_at=time.time(),
+        is_eval=is_eval,
+    )
 
 
 async def _guarded(agent: AgentRun, data: Mapping[str, object], context: EpisodeContext) -> Ending:

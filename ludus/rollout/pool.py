@@ -52,7 +52,6 @@ class _State:
     num_rejected_in_a_row: int = 0
     num_failed_in_a_row: int = 0
     first_failure: str = ""
-    last_rejection: str = ""
     is_paused: bool = False
     running_groups: set[int] = field(default_factory=set)
     num_running_episodes: int = 0

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from ludus.agents.workflow import AgentRun
 from ludus.record.limits import Limits
 from ludus.record.recorder import RecordedSession
-from ludus.rollout.ending import play_to_end, score_ending
+from ludus.rollout.ending import ended_episode, play_to_end, score_ending
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import EpisodeTask
@@ -70,18 +70,13 @@ class EpisodeRunner:
             ending = await play_to_end(self._stage.agents, self._agent, task.data, context, timeout_s=timeout_s)
             record = await session.aclose(type(ending).__name__.lower())
         scored = score_ending(ending, record.turns, session.stats().refused)
-        episode = Episode(
-            id=task.episode_id,
+        episode = ended_episode(
+            scored,
+            record,
+            episode_id=task.episode_id,
             task_id=task.task_id,
             group_id=task.group_id,
-            session=record,
-            rewards=scored.rewards,
-            outcome=scored.outcome,
-            reward=scored.reward,
-            metrics=scored.metrics,
-            metadata=scored.metadata,
             started_at=started_at,
-            finished_at=time.time(),
             is_eval=task.is_eval,
         )
         if self._keep is not None:

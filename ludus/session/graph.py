@@ -57,6 +57,12 @@ class SessionGraph:
         with self._lock:
             return self._path_ids(self._turn(turn_id).node)
 
+    def num_prompt_tokens(self, turn_id: str) -> int:
+        """Tokens that the engine was given for a turn."""
+        with self._lock:
+            turn = self._turn(turn_id)
+            return self._ends[turn.node] - len(turn.sampled.token_ids)
+
     def add_turn(
         self,
         *,

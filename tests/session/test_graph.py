@@ -180,3 +180,20 @@ def test_threads(graph):
     for agent in range(10, 14):
         expected = (1, 2, *(token for number in range(20) for token in (agent, number, 7)))[:-1]
         assert graph.path_ids(f"{agent}-19") == expected
+
+
+def test_prompt_tokens_are_counted(graph):
+    """A turn's prompt is its whole path without what the turn sampled, also where it extends another turn."""
+    for turn_id, prompt, prefix, reply in (("a", (1, 2, 3), None, (4, 5)), ("b", (1, 2, 3, 4, 5, 6), "a", (7,))):
+        graph.add_turn(
+            turn_id=turn_id,
+            prompt_ids=prompt,
+            prefix=prefix,
+            follows=prefix,
+            fork=None,
+            messages=(Message("user", turn_id),),
+            reply=Message("assistant", turn_id),
+            sampled=sampled(*reply),
+            sampling=Sampling(),
+        )
+        assert graph.num_prompt_tokens(turn_id) == len(prompt)
