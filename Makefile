@@ -35,12 +35,12 @@ bench: $(READY)
 	$(BIN)/python bench/run.py
 
 # The stamp is younger than what it was made from, so a changed pin or dependency sets up again.
-$(READY): pyproject.toml constraints.txt ludus/inference/kernels/attention.cpp
+$(READY): pyproject.toml constraints.txt $(wildcard ludus/native/*.cpp)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Ludus needs Python 3.11 or newer; try: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade-strategy only-if-needed torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m ludus.inference.kernels.build
+	$(BIN)/python -m ludus.native.build
 	touch $@
 
 clean:

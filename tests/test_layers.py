@@ -32,6 +32,7 @@ FLOORS = (
     ("text",),
     ("algo",),
     ("model",),
+    ("native",),
     ("trace",),
     ("lease", "metrics", "settings"),
     ("types",),

@@ -1,6 +1,6 @@
 """Attention over paged keys and values: the protocol, a native kernel in C++, an eager one in torch.
 
-Nothing is imported here: `base` needs torch, and `build` must run without it.
+Nothing is imported here: `base` needs torch.
 """
 
 __all__: list[str] = []

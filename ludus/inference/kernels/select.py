@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ludus.errors import BackendError
 from ludus.inference.kernels.base import AttentionKernel
-from ludus.inference.kernels.build import build_library
 from ludus.inference.kernels.eager import EagerKernel
 from ludus.inference.kernels.native import NativeKernel
+from ludus.native.build import build_library
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def choose_kernel(name: Literal["auto", "native", "eager"], weight: Tensor, *, h
     reason = NativeKernel.refusal(weight, head_dim)
     if reason is None:
         try:
-            return NativeKernel(build_library())
+            return NativeKernel(build_library("attention"))
         except (BackendError, OSError) as error:
             reason = str(error)
     if name == "native":

@@ -9,10 +9,10 @@ import torch
 
 from ludus.errors import BackendError
 from ludus.inference.kernels.base import PAGE_TOKENS, AttentionKernel, AttentionRule, Run, Runs
-from ludus.inference.kernels.build import build_library, compile_kernel, find_compiler
 from ludus.inference.kernels.eager import EagerKernel, dense_attention
 from ludus.inference.kernels.native import NativeKernel
 from ludus.inference.kernels.select import choose_kernel
+from ludus.native.build import build_library, compile_source, find_compiler, source_path
 
 KERNELS = ("eager", "native", "portable")
 MakeKernel = Callable[[str], AttentionKernel]
@@ -23,10 +23,10 @@ TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 def make_kernel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], AttentionKernel]:
     """Kernels by name; "portable" is the native one as a processor without special instructions gets it."""
     portable = tmp_path_factory.mktemp("portable") / "attention.so"
-    compile_kernel(find_compiler(), portable, [()])
+    compile_source(find_compiler(), source_path("attention"), portable, [()])
     makers = {
         "eager": EagerKernel,
-        "native": lambda: NativeKernel(build_library()),
+        "native": lambda: NativeKernel(build_library("attention")),
         "portable": lambda: NativeKernel(portable),
     }
     return lambda name: makers[name]()

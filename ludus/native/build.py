@@ -1,7 +1,7 @@
-"""Compiles attention.cpp for this machine's processor, once per source, compiler and processor.
+"""Compiles a C++ source of this folder for this machine's processor, once per source, compiler and processor.
 
 Knows: compilers, the user's cache folder.  Knows not: torch.
-`python -m ludus.inference.kernels.build` compiles ahead of first use and says where the library is, or why it is not.
+`python -m ludus.native.build` compiles all ahead of first use and says where the libraries are, or why they are not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ludus.errors import BackendError
 
-SOURCE = Path(__file__).with_name("attention.cpp")
+_FOLDER = Path(__file__).parent
 _COMPILERS = ("g++", "c++", "clang++")
 # No -ffast-math: it would make every thread of the process flush denormals as soon as the library is loaded.
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
@@ -28,27 +28,38 @@ _VARIANTS = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-fop
 _TIMEOUT_S = 120
 
 
-def build_library(cache: Path | None = None) -> Path:
-    """Path of the compiled library; compiles it if it is not in the cache yet.
+def build_library(name: str, cache: Path | None = None) -> Path:
+    """Path of the library compiled from `name`.cpp; compiles it if it is not in the cache yet.
 
     cache: folder to keep it in. None: the user's.
     Raises BackendError if there is no compiler, or if it fails; the message is its own.
     """
+    source = source_path(name)
     compiler = find_compiler()
-    folder = (cache or default_cache()) / _key(compiler)
-    library = folder / "attention.so"
+    folder = (cache or default_cache()) / _key(compiler, source)
+    library = folder / f"{name}.so"
     if not library.exists():
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            compile_kernel(compiler, library)
+            compile_source(compiler, source, library)
         except OSError as error:
-            raise BackendError(f"cannot keep the compiled kernel in {folder}: {error}") from error
+            raise BackendError(f"cannot keep the compiled {source.name} in {folder}: {error}") from error
     return library
 
 
+def source_path(name: str) -> Path:
+    """The C++ source called `name`."""
+    return _FOLDER / f"{name}.cpp"
+
+
+def source_names() -> list[str]:
+    """What can be built: every C++ source of this folder, without its ending."""
+    return sorted(source.stem for source in _FOLDER.glob("*.cpp"))
+
+
 def default_cache() -> Path:
-    """Where compiled kernels lie: `ludus/kernels` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus" / "kernels"
+    """Where compiled libraries lie: `ludus/native` in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus" / "native"
 
 
 def find_compiler() -> str:
@@ -60,7 +71,7 @@ def find_compiler() -> str:
     raise BackendError(f"no C++ compiler found; any of {', '.join(_COMPILERS)} would do")
 
 
-def compile_kernel(compiler: str, library: Path, variants: Sequence[tuple[str, ...]] = _VARIANTS) -> None:
+def compile_source(compiler: str, source: Path, library: Path, variants: Sequence[tuple[str, ...]] = _VARIANTS) -> None:
     """Writes `library` with the first set of flags that `compiler` takes.
 
     It compiles beside the target, then renames: whoever compiles at the same time sees all of it or nothing.
@@ -69,21 +80,21 @@ def compile_kernel(compiler: str, library: Path, variants: Sequence[tuple[str, .
         built = Path(scratch) / library.name
         complaint = ""
         for variant in variants:
-            command = [compiler, *_FLAGS, *variant, "-o", str(built), str(SOURCE)]
+            command = [compiler, *_FLAGS, *variant, "-o", str(built), str(source)]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
             except subprocess.TimeoutExpired as error:
-                raise BackendError(f"{compiler} took more than {_TIMEOUT_S} s for {SOURCE.name}") from error
+                raise BackendError(f"{compiler} took more than {_TIMEOUT_S} s for {source.name}") from error
             if done.returncode == 0:
                 built.replace(library)
                 return
             complaint = complaint or done.stderr.strip()[:400]
-    raise BackendError(f"{compiler} could not compile {SOURCE.name}: {complaint}")
+    raise BackendError(f"{compiler} could not compile {source.name}: {complaint}")
 
 
-def _key(compiler: str) -> str:
+def _key(compiler: str, source: Path) -> str:
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    parts = (SOURCE.read_text(), compiler, version.stdout, repr((_FLAGS, _VARIANTS)), _processor())
+    parts = (source.read_text(), compiler, version.stdout, repr((_FLAGS, _VARIANTS)), _processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
@@ -99,10 +110,11 @@ def _processor() -> str:
 
 def main() -> None:
     """Compile ahead of first use. A machine that cannot is served too, so this tells it and does not fail."""
-    try:
-        sys.stdout.write(f"native attention kernel: {build_library()}\n")
-    except BackendError as error:
-        sys.stdout.write(f"no native attention kernel, sampling will be about half as fast: {error}\n")
+    for name in source_names():
+        try:
+            sys.stdout.write(f"native {name}: {build_library(name)}\n")
+        except BackendError as error:
+            sys.stdout.write(f"no native {name}, everything will take about twice as long: {error}\n")
 
 
 if __name__ == "__main__":
