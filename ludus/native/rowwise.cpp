@@ -1,0 +1,323 @@
+// What a decoder's layers do to each row by itself: norms, gated activations, rotary positions; forward and backward.
+//
+// Plain C interface, no torch headers. A row's result never depends on its neighbours, on how many there are, or on the
+// number of threads; sums run in a fixed order of 16 lanes. Arithmetic is fp32; bf16 is rounded where transformers'
+// own modules round. The vectors are the compiler's, so every processor it knows is served.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+constexpr int LANES = 16;
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+
+enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
+
+// Fewer values than this are done sooner than a second thread has woken up.
+constexpr int64_t MANY_VALUES = 32768;
+// Rows whose weight gradients are added up before they join the rest: fixed, so that threads change no bit.
+constexpr int64_t CHUNK_ROWS = 64;
+
+// ---- sixteen values at a time ----------------------------------------------------------------------------------------
+
+inline Floats spread(float value) { return Floats{} + value; }
+
+inline Words nearest_bf16(Floats values) {
+  const Words bits = (Words)values;
+  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Words is_nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
+  return (rounded & ~is_nan) | (((bits >> 16) | 0x40u) & is_nan);
+}
+
+inline void load_all(const float* at, Floats& out) { std::memcpy(&out, at, sizeof out); }
+inline void load_all(const uint16_t* at, Floats& out) {
+  Halves halves;
+  std::memcpy(&halves, at, sizeof halves);
+  out = (Floats)(__builtin_convertvector(halves, Words) << 16);
+}
+inline void save_all(float* at, Floats values) { std::memcpy(at, &values, sizeof values); }
+inline void save_all(uint16_t* at, Floats values) {
+  const Halves halves = __builtin_convertvector(nearest_bf16(values), Halves);
+  std::memcpy(at, &halves, sizeof halves);
+}
+
+// `count` values, the rest zero.
+template <typename T>
+inline Floats load(const T* at, int64_t count) {
+  Floats out;
+  if (count >= LANES) {
+    load_all(at, out);
+  } else {
+    T padded[LANES] = {};
+    std::memcpy(padded, at, count * sizeof(T));
+    load_all(padded, out);
+  }
+  return out;
+}
+
+template <typename T>
+inline void save(T* at, Floats values, int64_t count) {
+  if (count >= LANES) {
+    save_all(at, values);
+  } else {
+    T padded[LANES];
+    save_all(padded, values);
+    std::memcpy(at, padded, count * sizeof(T));
+  }
+}
+
+// As if stored in T and loaded again.
+template <typename T>
+inline Floats rounded(Floats values) {
+  return sizeof(T) == 4 ? values : (Floats)(nearest_bf16(values) << 16);
+}
+
+inline float sum_of(Floats values) {
+  float lanes[LANES];
+  std::memcpy(lanes, &values, sizeof lanes);
+  for (int width = LANES / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+
+inline Floats clamped(Floats x, float low, float high) {
+  const Ints below = x < low, above = x > high;
+  const Ints kept = ~(below | above);  // a NaN is kept
+  return (Floats)(((Ints)x & kept) | ((Ints)spread(low) & below) | ((Ints)spread(high) & above));
+}
+
+// exp(x), relative error below 2e-7 within -87 … 87, beyond which it stays what it is there.
+// Source: Cephes expf (Moshier), range reduction and polynomial.
+inline Floats exponential(Floats x) {
+  x = clamped(x, -87.f, 87.f);
+  const float to_nearest = 12582912.f;  // 1.5 * 2^23: adding it rounds to whole numbers
+  const Floats n = (x * 1.44269504088896341f + to_nearest) - to_nearest;
+  const Floats f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Floats p = spread(1.9875691500e-4f);
+  p = p * f + 1.3981999507e-3f;
+  p = p * f + 8.3334519073e-3f;
+  p = p * f + 4.1665795894e-2f;
+  p = p * f + 1.6666665459e-1f;
+  p = p * f + 5.0000001201e-1f;
+  p = p * f * f + f + 1.f;
+  const Floats power = (Floats)((__builtin_convertvector(n, Ints) + 127) << 23);
+  return p * power;
+}
+
+inline Floats sigmoid(Floats x) { return 1.f / (1.f + exponential(-x)); }
+
+// ---- rows in memory --------------------------------------------------------------------------------------------------
+
+// Row i lies at (i / num_inner) * outer + (i % num_inner) * inner; strides count values.
+struct Rows {
+  int64_t num_inner, outer, inner;
+  int64_t at(int64_t i) const { return i / num_inner * outer + i % num_inner * inner; }
+};
+
+struct NormRule {
+  float eps, offset;    // out = x / rms(x) * (offset + weight)
+  int32_t casts_first;  // x / rms(x) is rounded before it is multiplied
+};
+
+// ---- RMSNorm ---------------------------------------------------------------------------------------------------------
+
+template <typename T>
+float inverse_rms(const T* x, int64_t width, float eps) {
+  Floats squares{};
+  for (int64_t d = 0; d < width; d += LANES) {
+    const Floats values = load(x + d, width - d);
+    squares += values * values;
+  }
+  return 1.f / std::sqrt(sum_of(squares) / float(width) + eps);
+}
+
+template <typename T>
+void norm(const T* x, const T* weight, const NormRule& rule, T* out, int64_t width) {
+  const float inverse = inverse_rms(x, width, rule.eps);
+  for (int64_t d = 0; d < width; d += LANES) {
+    Floats normed = load(x + d, width - d) * inverse;
+    if (rule.casts_first) normed = rounded<T>(normed);
+    save(out + d, normed * (load(weight + d, width - d) + rule.offset), width - d);
+  }
+}
+
+// Writes the gradient of x, and adds that of the weight to `grad_weight` (fp32) unless it is null.
+template <typename T>
+void norm_backward(const T* grad, const T* x, const T* weight, const NormRule& rule, T* grad_x, float* grad_weight,
+                   int64_t width) {
+  Floats squares{}, products{};
+  for (int64_t d = 0; d < width; d += LANES) {
+    const int64_t left = width - d;
+    const Floats values = load(x + d, left);
+    squares += values * values;
+    products += values * (load(grad + d, left) * (load(weight + d, left) + rule.offset));
+  }
+  const float inverse = 1.f / std::sqrt(sum_of(squares) / float(width) + rule.eps);
+  const float pull = inverse * inverse * inverse * sum_of(products) / float(width);
+  for (int64_t d = 0; d < width; d += LANES) {
+    const int64_t left = width - d;
+    const Floats values = load(x + d, left), slope = load(grad + d, left);
+    save(grad_x + d, slope * (load(weight + d, left) + rule.offset) * inverse - values * pull, left);
+    if (grad_weight) {
+      Floats normed = values * inverse;
+      if (rule.casts_first) normed = rounded<T>(normed);
+      save(grad_weight + d, load(grad_weight + d, left) + slope * normed, left);
+    }
+  }
+}
+
+template <typename T>
+void norm_all(const T* x, const Rows& rows, int64_t num_rows, int64_t width, const T* weight, const NormRule& rule,
+              T* out, int num_threads) {
+#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_rows * width > MANY_VALUES)
+  for (int64_t i = 0; i < num_rows; i++) norm(x + rows.at(i), weight, rule, out + i * width, width);
+}
+
+template <typename T>
+void norm_backward_all(const T* grad, const Rows& grad_rows, const T* x, const Rows& rows, int64_t num_rows,
+                       int64_t width, const T* weight, const NormRule& rule, T* grad_x, float* grad_weight,
+                       int num_threads) {
+  const int64_t num_chunks = (num_rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
+  std::vector<float> parts(grad_weight ? num_chunks * width : 0, 0.f);
+#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_rows * width > MANY_VALUES)
+  for (int64_t chunk = 0; chunk < num_chunks; chunk++) {
+    const int64_t end = (chunk + 1) * CHUNK_ROWS < num_rows ? (chunk + 1) * CHUNK_ROWS : num_rows;
+    for (int64_t i = chunk * CHUNK_ROWS; i < end; i++)
+      norm_backward(grad + grad_rows.at(i), x + rows.at(i), weight, rule, grad_x + i * width,
+                    grad_weight ? parts.data() + chunk * width : nullptr, width);
+  }
+  if (!grad_weight) return;
+  std::memset(grad_weight, 0, width * sizeof(float));
+  for (int64_t chunk = 0; chunk < num_chunks; chunk++)
+    for (int64_t d = 0; d < width; d++) grad_weight[d] += parts[chunk * width + d];
+}
+
+// ---- silu(gate) * up -------------------------------------------------------------------------------------------------
+
+template <typename T>
+void gate_row(const T* gate, const T* up, T* out, int64_t width) {
+  for (int64_t d = 0; d < width; d += LANES) {
+    const int64_t left = width - d;
+    const Floats x = load(gate + d, left);
+    save(out + d, rounded<T>(x * sigmoid(x)) * load(up + d, left), left);
+  }
+}
+
+// Writes the gradients of gate and up, and what the forward pass returned into `out` unless it is null.
+template <typename T>
+void gate_row_backward(const T* grad, const T* gate, const T* up, T* grad_gate, T* grad_up, T* out, int64_t width) {
+  for (int64_t d = 0; d < width; d += LANES) {
+    const int64_t left = width - d;
+    const Floats x = load(gate + d, left), other = load(up + d, left), slope = load(grad + d, left);
+    const Floats share = sigmoid(x), active = rounded<T>(x * share);
+    save(grad_up + d, slope * active, left);
+    save(grad_gate + d, rounded<T>(slope * other) * (share * (1.f + x * (1.f - share))), left);
+    if (out) save(out + d, active * other, left);
+  }
+}
+
+// ---- rotary positions ------------------------------------------------------------------------------------------------
+
+// One head: out = x * cos + (-x's second half, x's first half) * sin; `back` multiplies by the transposed matrix.
+template <typename T>
+void rotate(const T* x, const T* cosine, const T* sine, bool back, T* out, int64_t half) {
+  for (int64_t d = 0; d < half; d += LANES) {
+    const int64_t left = half - d;
+    const Floats low = load(x + d, left), high = load(x + half + d, left);
+    Floats sine_low = load(sine + d, left), sine_high = load(sine + half + d, left);
+    if (back) {
+      const Floats kept = sine_low;
+      sine_low = -sine_high;
+      sine_high = -kept;
+    }
+    save(out + d, rounded<T>(low * load(cosine + d, left)) - rounded<T>(high * sine_low), left);
+    save(out + half + d, rounded<T>(high * load(cosine + half + d, left)) + rounded<T>(low * sine_high), left);
+  }
+}
+
+struct Heads {
+  int64_t num, head, row;  // strides count values
+};
+
+template <typename T>
+void rotate_all(const T* q, const Heads& q_heads, const T* k, const Heads& k_heads, const T* cosine, const T* sine,
+                int64_t angle_row, int64_t num_rows, int64_t dim, bool back, T* out, int num_threads) {
+  const int64_t num_heads = q_heads.num + k_heads.num;
+#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_rows * num_heads * dim > MANY_VALUES)
+  for (int64_t i = 0; i < num_rows; i++) {
+    const T *own_cosine = cosine + i * angle_row, *own_sine = sine + i * angle_row;
+    T* to = out + i * num_heads * dim;
+    for (int64_t h = 0; h < q_heads.num; h++, to += dim)
+      rotate(q + i * q_heads.row + h * q_heads.head, own_cosine, own_sine, back, to, dim / 2);
+    for (int64_t h = 0; h < k_heads.num; h++, to += dim)
+      rotate(k + i * k_heads.row + h * k_heads.head, own_cosine, own_sine, back, to, dim / 2);
+  }
+}
+
+}  // namespace
+
+// Calls `call` with T as the type that `dtype` names.
+#define LUDUS_TYPED(dtype, call) \
+  if ((dtype) == FP32) {         \
+    using T = float;             \
+    call;                        \
+  } else {                       \
+    using T = uint16_t;          \
+    call;                        \
+  }
+
+extern "C" {
+
+// out: rows one after another.
+void ludus_norm(const void* x, const Rows* rows, int64_t num_rows, int64_t width, const void* weight,
+                const NormRule* rule, void* out, int32_t dtype, int32_t num_threads) {
+  LUDUS_TYPED(dtype, norm_all((const T*)x, *rows, num_rows, width, (const T*)weight, *rule, (T*)out, num_threads))
+}
+
+// grad_x: rows one after another. grad_weight: fp32, or null.
+void ludus_norm_backward(const void* grad, const Rows* grad_rows, const void* x, const Rows* rows, int64_t num_rows,
+                         int64_t width, const void* weight, const NormRule* rule, void* grad_x, float* grad_weight,
+                         int32_t dtype, int32_t num_threads) {
+  LUDUS_TYPED(dtype, norm_backward_all((const T*)grad, *grad_rows, (const T*)x, *rows, num_rows, width,
+                                       (const T*)weight, *rule, (T*)grad_x, grad_weight, num_threads))
+}
+
+// out: rows one after another.
+void ludus_gate(const void* gate, int64_t gate_row_stride, const void* up, int64_t up_row_stride, int64_t num_rows,
+                int64_t width, void* out, int32_t dtype, int32_t num_threads) {
+  LUDUS_TYPED(dtype, {
+    _Pragma("omp parallel for num_threads(num_threads) schedule(static) if (num_rows * width > MANY_VALUES)")
+    for (int64_t i = 0; i < num_rows; i++)
+      gate_row((const T*)gate + i * gate_row_stride, (const T*)up + i * up_row_stride, (T*)out + i * width, width);
+  })
+}
+
+// grads: rows of 2 * width, gate's gradient before up's. grad and out: rows one after another; out may be null.
+void ludus_gate_backward(const void* grad, const void* gate, int64_t gate_row_stride, const void* up,
+                         int64_t up_row_stride, int64_t num_rows, int64_t width, void* grads, void* out,
+                         int32_t dtype, int32_t num_threads) {
+  LUDUS_TYPED(dtype, {
+    _Pragma("omp parallel for num_threads(num_threads) schedule(static) if (num_rows * width > MANY_VALUES)")
+    for (int64_t i = 0; i < num_rows; i++) {
+      T* to = (T*)grads + i * 2 * width;
+      gate_row_backward((const T*)grad + i * width, (const T*)gate + i * gate_row_stride,
+                        (const T*)up + i * up_row_stride, to, to + width, out ? (T*)out + i * width : nullptr, width);
+    }
+  })
+}
+
+// out: per row all heads of q, then all heads of k.
+void ludus_rotate(const void* q, const Heads* q_heads, const void* k, const Heads* k_heads, const void* cosine,
+                  const void* sine, int64_t angle_row, int64_t num_rows, int64_t dim, int32_t back, void* out,
+                  int32_t dtype, int32_t num_threads) {
+  LUDUS_TYPED(dtype, rotate_all((const T*)q, *q_heads, (const T*)k, *k_heads, (const T*)cosine, (const T*)sine,
+                                angle_row, num_rows, dim, back != 0, (T*)out, num_threads))
+}
+
+}  // extern "C"
