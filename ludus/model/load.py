@@ -24,6 +24,7 @@ from transformers.utils import logging as hf_logging
 from ludus.errors import UserError
 from ludus.model.attention import ATTENTION_NAME, AttentionPlan, register_attention
 from ludus.model.config import ModelConfig
+from ludus.model.parts import make_fast
 from ludus.model.probe import check_module
 from ludus.model.resolve import adapter_base, base_reference, resolve_model
 from ludus.model.settings import LoraSettings, ModelSettings
@@ -115,6 +116,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
         adapter = _add_lora(module, settings.lora, seed)
         # peft itself would name the folder that the weights lie in, which for a hub id is one of this machine's cache
         adapter.peft_config[_ADAPTER].base_model_name_or_path = base_reference(settings.path, folder)
+    make_fast(module)
     trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     model = LoadedModel(folder, module, config, trainable, adapter)
     check_module(model.module, model.config, model.backbone)

@@ -22,7 +22,7 @@ from ludus.lease import ComputeLease
 from ludus.metrics import Metrics, merge_means
 from ludus.model.load import LoadedModel
 from ludus.trainer.forward import RowForward, RowTensors
-from ludus.trainer.lean import keep_less, recompute_layers
+from ludus.trainer.lean import recompute_layers
 from ludus.trainer.losses import LossInputs, LossName, loss_called
 from ludus.trainer.means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
@@ -68,7 +68,6 @@ class Trainer:
         self._reference: dict[str, Tensor] | None = None
         if settings.loss.kl_beta > 0:
             self._reference = {name: each.detach().clone() for name, each in model.trainable.items()}
-        keep_less(model)
         if settings.activation_checkpointing:
             recompute_layers(model)
 
