@@ -47,6 +47,7 @@ NEEDS_TORCH = (
     "ludus.native.rowwise",
     "ludus.inference",
     "ludus.engines.local",
+    "ludus.native.linear",
     "ludus.trainer",
     "ludus.algo.loss",
     "ludus.algo.correction",

@@ -1,0 +1,387 @@
+// y = x W^T + b straight from the weight's own rows, for any number of rows of x from one to thousands.
+//
+// Weights change at every publish and are shared with the trainer, so nothing is kept of them between calls. Instead
+// the rows of x, which are few, are repacked: a block holds, for one step of 16 bytes along the width, the same 16
+// bytes of several rows. One such piece of W, spread over a register, then meets ROWS rows of x in one instruction:
+//
+//   register of x     x[0][k..]  x[1][k..]  x[2][k..]  x[3][k..]
+//   register of W     w[n][k..]  w[n][k..]  w[n][k..]  w[n][k..]     one load that repeats 16 bytes
+//   sums              four partial sums of y[0][n], of y[1][n], of y[2][n], of y[3][n]
+//
+// An output's partial sums run along the width in one order and meet in one order, whatever rows, columns and threads
+// there are: a row of y has the same bits in any company.
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define LUDUS_AVX512 1
+#include <immintrin.h>
+#endif
+#if defined(LUDUS_AVX512) && defined(__AVX512BF16__)
+#define LUDUS_PAIRS 1
+#endif
+
+namespace {
+
+enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
+
+typedef float Four __attribute__((vector_size(16)));
+
+#ifdef LUDUS_AVX512
+typedef __m512 Lanes;
+constexpr int MOST_GROUPS = 6;  // 6 x 4 sums, 6 registers of x and one of W: 31 of 32 registers
+inline Lanes spread_four(Four w) { return _mm512_broadcast_f32x4((__m128)w); }
+#else
+typedef Four Lanes;
+constexpr int MOST_GROUPS = 3;  // 3 x 4 sums, 3 registers of x and one of W: 16 registers
+inline Lanes spread_four(Four w) { return w; }
+#endif
+constexpr int ROWS = sizeof(Lanes) / sizeof(Four);
+// Columns of one reduction: the four sums of a column and row collapse to one, four columns fill a Four again.
+constexpr int COLUMNS = 4;
+// A packed block of rows shall lie in the second-level cache beside the panel of W that meets it.
+constexpr int64_t MOST_PACKED_BYTES = 384 << 10;
+constexpr int64_t MOST_PANEL_BYTES = 192 << 10;
+// Below this number of products another thread costs more than it brings: waking it takes about a microsecond.
+constexpr int64_t FEWEST_PRODUCTS = 1 << 17;
+
+struct alignas(64) Line {
+  char bytes[64];
+};
+
+struct Problem {
+  const void* x;
+  int64_t x_stride;
+  const void* weight;
+  int64_t weight_stride;
+  const void* bias;  // null: none
+  void* out;
+  int64_t out_stride;
+  int64_t num_rows, num_columns, width;
+};
+
+inline float from_bf16(uint16_t value) {
+  uint32_t bits = uint32_t(value) << 16;
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
+
+inline uint16_t to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);  // NaN stays NaN
+  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+inline float load(const float* at) { return *at; }
+inline float load(const uint16_t* at) { return from_bf16(*at); }
+inline void save(float* at, float value) { *at = value; }
+inline void save(uint16_t* at, float value) { *at = to_bf16(value); }
+
+inline Four load_four(const float* at) {
+  Four out;
+  std::memcpy(&out, at, sizeof out);
+  return out;
+}
+inline Four load_four(const uint16_t* at) {
+  typedef uint32_t Bits __attribute__((vector_size(16)));
+  const Bits bits = Bits{at[0], at[1], at[2], at[3]} << 16;
+  return (Four)bits;
+}
+
+inline void save_four(float* at, Four values) { std::memcpy(at, &values, sizeof values); }
+inline void save_four(uint16_t* at, Four values) {
+#ifdef LUDUS_PAIRS
+  _mm_storel_epi64((__m128i*)at, (__m128i)_mm_cvtneps_pbh((__m128)values));
+#else
+  for (int i = 0; i < 4; i++) save(at + i, values[i]);
+#endif
+}
+
+// ---- products ------------------------------------------------------------------------------------------------------
+
+// One multiply-add per value, in fp32.
+template <typename T>
+struct Singles {
+  typedef T Value;
+  typedef float Packed;
+  static constexpr int DEPTH = 4;  // values of the width in one step
+
+  static void pack(const T* from, int count, float* to) {
+    for (int i = 0; i < DEPTH; i++) to[i] = i < count ? load(from + i) : 0.f;
+  }
+  static Lanes spread(const T* w) {
+    return spread_four(load_four(w));
+  }
+  static Lanes add(Lanes sums, Lanes x, Lanes w) { return sums + x * w; }
+};
+
+#ifdef LUDUS_PAIRS
+// Two products of bf16 and their sum in fp32 per lane and instruction.
+struct Pairs {
+  typedef uint16_t Value;
+  typedef uint16_t Packed;
+  static constexpr int DEPTH = 8;
+
+  static void pack(const uint16_t* from, int count, uint16_t* to) {
+    if (count == DEPTH) std::memcpy(to, from, 2 * DEPTH);
+    else
+      for (int i = 0; i < DEPTH; i++) to[i] = i < count ? from[i] : 0;
+  }
+  static Lanes spread(const uint16_t* w) {
+    return _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)w)));
+  }
+  static Lanes add(Lanes sums, Lanes x, Lanes w) { return _mm512_dpbf16_ps(sums, (__m512bh)x, (__m512bh)w); }
+};
+#endif
+
+// ---- one tile ------------------------------------------------------------------------------------------------------
+
+// Collapses the partial sums of four columns: out[row] holds columns 0 to 3 of that row.
+inline void collapse(const Lanes* sums, Four* out) {
+#ifdef LUDUS_AVX512
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(sums[0], sums[1]), _mm512_unpackhi_ps(sums[0], sums[1]));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(sums[2], sums[3]), _mm512_unpackhi_ps(sums[2], sums[3]));
+  const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+  const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+  const __m512 all = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+  out[0] = (Four)_mm512_extractf32x4_ps(all, 0);
+  out[1] = (Four)_mm512_extractf32x4_ps(all, 1);
+  out[2] = (Four)_mm512_extractf32x4_ps(all, 2);
+  out[3] = (Four)_mm512_extractf32x4_ps(all, 3);
+#else
+  for (int column = 0; column < COLUMNS; column++)
+    out[0][column] = (sums[column][0] + sums[column][2]) + (sums[column][1] + sums[column][3]);
+#endif
+}
+
+// What a tile reads and writes. `num_rows` and `num_columns` say how much of it exists.
+template <typename P>
+struct Tile {
+  const typename P::Packed* x;
+  const typename P::Value* weight;
+  int64_t weight_stride;
+  const typename P::Value* bias;
+  typename P::Value* out;
+  int64_t out_stride;
+  int64_t num_rows, num_columns, width;
+};
+
+// G groups of ROWS rows of x against C columns.
+template <typename P, int G, int C>
+void multiply(const Tile<P>& tile) {
+  typedef typename P::Value Value;
+  constexpr int SIZE = ROWS * P::DEPTH;
+  const Value* rows[C];
+  // columns that do not exist repeat the last one, so that nothing is read past the weight
+#pragma GCC unroll 16
+  for (int c = 0; c < C; c++)
+    rows[c] = tile.weight + (c < tile.num_columns ? c : tile.num_columns - 1) * tile.weight_stride;
+  Lanes sums[G][C];
+#pragma GCC unroll 8
+  for (int g = 0; g < G; g++)
+#pragma GCC unroll 16
+    for (int c = 0; c < C; c++) sums[g][c] = Lanes{};
+  const typename P::Packed* x = tile.x;
+  const int64_t ahead = C * tile.weight_stride, whole = tile.width / P::DEPTH * P::DEPTH;
+  auto step = [&](const Value* const* w, int64_t at) __attribute__((always_inline)) {
+    Lanes own[G];
+#pragma GCC unroll 8
+    for (int g = 0; g < G; g++) std::memcpy(&own[g], x + g * SIZE, sizeof(Lanes));
+#pragma GCC unroll 16
+    for (int c = 0; c < C; c++) {
+      const Lanes other = P::spread(w[c] + at);
+#pragma GCC unroll 8
+      for (int g = 0; g < G; g++) sums[g][c] = P::add(sums[g][c], own[g], other);
+    }
+    x += G * SIZE;
+  };
+  constexpr int LINE = 64 / sizeof(Value);  // values in a line of cache
+  int64_t at = 0;
+  for (; at + LINE <= whole; at += LINE) {
+#pragma GCC unroll 16
+    for (int c = 0; c < C; c++) __builtin_prefetch(rows[c] + ahead + at);
+#pragma GCC unroll 16
+    for (int i = 0; i < LINE; i += P::DEPTH) step(rows, at + i);
+  }
+  for (; at < whole; at += P::DEPTH) step(rows, at);
+  if (at < tile.width) {
+    Value last[C][P::DEPTH] = {};
+    const Value* ends[C];
+    for (int c = 0; c < C; c++) {
+      std::memcpy(last[c], rows[c] + at, (tile.width - at) * sizeof(Value));
+      ends[c] = last[c];
+    }
+    step(ends, 0);
+  }
+#pragma GCC unroll 4
+  for (int first = 0; first < C; first += COLUMNS) {
+    const int64_t num_columns = tile.num_columns - first;
+    if (num_columns <= 0) return;
+    Four bias = {};
+    for (int c = 0; tile.bias && c < COLUMNS && c < num_columns; c++) bias[c] = load(tile.bias + first + c);
+#pragma GCC unroll 8
+    for (int g = 0; g < G; g++) {
+      Four result[ROWS];
+      collapse(&sums[g][first], result);
+#pragma GCC unroll 4
+      for (int r = 0; r < ROWS; r++) {
+        const int64_t row = g * ROWS + r;
+        if (row >= tile.num_rows) break;
+        Value* out = tile.out + row * tile.out_stride + first;
+        const Four values = result[r] + bias;
+        if (num_columns >= COLUMNS) save_four(out, values);
+        else
+          for (int c = 0; c < num_columns; c++) save(out + c, values[c]);
+      }
+    }
+  }
+}
+
+// ---- all of it -----------------------------------------------------------------------------------------------------
+
+// Rows of x in blocks of at most MOST_GROUPS groups of ROWS, as equal as can be.
+struct Blocks {
+  int64_t num_rows, num_groups, count;
+  explicit Blocks(int64_t rows)
+      : num_rows(rows), num_groups((rows + ROWS - 1) / ROWS), count((num_groups + MOST_GROUPS - 1) / MOST_GROUPS) {}
+  int64_t first_group(int64_t block) const { return block * num_groups / count; }
+  int64_t of_group(int64_t group) const { return ((group + 1) * count - 1) / num_groups; }
+};
+
+// One group of rows into its place: [step][group of the block][row][DEPTH], zeros where row or width end.
+template <typename P>
+void pack_group(const Problem& problem, int64_t first_row, const Blocks& blocks, int64_t group, int64_t num_steps,
+                typename P::Packed* packed) {
+  constexpr int SIZE = ROWS * P::DEPTH;
+  const int64_t block = blocks.of_group(group), first = blocks.first_group(block);
+  const int64_t num_groups = blocks.first_group(block + 1) - first;
+  typename P::Packed* to = packed + first * num_steps * SIZE + (group - first) * SIZE;
+  for (int r = 0; r < ROWS; r++) {
+    const int64_t row = group * ROWS + r;
+    const auto* from = (const typename P::Value*)problem.x + (first_row + row) * problem.x_stride;
+    for (int64_t step = 0; step < num_steps; step++) {
+      const int64_t left = row < blocks.num_rows ? problem.width - step * P::DEPTH : 0;
+      P::pack(from + step * P::DEPTH, int(left < P::DEPTH ? left : P::DEPTH), to + step * num_groups * SIZE + r * P::DEPTH);
+    }
+  }
+}
+
+// Columns of a tile: enough sums to hide the latency of the multiply-add, few enough for the registers.
+constexpr int tile_columns(int groups) {
+#ifdef LUDUS_AVX512
+  return groups <= 2 ? 12 : groups == 3 ? 8 : 4;
+#else
+  return groups == 1 ? 12 : 4;
+#endif
+}
+// Threads and panels divide the columns at multiples of this, so that only the last tile of all is narrow.
+constexpr int64_t COLUMN_UNIT = 24;
+
+// One block of rows against `end` columns.
+template <typename P, int G>
+void multiply_panel(Tile<P> tile, int64_t end) {
+  constexpr int WIDE = tile_columns(G);
+  for (int64_t column = 0; column < end; column += tile.num_columns) {
+    const bool wide = end - column >= WIDE;
+    tile.num_columns = wide ? WIDE : end - column < COLUMNS ? end - column : COLUMNS;
+    if (wide) multiply<P, G, WIDE>(tile);
+    else multiply<P, G, COLUMNS>(tile);
+    tile.weight += tile.num_columns * tile.weight_stride;
+    tile.bias += tile.bias ? tile.num_columns : 0;
+    tile.out += tile.num_columns;
+  }
+}
+
+template <typename P>
+void multiply_panel_of(int groups, const Tile<P>& tile, int64_t end) {
+  if (groups == 1) return multiply_panel<P, 1>(tile, end);
+  if (groups == 2) return multiply_panel<P, 2>(tile, end);
+  if (groups == 3) return multiply_panel<P, 3>(tile, end);
+#ifdef LUDUS_AVX512
+  if (groups == 4) return multiply_panel<P, 4>(tile, end);
+  if (groups == 5) return multiply_panel<P, 5>(tile, end);
+  return multiply_panel<P, 6>(tile, end);
+#endif
+}
+
+// All packed rows against columns `begin` to `end`.
+template <typename P>
+void multiply_columns(const Problem& problem, int64_t first_row, const Blocks& blocks, const typename P::Packed* packed,
+                      int64_t begin, int64_t end) {
+  typedef typename P::Value Value;
+  const int64_t num_steps = (problem.width + P::DEPTH - 1) / P::DEPTH;
+  const int64_t fitting = MOST_PANEL_BYTES / int64_t(sizeof(Value)) / (problem.width + 1) / COLUMN_UNIT * COLUMN_UNIT;
+  const int64_t panel = fitting > 0 ? fitting : COLUMN_UNIT;
+  for (int64_t column = begin; column < end; column += panel)
+    for (int64_t block = 0; block < blocks.count; block++) {
+      const int64_t group = blocks.first_group(block), row = group * ROWS;
+      Tile<P> tile;
+      tile.x = packed + group * num_steps * ROWS * P::DEPTH;
+      tile.weight = (const Value*)problem.weight + column * problem.weight_stride;
+      tile.weight_stride = problem.weight_stride;
+      tile.bias = problem.bias ? (const Value*)problem.bias + column : nullptr;
+      tile.out = (Value*)problem.out + (first_row + row) * problem.out_stride + column;
+      tile.out_stride = problem.out_stride;
+      tile.num_rows = blocks.num_rows - row;
+      tile.width = problem.width;
+      multiply_panel_of(int(blocks.first_group(block + 1) - group), tile, end - column < panel ? end - column : panel);
+    }
+}
+
+template <typename P>
+void multiply_all(const Problem& problem, int num_threads) {
+  const int64_t num_steps = (problem.width + P::DEPTH - 1) / P::DEPTH;
+  const int64_t row_bytes = (num_steps + 1) * int64_t(sizeof(Four));
+  const int64_t fitting = MOST_PACKED_BYTES / row_bytes / (ROWS * MOST_GROUPS) * (ROWS * MOST_GROUPS);
+  const int64_t most_rows = fitting > 0 ? fitting : ROWS * MOST_GROUPS;
+  const int64_t some_rows = problem.num_rows < most_rows ? problem.num_rows : most_rows;
+  const int64_t packed_bytes = (some_rows + ROWS - 1) / ROWS * num_steps * int64_t(sizeof(Lanes));
+  const std::unique_ptr<Line[]> scratch(new Line[(packed_bytes + 63) / 64]);
+  auto* packed = (typename P::Packed*)scratch.get();
+  const int64_t num_units = (problem.num_columns + COLUMN_UNIT - 1) / COLUMN_UNIT;
+#pragma omp parallel num_threads(num_threads) if (problem.num_rows * problem.num_columns * problem.width > FEWEST_PRODUCTS)
+  for (int64_t first = 0; first < problem.num_rows; first += most_rows) {
+    const Blocks blocks(problem.num_rows - first < most_rows ? problem.num_rows - first : most_rows);
+#pragma omp for schedule(static)
+    for (int64_t group = 0; group < blocks.num_groups; group++)
+      pack_group<P>(problem, first, blocks, group, num_steps, packed);
+#pragma omp for schedule(static)
+    for (int part = 0; part < num_threads; part++) {
+      const int64_t begin = part * num_units / num_threads * COLUMN_UNIT;
+      const int64_t end = (part + 1) * num_units / num_threads * COLUMN_UNIT;
+      multiply_columns<P>(problem, first, blocks, packed, begin, end < problem.num_columns ? end : problem.num_columns);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// 1: bf16 is multiplied in pairs, by AVX512-BF16. 0: value by value.
+int32_t ludus_linear_pairs() {
+#ifdef LUDUS_PAIRS
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+void ludus_linear(const void* x, int64_t x_stride, const void* weight, int64_t weight_stride, const void* bias,
+                  void* out, int64_t out_stride, int64_t num_rows, int64_t num_columns, int64_t width, int32_t dtype,
+                  int32_t num_threads) {
+  const Problem problem = {x, x_stride, weight, weight_stride, bias, out, out_stride, num_rows, num_columns, width};
+  if (dtype == FP32) multiply_all<Singles<float>>(problem, num_threads);
+  else
+#ifdef LUDUS_PAIRS
+    multiply_all<Pairs>(problem, num_threads);
+#else
+    multiply_all<Singles<uint16_t>>(problem, num_threads);
+#endif
+}
+
+}  // extern "C"
