@@ -56,6 +56,7 @@ _ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         {**_SLIDING, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 5.0},
     ),
     "gemma3": ("Gemma3TextConfig", {**_SLIDING, "query_pre_attn_scalar": 16}),
+    "mistral": ("MistralConfig", {"sliding_window": 8, "tie_word_embeddings": False}),
 }
 
 
@@ -98,7 +99,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes the folder of a tiny random model by architecture: llama, qwen2, qwen3, gemma, gemma2, gemma3."""
+    """Makes the folder of a tiny random model by architecture: llama, qwen2, qwen3, gemma, gemma2, gemma3, mistral."""
     built: dict[str, Path] = {}
 
     def build(architecture: str) -> Path:

@@ -99,7 +99,8 @@ def _norm_rule(part: nn.Module, eps: float, rowwise: Rowwise) -> NormRule | None
 class _Siblings:
     """Linear layers with one input, stored as one matrix: the first that is called multiplies for all.
 
-    Each result is handed out once, and only to whom brings the very tensor that it was computed from.
+    Each result is handed out once, and only to whom brings the very tensor that it was computed from; in between
+    the weights must not change, which nobody does within a layer's forward pass.
     """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:

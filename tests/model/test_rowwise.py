@@ -1,0 +1,50 @@
+"""The choice between native and torch's operations, and that both compute the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from ludus.model.rowwise import Rowwise, TorchRowwise, choose_rowwise
+from ludus.native.rowwise import NativeRowwise, NormRule
+
+# relative to the largest value: one rounding of bf16, fp32 sums in another order
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
+
+
+def draw(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def test_native_where_it_can_be_had_and_torch_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other types and machines without a compiler are served by torch's operations."""
+    weight = torch.zeros(4)
+    assert isinstance(choose_rowwise(weight), NativeRowwise)
+    assert isinstance(choose_rowwise(weight.half()), TorchRowwise)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert isinstance(choose_rowwise(weight), TorchRowwise)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_both_compute_the_same(dtype: torch.dtype) -> None:
+    """Forward and backward, of every operation and both kinds of norm."""
+    x, y, grad = (draw(1, 40, 48, dtype=dtype, seed=seed) for seed in range(3))
+    weight = draw(48, dtype=dtype, seed=4)
+    q, k = (each.view(1, 40, 3, 16).transpose(1, 2) for each in (x, y))
+    cosine, sine = (draw(1, 40, 16, dtype=dtype, seed=seed) for seed in (5, 6))
+
+    def results(ops: Rowwise) -> list[Tensor | None]:
+        rules = (NormRule(1e-5, 0.0, True), NormRule(1e-5, 1.0, False))
+        norms = [ops.norm(x, weight, rule) for rule in rules]
+        slopes = [each for rule in rules for each in ops.norm_backward(grad, x, weight, rule, wants_weight=True)]
+        gates = [ops.gate(x, y), *ops.gate_backward(grad, x, y, wants_output=True)]
+        turns = [*ops.rotate(q, k, cosine, sine), *ops.rotate(q, k, cosine, sine, back=True)]
+        return [*norms, *slopes, *gates, *turns]
+
+    for got, expected in zip(results(choose_rowwise(weight)), results(TorchRowwise()), strict=True):
+        assert got is not None and expected is not None and got.dtype == expected.dtype
+        off = (got.double() - expected.double()).abs().max() / expected.double().abs().max()
+        assert float(off) <= TOLERANCE[dtype]
