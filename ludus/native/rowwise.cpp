@@ -9,6 +9,11 @@
 #include <cstring>
 #include <vector>
 
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+#define LUDUS_AVX512 1
+#include <immintrin.h>
+#endif
+
 namespace {
 
 constexpr int LANES = 16;
@@ -28,22 +33,43 @@ constexpr int64_t CHUNK_ROWS = 64;
 
 inline Floats spread(float value) { return Floats{} + value; }
 
-inline Words nearest_bf16(Floats values) {
-  const Words bits = (Words)values;
-  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Words is_nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
-  return (rounded & ~is_nan) | (((bits >> 16) | 0x40u) & is_nan);
+#ifdef LUDUS_AVX512
+
+inline Halves to_bf16(Floats values) { return (Halves)_mm512_cvtneps_pbh((__m512)values); }
+
+// Below `low` it is `low`, above `high` it is `high`; a NaN stays one.
+inline Floats clamped(Floats x, float low, float high) {
+  return (Floats)_mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), (__m512)x));
 }
+
+#else
+
+inline Halves to_bf16(Floats values) {
+  const Words bits = (Words)values;
+  const Words nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Words is_nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
+  return __builtin_convertvector((nearest & ~is_nan) | (((bits >> 16) | 0x40u) & is_nan), Halves);
+}
+
+inline Floats clamped(Floats x, float low, float high) {
+  const Ints below = x < low, above = x > high;
+  const Ints kept = ~(below | above);
+  return (Floats)(((Ints)x & kept) | ((Ints)spread(low) & below) | ((Ints)spread(high) & above));
+}
+
+#endif
+
+inline Floats from_bf16(Halves halves) { return (Floats)(__builtin_convertvector(halves, Words) << 16); }
 
 inline void load_all(const float* at, Floats& out) { std::memcpy(&out, at, sizeof out); }
 inline void load_all(const uint16_t* at, Floats& out) {
   Halves halves;
   std::memcpy(&halves, at, sizeof halves);
-  out = (Floats)(__builtin_convertvector(halves, Words) << 16);
+  out = from_bf16(halves);
 }
 inline void save_all(float* at, Floats values) { std::memcpy(at, &values, sizeof values); }
 inline void save_all(uint16_t* at, Floats values) {
-  const Halves halves = __builtin_convertvector(nearest_bf16(values), Halves);
+  const Halves halves = to_bf16(values);
   std::memcpy(at, &halves, sizeof halves);
 }
 
@@ -75,7 +101,7 @@ inline void save(T* at, Floats values, int64_t count) {
 // As if stored in T and loaded again.
 template <typename T>
 inline Floats rounded(Floats values) {
-  return sizeof(T) == 4 ? values : (Floats)(nearest_bf16(values) << 16);
+  return sizeof(T) == 4 ? values : from_bf16(to_bf16(values));
 }
 
 inline float sum_of(Floats values) {
@@ -84,12 +110,6 @@ inline float sum_of(Floats values) {
   for (int width = LANES / 2; width > 0; width /= 2)
     for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
   return lanes[0];
-}
-
-inline Floats clamped(Floats x, float low, float high) {
-  const Ints below = x < low, above = x > high;
-  const Ints kept = ~(below | above);  // a NaN is kept
-  return (Floats)(((Ints)x & kept) | ((Ints)spread(low) & below) | ((Ints)spread(high) & above));
 }
 
 // exp(x), relative error below 2e-7 within -87 … 87, beyond which it stays what it is there.
