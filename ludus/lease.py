@@ -1,17 +1,22 @@
 """The compute lease: engine steps and trainer micro-batches of one process take turns on the same cores and weights.
 
 Knows: threads and tickets.  Knows not: what its holders compute.
-Invariant: at most one holder at a time, served in the order of asking, so that neither side starves.
+Invariants: at most one holder at a time, served in the order of asking, so that neither side starves; who does not
+hold it keeps no worker threads.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+# omp_pause_soft of OpenMP 5.0, section 3.1: what was set stays set.
+_PAUSE_SOFT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,21 @@ class LeaseStats:
 
     held_s: Mapping[str, float]
     waited_s: Mapping[str, float]
+
+
+def release_workers() -> None:
+    """Ends the OpenMP worker threads of the calling thread; its next parallel operation starts new ones.
+
+    Every thread that computes has workers of its own. As soon as those of all threads together outnumber the cores,
+    also if most of them rest, GNU's OpenMP lets workers fall asleep between any two operations and wakes them for
+    the next one: a step of decoding takes 1.7 times as long. Starting workers again takes 50 microseconds.
+    Does nothing where no OpenMP of version 5 is loaded.
+    """
+    try:
+        pause = ctypes.CDLL(None).omp_pause_resource_all
+    except (OSError, AttributeError, TypeError):  # TypeError: Windows wants a name
+        return
+    pause(_PAUSE_SOFT)
 
 
 class ComputeLease:
@@ -44,6 +64,7 @@ class ComputeLease:
         try:
             yield
         finally:
+            release_workers()
             self._give_back(name, waited_s=started_at - asked_at, held_s=time.perf_counter() - started_at)
 
     def stats(self) -> LeaseStats:

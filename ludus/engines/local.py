@@ -24,7 +24,7 @@ from ludus.errors import BackendError, LudusError
 from ludus.inference.core import EngineCore, Progress
 from ludus.inference.kernels.select import choose_kernel
 from ludus.inference.settings import InferenceSettings
-from ludus.lease import ComputeLease
+from ludus.lease import ComputeLease, release_workers
 from ludus.model.load import LoadedModel
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, EngineStats, Sampled
@@ -54,6 +54,7 @@ class LocalEngine:
         self._waiters: dict[str, _Waiter] = {}
         self._is_paused = False
         self._ended: BackendError | None = None
+        release_workers()  # those with which this thread has loaded the model
         self._thread = threading.Thread(target=self._run, name="ludus-engine", daemon=True)
         self._thread.start()
 
