@@ -13,6 +13,7 @@ from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 
 from ludus.errors import UserError
+from ludus.inference.draws.select import choose_draws
 from ludus.inference.kernels.base import PAGE_TOKENS, AttentionKernel
 from ludus.inference.paged import PagedCache
 from ludus.inference.pages import PagePool
@@ -48,7 +49,8 @@ class EngineCore:
         self._vocab_size = model.head_weight.shape[0]
         num_pages = _num_pages(model, settings)
         self.context_length = min(model.config.context_length, num_pages * PAGE_TOKENS)
-        self._runner = Runner(model, kernel, num_pages=num_pages)
+        draws = choose_draws(settings.kernels, model.head_weight)
+        self._runner = Runner(model, kernel, draws, num_pages=num_pages)
         self._scheduler = Scheduler(
             PagePool(num_pages, page_tokens=PAGE_TOKENS),
             max_batch_tokens=settings.max_batch_tokens,

@@ -10,9 +10,10 @@ from collections.abc import Sequence as TokenSequence
 import torch
 from torch import Tensor
 
+from ludus.inference.draws.base import DrawKernel, DrawRequest, capped, uniform
 from ludus.inference.kernels.base import AttentionKernel, Run, Runs
 from ludus.inference.paged import CausalPlan, PagedCache, PagedPlan
-from ludus.inference.sampler import ROW_BLOCK, ROWS, DrawRequest, Sampler, capped, uniform
+from ludus.inference.sampler import ROW_BLOCK, ROWS, Sampler
 from ludus.inference.scheduler import StepPlan, Work
 from ludus.inference.sequence import Draw, Sequence
 from ludus.model.load import LoadedModel
@@ -21,7 +22,7 @@ from ludus.model.load import LoadedModel
 class Runner:
     """The model with its pages."""
 
-    def __init__(self, model: LoadedModel, kernel: AttentionKernel, *, num_pages: int) -> None:
+    def __init__(self, model: LoadedModel, kernel: AttentionKernel, draws: DrawKernel, *, num_pages: int) -> None:
         head = model.head_weight
         self._model = model
         self._kernel = kernel
@@ -33,7 +34,7 @@ class Runner:
             dtype=head.dtype,
             device=head.device,
         )
-        self._sampler = Sampler(head.shape[0], head.dtype, head.device)
+        self._sampler = Sampler(head, draws)
 
     def __repr__(self) -> str:
         return f"<Runner {self._model!r} {self._kernel!r} {self._cache!r}>"

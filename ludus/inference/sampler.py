@@ -1,63 +1,35 @@
-"""Draws one token for each row of hidden states: head, penalties, temperature, truncation, inverse CDF.
+"""From final hidden states to tokens: the vocabulary head, then a draw for each row.
 
-Knows: the maths of sampling.  Knows not: pages, sequences, stop rules.
-Shapes: N rows, V vocabulary, B blocks of the vocabulary, C tokens of a block.
-
-Each row has one uniform number of its own, keyed by its seed and position, so that a draw never depends on who else
-is in the batch. The number is looked up in the cumulative distribution on two levels: the sums of blocks, then the
-tokens of one block; nothing is sorted unless a row's sampling asks for it.
+Knows: the head, buffers, the kernel that draws.  Knows not: pages, sequences, stop rules.
+Shapes: N rows, D width of the hidden states, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ludus.inference.draws.base import DrawKernel, DrawRequest
 from ludus.inference.sequence import Draw
-from ludus.types import Sampling
 
-# 64 rows of a 49,152-token vocabulary make 12 MB of probabilities, which two cores still find in their caches.
+# 64 rows of a 49,152-token vocabulary make 6 MB of logits in bf16, which two cores still find in their caches.
 ROWS = 64
 # The rest of a division of rows among threads is multiplied in another order of operations in fp32, so that the last
 # bits of a row would depend on how many others are computed with it. With whole blocks of four they never do.
 ROW_BLOCK = 4
-# About the square root of common vocabularies: as many blocks as tokens in a block.
-_BLOCK_TOKENS = 256
-_MASK = 2**64 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class DrawRequest:
-    """What one row asks for."""
-
-    sampling: Sampling
-    uniform: float
-    """In [0, 1)."""
-    token_ids: Sequence[int]
-    """Prompt and answer so far; read by penalties only."""
-    num_prompt: int
-
-
-def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on (seed, position) alone.
-
-    Source: splitmix64 (Steele, Lea, Flood 2014, fig. 17), keyed twice; 48 bits, so that times a sum stays below it.
-    """
-    return (_mix((_mix(seed & _MASK) + position * 0x9E3779B97F4A7C15) & _MASK) >> 16) * 2.0**-48
 
 
 class Sampler:
-    """Buffers for drawing up to ROWS tokens at once; more rows are drawn in turn."""
+    """A buffer for the logits of up to ROWS rows, which saves their page faults; more rows are drawn in turn."""
 
-    def __init__(self, vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._vocab_size = vocab_size
-        num_blocks = -(-vocab_size // _BLOCK_TOKENS)
-        self._logits_NV = torch.empty(ROWS, vocab_size, dtype=dtype, device=device)
-        # tokens that only fill up the last block keep the probability zero
-        self._probs_NV = torch.zeros(ROWS, num_blocks * _BLOCK_TOKENS, device=device)
+    def __init__(self, head_VD: Tensor, kernel: DrawKernel) -> None:
+        self._kernel = kernel
+        self._logits_NV = head_VD.new_empty(ROWS, head_VD.shape[0], requires_grad=False)
+
+    def __repr__(self) -> str:
+        return f"<Sampler {self._kernel!r}>"
 
     def draw(
         self, hidden_ND: Tensor, head_VD: Tensor, requests: Sequence[DrawRequest], *, softcap: float | None
@@ -66,139 +38,12 @@ class Sampler:
         draws: list[Draw] = []
         for start in range(0, len(requests), ROWS):
             part = slice(start, start + ROWS)
-            draws += self._draw_rows(hidden_ND[part], head_VD, requests[part], softcap)
+            logits_NV = self._logits(hidden_ND[part], head_VD)
+            draws += self._kernel.draw(logits_NV, requests[part], softcap=softcap)
         return draws
 
-    def _draw_rows(
-        self, hidden_ND: Tensor, head_VD: Tensor, requests: Sequence[DrawRequest], softcap: float | None
-    ) -> list[Draw]:
-        num_rows = len(requests)
+    def _logits(self, hidden_ND: Tensor, head_VD: Tensor) -> Tensor:
+        num_rows = len(hidden_ND)
         if num_rows % ROW_BLOCK:
             hidden_ND = torch.cat([hidden_ND, hidden_ND.new_zeros(-num_rows % ROW_BLOCK, hidden_ND.shape[1])])
-        logits_NV = torch.mm(hidden_ND, head_VD.t(), out=self._logits_NV[: len(hidden_ND)])[:num_rows]
-        padded_NV = self._probs_NV[:num_rows]
-        probs_NV = padded_NV[:, : self._vocab_size]
-        _shift(logits_NV, probs_NV, softcap)
-        for row, request in enumerate(requests):
-            if request.sampling.penalises:
-                penalised_V = penalise(capped(logits_NV[row].float(), softcap), request)
-                torch.sub(penalised_V, penalised_V.max(), out=probs_NV[row])
-        greedy = [row for row, request in enumerate(requests) if request.sampling.is_greedy]
-        greedy_ids = probs_NV[greedy].argmax(-1).tolist() if greedy else []
-        temperatures = [request.sampling.temperature or 1.0 for request in requests]
-        if any(temperature != 1.0 for temperature in temperatures):
-            probs_NV.div_(torch.tensor(temperatures, device=probs_NV.device)[:, None])
-        probs_NV.exp_()
-        _truncate(probs_NV, requests)
-        uniforms = [request.uniform for request in requests]
-        uniforms_N = torch.tensor(uniforms, dtype=torch.float64, device=probs_NV.device)
-        ids_N, total_N = inverse_cdf(padded_NV.view(num_rows, -1, _BLOCK_TOKENS), uniforms_N)
-        if greedy:
-            ids_N[greedy] = torch.tensor(greedy_ids, device=ids_N.device)
-        logprobs_N = (probs_NV.gather(1, ids_N[:, None])[:, 0] / total_N).log()
-        tops = _top_logprobs(probs_NV, total_N, requests)
-        rows = zip(ids_N.tolist(), logprobs_N.tolist(), tops, strict=True)
-        return [Draw(token_id, logprob, top) for token_id, logprob, top in rows]
-
-
-def inverse_cdf(probs_NBC: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Drawn ids (N,) and the sums of the rows (N,), float64.
-
-    probs_NBC: unnormalised, zero where a token is cut; uniforms_N in [0, 1), float64.
-    A token of probability zero is never drawn.
-    """
-    cumulative_NB = probs_NBC.sum(-1).double().cumsum(-1)
-    total_N1 = cumulative_NB[:, -1:]
-    wanted_N1 = uniforms_N[:, None] * total_N1
-    block_N1 = torch.searchsorted(cumulative_NB, wanted_N1, right=True).clamp_(max=probs_NBC.shape[1] - 1)
-    before_N1 = torch.where(block_N1 > 0, cumulative_NB.gather(1, (block_N1 - 1).clamp_(min=0)), 0.0)
-    block_NC = probs_NBC[torch.arange(len(probs_NBC), device=probs_NBC.device), block_N1[:, 0]]
-    place_N1 = torch.searchsorted(block_NC.double().cumsum(-1), wanted_N1 - before_N1, right=True)
-    place_N1.clamp_(max=probs_NBC.shape[2] - 1)
-    # rounding of the block's sum may point just past its last possible token
-    cut_N1 = block_NC.gather(1, place_N1) == 0
-    place_N1 = torch.where(cut_N1, block_NC.argmax(-1, keepdim=True), place_N1)
-    return (block_N1 * probs_NBC.shape[2] + place_N1)[:, 0], total_N1[:, 0]
-
-
-def penalise(logits_V: Tensor, request: DrawRequest) -> Tensor:
-    """Logits after repetition (prompt and answer), frequency and presence penalty (answer).
-
-    Source: CTRL (arXiv 1909.05858) eq. 2 for repetition; OpenAI's API reference for the other two.
-    """
-    sampling, device = request.sampling, logits_V.device
-    if sampling.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted(set(request.token_ids)), device=device)
-        seen_logits = logits_V[seen]
-        penalty = sampling.repetition_penalty
-        logits_V[seen] = torch.where(seen_logits > 0, seen_logits / penalty, seen_logits * penalty)
-    answer = torch.tensor(list(request.token_ids[request.num_prompt :]), dtype=torch.int64, device=device)
-    counts_V = torch.bincount(answer, minlength=logits_V.shape[0])
-    return logits_V - sampling.frequency_penalty * counts_V - sampling.presence_penalty * (counts_V > 0)
-
-
-def kept_threshold(probs_V: Tensor, sampling: Sampling) -> Tensor:
-    """Smallest probability that is kept: top-k, then top-p of what is left, then min-p.
-
-    probs_V: unnormalised. Tokens that tie with the last one kept are kept too.
-    """
-    threshold = sampling.min_p * probs_V.max()
-    if sampling.top_k:
-        best_K = probs_V.topk(min(sampling.top_k, len(probs_V))).values
-        total = best_K.sum()
-        threshold = torch.maximum(threshold, best_K[-1])
-    else:
-        total = probs_V.sum()
-        # All tokens below this together weigh less than what top-p cuts off, so they need no sorting; the half
-        # leaves room for rounding.
-        negligible = 0.5 * (1 - sampling.top_p) * total / len(probs_V)
-        best_K = probs_V[probs_V >= negligible].sort(descending=True).values
-    if sampling.top_p < 1.0:
-        before_K = best_K.double().cumsum(-1) - best_K
-        num_kept = int((before_K < sampling.top_p * total).sum())
-        threshold = torch.maximum(threshold, best_K[max(1, num_kept) - 1])
-    return threshold
-
-
-def capped(logits: Tensor, softcap: float | None) -> Tensor:
-    """Logits l as softcap * tanh(l / softcap)."""
-    return logits if softcap is None else torch.tanh(logits / softcap) * softcap
-
-
-def _shift(logits_NV: Tensor, out_NV: Tensor, softcap: float | None) -> None:
-    """Writes the logits minus their row's largest, in fp32."""
-    if softcap is None:
-        torch.sub(logits_NV, logits_NV.amax(-1, keepdim=True).float(), out=out_NV)
-    else:
-        torch.div(logits_NV, softcap, out=out_NV).tanh_().mul_(softcap)
-        out_NV.sub_(out_NV.amax(-1, keepdim=True))
-
-
-def _truncate(probs_NV: Tensor, requests: Sequence[DrawRequest]) -> None:
-    """Sets what top-k, top-p and min-p cut to zero."""
-    for row, request in enumerate(requests):
-        # greedy keeps the whole distribution: it draws nothing from it
-        if request.sampling.truncates and not request.sampling.is_greedy:
-            probs_V = probs_NV[row]
-            probs_V.masked_fill_(probs_V < kept_threshold(probs_V, request.sampling), 0.0)
-
-
-def _top_logprobs(
-    probs_NV: Tensor, total_N: Tensor, requests: Sequence[DrawRequest]
-) -> list[tuple[tuple[int, float], ...]]:
-    num_top = max(request.sampling.top_logprobs for request in requests)
-    if not num_top:
-        return [()] * len(requests)
-    best = probs_NV.topk(min(num_top, probs_NV.shape[1]))
-    logprobs_NK = (best.values / total_N[:, None]).log()
-    return [
-        tuple(zip(ids[: request.sampling.top_logprobs], logprobs[: request.sampling.top_logprobs], strict=True))
-        for ids, logprobs, request in zip(best.indices.tolist(), logprobs_NK.tolist(), requests, strict=True)
-    ]
-
-
-def _mix(value: int) -> int:
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+        return torch.mm(hidden_ND, head_VD.t(), out=self._logits_NV[: len(hidden_ND)])[:num_rows]

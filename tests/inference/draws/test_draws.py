@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.inference.sampler import DrawRequest, Sampler, inverse_cdf, kept_threshold, uniform
+from ludus.errors import BackendError
+from ludus.inference.draws.base import DrawRequest, capped, uniform
+from ludus.inference.draws.eager import EagerDraws, inverse_cdf, kept_threshold
+from ludus.inference.draws.native import NativeDraws
+from ludus.inference.draws.select import choose_draws
 from ludus.inference.sequence import Draw
+from ludus.native.build import build_library, compile_source, find_compiler, source_path
 from ludus.types import Sampling
 
 VOCAB = 300
+DrawRows = Callable[..., list[Draw]]
 
 
-def draw(logits_NV: torch.Tensor, requests: list[DrawRequest], softcap: float | None = None) -> list[Draw]:
-    """Draws from given logits: the head is the identity."""
-    vocab_size = logits_NV.shape[1]
-    sampler = Sampler(vocab_size, torch.float32, torch.device("cpu"))
-    return sampler.draw(logits_NV, torch.eye(vocab_size), requests, softcap=softcap)
+@pytest.fixture(scope="session")
+def portable_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The native kernel as a processor without special instructions, and a compiler without OpenMP, gets it."""
+    library = tmp_path_factory.mktemp("portable") / "sampling.so"
+    compile_source(find_compiler(), source_path("sampling"), library, [()])
+    return library
+
+
+@pytest.fixture(params=["eager", "native", "portable"])
+def draw(request: pytest.FixtureRequest) -> DrawRows:
+    """Draws from given logits with one of the kernels."""
+
+    def draw_rows(logits_NV: torch.Tensor, requests: list[DrawRequest], softcap: float | None = None) -> list[Draw]:
+        if request.param == "eager":
+            kernel = EagerDraws(logits_NV.shape[1], logits_NV.device)
+        elif request.param == "native":
+            kernel = NativeDraws(build_library("sampling"))
+        else:
+            kernel = NativeDraws(request.getfixturevalue("portable_library"))
+        return kernel.draw(logits_NV, requests, softcap=softcap)
+
+    return draw_rows
 
 
 def request(sampling: Sampling, *, seed: int = 0, position: int = 0, token_ids: tuple[int, ...] = (1,)) -> DrawRequest:
@@ -32,7 +57,7 @@ def random_logits(num_rows: int = 1, vocab_size: int = VOCAB, seed: int = 0) -> 
     return torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 2
 
 
-def test_draws_follow_the_softmax() -> None:
+def test_draws_follow_the_softmax(draw: DrawRows) -> None:
     """20,000 draws under one seed per position pass a chi-square test against the softmax at temperature 0.8."""
     vocab_size, num_draws = 12, 20_000
     logits = random_logits(vocab_size=vocab_size)
@@ -72,7 +97,7 @@ def test_inverse_cdf_never_draws_what_is_cut(weights: list[float], number: float
     assert below - 1e-6 <= number <= through + 1e-6
 
 
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
+def test_a_row_does_not_depend_on_its_neighbours(draw: DrawRows) -> None:
     """The same row gives the same draw first, last, and beside rows that are cut, penalised, greedy or capped."""
     logits = random_logits(5)
     mine = request(Sampling(temperature=0.7), seed=3, position=9)
@@ -87,14 +112,14 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     assert draw(logits.roll(-1, 0), [*others, mine])[-1] == alone
 
 
-def test_more_rows_than_the_buffers_hold_are_drawn_in_turn() -> None:
+def test_more_rows_than_the_buffers_hold_are_drawn_in_turn(draw: DrawRows) -> None:
     """150 rows come back in order."""
     logits = random_logits(150, 40)
     requests = [request(Sampling(), seed=row) for row in range(150)]
     assert [draw(logits[row : row + 1], [requests[row]])[0] for row in range(150)] == draw(logits, requests)
 
 
-def test_greedy_takes_the_likeliest_with_its_own_logprob() -> None:
+def test_greedy_takes_the_likeliest_with_its_own_logprob(draw: DrawRows) -> None:
     """Temperature 0 takes the largest logit; its logprob is the model's own."""
     logits = random_logits(3)
     for row, one in enumerate(draw(logits, [request(Sampling(temperature=0.0))] * 3)):
@@ -102,16 +127,16 @@ def test_greedy_takes_the_likeliest_with_its_own_logprob() -> None:
         assert one.logprob == pytest.approx(float(logits[row].log_softmax(-1).max()), abs=1e-5)
 
 
-def test_logprobs_are_those_of_the_distribution_drawn_from() -> None:
+def test_logprobs_are_those_of_the_distribution_drawn_from(draw: DrawRows) -> None:
     """Temperature, cap, truncation and penalties all enter the logprob of the drawn token."""
     logits = random_logits(3)
     samplings = [Sampling(temperature=1.7), Sampling(temperature=0.5, top_k=5), Sampling(presence_penalty=1.0)]
     requests = [request(sampling, seed=row, token_ids=(1, 4, 4, 9)) for row, sampling in enumerate(samplings)]
-    capped = torch.tanh(logits / 3.0) * 3.0
-    expected = capped.clone()
+    within = torch.tanh(logits / 3.0) * 3.0
+    expected = within.clone()
     expected[0] /= 1.7
-    kept = capped[1].topk(5).indices
-    expected[1] = torch.full((VOCAB,), -torch.inf).index_copy(0, kept, capped[1, kept] / 0.5)
+    kept = within[1].topk(5).indices
+    expected[1] = torch.full((VOCAB,), -torch.inf).index_copy(0, kept, within[1, kept] / 0.5)
     expected[2, [4, 9]] -= 1.0
     for row, one in enumerate(draw(logits, requests, softcap=3.0)):
         assert one.logprob == pytest.approx(float(expected[row].log_softmax(-1)[one.token_id]), abs=1e-5)
@@ -150,7 +175,7 @@ def test_a_nucleus_is_the_smallest_that_weighs_enough(seed: int, top_p: float, s
         assert kept.sum() - kept.min() < top_p * probs.double().sum() + 1e-5
 
 
-def test_penalties_count_the_answer_and_repetition_the_prompt_too() -> None:
+def test_penalties_count_the_answer_and_repetition_the_prompt_too(draw: DrawRows) -> None:
     """Presence once, frequency per occurrence, both over the answer; repetition divides or multiplies over all."""
     logits = torch.tensor([[1.0, -1.0, 2.0, 0.5]])
     asked = DrawRequest(
@@ -162,7 +187,7 @@ def test_penalties_count_the_answer_and_repetition_the_prompt_too() -> None:
     assert [top[token] for token in range(4)] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-def test_top_logprobs_come_likeliest_first_and_only_when_asked_for() -> None:
+def test_top_logprobs_come_likeliest_first_and_only_when_asked_for(draw: DrawRows) -> None:
     """Each row gets as many pairs as it asked for, under the distribution it was drawn from."""
     logits = random_logits(2)
     asked = replace(Sampling(temperature=2.0), top_logprobs=3)
@@ -173,10 +198,55 @@ def test_top_logprobs_come_likeliest_first_and_only_when_asked_for() -> None:
     assert second.top_logprobs == ()
 
 
-def test_a_certain_token_has_logprob_zero() -> None:
+def test_a_certain_token_has_logprob_zero(draw: DrawRows) -> None:
     """One logit far above all others is drawn under any number, with logprob 0."""
     logits = torch.full((1, VOCAB), -1e4)
     logits[0, 299] = 0.0
     for number in (0.0, 0.5, 1 - 2**-48):
         one = draw(logits, [DrawRequest(Sampling(), number, (), 0)])[0]
         assert one.token_id == 299 and math.isclose(one.logprob, 0.0, abs_tol=1e-6)
+
+
+SAMPLINGS = (
+    Sampling(),
+    Sampling(temperature=0.6, top_logprobs=5),
+    Sampling(temperature=0.0),
+    Sampling(top_k=7, top_p=0.8),
+    Sampling(temperature=1.3, top_p=0.6, min_p=0.05),
+    Sampling(repetition_penalty=1.3, frequency_penalty=0.4, presence_penalty=0.2, top_p=0.95),
+)
+
+
+@pytest.mark.parametrize("softcap", [None, 5.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_native_kernel_draws_what_torch_draws(dtype: torch.dtype, softcap: float | None) -> None:
+    """The same numbers give the same tokens except where one falls on a boundary, with logprobs within 1e-5."""
+    logits_NV = random_logits(240, 1111).to(dtype)
+    text = (*range(0, 60, 3), 9, 9, 12)
+    requests = [request(SAMPLINGS[row % len(SAMPLINGS)], seed=row, token_ids=text) for row in range(240)]
+    native = NativeDraws(build_library("sampling")).draw(logits_NV, requests, softcap=softcap)
+    eager = EagerDraws(1111, logits_NV.device).draw(logits_NV, requests, softcap=softcap)
+    same = [(one, other) for one, other in zip(native, eager, strict=True) if one.token_id == other.token_id]
+    assert len(same) >= 239
+    for one, other in same:
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+        assert [value for _, value in one.top_logprobs] == pytest.approx(
+            [value for _, value in other.top_logprobs], abs=1e-5
+        )
+
+
+def test_capped_logits_are_what_both_sides_score() -> None:
+    """Without a cap logits stay; with one they follow the hyperbolic tangent."""
+    logits = torch.tensor([-8.0, 0.0, 2.0])
+    assert torch.equal(capped(logits, None), logits)
+    assert torch.allclose(capped(logits, 2.0), torch.tensor([-1.99866, 0.0, 1.52319]), atol=1e-4)
+
+
+def test_a_head_that_the_native_kernel_cannot_serve_gets_the_eager_one() -> None:
+    """Asked for by name it is refused with the reason; left to itself the engine takes what works."""
+    odd = torch.zeros(8, 2, dtype=torch.float64)
+    assert isinstance(choose_draws("auto", odd), EagerDraws)
+    assert isinstance(choose_draws("eager", odd.float()), EagerDraws)
+    assert isinstance(choose_draws("auto", odd.float()), NativeDraws)
+    with pytest.raises(BackendError, match="float64"):
+        choose_draws("native", odd)

@@ -1,0 +1,6 @@
+"""Draws from logits: the protocol, a native kernel in C++, an eager one in torch.
+
+Nothing is imported here: `base` needs torch.
+"""
+
+__all__: list[str] = []

@@ -1,0 +1,38 @@
+"""Chooses what draws tokens: native where it can be built, eager elsewhere.
+
+Knows: both kernels.  Knows not: models, settings files.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from torch import Tensor
+
+from ludus.errors import BackendError
+from ludus.inference.draws.base import DrawKernel
+from ludus.inference.draws.eager import EagerDraws
+from ludus.inference.draws.native import NativeDraws
+from ludus.native.build import build_library
+
+_log = logging.getLogger(__name__)
+
+
+def choose_draws(name: Literal["auto", "native", "eager"], head_VD: Tensor) -> DrawKernel:
+    """The kernel called `name` for logits of the head `head_VD`.
+
+    Raises BackendError if the native kernel was asked for by name and cannot be had.
+    """
+    if name == "eager":
+        return EagerDraws(head_VD.shape[0], head_VD.device)
+    reason = NativeDraws.refusal(head_VD)
+    if reason is None:
+        try:
+            return NativeDraws(build_library("sampling"))
+        except (BackendError, OSError) as error:
+            reason = str(error)
+    if name == "native":
+        raise BackendError(f"the native sampler cannot be used: {reason}; set engine.kernels to auto or eager")
+    _log.info("tokens are drawn with torch's operations, which takes several times as long: %s", reason)
+    return EagerDraws(head_VD.shape[0], head_VD.device)

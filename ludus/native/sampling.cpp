@@ -1,0 +1,242 @@
+// Draws one token for each row of logits: cap, penalties, temperature, truncation, inverse CDF.
+//
+// Plain C interface, no torch headers. Every row is computed by one thread, in one order of operations: its result
+// depends neither on the other rows nor on the number of threads.
+//
+// A row passes through one scratch line of fp32: logits, then unnormalised probabilities, which stay in the
+// second-level cache. The uniform number is looked up on two levels: sums of blocks, then the tokens of one block.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <vector>
+
+namespace {
+
+// About the square root of common vocabularies: as many blocks as tokens in a block.
+constexpr int64_t BLOCK = 256;
+
+enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
+
+// What one row asks for; the fields and their order are those of `_ROW` in the Python wrapper.
+struct Request {
+  double uniform;      // in [0, 1)
+  double temperature;  // 0: greedy
+  double top_p, min_p;
+  double repetition, frequency, presence;
+  int64_t top_k;      // 0: all
+  int64_t num_top;    // likeliest tokens to report
+  int64_t text_from;  // prompt and answer: texts[text_from .. text_to), the answer begins at answer_from
+  int64_t answer_from, text_to;
+};
+
+struct Logits {
+  const void* values;
+  int64_t row_stride, vocab_size;
+  float softcap;  // 0: none
+  int32_t dtype;
+};
+
+// What one thread keeps from row to row.
+struct Scratch {
+  std::vector<float> probs, sorted, sums;
+  std::vector<int32_t> counts, order;
+};
+
+inline float load(const float* at) { return *at; }
+inline float load(const uint16_t* at) {
+  uint32_t bits = uint32_t(*at) << 16;
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
+
+// exp(x) for x <= 0, relative error below 2e-7, and 0 where fp32 has no normal number; straight-line code, so that
+// loops over it vectorise.  Source: Cephes expf (Moshier), range reduction and polynomial.
+inline float fast_exp(float x) {
+  const float kept = x > -87.f ? x : -87.f;
+  const float n = std::nearbyint(kept * 1.44269504088896341f);
+  const float f = (kept - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * f + 1.3981999507e-3f;
+  p = p * f + 8.3334519073e-3f;
+  p = p * f + 4.1665795894e-2f;
+  p = p * f + 1.6666665459e-1f;
+  p = p * f + 5.0000001201e-1f;
+  p = p * f * f + f + 1.f;
+  const int32_t power = (int32_t(n) + 127) << 23;
+  float scale;
+  std::memcpy(&scale, &power, 4);
+  return x > -87.f ? p * scale : 0.f;
+}
+
+template <typename T>
+void load_row(const T* logits, int64_t size, float softcap, float* out) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; i++) out[i] = load(logits + i);
+  if (softcap > 0.f)
+    for (int64_t i = 0; i < size; i++) out[i] = softcap * std::tanh(out[i] / softcap);
+}
+
+// Repetition over prompt and answer, frequency and presence over the answer.
+// Source: CTRL (arXiv 1909.05858) eq. 2 for repetition; OpenAI's API reference for the other two.
+void penalise(float* logits, int64_t size, const Request& ask, const int64_t* texts, std::vector<int32_t>& counts) {
+  counts.assign(size, -1);  // -1: not seen
+  for (int64_t at = ask.text_from; at < ask.text_to; at++) {
+    int32_t& count = counts[texts[at]];
+    if (count < 0) {
+      count = 0;
+      float& logit = logits[texts[at]];
+      logit = float(logit > 0.f ? logit / ask.repetition : logit * ask.repetition);
+    }
+    count += at >= ask.answer_from;
+  }
+  for (int64_t at = ask.answer_from; at < ask.text_to; at++) {
+    int32_t& count = counts[texts[at]];
+    if (count > 0) logits[texts[at]] -= float(ask.frequency * count + ask.presence);
+    count = 0;
+  }
+}
+
+float largest_of(const float* values, int64_t size) {
+  float largest = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < size; i++) largest = values[i] > largest ? values[i] : largest;
+  return largest;
+}
+
+// Logits to probabilities relative to the largest one's.
+void weigh(float* values, int64_t size, float largest, float temperature) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; i++) values[i] = fast_exp((values[i] - largest) / temperature);
+}
+
+// Smallest probability that is kept: top-k, then top-p of what is left, then min-p. The largest probability is 1.
+float kept_threshold(const float* probs, int64_t size, const Request& ask, std::vector<float>& sorted) {
+  float threshold = float(ask.min_p);
+  double total = 0.0;
+  if (ask.top_k > 0) {
+    sorted.assign(probs, probs + size);
+    const int64_t num_kept = std::min(ask.top_k, size);
+    std::partial_sort(sorted.begin(), sorted.begin() + num_kept, sorted.end(), std::greater<float>());
+    sorted.resize(num_kept);
+    for (float prob : sorted) total += prob;
+    threshold = std::max(threshold, sorted.back());
+  } else if (ask.top_p < 1.0) {
+    for (int64_t i = 0; i < size; i++) total += probs[i];
+    // All tokens below this together weigh less than what top-p cuts off, so they need no sorting; the half leaves
+    // room for rounding.
+    const double negligible = 0.5 * (1.0 - ask.top_p) * total / double(size);
+    sorted.clear();
+    for (int64_t i = 0; i < size; i++)
+      if (probs[i] >= negligible) sorted.push_back(probs[i]);
+    std::sort(sorted.begin(), sorted.end(), std::greater<float>());
+  }
+  if (ask.top_p < 1.0 && !sorted.empty()) {
+    size_t num_kept = 0;
+    for (double before = 0.0; num_kept < sorted.size() && before < ask.top_p * total; num_kept++) before += sorted[num_kept];
+    threshold = std::max(threshold, sorted[std::max<size_t>(1, num_kept) - 1]);
+  }
+  return threshold;
+}
+
+void truncate(float* probs, int64_t size, float threshold) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; i++) probs[i] = probs[i] < threshold ? 0.f : probs[i];
+}
+
+float sum_of(const float* values, int64_t size) {
+  float total = 0.f;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < size; i++) total += values[i];
+  return total;
+}
+
+// The token at which the distribution passes the number; one of probability zero never does.
+int64_t inverse_cdf(const float* probs, int64_t size, double uniform, double* total, std::vector<float>& sums) {
+  const int64_t num_blocks = (size + BLOCK - 1) / BLOCK;
+  const auto length = [&](int64_t block) { return std::min(BLOCK, size - block * BLOCK); };
+  sums.resize(num_blocks);
+  *total = 0.0;
+  for (int64_t block = 0; block < num_blocks; block++)
+    *total += sums[block] = sum_of(probs + block * BLOCK, length(block));
+  const double wanted = uniform * *total;
+  double before = 0.0;
+  int64_t block = 0;
+  while (block < num_blocks - 1 && before + sums[block] <= wanted) before += sums[block++];
+  const float* own = probs + block * BLOCK;
+  double reached = 0.0;
+  for (int64_t i = 0; i < length(block); i++) {
+    reached += own[i];
+    if (reached > wanted - before) return block * BLOCK + i;
+  }
+  // rounding of the block's sum may point just past its last possible token
+  return block * BLOCK + (std::max_element(own, own + length(block)) - own);
+}
+
+// Ids of the likeliest tokens, likeliest first, and their logprobs.
+void report_top(const float* probs, int64_t size, int64_t num_top, double total, int64_t* ids, double* logprobs,
+                std::vector<int32_t>& order) {
+  order.resize(size);
+  for (int64_t i = 0; i < size; i++) order[i] = int32_t(i);
+  std::partial_sort(order.begin(), order.begin() + num_top, order.end(), [&](int32_t one, int32_t other) {
+    return probs[one] != probs[other] ? probs[one] > probs[other] : one < other;
+  });
+  for (int64_t i = 0; i < num_top; i++) {
+    ids[i] = order[i];
+    logprobs[i] = std::log(probs[order[i]] / total);
+  }
+}
+
+template <typename T>
+void draw_row(const T* row, const Logits& logits, const Request& ask, const int64_t* texts, int64_t* id,
+              double* logprob, int64_t* top_ids, double* top_logprobs, Scratch& scratch) {
+  const int64_t size = logits.vocab_size;
+  scratch.probs.resize(size);
+  float* probs = scratch.probs.data();
+  load_row(row, size, logits.softcap, probs);
+  if (ask.text_to > ask.text_from) penalise(probs, size, ask, texts, scratch.counts);
+  const float largest = largest_of(probs, size);
+  const bool is_greedy = ask.temperature == 0.0;
+  if (is_greedy) *id = std::max_element(probs, probs + size) - probs;
+  weigh(probs, size, largest, is_greedy ? 1.f : float(ask.temperature));
+  // greedy keeps the whole distribution: it draws nothing from it
+  if (!is_greedy && (ask.top_k > 0 || ask.top_p < 1.0 || ask.min_p > 0.0))
+    truncate(probs, size, kept_threshold(probs, size, ask, scratch.sorted));
+  double total;
+  const int64_t drawn = inverse_cdf(probs, size, ask.uniform, &total, scratch.sums);
+  if (!is_greedy) *id = drawn;
+  *logprob = std::log(probs[*id] / total);
+  if (ask.num_top > 0) report_top(probs, size, ask.num_top, total, top_ids, top_logprobs, scratch.order);
+}
+
+template <typename T>
+void draw_all(const Logits& logits, const Request* asks, int64_t num_rows, const int64_t* texts, int64_t* ids,
+              double* logprobs, int64_t num_top, int64_t* top_ids, double* top_logprobs, int num_threads) {
+#pragma omp parallel num_threads(num_threads) if (num_rows > 1)
+  {
+    Scratch scratch;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t row = 0; row < num_rows; row++)
+      draw_row((const T*)logits.values + row * logits.row_stride, logits, asks[row], texts, ids + row, logprobs + row,
+               top_ids + row * num_top, top_logprobs + row * num_top, scratch);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// ids, logprobs: one for each row. top_ids, top_logprobs: `num_top` for each row, of which a row fills its own number.
+void ludus_draw(const Logits* logits, const Request* asks, int64_t num_rows, const int64_t* texts, int64_t* ids,
+                double* logprobs, int64_t num_top, int64_t* top_ids, double* top_logprobs, int32_t num_threads) {
+  if (logits->dtype == FP32)
+    draw_all<float>(*logits, asks, num_rows, texts, ids, logprobs, num_top, top_ids, top_logprobs, num_threads);
+  else
+    draw_all<uint16_t>(*logits, asks, num_rows, texts, ids, logprobs, num_top, top_ids, top_logprobs, num_threads);
+}
+
+}  // extern "C"
