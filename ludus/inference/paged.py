@@ -75,12 +75,19 @@ class PagedPlan:
         window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        layer = self._cache.layer(layer_idx)
-        own = slice(0, len(self._runs))  # rows behind them only fill up the matrices
-        self._kernel.store(layer, k[0, :, own], v[0, :, own], self._runs)
-        out = q.new_zeros(1, q.shape[2], q.shape[1], q.shape[3])
-        self._kernel.attend(q[0, :, own], layer, self._runs, AttentionRule(scale, window, softcap), out[0, own])
+        num_rows = len(self._runs)
+        rule = AttentionRule(scale, window, softcap)
+        if num_rows == q.shape[2]:
+            out = q.new_empty(1, num_rows, q.shape[1], q.shape[3])
+            self._attend(layer_idx, q[0], k[0], v[0], rule, out[0])
+        else:  # rows behind them only fill up the matrices
+            out = q.new_zeros(1, q.shape[2], q.shape[1], q.shape[3])
+            own = slice(0, num_rows)
+            self._attend(layer_idx, q[0, :, own], k[0, :, own], v[0, :, own], rule, out[0, own])
         return out
+
+    def _attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule, out: Tensor) -> None:
+        self._kernel.attend(q, k, v, self._cache.layer(layer_idx), runs=self._runs, rule=rule, out=out)
 
 
 class CausalPlan:

@@ -7,6 +7,8 @@
 //   pairs  keys [D/2][16][2], values [8][D][2]; bf16 alone, one AVX512-BF16 instruction multiplies 16 x 2 values
 //
 // A page holds, for one layer and one head of keys, 16*D keys followed by 16*D values.
+//
+// Every query token is computed by one thread, in one order of operations, whatever else the step computes.
 
 #include <cmath>
 #include <cstdint>
@@ -36,12 +38,25 @@ struct Rule {
   int32_t window;  // 0: none
 };
 
+// All rows of a step, the same for every layer.
 struct Rows {
   const int32_t* page_ids;
   const int64_t* table_start;
   const int32_t* num_seen;
+  const int64_t* slots;  // where the keys and values of a row go: page * PAGE + place
   int64_t num_rows;
+  int64_t num_seen_in_all;
+  int32_t any_neighbours;  // some rows see what other rows of this step store
 };
+
+// Heads of one row for each token: where head h of row i begins.
+struct Heads {
+  const void* values;
+  int64_t head, row;  // strides
+};
+
+// Fewer tokens seen than this are not worth a second thread.
+constexpr int64_t FEW_TOKENS = 256;
 
 inline float from_bf16(uint16_t value) {
   uint32_t bits = uint32_t(value) << 16;
@@ -294,35 +309,65 @@ void attend_pairs_group(const uint16_t* q, int64_t q_head_stride, const uint16_t
 
 #endif
 
-template <typename T, typename Store>
-void store_all(const T* k, int64_t k_head, int64_t k_token, const T* v, int64_t v_head, int64_t v_token,
-               const int64_t* slots, int64_t num_tokens, const Shape& shape, T* layer, int num_threads, Store store) {
-  const int64_t page_size = int64_t(2) * PAGE * shape.head_dim, num_kv_heads = shape.num_kv_heads;
-#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens > 8)
-  for (int64_t i = 0; i < num_tokens; i++)
-    for (int64_t h = 0; h < num_kv_heads; h++)
-      store(k + h * k_head + i * k_token, v + h * v_head + i * v_token,
-            layer + ((slots[i] / PAGE) * num_kv_heads + h) * page_size, int(slots[i] % PAGE), shape.head_dim);
-}
+// One layer of a step: every row's keys and values go into its page, then its queries attend.
+template <typename T>
+struct Layer {
+  const T *q, *k, *v;
+  int64_t q_head, q_row, k_head, k_row, v_head, v_row;
+  T *pages, *out;
+  const Rows& rows;
+  const Rule& rule;
+  const Shape& shape;
 
-template <typename T, typename Attend>
-void attend_all(const T* q, int64_t q_head, int64_t q_row, const T* layer, const Rows& rows, const Rule& rule,
-                const Shape& shape, T* out, int num_threads, Attend attend) {
-  const int dim = shape.head_dim, num_kv_heads = shape.num_kv_heads, group = shape.num_heads / num_kv_heads;
-  const int64_t page_size = int64_t(2) * PAGE * dim, page_stride = page_size * num_kv_heads;
-#pragma omp parallel num_threads(num_threads)
+  int64_t page_size() const { return int64_t(2) * PAGE * shape.head_dim; }
+
+  template <typename Store>
+  void store_row(int64_t row, Store store) const {
+    const int64_t slot = rows.slots[row];
+    T* page = pages + (slot / PAGE) * shape.num_kv_heads * page_size();
+    for (int h = 0; h < shape.num_kv_heads; h++)
+      store(k + h * k_head + row * k_row, v + h * v_head + row * v_row, page + h * page_size(), int(slot % PAGE),
+            shape.head_dim);
+  }
+
+  template <typename Attend>
+  void attend_head(int64_t row, int64_t h, Attend attend, std::vector<float>& scratch) const {
+    const int group = shape.num_heads / shape.num_kv_heads, num_seen = rows.num_seen[row];
+    const int first = rule.window > 0 && num_seen > rule.window ? num_seen - rule.window : 0;
+    attend(q + h * group * q_head + row * q_row, q_head, pages + h * page_size(), page_size() * shape.num_kv_heads,
+           rows.page_ids + rows.table_start[row], first, num_seen, rule, group, shape.head_dim,
+           out + (row * shape.num_heads + h * group) * shape.head_dim, scratch);
+  }
+};
+
+template <typename T, typename Store, typename Attend>
+void run_layer(const Layer<T>& layer, int num_threads, Store store, Attend attend) {
+  const int64_t num_rows = layer.rows.num_rows, num_kv_heads = layer.shape.num_kv_heads;
+#pragma omp parallel num_threads(num_threads) if (layer.rows.num_seen_in_all > FEW_TOKENS)
   {
     std::vector<float> scratch;
+    if (layer.rows.any_neighbours) {
+#pragma omp for schedule(static)
+      for (int64_t row = 0; row < num_rows; row++) layer.store_row(row, store);
 #pragma omp for schedule(dynamic, 4)
-    for (int64_t task = 0; task < rows.num_rows * num_kv_heads; task++) {
-      const int64_t row = task / num_kv_heads, h = task % num_kv_heads;
-      const int num_seen = rows.num_seen[row];
-      const int first = rule.window > 0 && num_seen > rule.window ? num_seen - rule.window : 0;
-      attend(q + h * group * q_head + row * q_row, q_head, layer + h * page_size, page_stride,
-             rows.page_ids + rows.table_start[row], first, num_seen, rule, group, dim,
-             out + (row * shape.num_heads + h * group) * dim, scratch);
+      for (int64_t task = 0; task < num_rows * num_kv_heads; task++)
+        layer.attend_head(task / num_kv_heads, task % num_kv_heads, attend, scratch);
+    } else {
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t row = 0; row < num_rows; row++) {
+        layer.store_row(row, store);
+        for (int64_t h = 0; h < num_kv_heads; h++) layer.attend_head(row, h, attend, scratch);
+      }
     }
   }
+}
+
+template <typename T, typename Store, typename Attend>
+void run_as(const Heads& q, const Heads& k, const Heads& v, void* pages, const Rows& rows, const Rule& rule,
+            const Shape& shape, void* out, int num_threads, Store store, Attend attend) {
+  const Layer<T> layer{(const T*)q.values, (const T*)k.values, (const T*)v.values, q.head, q.row, k.head, k.row,
+                       v.head, v.row, (T*)pages, (T*)out, rows, rule, shape};
+  run_layer(layer, num_threads, store, attend);
 }
 
 }  // namespace
@@ -338,33 +383,18 @@ int32_t ludus_layout() {
 #endif
 }
 
-void ludus_store(const void* k, int64_t k_head, int64_t k_token, const void* v, int64_t v_head, int64_t v_token,
-                 const int64_t* slots, int64_t num_tokens, const Shape* shape, void* layer, int32_t num_threads) {
-  if (shape->dtype == FP32)
-    store_all((const float*)k, k_head, k_token, (const float*)v, v_head, v_token, slots, num_tokens, *shape,
-              (float*)layer, num_threads, store_rows<float>);
-  else
-#ifdef LUDUS_PAIRS
-    store_all((const uint16_t*)k, k_head, k_token, (const uint16_t*)v, v_head, v_token, slots, num_tokens, *shape,
-              (uint16_t*)layer, num_threads, store_pairs);
-#else
-    store_all((const uint16_t*)k, k_head, k_token, (const uint16_t*)v, v_head, v_token, slots, num_tokens, *shape,
-              (uint16_t*)layer, num_threads, store_rows<uint16_t>);
-#endif
-}
-
-void ludus_attend(const void* q, int64_t q_head, int64_t q_row, const void* layer, const Rows* rows, const Rule* rule,
+// Stores keys and values of all rows into the pages of one layer, then writes what the queries make of them to `out`,
+// [row][head][dim].
+void ludus_attend(const Heads* q, const Heads* k, const Heads* v, void* pages, const Rows* rows, const Rule* rule,
                   const Shape* shape, void* out, int32_t num_threads) {
   if (shape->dtype == FP32)
-    attend_all((const float*)q, q_head, q_row, (const float*)layer, *rows, *rule, *shape, (float*)out, num_threads,
-               attend_rows<float>);
+    run_as<float>(*q, *k, *v, pages, *rows, *rule, *shape, out, num_threads, store_rows<float>, attend_rows<float>);
   else
 #ifdef LUDUS_PAIRS
-    attend_all((const uint16_t*)q, q_head, q_row, (const uint16_t*)layer, *rows, *rule, *shape, (uint16_t*)out,
-               num_threads, attend_pairs_group);
+    run_as<uint16_t>(*q, *k, *v, pages, *rows, *rule, *shape, out, num_threads, store_pairs, attend_pairs_group);
 #else
-    attend_all((const uint16_t*)q, q_head, q_row, (const uint16_t*)layer, *rows, *rule, *shape, (uint16_t*)out,
-               num_threads, attend_rows<uint16_t>);
+    run_as<uint16_t>(*q, *k, *v, pages, *rows, *rule, *shape, out, num_threads, store_rows<uint16_t>,
+                     attend_rows<uint16_t>);
 #endif
 }
 

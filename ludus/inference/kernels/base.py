@@ -72,11 +72,13 @@ class Runs:
 class AttentionKernel(Protocol):
     """Stores keys and values into pages and attends to them."""
 
-    def store(self, cache: Tensor, k: Tensor, v: Tensor, runs: Runs) -> None:
-        """Write keys and values (Hk, S, D) of all rows. Modifies `cache`."""
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, runs: Runs, rule: AttentionRule, out: Tensor
+    ) -> None:
+        """Write keys and values (Hk, S, D) of all rows, then attend with queries (H, S, D) to all that is stored.
 
-    def attend(self, q: Tensor, cache: Tensor, runs: Runs, rule: AttentionRule, out: Tensor) -> None:
-        """Attention of queries (H, S, D) to what their own sequences have stored. Modifies `out` (S, H, D)."""
+        Modifies `cache`, which is that of one layer, and `out` (S, H, D). All layers of a step bring the same `runs`.
+        """
 
 
 def _slots(run: Run) -> list[int]:

@@ -21,15 +21,11 @@ class EagerKernel:
     def __repr__(self) -> str:
         return "<EagerKernel>"
 
-    def store(self, cache: Tensor, k: Tensor, v: Tensor, runs: Runs) -> None:
-        tokens = cache.view(*cache.shape[:3], PAGE_TOKENS, -1)
-        slots_S = runs.slots_S.to(cache.device)
-        pages_S, places_S = slots_S // PAGE_TOKENS, slots_S % PAGE_TOKENS
-        tokens[pages_S, :, 0, places_S] = k.transpose(0, 1)
-        tokens[pages_S, :, 1, places_S] = v.transpose(0, 1)
-
-    def attend(self, q: Tensor, cache: Tensor, runs: Runs, rule: AttentionRule, out: Tensor) -> None:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, runs: Runs, rule: AttentionRule, out: Tensor
+    ) -> None:
         """Runs of one token, as in decoding, go together; longer ones one by one."""
+        _store(cache, k, v, runs)
         singles: list[int] = []
         at = 0
         for run in runs.runs:
@@ -41,6 +37,14 @@ class EagerKernel:
             at += run.num_tokens
         if singles:
             _attend_singles(q, cache, runs, torch.tensor(singles), rule, out)
+
+
+def _store(cache: Tensor, k: Tensor, v: Tensor, runs: Runs) -> None:
+    tokens = cache.view(*cache.shape[:3], PAGE_TOKENS, -1)
+    slots_S = runs.slots_S.to(cache.device)
+    pages_S, places_S = slots_S // PAGE_TOKENS, slots_S % PAGE_TOKENS
+    tokens[pages_S, :, 0, places_S] = k.transpose(0, 1)
+    tokens[pages_S, :, 1, places_S] = v.transpose(0, 1)
 
 
 def _attend_run(q: Tensor, cache: Tensor, run: Run, rule: AttentionRule) -> Tensor:

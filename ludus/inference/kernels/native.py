@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,8 +33,15 @@ class _Rows(ctypes.Structure):
         ("page_ids", ctypes.c_void_p),
         ("table_start", ctypes.c_void_p),
         ("num_seen", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p),
         ("num_rows", ctypes.c_int64),
+        ("num_seen_in_all", ctypes.c_int64),
+        ("any_neighbours", ctypes.c_int32),
     ]
+
+
+class _Heads(ctypes.Structure):
+    _fields_ = [("values", ctypes.c_void_p), ("head", ctypes.c_int64), ("row", ctypes.c_int64)]
 
 
 class NativeKernel:
@@ -44,15 +52,14 @@ class NativeKernel:
     """
 
     def __init__(self, library: Path) -> None:
-        self._library = ctypes.CDLL(str(library))
-        self._holds_pairs = bool(self._library.ludus_layout())
-        pointer, size, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        self._store = self._library.ludus_store
-        self._store.argtypes = [pointer, size, size, pointer, size, size, pointer, size, pointer, pointer, count]
-        self._store.restype = None
-        self._attend = self._library.ludus_attend
-        self._attend.argtypes = [pointer, size, size, pointer, pointer, pointer, pointer, pointer, count]
+        loaded = ctypes.CDLL(str(library))
+        self._holds_pairs = bool(loaded.ludus_layout())
+        self._attend = loaded.ludus_attend
+        self._attend.argtypes = [*[ctypes.c_void_p] * 8, ctypes.c_int32]
         self._attend.restype = None
+        self._runs: Runs | None = None
+        """Whose rows `_rows` describes: every layer of a step brings the same."""
+        self._rows = _Rows()
 
     def __repr__(self) -> str:
         return f"<NativeKernel {'AVX512-BF16' if self._holds_pairs else 'portable'}>"
@@ -68,29 +75,33 @@ class NativeKernel:
             return f"it takes heads of 16, 32 … {_MAX_HEAD_DIM} dimensions, and the model has {head_dim}"
         return None
 
-    def store(self, cache: Tensor, k: Tensor, v: Tensor, runs: Runs) -> None:
-        k, v = _dense_last(k), _dense_last(v)
-        num_kv_heads, num_tokens, head_dim = k.shape
-        assert num_tokens == len(runs), f"{num_tokens} keys for {runs!r}"
-        shape = _Shape(num_kv_heads, num_kv_heads, head_dim, _DTYPES[cache.dtype])
-        self._store(
-            k.data_ptr(), k.stride(0), k.stride(1), v.data_ptr(), v.stride(0), v.stride(1),
-            runs.slots_S.data_ptr(), num_tokens, ctypes.byref(shape),
-            cache.data_ptr(), torch.get_num_threads(),
-        )  # fmt: skip
-
-    def attend(self, q: Tensor, cache: Tensor, runs: Runs, rule: AttentionRule, out: Tensor) -> None:
-        q = _dense_last(q)
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, runs: Runs, rule: AttentionRule, out: Tensor
+    ) -> None:
+        q, k, v = _dense_last(q), _dense_last(k), _dense_last(v)
         num_heads, num_rows, head_dim = q.shape
-        assert num_rows == len(runs) and out.is_contiguous(), f"{num_rows} queries for {runs!r}, or scattered results"
-        table = _Rows(runs.page_ids.data_ptr(), runs.table_start_S.data_ptr(), runs.num_seen_S.data_ptr(), num_rows)
-        shape = _Shape(num_heads, cache.shape[1], head_dim, _DTYPES[cache.dtype])
-        how = _Rule(rule.scale, rule.softcap or 0.0, rule.window or 0)
+        assert num_rows == k.shape[1] == len(runs), f"{num_rows} queries and {k.shape[1]} keys for {runs!r}"
+        assert out.is_contiguous(), "the kernel writes results without gaps"
         self._attend(
-            q.data_ptr(), q.stride(0), q.stride(1), cache.data_ptr(), ctypes.byref(table),
-            ctypes.byref(how), ctypes.byref(shape),
+            _heads(q), _heads(k), _heads(v), cache.data_ptr(), ctypes.byref(self._rows_of(runs)),
+            ctypes.byref(_Rule(rule.scale, rule.softcap or 0.0, rule.window or 0)),
+            ctypes.byref(_Shape(num_heads, k.shape[0], head_dim, _DTYPES[cache.dtype])),
             out.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
+
+    def _rows_of(self, runs: Runs) -> _Rows:
+        if self._runs is not runs:
+            self._runs = runs
+            self._rows = _Rows(
+                runs.page_ids.data_ptr(), runs.table_start_S.data_ptr(), runs.num_seen_S.data_ptr(),
+                runs.slots_S.data_ptr(), len(runs), int(runs.num_seen_S.sum()), len(runs) > len(runs.runs),
+            )  # fmt: skip
+        return self._rows
+
+
+def _heads(tensor: Tensor) -> Any:
+    head, row, _ = tensor.stride()
+    return ctypes.byref(_Heads(tensor.data_ptr(), head, row))
 
 
 def _dense_last(tensor: Tensor) -> Tensor:

@@ -44,6 +44,21 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, num_seen: int, 
     return (scores.softmax(-1)[:, None] @ values)[:, 0]
 
 
+def attend(
+    kernel: AttentionKernel,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cache: torch.Tensor,
+    runs: Runs,
+    rule: AttentionRule,
+) -> torch.Tensor:
+    """What the queries (H, S, D) get once keys and values are stored, shape (S, H, D)."""
+    out = torch.empty(q.shape[1], q.shape[0], q.shape[2], dtype=q.dtype)
+    kernel.attend(q, k, v, cache, runs=runs, rule=rule, out=out)
+    return out
+
+
 class Paged:
     """Sequences stored into shuffled pages of one layer, and the keys and values that went in."""
 
@@ -60,8 +75,17 @@ class Paged:
             k, v = (
                 torch.randn(length, num_kv_heads, head_dim, generator=generator).to(dtype).transpose(0, 1) for _ in "kv"
             )
-            kernel.store(self.cache, k, v, Runs([Run(0, length, table)]))
+            attend(kernel, k, k, v, self.cache, Runs([Run(0, length, table)]), AttentionRule(1.0, None, None))
             self.kv.append((k, v))
+
+    def rows(self, runs: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor, Runs]:
+        """Keys, values and places of (sequence, first token, number of tokens), one after the other."""
+        parts = [
+            (*(each[:, start : start + num_tokens] for each in self.kv[sequence]),)
+            for sequence, start, num_tokens in runs
+        ]
+        k, v = (torch.cat([part[i] for part in parts], dim=1) for i in (0, 1))
+        return k, v, Runs([Run(start, num_tokens, self.tables[sequence]) for sequence, start, num_tokens in runs])
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
@@ -94,10 +118,9 @@ def test_rows_equal_attention_written_out(
     paged = Paged(kernel, [1, 15, 16, 17, 70], (num_kv_heads, head_dim), dtype)
     # (sequence, first token, number of tokens): single tokens as in decoding, and chunks of prompts
     wanted = [(0, 0, 1), (4, 33, 37), (1, 14, 1), (2, 15, 1), (4, 3, 20), (3, 0, 17), (4, 69, 1)]
-    runs = Runs([Run(start, num_tokens, paged.tables[sequence]) for sequence, start, num_tokens in wanted])
+    k, v, runs = paged.rows(wanted)
     q = torch.randn(len(runs), num_heads, head_dim, generator=torch.Generator().manual_seed(2)).to(dtype)
-    out = torch.empty(len(runs), num_heads, head_dim, dtype=dtype)
-    kernel.attend(q.transpose(0, 1), paged.cache, runs, rule, out)
+    out = attend(kernel, q.transpose(0, 1), k, v, paged.cache, runs, rule)
     row = 0
     for sequence, start, num_tokens in wanted:
         for num_seen in range(start + 1, start + num_tokens + 1):
@@ -113,16 +136,11 @@ def test_a_row_of_the_native_kernel_depends_on_its_own_sequence_alone(make_kerne
         paged = Paged(kernel, [50, 30], (2, 32), dtype)
         q = torch.randn(80, 6, 32, generator=torch.Generator().manual_seed(2)).to(dtype)
         rule = AttentionRule(0.3, None, None)
-        together, alone = torch.empty_like(q), torch.empty_like(q[:1])
-        kernel.attend(
-            q.transpose(0, 1),
-            paged.cache,
-            Runs([Run(0, 50, paged.tables[0]), Run(0, 30, paged.tables[1])]),
-            rule,
-            together,
-        )
+        k, v, runs = paged.rows([(0, 0, 50), (1, 0, 30)])
+        together = attend(kernel, q.transpose(0, 1), k, v, paged.cache, runs, rule)
         for at in (0, 20, 49):
-            kernel.attend(q[at : at + 1].transpose(0, 1), paged.cache, Runs([Run(at, 1, paged.tables[0])]), rule, alone)
+            k, v, runs = paged.rows([(0, at, 1)])
+            alone = attend(kernel, q[at : at + 1].transpose(0, 1), k, v, paged.cache, runs, rule)
             assert torch.equal(alone[0], together[at])
 
 
@@ -132,9 +150,9 @@ def test_large_scores_neither_overflow_nor_vanish(make_kernel: MakeKernel) -> No
         kernel = make_kernel("native")
         paged = Paged(kernel, [40], (1, 16), dtype)
         q = (paged.kv[0][0][:, 7] * 100).unsqueeze(1)
-        out = torch.empty(1, 1, 16, dtype=dtype)
         rule = AttentionRule(10.0, None, None)
-        kernel.attend(q, paged.cache, Runs([Run(39, 1, paged.tables[0])]), rule, out)
+        k, v, runs = paged.rows([(0, 39, 1)])
+        out = attend(kernel, q, k, v, paged.cache, runs, rule)
         expected = reference(q[:, 0], *paged.kv[0], 40, rule)
         assert torch.allclose(out[0].double(), expected, atol=TOLERANCES[dtype])
 
