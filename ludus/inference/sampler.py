@@ -13,9 +13,11 @@ from torch import Tensor
 
 from ludus.inference.draws.base import DrawKernel, DrawRequest
 from ludus.inference.sequence import Draw
+from ludus.native import linear
 
-# 64 rows of a 49,152-token vocabulary make 6 MB of logits in bf16, which two cores still find in their caches.
-ROWS = 64
+# 256 rows of a 49,152-token vocabulary make 25 MB of logits in bf16. More rows would leave the caches for good, and a
+# step rarely has more.
+ROWS = 256
 # The rest of a division of rows among threads is multiplied in another order of operations in fp32, so that the last
 # bits of a row would depend on how many others are computed with it. With whole blocks of four they never do.
 ROW_BLOCK = 4
@@ -26,6 +28,7 @@ class Sampler:
 
     def __init__(self, head_VD: Tensor, kernel: DrawKernel) -> None:
         self._kernel = kernel
+        self._is_native = linear.refusal(head_VD) is None
         self._logits_NV = head_VD.new_empty(ROWS, head_VD.shape[0], requires_grad=False)
 
     def __repr__(self) -> str:
@@ -44,6 +47,8 @@ class Sampler:
 
     def _logits(self, hidden_ND: Tensor, head_VD: Tensor) -> Tensor:
         num_rows = len(hidden_ND)
+        if self._is_native:
+            return linear.linear(hidden_ND, head_VD, out=self._logits_NV[:num_rows])
         if num_rows % ROW_BLOCK:
             hidden_ND = torch.cat([hidden_ND, hidden_ND.new_zeros(-num_rows % ROW_BLOCK, hidden_ND.shape[1])])
         return torch.mm(hidden_ND, head_VD.t(), out=self._logits_NV[: len(hidden_ND)])[:num_rows]
