@@ -34,7 +34,7 @@ FLOORS = (
     ("model",),
     ("native",),
     ("trace",),
-    ("lease", "metrics", "settings"),
+    ("lease", "metrics", "prefixes", "settings"),
     ("types",),
     ("errors",),
 )

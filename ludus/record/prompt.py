@@ -14,6 +14,7 @@ from typing import Any, get_args
 from ludus.session.graph import SessionGraph
 from ludus.text.chat import ChatText
 from ludus.text.incremental import RenderedTurn, continuation
+from ludus.text.template import Rendered, Shown
 from ludus.types import ChatRequest, ForkReason, Turn
 
 _FORK_REASONS: Mapping[str, ForkReason] = {reason: reason for reason in get_args(ForkReason)}
@@ -24,7 +25,7 @@ class Prompt:
     """What an engine is asked to continue, and the two edges of the turn it will become."""
 
     ids: tuple[int, ...]
-    text: str
+    rendered: Rendered
     """What the template makes of the messages. `ids` decode to it, but for replies that stay as they were sampled."""
     follows: str | None = None
     """Turn whose consequence this one is. None: a root of credit."""
@@ -33,6 +34,10 @@ class Prompt:
     fork: ForkReason | None = None
     """Why `ids` does not extend the turn it follows. None: it does, or it follows none."""
 
+    @property
+    def text(self) -> str:
+        return self.rendered.text
+
 
 class Prompts:
     """Chooses the prompts of one session. Not thread-safe."""
@@ -40,56 +45,71 @@ class Prompts:
     def __init__(self, text: ChatText, graph: SessionGraph) -> None:
         self._text = text
         self._graph = graph
-        self._shown: dict[str, _Shown] = {}
+        self._asked: dict[str, _Asked] = {}
+        self.num_encoded_chars = 0
+        """Characters given to the tokenizer."""
         self._stop_texts = frozenset(text.tokenizer.decode((token,)) for token in text.tokenizer.stop_ids)
 
     def choose(self, request: ChatRequest) -> Prompt:
         """The prompt of `request`. Raises AgentError where the template refuses the messages or the tools."""
-        text = self._text.template.render(
-            request.messages, request.tools, generation_prompt=True, template_kwargs=request.template_kwargs
-        )
         follows = self._graph.match(request.messages, request.agent).follows
-        if follows is None:
-            return Prompt(self._text.tokenizer.encode(text), text)
+        earlier = None if follows is None else self._rendered_turn(follows)
+        rendered = self._render(request, earlier)
+        if follows is None or earlier is None:
+            return Prompt(self._encode(rendered.text), rendered)
         added = continuation(
             self._text.template,
-            self._rendered_turn(follows),
+            earlier,
             request.messages,
             request.tools,
             request.template_kwargs,
             self._stop_texts,
+            rendered,
         )
         path_ids = self._graph.path_ids(follows.id)
         if added in _FORK_REASONS:
-            return self._fork(text, follows, path_ids, _FORK_REASONS[added])
-        added_ids = self._text.tokenizer.encode(added, after=path_ids[-1])
-        return Prompt(path_ids + added_ids, text, follows.id, follows.id)
+            return self._fork(rendered, follows, path_ids, _FORK_REASONS[added])
+        return Prompt(path_ids + self._encode(added, after=path_ids[-1]), rendered, follows.id, follows.id)
 
     def remember(self, turn: Turn, prompt: Prompt, template_kwargs: Mapping[str, Any]) -> None:
         """Keeps what extending `turn` will need and does not stand in it."""
         if turn.follows is not None:
             base_text = self._text_of(turn.follows)
             if prompt.text.startswith(base_text):
-                self._shown[turn.id] = _Shown(turn.follows, prompt.text[len(base_text) :], template_kwargs)
+                added = prompt.text[len(base_text) :]
+                self._asked[turn.id] = _Asked(turn.follows, added, template_kwargs, prompt.rendered.shown)
                 return
-        self._shown[turn.id] = _Shown(None, prompt.text, template_kwargs)
+        self._asked[turn.id] = _Asked(None, prompt.text, template_kwargs, prompt.rendered.shown)
 
-    def _fork(self, text: str, follows: Turn, path_ids: tuple[int, ...], reason: ForkReason) -> Prompt:
-        ids = self._text.tokenizer.encode(text)
+    def _render(self, request: ChatRequest, earlier: RenderedTurn | None) -> Rendered:
+        return self._text.template.extend(
+            None if earlier is None else earlier.prompt,
+            request.messages,
+            request.tools,
+            template_kwargs=request.template_kwargs,
+        )
+
+    def _encode(self, text: str, *, after: int | None = None) -> tuple[int, ...]:
+        self.num_encoded_chars += len(text)
+        return self._text.tokenizer.encode(text, after=after)
+
+    def _fork(self, rendered: Rendered, follows: Turn, path_ids: tuple[int, ...], reason: ForkReason) -> Prompt:
+        ids = self._encode(rendered.text)
         if ids[: len(path_ids)] == path_ids:
-            return Prompt(ids, text, follows.id, follows.id)
-        if text.startswith(self._text.tokenizer.decode(path_ids)):
+            return Prompt(ids, rendered, follows.id, follows.id)
+        if rendered.text.startswith(self._text.tokenizer.decode(path_ids)):
             reason = "retokenised"
-        return Prompt(ids, text, follows.id, None, reason)
+        return Prompt(ids, rendered, follows.id, None, reason)
 
     def _rendered_turn(self, turn: Turn) -> RenderedTurn:
         return RenderedTurn(
             messages=turn.messages,
             tools=turn.tools,
-            template_kwargs=self._shown[turn.id].template_kwargs,
+            template_kwargs=self._asked[turn.id].template_kwargs,
             prompt_text=self._text_of(turn.id),
             reply=turn.reply,
             reply_text=self._text.tokenizer.decode(turn.sampled.token_ids),
+            shown=self._asked[turn.id].shown,
         )
 
     def _text_of(self, turn_id: str) -> str:
@@ -97,16 +117,18 @@ class Prompts:
         parts: list[str] = []
         at: str | None = turn_id
         while at is not None:
-            parts.append(self._shown[at].added)
-            at = self._shown[at].base
+            parts.append(self._asked[at].added)
+            at = self._asked[at].base
         return "".join(reversed(parts))
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Asked:
     """The text of a prompt, stored as an addition: the prompts of n turns in a row hold n turns of text, not n^2."""
 
     base: str | None
     """Turn whose prompt text this one begins with. None: `added` is the whole text."""
     added: str
     template_kwargs: Mapping[str, Any]
+    shown: Shown | None
+    """Where its rendering may be taken up. None: nowhere."""

@@ -7,6 +7,7 @@ Invariant: a seed depends on what is asked, not on when: sub-agents that run at 
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 
 # Seeds travel through JSON and SQLite, whose integers have 64 bits with a sign; one bit is left for seed + choice.
@@ -22,7 +23,8 @@ class Seeds:
 
     def draw(self, prompt_ids: Sequence[int]) -> int:
         """The seed of the next sample for this prompt; each draw for one prompt gives another."""
-        prompt = hashlib.blake2b(",".join(map(str, prompt_ids)).encode(), digest_size=16).digest()
+        # Packed numbers: a prompt of many thousand tokens is digested in a fraction of a millisecond.
+        prompt = hashlib.blake2b(array("q", prompt_ids), digest_size=16).digest()
         ordinal = self._num_asked.get(prompt, 0)
         self._num_asked[prompt] = ordinal + 1
         return _hash_int(f"{self._session_seed}/{prompt.hex()}/{ordinal}")

@@ -22,8 +22,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from ludus.prefixes import Prefixes
 from ludus.types import Message, ToolCall, Turn
 
 _Key = tuple[object, ...]
@@ -41,6 +42,16 @@ class Match:
     """The messages begin with those of `follows` and its reply."""
 
 
+class Step(NamedTuple):
+    """One message of a conversation that was entered."""
+
+    message: Message
+    """One object for all equal messages of the session."""
+    key: _Key
+    at: int
+    """The conversation up to and with the message."""
+
+
 class Conversations:
     """The conversations of a session as a tree of messages. Not thread-safe."""
 
@@ -53,16 +64,28 @@ class Conversations:
         self._answered: set[str] = set()  # turns whose conversation a later turn goes on with
         self._num_followers: dict[str, int] = {}
         self._interned: dict[Message, Message] = {}
+        self._entered: Prefixes[Message, Step] = Prefixes()
 
-    def intern(self, messages: Iterable[Message]) -> tuple[Message, ...]:
-        """Equal messages, each one object for the whole session."""
-        return tuple([self._interned.setdefault(message, message) for message in messages])
+    def intern(self, message: Message) -> Message:
+        """The one object that stands for all equal messages of the session."""
+        return self._interned.setdefault(message, message)
 
-    def add(self, turn: Turn) -> None:
-        at = _START
-        for message in turn.messages:
-            at = self._step(at, _key(message))
-            self._answered.update(ended.id for ended in self._ended_at.get(at, ()))
+    def enter(self, messages: Sequence[Message]) -> list[Step]:
+        """The way of a conversation through the tree, which has it from now on."""
+        steps = self._entered.known(messages)
+        at = steps[-1].at if steps else _START
+        for message in messages[len(steps) :]:
+            key = _key(message)
+            at = self._step(at, key)
+            steps.append(Step(self.intern(message), key, at))
+        self._entered.remember(messages, steps)
+        return steps
+
+    def add(self, turn: Turn, asked: Sequence[Step]) -> None:
+        """asked: what `enter` made of the turn's messages."""
+        ended_at = self._ended_at
+        self._answered.update([ended.id for step in asked if step.at in ended_at for ended in ended_at[step.at]])
+        at = asked[-1].at if asked else _START
         reply = _key(turn.reply)
         self._asked_at.setdefault(at, []).append(turn)
         self._ended_at.setdefault(self._step(at, reply), []).append(turn)
@@ -73,8 +96,10 @@ class Conversations:
 
     def match(self, messages: Sequence[Message], agent: str) -> Match:
         """The turn that a request of `agent` with these messages follows."""
-        keys = [_key(message) for message in messages]
-        walked = self._walk(keys)
+        entered = self._entered.known(messages)
+        keys = [step.key for step in entered]
+        keys += [_key(message) for message in messages[len(entered) :]]
+        walked = self._walk([step.at for step in entered], keys)
         for at in reversed(range(len(messages))):
             if messages[at].role != "assistant":
                 continue
@@ -112,10 +137,13 @@ class Conversations:
     def _latest(self, agent: str) -> Turn | None:
         return next((turn for turn in reversed(self._turns.values()) if turn.agent == agent), None)
 
-    def _walk(self, keys: Sequence[_Key]) -> list[int]:
-        """The known conversations that messages with these keys go through: before the first, after it, and so on."""
-        walked = [_START]
-        for key in keys:
+    def _walk(self, entered: Sequence[int], keys: Sequence[_Key]) -> list[int]:
+        """The known conversations that messages with these keys go through: before the first, after it, and so on.
+
+        entered: those after the first messages, as far as they were entered together.
+        """
+        walked = [_START, *entered]
+        for key in keys[len(entered) :]:
             at = self._steps.get((walked[-1], key))
             if at is None:
                 break

@@ -11,8 +11,9 @@ survives everything that changes the tokens (conversation.py says how it is foun
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ludus.errors import InternalError
@@ -43,6 +44,9 @@ class SessionGraph:
         self._turns: dict[str, Turn] = {}
         self._conversations = Conversations()
         self._tools: list[tuple[ToolSpec, ...]] = []
+        self._num_tokens = 0
+        self._path: tuple[int, tuple[int, ...]] | None = None
+        """The node asked for last and its path, which the next turn most often extends. None: none was asked for."""
 
     def __repr__(self) -> str:
         return f"SessionGraph({self._session_id!r}, {self.stats()})"
@@ -95,15 +99,16 @@ class SessionGraph:
             if follows is not None:
                 self._turn(follows)
             base = self._walk(prompt) if prefix is None else self._checked_base(turn_id, prompt, prefix)
-            lineage = self._turns_above(base)
+            is_extended = follows is not None and any(turn == follows for turn in self._turns_above(base))
+            asked = self._conversations.enter(messages)
             turn = Turn(
                 id=turn_id,
                 node=self._add_node(Node(self._add_context(base, prompt), sampled.token_ids, turn_id)),
-                prefix=lineage[0] if lineage else None,
+                prefix=next(self._turns_above(base), None),
                 follows=follows,
-                fork=None if follows is None or follows in lineage else fork,
-                messages=self._conversations.intern(messages),
-                reply=self._conversations.intern((reply,))[0],
+                fork=None if follows is None or is_extended else fork,
+                messages=tuple([step.message for step in asked]),
+                reply=self._conversations.intern(reply),
                 sampled=sampled,
                 sampling=sampling,
                 agent=agent,
@@ -112,7 +117,7 @@ class SessionGraph:
                 tools=self._intern_tools(tuple(tools)),
             )
             self._turns[turn_id] = turn
-            self._conversations.add(turn)
+            self._conversations.add(turn, asked)
             return turn
 
     def snapshot(self) -> SessionRecord:
@@ -122,30 +127,31 @@ class SessionGraph:
 
     def stats(self) -> GraphStats:
         with self._lock:
-            num_tokens = sum(len(node.token_ids) for node in self._nodes)
-            return GraphStats(num_nodes=len(self._nodes), num_turns=len(self._turns), num_tokens=num_tokens)
+            return GraphStats(num_nodes=len(self._nodes), num_turns=len(self._turns), num_tokens=self._num_tokens)
 
     def _turn(self, turn_id: str) -> Turn:
         if turn_id not in self._turns:
             raise InternalError(f"session {self._session_id} has no turn {turn_id}; it has {list(self._turns)}")
         return self._turns[turn_id]
 
-    def _path_ids(self, node: int | None) -> tuple[int, ...]:
+    def _path_ids(self, node: int) -> tuple[int, ...]:
+        known, path = (None, ()) if self._path is None else self._path
         parts: list[tuple[int, ...]] = []
-        while node is not None:
-            parts.append(self._nodes[node].token_ids)
-            node = self._nodes[node].parent
-        return tuple([token for part in reversed(parts) for token in part])
+        at: int | None = node
+        while at is not None and at != known:
+            parts.append(self._nodes[at].token_ids)
+            at = self._nodes[at].parent
+        new = tuple(itertools.chain.from_iterable(reversed(parts)))
+        self._path = (node, path + new if at is not None else new)
+        return self._path[1]
 
-    def _turns_above(self, node: int | None) -> list[str]:
+    def _turns_above(self, node: int | None) -> Iterator[str]:
         """Turns that sampled tokens on the path to `node`, the nearest first."""
-        turn_ids: list[str] = []
         while node is not None:
             turn_id = self._nodes[node].turn_id
             if turn_id is not None:
-                turn_ids.append(turn_id)
+                yield turn_id
             node = self._nodes[node].parent
-        return turn_ids
 
     def _checked_base(self, turn_id: str, prompt: tuple[int, ...], prefix: str) -> int:
         node = self._turn(prefix).node
@@ -184,6 +190,7 @@ class SessionGraph:
     def _add_node(self, node: Node) -> int:
         index = len(self._nodes)
         self._nodes.append(node)
+        self._num_tokens += len(node.token_ids)
         self._ends.append((0 if node.parent is None else self._ends[node.parent]) + len(node.token_ids))
         self._children.setdefault(node.parent, []).append(index)
         return index

@@ -25,7 +25,7 @@ from typing import Any
 from ludus.errors import AgentError
 from ludus.text.parse import opens_reasoning
 from ludus.text.parsers.base import THINK_CLOSE, THINK_OPEN
-from ludus.text.template import ChatTemplate
+from ludus.text.template import ChatTemplate, Rendered, Shown
 from ludus.types import ForkReason, Message, ToolCall, ToolSpec
 
 _THINKING = re.compile(f"{THINK_OPEN}.*?(?:{THINK_CLOSE}|$)", re.DOTALL)
@@ -43,6 +43,12 @@ class RenderedTurn:
     reply: Message
     reply_text: str
     """Exact decoding of the sampled tokens, special tokens included."""
+    shown: Shown | None = None
+    """Where the rendering of the prompt may be taken up. None: the messages are rendered from the first on."""
+
+    @property
+    def prompt(self) -> Rendered:
+        return Rendered(self.messages, self.prompt_text, self.shown)
 
 
 def continuation(
@@ -52,9 +58,11 @@ def continuation(
     tools: Sequence[ToolSpec],
     template_kwargs: Mapping[str, Any],
     stop_texts: Collection[str],
+    shown_now: Rendered | None = None,
 ) -> str | ForkReason:
     """The text to append after the sampled tokens of `earlier`, or why a new path must start.
 
+    shown_now: what the template makes of `messages`. None: it is rendered here.
     stop_texts: texts of the tokens that may have ended the reply. A reply that ends with one of them gets what
     follows it in the template; any other reply, cut by length or by a stop of the caller's, the whole closing text.
 
@@ -66,8 +74,8 @@ def continuation(
     if (changed := _changed(earlier, messages)) is not None:
         return changed
     same_request = tuple(tools) == tuple(earlier.tools) and dict(template_kwargs) == dict(earlier.template_kwargs)
-    view = _View(template, messages, len(earlier.messages), tools, template_kwargs)
-    shown = view.render(view.echo)
+    view = _View(template, earlier.prompt, messages, tools, template_kwargs)
+    shown = view.render(view.echo) if shown_now is None else shown_now.text
     if not shown.startswith(earlier.prompt_text):
         return _why_prompt_changed(earlier.prompt_text, shown) if same_request else "edit"
     tail = view.tail(shown, earlier.prompt_text, stop_texts)
@@ -82,6 +90,12 @@ def continuation(
 
 def _changed(earlier: RenderedTurn, messages: Sequence[Message]) -> ForkReason | None:
     """Why `messages` do not begin with the earlier messages and the reply. None: they do."""
+    num_before = len(earlier.messages)
+    if tuple(messages[:num_before]) == tuple(earlier.messages):  # told apart without a look at each message
+        if len(messages) == num_before:
+            return "truncated"
+        if _is_same(earlier.reply, messages[num_before]):
+            return None
     history = [*earlier.messages, earlier.reply]
     num_same = _num_same(history, messages)
     if num_same == len(history):
@@ -137,11 +151,15 @@ class _View:
     """The new messages as the template shows them, with the echo of the reply exchangeable."""
 
     template: ChatTemplate
+    earlier: Rendered
     messages: Sequence[Message]
-    echo_idx: int
     tools: Sequence[ToolSpec]
     template_kwargs: Mapping[str, Any]
     generation_prompt: bool = True
+
+    @property
+    def echo_idx(self) -> int:
+        return len(self.earlier.messages)
 
     @property
     def echo(self) -> Message:
@@ -149,9 +167,13 @@ class _View:
 
     def render(self, echo: Message) -> str:
         messages = [*self.messages[: self.echo_idx], echo, *self.messages[self.echo_idx + 1 :]]
-        return self.template.render(
-            messages, self.tools, generation_prompt=self.generation_prompt, template_kwargs=self.template_kwargs
-        )
+        return self.template.extend(
+            self.earlier,
+            messages,
+            self.tools,
+            generation_prompt=self.generation_prompt,
+            template_kwargs=self.template_kwargs,
+        ).text
 
     def tail(self, shown: str, prompt_text: str, stop_texts: Collection[str]) -> str | None:
         """The end of `shown` after the body of the reply. None: the template does not let it be found."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ludus.errors import AgentError, UserError
+from ludus.text.resume import Bookmark, Rendering, ResumableTemplate
 from ludus.types import Message, ToolCall, ToolSpec
 
 _PROBE_NAME = "ludus_probe_function"
@@ -37,6 +39,27 @@ _FOREIGN_ERRORS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Where the rendering of a conversation may be taken up by one that goes on with it."""
+
+    values: list[dict[str, Any]] = field(repr=False)
+    """Of the messages as the template gets them, in order. Renderings that go on append to it."""
+    bookmark: Bookmark
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as the template shows it."""
+
+    messages: Sequence[Message]
+    text: str
+    shown: Shown | None = None
+    """None: one that goes on is rendered from its start."""
+    num_new_messages: int = 0
+    """Messages that went through the template; the text of the others was known."""
+
+
 class ChatTemplate:
     """Renders messages as `transformers` would. Safe to share between threads."""
 
@@ -51,7 +74,9 @@ class ChatTemplate:
         self.special_tokens: Mapping[str, str] = dict(special_tokens)
         self._knows_developer = "developer" in source
         try:
-            self._compiled = _environment(now).from_string(source)
+            environment = _environment(now)
+            self._compiled = environment.from_string(source)
+            self._resumable = ResumableTemplate.of(environment, source)
         except jinja2.TemplateError as error:
             raise UserError(f"The chat template is no valid Jinja: {error}. Pass another `chat_template`.") from error
         self._absent_content = self._probe_absent_content()
@@ -66,7 +91,21 @@ class ChatTemplate:
         generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] = {},
     ) -> str:
-        """The text of the conversation, ending in the generation prompt if wanted.
+        """The text of the conversation, ending in the generation prompt if wanted; raises what `extend` does."""
+        return self.extend(
+            None, messages, tools, generation_prompt=generation_prompt, template_kwargs=template_kwargs
+        ).text
+
+    def extend(
+        self,
+        earlier: Rendered | None,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] = {},
+    ) -> Rendered:
+        """What `render` shows, computed from where it begins to differ from `earlier` as far as that can be proven.
 
         Raises AgentError `template_error` when the template refuses the messages, `tools_unsupported` when tools
         are given to a template that would silently drop them.
@@ -84,23 +123,43 @@ class ChatTemplate:
                 code="template_error",
                 param="chat_template_kwargs",
             )
-        values = {
-            **template_kwargs,
-            "messages": [self._message_value(message, self._absent_content) for message in messages],
-            "tools": [_tool_value(tool) for tool in tools] or None,
-            "add_generation_prompt": generation_prompt,
-        }
-        return self._render(values)
+        known = _known(earlier, messages)
+        values = self._values(known, messages)
+        made = self._render(
+            {
+                **template_kwargs,
+                "messages": values,
+                "tools": [_tool_value(tool) for tool in tools] or None,
+                "add_generation_prompt": generation_prompt,
+            },
+            known,
+        )
+        shown = None if made.bookmark is None else Shown(values, made.bookmark)
+        return Rendered(messages, made.text, shown, len(messages) - made.num_kept)
 
-    def _render(self, values: Mapping[str, Any]) -> str:
+    def _render(self, values: Mapping[str, Any], known: Rendered | None = None) -> Rendering:
+        values = {**self.special_tokens, **values}
         try:
-            return self._compiled.render({**self.special_tokens, **values})
+            if self._resumable is None:
+                return Rendering(self._compiled.render(values), None)
+            if known is None or known.shown is None:
+                return self._resumable.render(values)
+            return self._resumable.render(values, earlier_text=known.text, bookmark=known.shown.bookmark)
         except _FOREIGN_ERRORS as error:
             raise AgentError(
                 f"The model's chat template refuses these messages: {error}. Change roles, order or content.",
                 code="template_error",
                 param="messages",
             ) from error
+
+    def _values(self, known: Rendered | None, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Of the messages, those that are known by reference."""
+        num_known = 0 if known is None else len(known.messages)
+        values = [] if known is None or known.shown is None else known.shown.values
+        if len(values) != num_known:  # another rendering went on already
+            values = values[:num_known]
+        values += [self._message_value(message, self._absent_content) for message in messages[num_known:]]
+        return values
 
     def _message_value(self, message: Message, absent_content: str | None) -> dict[str, Any]:
         role = "system" if message.role == "developer" and not self._knows_developer else message.role
@@ -131,12 +190,20 @@ class ChatTemplate:
         """What the template shows; '' where it refuses."""
         values = [self._message_value(message, absent_content) for message in messages]
         try:
-            return self._render({"messages": values, "tools": tools, "add_generation_prompt": True})
+            return self._render({"messages": values, "tools": tools, "add_generation_prompt": True}).text
         except AgentError:
             return ""
 
     def __repr__(self) -> str:
         return f"ChatTemplate({len(self.source)} characters, renders_tools={self.renders_tools})"
+
+
+def _known(earlier: Rendered | None, messages: Sequence[Message]) -> Rendered | None:
+    """`earlier`, if the messages begin with its own and it can be taken up."""
+    if earlier is None or earlier.shown is None:
+        return None
+    num_known = len(earlier.messages)
+    return earlier if tuple(messages[:num_known]) == tuple(earlier.messages) else None
 
 
 class _GenerationTag(jinja2.ext.Extension):

@@ -1,0 +1,54 @@
+"""What was worked out for the items of a list, found again when a longer list begins with them.
+
+Knows: lists and equality.  Knows not: what items are.
+A client sends the whole history with every turn; what grows with each turn must then be the comparison alone, which
+runs without a line of Python for each item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+NUM_KEPT = 8  # conversations that go on side by side in one session: an agent and some sub-agents
+
+
+class Prefixes(Generic[Item, Value]):
+    """The latest lists of one session with a value for each item. Not thread-safe.
+
+    Items that are equal must be worth the same value; they must not change.
+    """
+
+    def __init__(self, num_kept: int = NUM_KEPT) -> None:
+        self._num_kept = num_kept
+        self._lists: list[tuple[list[Item], list[Value]]] = []  # the latest last
+
+    def __repr__(self) -> str:
+        return f"Prefixes(lengths={[len(items) for items, _ in self._lists]})"
+
+    def known(self, items: Sequence[Item]) -> list[Value]:
+        """A new list: the values of as many of the first `items` as some list that was remembered began with."""
+        sent = list(items)
+        best: list[Value] = []
+        for old, values in reversed(self._lists):
+            num_same = _num_same(old, sent)
+            if num_same > len(best):
+                best = values[:num_same]
+        return best
+
+    def remember(self, items: Sequence[Item], values: Sequence[Value]) -> None:
+        """Keeps the value of every item; the longest unused list is forgotten, and one that these go on with."""
+        new = list(items)
+        rest = [kept for kept in self._lists if kept[0] != new[: len(kept[0])]]
+        self._lists = [*rest, (new, list(values))][-self._num_kept :]
+
+
+def _num_same(old: list[Item], new: list[Item]) -> int:
+    """Length of the longest list that both begin with."""
+    shorter = min(len(old), len(new))
+    if old[:shorter] == new[:shorter]:
+        return shorter
+    return next(idx for idx in range(shorter) if old[idx] != new[idx])
