@@ -22,8 +22,7 @@ class Prefixes(Generic[Item, Value]):
     Items that are equal must be worth the same value; they must not change.
     """
 
-    def __init__(self, num_kept: int = NUM_KEPT) -> None:
-        self._num_kept = num_kept
+    def __init__(self) -> None:
         self._lists: list[tuple[list[Item], list[Value]]] = []  # the latest last
 
     def __repr__(self) -> str:
@@ -43,7 +42,7 @@ class Prefixes(Generic[Item, Value]):
         """Keeps the value of every item; the longest unused list is forgotten, and one that these go on with."""
         new = list(items)
         rest = [kept for kept in self._lists if kept[0] != new[: len(kept[0])]]
-        self._lists = [*rest, (new, list(values))][-self._num_kept :]
+        self._lists = [*rest, (new, list(values))][-NUM_KEPT:]
 
 
 def _num_same(old: list[Item], new: list[Item]) -> int:

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "ludus"
 FLOORS = (
     ("__main__",),
     ("cli",),
-    ("verify",),
+    ("verify", "bench"),
     ("__init__",),
     ("api",),
     ("config",),
@@ -51,6 +51,7 @@ NEEDS_TORCH = (
     "ludus.trainer",
     "ludus.algo.loss",
     "ludus.algo.correction",
+    "ludus.bench.turns",
 )
 
 

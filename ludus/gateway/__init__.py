@@ -8,6 +8,7 @@ from __future__ import annotations
 from ludus.gateway.app import GatewayOptions, build_app
 from ludus.gateway.keys import Seat, Sessions
 from ludus.gateway.server import GatewayServer
+from ludus.gateway.traffic import GatewayStats
 from ludus.gateway.transport import async_client
 from ludus.gateway.watchdog import Blockage, LoopWatchdog
 
@@ -15,6 +16,7 @@ __all__ = [
     "Blockage",
     "GatewayOptions",
     "GatewayServer",
+    "GatewayStats",
     "LoopWatchdog",
     "Seat",
     "Sessions",

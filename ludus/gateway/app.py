@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from ludus.gateway.dialects import DIALECTS, Dialect, Refusal, refusal
 from ludus.gateway.dialects.base import JsonObject
 from ludus.gateway.exchange import Exchange, Headers, Job, send_refusal
 from ludus.gateway.keys import OPEN_IDLE_S, OpenMode, Seat, Sessions
+from ludus.gateway.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ DEFAULT_MODEL = "default"
 KEEP_ALIVE_S = 15.0  # half of the shortest idle limit that is common among proxies, 30 s
 MOUNTS = ("/v1", "/s/{secret}/v1")
 AGENT_HEADER = "x-ludus-agent"
+SURROGATE_ESCAPES = ("\\ud", "\\uD")
 # Routes that no dialect has answer as OpenAI's servers do; most clients expect nothing else.
 PLAIN_DIALECT = DIALECTS["chat"]
 
@@ -51,15 +54,21 @@ class GatewayOptions:
 DEFAULT_OPTIONS = GatewayOptions()
 
 
-def build_app(sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS) -> Starlette:
-    """The application that serves `sessions`; it keeps no other state."""
+def build_app(
+    sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS, traffic: Traffic | None = None
+) -> Starlette:
+    """The application that serves `sessions`; it keeps no other state.
+
+    traffic: counts the requests. None: nobody will ask.
+    """
+    counted = Traffic() if traffic is None else traffic
     models = _Models(sessions, options)
     routes: list[BaseRoute] = [Route("/healthz", _healthz, methods=["GET"])]
     for mount in MOUNTS:
         routes.append(Route(f"{mount}/models", models.list_all, methods=["GET"]))
         routes.append(Route(f"{mount}/models/{{name:path}}", models.get_one, methods=["GET"]))
         for dialect in DIALECTS.values():
-            endpoint = _Endpoint(dialect, sessions, options)
+            endpoint = _Endpoint(dialect, sessions, options, counted)
             routes += [Route(mount + path, endpoint, methods=["POST"]) for path in dialect.paths]
     handlers = {HTTPException: _no_route, AgentError: _refused, Exception: _refused}
     app = Starlette(routes=routes, exception_handlers=handlers)
@@ -71,10 +80,11 @@ def build_app(sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS) -> 
 class _Endpoint:
     """ASGI endpoint for the requests of one dialect."""
 
-    def __init__(self, dialect: Dialect, sessions: Sessions, options: GatewayOptions) -> None:
+    def __init__(self, dialect: Dialect, sessions: Sessions, options: GatewayOptions, traffic: Traffic) -> None:
         self._dialect = dialect
         self._sessions = sessions
         self._options = options
+        self._traffic = traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -106,11 +116,21 @@ class _Endpoint:
             delivered = await exchange.run()
         finally:
             attempts.end(retry_key, delivered=delivered)
+            self._traffic.end()
             logger.debug("request.ended session=%s delivered=%s", job.seat.session.id, delivered)
 
     def _read(self, seat: Seat, headers: Mapping[str, str], body: bytes) -> Job:
         session = seat.session
-        parsed = self._dialect.parse(_json_object(body), session.sampling)
+        began_s = time.thread_time()
+        value = _json_object(body)
+        json_s = time.thread_time() - began_s
+        parsed = self._dialect.parse(value, session.sampling, seat.read)
+        self._traffic.add(
+            num_body_bytes=len(body),
+            num_messages=len(parsed.request.messages),
+            num_new_messages=parsed.num_new_messages,
+            json_s=json_s,
+        )
         request = dataclasses.replace(parsed.request, agent=headers.get(AGENT_HEADER, ""))
         known_models = (self._options.model_name, DEFAULT_MODEL)
         ignored = parsed.ignored if parsed.model in known_models else (*parsed.ignored, "model")
@@ -139,9 +159,11 @@ def _told(ignored: tuple[str, ...], pinned: tuple[str, ...]) -> Headers:
 
 def _json_object(body: bytes) -> JsonObject:
     try:
-        value = json.loads(body)
-        # A lone surrogate is JSON, but no text: nothing could encode it later.
-        json.dumps(value, ensure_ascii=False).encode()
+        text = body.decode(json.detect_encoding(body))
+        value = json.loads(text)
+        if any(escape in text for escape in SURROGATE_ESCAPES):
+            # Half a surrogate pair is JSON, but no text: nothing could encode it later.
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise AgentError(f"The request's body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(value, dict):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ludus.errors import AgentError
+from ludus.gateway.dialects.base import ReadMessages
 from ludus.record.recorder import RecordedSession
 
 SECRET_BYTES = 24  # 192 bits: more than the 128 that make guessing hopeless, and 32 characters without padding
@@ -86,6 +87,7 @@ class Seat:
     secret: str
     session: RecordedSession
     attempts: Attempts = field(default_factory=Attempts)
+    read: ReadMessages = field(default_factory=ReadMessages)
 
 
 @dataclass(slots=True)

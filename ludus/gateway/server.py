@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from ludus.errors import InternalError, UserError
 from ludus.gateway.app import DEFAULT_OPTIONS, GatewayOptions, build_app
 from ludus.gateway.keys import Sessions
+from ludus.gateway.traffic import GatewayStats, Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ class GatewayServer:
 
     def __init__(self, sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS) -> None:
         self.sessions = sessions
-        self.app: ASGIApp = build_app(sessions, options)
+        self._traffic = Traffic()
+        self.app: ASGIApp = build_app(sessions, options, self._traffic)
         self._uvicorn: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -55,11 +57,15 @@ class GatewayServer:
         """The `base_url` to give to an SDK for the session of `secret`."""
         return f"{self.base_url}/s/{secret}/v1"
 
+    def stats(self) -> GatewayStats:
+        """What was asked and what it took; `cpu_s` since the last start."""
+        return self._traffic.stats()
+
     def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """The base URL, once requests are taken. Port 0 is any free one. Raises UserError if the port is taken."""
         if self._thread is not None:
             raise InternalError("the gateway is running already")
-        listener = _listen(host, port)
+        listener = listen(host, port)
         config = uvicorn.Config(
             self.app,
             http="h11",  # the one that is always installed: the same behaviour everywhere
@@ -114,14 +120,19 @@ class GatewayServer:
         return f"GatewayServer({where}, num_sessions={len(self.sessions)})"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections. Raises UserError if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         raise UserError(
             f"Cannot listen on {host}:{port}: {error}. Choose another port; 0 takes any free one."
         ) from error
+    # Connections inherit it. asyncio sets it only on sockets that name their protocol, which this one does not; without
+    # it the end of every answer waits some 40 ms for the client's system to acknowledge the beginning.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _host_in_url(host: str) -> str:

@@ -17,6 +17,7 @@ import pydantic
 from ludus.algo.pack import Batch, TrainSequence, pack
 from ludus.engines.base import WeightSource
 from ludus.errors import AgentError, UserError
+from ludus.gateway.dialects.base import ReadMessages
 from ludus.gateway.dialects.chat import ChatDialect
 from ludus.metrics import Metrics
 from ludus.settings import Settings
@@ -86,7 +87,7 @@ def conversation_sequences(row: Mapping[str, Any], text: ChatText, *, at: str = 
         raise UserError(f"{at} has no 'messages'; its columns are {', '.join(map(repr, row)) or 'none'}")
     body = {"model": "default", "messages": row["messages"]} | ({"tools": row["tools"]} if row.get("tools") else {})
     try:
-        request = ChatDialect().parse(body, Sampling()).request
+        request = ChatDialect().parse(body, Sampling(), ReadMessages()).request
         return [
             _reply_sequence(request.messages[: index + 1], request.tools, text, at=f"{at}, message {index}")
             for index, message in enumerate(request.messages)

@@ -15,7 +15,7 @@ from ludus.session.graph import SessionGraph
 from ludus.text.chat import ChatText
 from ludus.text.incremental import RenderedTurn, continuation
 from ludus.text.template import Rendered, Shown
-from ludus.types import ChatRequest, ForkReason, Turn
+from ludus.types import ChatRequest, ForkReason, Message, Turn
 
 _FORK_REASONS: Mapping[str, ForkReason] = {reason: reason for reason in get_args(ForkReason)}
 
@@ -46,8 +46,12 @@ class Prompts:
         self._text = text
         self._graph = graph
         self._asked: dict[str, _Asked] = {}
+        self._leaves: dict[str, Rendered] = {}
+        """Of turns that no other follows yet: what the next one most often goes on with, in one piece."""
         self.num_encoded_chars = 0
-        """Characters given to the tokenizer."""
+        """Characters that were tokenized."""
+        self.num_rendered_messages = 0
+        """Messages that went through the template; the text of the others was known from the turn before."""
         self._stop_texts = frozenset(text.tokenizer.decode((token,)) for token in text.tokenizer.stop_ids)
 
     def choose(self, request: ChatRequest) -> Prompt:
@@ -73,21 +77,24 @@ class Prompts:
 
     def remember(self, turn: Turn, prompt: Prompt, template_kwargs: Mapping[str, Any]) -> None:
         """Keeps what extending `turn` will need and does not stand in it."""
+        rendered, base, added = prompt.rendered, None, prompt.text
         if turn.follows is not None:
-            base_text = self._text_of(turn.follows)
+            base_text = self._rendered(turn.follows, ()).text
             if prompt.text.startswith(base_text):
-                added = prompt.text[len(base_text) :]
-                self._asked[turn.id] = _Asked(turn.follows, added, template_kwargs, prompt.rendered.shown)
-                return
-        self._asked[turn.id] = _Asked(None, prompt.text, template_kwargs, prompt.rendered.shown)
+                base, added = turn.follows, prompt.text[len(base_text) :]
+            self._leaves.pop(turn.follows, None)
+        self._asked[turn.id] = _Asked(base, added, template_kwargs, rendered.shown)
+        self._leaves[turn.id] = rendered
 
     def _render(self, request: ChatRequest, earlier: RenderedTurn | None) -> Rendered:
-        return self._text.template.extend(
+        rendered = self._text.template.extend(
             None if earlier is None else earlier.prompt,
             request.messages,
             request.tools,
             template_kwargs=request.template_kwargs,
         )
+        self.num_rendered_messages += rendered.num_new_messages
+        return rendered
 
     def _encode(self, text: str, *, after: int | None = None) -> tuple[int, ...]:
         self.num_encoded_chars += len(text)
@@ -102,24 +109,27 @@ class Prompts:
         return Prompt(ids, rendered, follows.id, None, reason)
 
     def _rendered_turn(self, turn: Turn) -> RenderedTurn:
+        prompt = self._rendered(turn.id, turn.messages)
         return RenderedTurn(
-            messages=turn.messages,
+            messages=prompt.messages,
             tools=turn.tools,
             template_kwargs=self._asked[turn.id].template_kwargs,
-            prompt_text=self._text_of(turn.id),
+            prompt_text=prompt.text,
             reply=turn.reply,
             reply_text=self._text.tokenizer.decode(turn.sampled.token_ids),
-            shown=self._asked[turn.id].shown,
+            shown=prompt.shown,
         )
 
-    def _text_of(self, turn_id: str) -> str:
-        """The prompt of a turn as the template showed it then."""
+    def _rendered(self, turn_id: str, messages: tuple[Message, ...]) -> Rendered:
+        """The prompt of a turn, asked with `messages`, as the template showed it then."""
+        if turn_id in self._leaves:
+            return self._leaves[turn_id]
         parts: list[str] = []
         at: str | None = turn_id
         while at is not None:
             parts.append(self._asked[at].added)
             at = self._asked[at].base
-        return "".join(reversed(parts))
+        return Rendered(messages, "".join(reversed(parts)), self._asked[turn_id].shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,12 @@ class SessionStats:
     """Sampled tokens, those of answers in flight included."""
     num_running: int
     """Answers in flight."""
+    num_nodes: int
+    """Nodes of the token graph."""
+    num_encoded_chars: int
+    """Characters of prompts that were tokenized. Without forks they are those of the rendered conversation."""
+    num_rendered_messages: int
+    """Messages that went through the chat template."""
     forks: Mapping[ForkReason, int]
     fork_examples: Mapping[ForkReason, ForkExample]
     """The first fork of each reason."""
@@ -194,10 +200,14 @@ class RecordedSession:
 
     def stats(self) -> SessionStats:
         with self._lock:
+            graph = self._graph.stats()
             return SessionStats(
-                num_turns=self._graph.stats().num_turns,
+                num_turns=graph.num_turns,
                 num_tokens=self._num_tokens,
                 num_running=sum(run.num_running for run in self._runs),
+                num_nodes=graph.num_nodes,
+                num_encoded_chars=self._prompts.num_encoded_chars,
+                num_rendered_messages=self._prompts.num_rendered_messages,
                 forks=self._forks.counts,
                 fork_examples=self._forks.examples,
                 refused=MappingProxyType(dict(self._refused)),

@@ -61,7 +61,9 @@ class Conversations:
         self._asked_at: dict[int, list[Turn]] = {}  # by the conversation that was sent
         self._ended_at: dict[int, list[Turn]] = {}  # by that conversation with the reply
         self._replied: dict[_Key, list[Turn]] = {}
+        self._open_at: dict[int, list[str]] = {}  # by that too, as long as no later turn goes on with it
         self._answered: set[str] = set()  # turns whose conversation a later turn goes on with
+        self._lengths = [0]  # of each conversation, in messages
         self._num_followers: dict[str, int] = {}
         self._interned: dict[Message, Message] = {}
         self._entered: Prefixes[Message, Step] = Prefixes()
@@ -83,12 +85,13 @@ class Conversations:
 
     def add(self, turn: Turn, asked: Sequence[Step]) -> None:
         """asked: what `enter` made of the turn's messages."""
-        ended_at = self._ended_at
-        self._answered.update([ended.id for step in asked if step.at in ended_at for ended in ended_at[step.at]])
+        self._answer(asked)
         at = asked[-1].at if asked else _START
         reply = _key(turn.reply)
         self._asked_at.setdefault(at, []).append(turn)
-        self._ended_at.setdefault(self._step(at, reply), []).append(turn)
+        end = self._step(at, reply)
+        self._ended_at.setdefault(end, []).append(turn)
+        self._open_at.setdefault(end, []).append(turn.id)
         self._replied.setdefault(reply, []).append(turn)
         self._turns[turn.id] = turn
         if turn.follows is not None:
@@ -151,7 +154,17 @@ class Conversations:
         return walked
 
     def _step(self, at: int, key: _Key) -> int:
-        return self._steps.setdefault((at, key), len(self._steps) + 1)
+        known = self._steps.setdefault((at, key), len(self._lengths))
+        if known == len(self._lengths):
+            self._lengths.append(self._lengths[at] + 1)
+        return known
+
+    def _answer(self, asked: Sequence[Step]) -> None:
+        """Notes the turns whose conversation is the beginning of this one."""
+        for at in list(self._open_at):
+            length = self._lengths[at]
+            if length <= len(asked) and asked[length - 1].at == at:
+                self._answered.update(self._open_at.pop(at))
 
     def _best(self, turns: Sequence[Turn], echoed: Message, agent: str) -> Turn:
         def rank(index: int) -> tuple[bool, bool, int, int]:

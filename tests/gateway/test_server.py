@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from ludus.errors import InternalError, UserError
 from ludus.gateway.keys import Sessions
-from ludus.gateway.server import GatewayServer
+from ludus.gateway.server import GatewayServer, listen
 
 ASK: Any = [{"role": "user", "content": "Guess."}]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
@@ -213,3 +214,28 @@ def test_stopped_server_has_no_url() -> None:
     with pytest.raises(InternalError, match="not running"):
         _ = server.base_url
     assert "stopped" in repr(server)
+
+
+def test_the_server_counts_what_it_is_sent(open_desk: Any) -> None:
+    """Histories grow with every turn; only the messages that are new are read."""
+    desk = open_desk(["1", "2", "3"], own=True)
+    url, session = desk.open()
+    messages = list(ASK)
+    with client(url) as sdk:
+        for _ in range(3):
+            reply = sdk.chat.completions.create(model="default", messages=messages).choices[0].message
+            messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": "higher"}]
+    stats = desk.server.stats()
+    assert (stats.num_requests, stats.num_messages, stats.num_new_messages) == (3, 1 + 3 + 5, 5)
+    assert stats.num_body_bytes > 0
+    assert 0.0 < stats.json_s < stats.cpu_s
+    seen = session.stats()
+    assert (seen.num_turns, seen.num_nodes, seen.forks) == (3, 6, {})
+
+
+def test_answers_are_not_held_back_on_the_way() -> None:
+    """A small packet leaves at once: the end of an answer does not wait until its beginning was acknowledged."""
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -281,3 +281,30 @@ def test_record_is_what_the_engine_saw(set_table: SetTable) -> None:
 
     asyncio.run(play())
     assert "turns=1" in repr(table.session)
+
+
+def test_only_what_is_new_is_rendered_and_tokenized(set_table: SetTable) -> None:
+    """Turn after turn, and on a branch from an earlier turn, the work is that of the new messages."""
+    table = set_table([str(number) for number in range(6)], template="chatml-tools")
+
+    async def play() -> None:
+        messages, branch, tail = [user("Guess.")], None, ""
+        for number in range(5):
+            before = table.session.stats()
+            turn = await table.ask(*messages)
+            after = table.session.stats()
+            assert table.seen(turn) == table.rendered(*messages) + f"{number}<|im_end|>"
+            if number:
+                assert after.num_rendered_messages - before.num_rendered_messages == 3
+                assert after.num_encoded_chars - before.num_encoded_chars == len(tail)
+            messages += [turn.reply, user("Lower.")]
+            branch = branch or [*messages[:-1], user("Higher.")]
+            tail = table.rendered(*messages).removeprefix(table.seen(turn))
+        assert branch is not None
+        turn = await table.ask(*branch)
+        assert table.session.stats().num_rendered_messages - after.num_rendered_messages == 3
+        assert table.seen(turn) == table.rendered(*branch) + "5<|im_end|>"
+
+    asyncio.run(play())
+    stats = table.session.stats()
+    assert (stats.num_turns, stats.num_nodes, stats.forks) == (6, 12, {})

@@ -3,9 +3,13 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ludus.prefixes import NUM_KEPT
+from ludus.session.conversation import Conversations
 from ludus.session.graph import SessionGraph
-from ludus.types import Message, Sampled, Sampling, ToolCall
+from ludus.types import Message, Sampled, Sampling, ToolCall, Turn
 
 SYSTEM = Message("system", "You play.")
 
@@ -272,3 +276,29 @@ def test_same_task_for_a_second_caller(play):
     second = [*first, main.reply, answer(main.reply.tool_calls[0])]
     play.ask("main_2", second, calls("check the sum", call_id="again"))
     assert play.follows(task, agent="critic") == "main_2"
+
+
+messages = st.builds(Message, st.sampled_from(["user", "assistant"]), st.sampled_from(["a", "b", "a "]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.lists(messages, min_size=1, max_size=3), messages), max_size=8))
+def test_what_was_entered_before_changes_no_match(steps):
+    """Where histories go on, are cut or edited, a way that is remembered leads where a new walk does."""
+    remembers, forgets = Conversations(), Conversations()
+    history = []
+    for number, (kept, new, reply) in enumerate(steps):
+        history = [*history[:kept], *new]
+        matches = []
+        for conversations in (remembers, forgets):
+            match = conversations.match(history, agent="")
+            follows = match.follows.id if match.follows else None
+            matches.append((follows, match.exact))
+            asked = conversations.enter(history)
+            sampled, sampling = Sampled((1,), (0.0,), (0,), "stop"), Sampling()
+            own = tuple(step.message for step in asked)
+            turn = Turn(str(number), 0, None, follows, None, own, reply, sampled, sampling)
+            conversations.add(turn, asked)
+        assert matches[0] == matches[1]
+        for noise in range(NUM_KEPT):
+            forgets.enter([user(f"noise {noise}")])
+        history.append(reply)

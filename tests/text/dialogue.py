@@ -1,4 +1,7 @@
-"""A scripted recorder of one conversation: what the engine saw, and the turn to be extended."""
+"""A scripted recorder of one conversation: what the engine saw, and the turn to be extended.
+
+Every extension is made twice, from where the last rendering stood and from the start; both must be one.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,9 @@ class Dialogue:
 
     def ask(self, *messages: Message) -> str:
         """The first prompt."""
-        self.seen = self.template.render(messages, self.tools, template_kwargs=self.template_kwargs)
-        self.turn = RenderedTurn(messages, self.tools, self.template_kwargs, self.seen, Message("assistant"), "")
+        shown = self.template.extend(None, messages, self.tools, template_kwargs=self.template_kwargs)
+        self.seen, kwargs = shown.text, self.template_kwargs
+        self.turn = RenderedTurn(messages, self.tools, kwargs, self.seen, Message("assistant"), "", shown.shown)
         return self.seen
 
     def sample(self, sampled: str, *, stop: str | None = None) -> Message:
@@ -47,9 +51,12 @@ class Dialogue:
         """What is appended for these messages, or the reason of a fork, after which the dialogue starts anew."""
         assert self.turn is not None
         used, kwargs = self.tools if tools is None else tools, kwargs or dict(self.template_kwargs)
-        added = continuation(self.template, self.turn, messages, used, kwargs, {self.stop})
-        shown = self.template.render(messages, used, template_kwargs=kwargs)
-        self.seen = shown if added in REASONS else self.seen + added
+        shown = self.template.extend(self.turn.prompt, messages, used, template_kwargs=kwargs)
+        assert shown.text == self.template.render(messages, used, template_kwargs=kwargs)
+        added = continuation(self.template, self.turn, messages, used, kwargs, {self.stop}, shown)
+        afresh = replace(self.turn, shown=None)
+        assert added == continuation(self.template, afresh, messages, used, kwargs, {self.stop})
+        self.seen = shown.text if added in REASONS else self.seen + added
         self.tools = used
-        self.turn = RenderedTurn(messages, used, kwargs, shown, Message("assistant"), "")
+        self.turn = RenderedTurn(messages, used, kwargs, shown.text, Message("assistant"), "", shown.shown)
         return added

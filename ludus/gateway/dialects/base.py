@@ -1,8 +1,9 @@
 """The seam between HTTP and the recorder: a dialect turns JSON of one wire protocol into nouns, and back.
 
 Knows: JSON, chat messages, turns.  Knows not: sockets, sessions, engines, event loops.
-Invariants: dialects are pure and keep no state between requests; the deltas of a stream, put together, are the body
-that the same request gets unstreamed.
+Invariants: dialects are pure and keep no state between requests; what a session's messages were read as is kept for
+them by whoever has the session, and equal JSON is read as equal messages; the deltas of a stream, put together, are
+the body that the same request gets unstreamed.
 
 To add a protocol: one file with a class that is a `Dialect`, one line in the table of `dialects/__init__.py`.
 """
@@ -14,10 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ludus.errors import AgentError, BackendError, UserError
+from ludus.prefixes import Prefixes
 from ludus.text.parsers.base import Delta
-from ludus.types import ChatRequest, Sampling, Turn
+from ludus.types import ChatRequest, Message, Sampling, Turn
 
 JsonObject = dict[str, Any]
+ReadMessages = Prefixes[Any, Message]
+"""The messages of a session's earlier requests: their JSON, and what it was read as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class ParsedRequest:
     """The answer tells the logprob of every sampled token."""
     ignored: tuple[str, ...] = ()
     """Fields accepted because they cannot change a token, and otherwise without effect."""
+    num_new_messages: int = 0
+    """Messages that were read; the others were known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +76,11 @@ class Dialect(Protocol):
     def paths(self) -> tuple[str, ...]:
         """Paths below `/v1` to which requests of this protocol are posted."""
 
-    def parse(self, body: JsonObject, defaults: Sampling) -> ParsedRequest:
-        """The request in `body`; sampling values it does not name are those of `defaults`. Raises AgentError."""
+    def parse(self, body: JsonObject, defaults: Sampling, read: ReadMessages) -> ParsedRequest:
+        """The request in `body`; sampling values it does not name are those of `defaults`. Raises AgentError.
+
+        read: messages that `body` begins with and that stand there are not read again; the others are added.
+        """
 
     def response(self, answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject: ...
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ludus.errors import AgentError
-from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, Refusal
+from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, ReadMessages, Refusal
 from ludus.gateway.dialects.fields import (
     as_object,
     join,
@@ -97,15 +97,16 @@ class ChatDialect:
 
     paths = ("/chat/completions",)
 
-    def parse(self, body: JsonObject, defaults: Sampling) -> ParsedRequest:
+    def parse(self, body: JsonObject, defaults: Sampling, read: ReadMessages) -> ParsedRequest:
         refuse_unknown(body, KNOWN)
         _refuse_unserved(body)
         logprobs = read_boolean(body, "logprobs", False)
         if body.get("top_logprobs") is not None and not logprobs:
             raise wrong_value(body["top_logprobs"], "only together with 'logprobs': true", "top_logprobs")
         stream, include_usage, ignored = _stream_options(body)
+        messages, num_new_messages = _messages(body, read)
         request = ChatRequest(
-            messages=_messages(body),
+            messages=messages,
             tools=_tools(body),
             sampling=read_sampling(body, defaults),
             n=read_integer(body, "n", 1, low=1, high=MAX_CHOICES),
@@ -118,6 +119,7 @@ class ChatDialect:
             include_usage=include_usage,
             logprobs=logprobs,
             ignored=(*(name for name in IGNORED if body.get(name) is not None), *ignored),
+            num_new_messages=num_new_messages,
         )
 
     def response(self, answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
@@ -214,11 +216,16 @@ def _stream_options(body: JsonObject) -> tuple[bool, bool, tuple[str, ...]]:
     return stream, read_boolean(options, "include_usage", False, at="stream_options"), ignored
 
 
-def _messages(body: JsonObject) -> tuple[Message, ...]:
+def _messages(body: JsonObject, read: ReadMessages) -> tuple[tuple[Message, ...], int]:
+    """The messages, and how many of them were not known."""
     entries = read_array(body, "messages")
     if not entries:
         raise missing("messages") if body.get("messages") is None else wrong_value([], "at least one", "messages")
-    return tuple(_message(as_object(entry, at), at) for at, entry in _numbered("messages", entries))
+    messages = read.known(entries)
+    num_known = len(messages)
+    messages += [_message(as_object(entry, at), at) for at, entry in _numbered("messages", entries, start=num_known)]
+    read.remember(entries, messages)
+    return tuple(messages), len(entries) - num_known
 
 
 def _message(entry: JsonObject, at: str) -> Message:
@@ -315,8 +322,8 @@ def _check_function_type(entry: JsonObject, at: str) -> None:
         raise wrong_value(kind, "'function'", join(at, "type"))
 
 
-def _numbered(at: str, entries: list[Any]) -> Iterable[tuple[str, Any]]:
-    return ((f"{at}[{i}]", entry) for i, entry in enumerate(entries))
+def _numbered(at: str, entries: list[Any], start: int = 0) -> Iterable[tuple[str, Any]]:
+    return ((f"{at}[{i}]", entry) for i, entry in enumerate(entries[start:], start))
 
 
 # ---- writing -------------------------------------------------------------------------------------------------------

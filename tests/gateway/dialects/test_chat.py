@@ -4,9 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ludus.errors import AgentError, BackendError
-from ludus.gateway.dialects.base import Answer, ParsedRequest, refusal
+from ludus.gateway.dialects.base import Answer, ParsedRequest, ReadMessages, refusal
 from ludus.gateway.dialects.chat import HONOURED, IGNORED, REFUSED, ChatDialect
 from ludus.text.parsers.base import ContentDelta, ReasoningDelta, ToolCallDelta
 from ludus.types import ChatRequest, Message, Sampled, Sampling, ToolCall, ToolSpec, Turn
@@ -17,7 +19,7 @@ ADD = {"type": "function", "function": {"name": "add", "description": "Sum.", "p
 
 
 def parse(**fields: Any) -> ParsedRequest:
-    return DIALECT.parse({"model": "default", "messages": [USER], **fields}, Sampling())
+    return DIALECT.parse({"model": "default", "messages": [USER], **fields}, Sampling(), ReadMessages())
 
 
 def refused(**fields: Any) -> AgentError:
@@ -100,7 +102,46 @@ def test_fields_beside_sampling_are_honoured() -> None:
         stream=True,
         include_usage=True,
         logprobs=True,
+        num_new_messages=1,
     )
+
+
+entries = st.builds(
+    lambda role, content, extra: {"role": role, "content": content, **extra},
+    st.sampled_from(["user", "assistant", "tool", "nobody"]),
+    st.sampled_from(["a", "b", [{"type": "text", "text": "a"}], 1, True]),
+    st.sampled_from([{}, {"tool_call_id": "x"}, {"name": "n"}, {"refusal": None}, {"nmae": 1}]),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.lists(entries, max_size=3)), max_size=8))
+def test_any_history_is_read_as_if_it_came_first(steps: list[tuple[int, list[Any]]]) -> None:
+    """Whatever earlier requests held, a history that goes on, is cut or is edited is read, or refused, as it stands."""
+    read, history = ReadMessages(), [USER]
+    for kept, new in steps:
+        history = history[:kept] + new or [USER]
+        outcomes = []
+        for known in (read, ReadMessages()):
+            try:
+                outcomes.append(repr(DIALECT.parse({"messages": history}, Sampling(), known).request))
+            except AgentError as error:
+                outcomes.append(error.message)
+        assert outcomes[0] == outcomes[1]
+
+
+def test_only_new_messages_are_read() -> None:
+    """A history that goes on with an earlier one shares its messages; one that was edited shares those before."""
+    read = ReadMessages()
+    history = [USER, {"role": "assistant", "content": "5"}, {"role": "user", "content": "lower"}]
+    first = DIALECT.parse({"messages": history}, Sampling(), read)
+    more = [*history, {"role": "assistant", "content": "3"}, {"role": "user", "content": "higher"}]
+    second = DIALECT.parse({"messages": more}, Sampling(), read)
+    assert (first.num_new_messages, second.num_new_messages) == (3, 2)
+    shared = zip(first.request.messages, second.request.messages, strict=False)
+    assert all(old is new for old, new in shared)
+    edited = DIALECT.parse({"messages": [USER, {"role": "assistant", "content": "6"}, *more[2:]]}, Sampling(), read)
+    assert edited.num_new_messages == 4
+    assert edited.request.messages[1] == Message("assistant", "6")
 
 
 def test_tool_choice_none_offers_no_tools() -> None:
