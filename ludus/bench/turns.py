@@ -14,8 +14,8 @@ import json
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,7 +34,7 @@ from ludus.lease import ComputeLease
 from ludus.model.load import load_model
 from ludus.model.resolve import resolve_model
 from ludus.model.settings import ModelSettings
-from ludus.record.recorder import RecordedSession, Recorder
+from ludus.record.recorder import Recorder, SessionStats
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 
@@ -67,16 +67,16 @@ def measure(
     """
     folder = resolve_model(model)
     text = ChatText.load(folder, chat_template=TEMPLATE)
-    _play(text, 2)  # what the first requests of a process pay
-    played = [(_play(text, short), _play(text, long)) for _ in range(pairs)]
+    with GatewayServer(Sessions()) as server:
+        _play(server, text, 2)  # what the first requests of a process pay
+        played = [(_play(server, text, short), _play(server, text, long)) for _ in range(pairs)]
+        prefilled = _prefilled(server, folder, text, short, long) if prefill else {}
     counters = [name for name in played[0][0] if name != "gateway_cpu_s"]
-    figures = {name: _figure(*(session[name] for session in played[0]), most=MOST_OF_COUNTER) for name in counters}
-    if prefill:
-        figures["prefilled_tokens"] = _figure(*_prefilled(folder, text, short, long), most=MOST_OF_COUNTER)
     return {
         "bench": "turns",
         "turns": {"short": short, "long": long},
-        **figures,
+        **{name: _figure(*(session[name] for session in played[0]), most=MOST_OF_COUNTER) for name in counters},
+        **prefilled,
         "gateway_cpu_s": _time([(one["gateway_cpu_s"], other["gateway_cpu_s"]) for one, other in played]),
     }
 
@@ -102,35 +102,44 @@ def _time(pairs: list[tuple[float, float]]) -> dict[str, float]:
 # Two sessions
 
 
-def _play(text: ChatText, num_turns: int) -> dict[str, float]:
+def _play(server: GatewayServer, text: ChatText, num_turns: int) -> dict[str, float]:
     """The counters of a session whose model looks a key up in every turn."""
     engine = ScriptedEngine(map(_call, range(num_turns)), text.tokenizer, context_length=MAX_CONTEXT)
-    with _served(engine, text) as (server, session, client):
-        client.talk(num_turns)
-        seen, spent = session.stats(), server.stats()
-    assert not seen.forks, f"a session that only goes on has forked: {seen.fork_examples}"
+    before = server.stats()
+    seen = _talk(server, engine, text, num_turns)
+    after = server.stats()
     return {
         "tokenizer_chars": seen.num_encoded_chars,
         "graph_nodes": seen.num_nodes,
         "rendered_messages": seen.num_rendered_messages,
-        "read_messages": spent.num_new_messages,
-        "gateway_cpu_s": spent.cpu_s - spent.json_s,
+        "read_messages": after.num_new_messages - before.num_new_messages,
+        "gateway_cpu_s": (after.cpu_s - after.json_s) - (before.cpu_s - before.json_s),
     }
 
 
-def _prefilled(folder: Path, text: ChatText, short: int, long: int) -> tuple[int, int]:
-    """Prompt tokens that went through the model in a session of each length."""
+def _prefilled(server: GatewayServer, folder: Path, text: ChatText, short: int, long: int) -> dict[str, Row]:
+    """Prompt tokens that go through the model in a session of each length."""
+    counts = []
     with tempfile.TemporaryDirectory(prefix="ludus-turns-") as scratch:
         model = load_model(ModelSettings(path=str(_write_tiny_model(Path(scratch), text.tokenizer, folder))))
-        counts = []
-        for num_turns in (short, long):
-            engine = LocalEngine(model, text.tokenizer, InferenceSettings(), lease=ComputeLease(), seed=0)
-            with _served(engine, text) as (_, session, client):
-                client.talk(num_turns, max_tokens=NUM_SAMPLED)
-            asyncio.run(engine.close())
-            assert not session.stats().forks, f"the session has forked: {session.stats().fork_examples}"
-            counts.append(engine.stats().num_prefilled_tokens)
-    return counts[0], counts[1]
+    for num_turns in (short, long):
+        engine = LocalEngine(model, text.tokenizer, InferenceSettings(), lease=ComputeLease(), seed=0)
+        _talk(server, engine, text, num_turns, max_tokens=NUM_SAMPLED)
+        counts.append(engine.stats().num_prefilled_tokens)
+        asyncio.run(engine.close())
+    return {"prefilled_tokens": _figure(counts[0], counts[1], most=MOST_OF_COUNTER)}
+
+
+def _talk(server: GatewayServer, engine: Engine, text: ChatText, num_turns: int, **fields: Any) -> SessionStats:
+    """What a session of its own on `engine` came to."""
+    session = Recorder(engine, text).open(session_id="turns")
+    secret = server.sessions.add(session)
+    with closing(_Client(server.url_for(secret))) as client:
+        client.talk(num_turns, **fields)
+    server.sessions.remove(secret)
+    seen = session.stats()
+    assert not seen.forks, f"a session that only goes on has forked: {seen.fork_examples}"
+    return seen
 
 
 def _call(idx: int) -> str:
@@ -165,19 +174,6 @@ class _Client:
 
     def close(self) -> None:
         self._connection.close()
-
-
-@contextmanager
-def _served(engine: Engine, text: ChatText) -> Iterator[tuple[GatewayServer, RecordedSession, _Client]]:
-    """A gateway of its own in front of `engine`, with one session and its client."""
-    session = Recorder(engine, text).open(session_id="turns")
-    sessions = Sessions()
-    with GatewayServer(sessions) as server:
-        client = _Client(server.url_for(sessions.add(session)))
-        try:
-            yield server, session, client
-        finally:
-            client.close()
 
 
 def _write_tiny_model(folder: Path, tokenizer: Tokenizer, source: Path) -> Path:

@@ -30,7 +30,8 @@ _ENTER, _ROUND, _ITEM, _BEFORE, _SKIPPED = (
     f"_ludus_{name}" for name in ("enter", "round", "item", "before", "num_skipped")
 )
 _LOOP = "loop"
-_PURE_GLOBALS = frozenset({"range", "dict", "namespace", "raise_exception"})
+# Functions that give the same for the same arguments; the other globals count, draw lots or read the clock.
+_PURE_GLOBALS = ("range", "dict", "namespace", "raise_exception")
 _IMPURE_FILTERS = frozenset({"random"})
 _LOOK_AHEAD = frozenset({"last", "nextitem"})
 # What a round may be made of. A node that is not named here might read or change what nobody looks at.
@@ -181,7 +182,7 @@ class _Run:
         offset = len(self._messages) - len(looped) if type(looped) is list else -1
         if offset >= 0 and all(map(operator.is_, looped, self._messages[offset:])):
             try:
-                found = tuple(map(_frozen, outside, self._attributes))
+                found = tuple(map(self._frozen, outside, self._attributes))
             except _NotPlainError:
                 pass
             else:
@@ -201,6 +202,14 @@ class _Run:
         self._pieces = [self._earlier_text[: resumed.num_chars]]
         self._num_chars = resumed.num_chars
 
+    def _frozen(self, value: Any, attributes: frozenset[str] | None) -> object:
+        """As `_plain`, of a namespace those of its attributes that are read."""
+        if any(value is self._environment.globals.get(name) for name in _PURE_GLOBALS):
+            return value
+        if attributes is not None and isinstance(value, Namespace):
+            return tuple([(name, _plain(getattr(value, name, Undefined()))) for name in sorted(attributes)])
+        return _plain(value)
+
     def _begin_round(self) -> str:
         self._round += 1
         self._num_chars_before_round = self._num_chars
@@ -218,14 +227,8 @@ class _Run:
         return self._looped[self._num_skipped - 1] if is_first else previous
 
 
-def _frozen(value: Any, attributes: frozenset[str] | None) -> object:
-    """`value` such that equal means equal in every type and in order. Raises _NotPlainError if it is no plain data."""
-    if attributes is not None and isinstance(value, Namespace):
-        return tuple([(name, _plain(getattr(value, name, Undefined()))) for name in sorted(attributes)])
-    return _plain(value)
-
-
 def _plain(value: Any) -> object:
+    """`value` such that equal means equal in every type and in order. Raises _NotPlainError if it is no plain data."""
     kind = type(value)
     if value is None or kind in (str, bool, int):
         return kind, value
@@ -324,7 +327,7 @@ class _Reads:
             raise _RefusedError
         if node.name in self._macros:
             self._scan_macro(node.name)
-        elif node.ctx == "load" and node.name not in _PURE_GLOBALS:
+        elif node.ctx == "load":
             self.outside[node.name] = None
 
     def _scan_macro(self, name: str) -> None:

@@ -107,6 +107,7 @@ class ChatTemplate:
     ) -> Rendered:
         """What `render` shows, computed from where it begins to differ from `earlier` as far as that can be proven.
 
+        earlier: what this template showed before; one thread at a time goes on with it.
         Raises AgentError `template_error` when the template refuses the messages, `tools_unsupported` when tools
         are given to a template that would silently drop them.
         """

@@ -201,6 +201,16 @@ def test_a_new_day_begins_anew() -> None:
     assert going_on.num_new_messages == 2
 
 
+def test_pure_functions_may_be_called() -> None:
+    """`range` in a loop does no harm, unless an argument of that name takes its place."""
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{{ range | string }}{{ dict(a=1) }}{% endfor %}")
+    assert num_new_after_two(template) == 2
+    hi = Message("user", "Hi")
+    known = template.extend(None, (hi, hi), template_kwargs={"range": 1})
+    assert template.extend(known, (hi, hi, hi), template_kwargs={"range": 1}).num_new_messages == 2
+    assert template.extend(known, (hi, hi, hi), template_kwargs={"range": 2}).num_new_messages == 3
+
+
 @pytest.mark.parametrize("changed", [{"mark": True}, {"mark": 1.0}, {"mark": [1]}, {}])
 def test_another_argument_begins_anew(changed: Mapping[str, Any]) -> None:
     """An argument that the loop reads must be the same in value and kind; True is not 1."""
