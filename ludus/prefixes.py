@@ -39,10 +39,14 @@ class Prefixes(Generic[Item, Value]):
         return best
 
     def remember(self, items: Sequence[Item], values: Sequence[Value]) -> None:
-        """Keeps the value of every item; the longest unused list is forgotten, and one that these go on with."""
-        new = list(items)
-        rest = [kept for kept in self._lists if kept[0] != new[: len(kept[0])]]
-        self._lists = [*rest, (new, list(values))][-NUM_KEPT:]
+        """Keeps the value of every item; the longest unused list is forgotten, and those that these go on with."""
+        new, others = list(items), []
+        for old, old_values in self._lists:
+            if old == new[: len(old)]:
+                new[: len(old)] = old  # equal items once: what has just been decoded again can be let go
+            else:
+                others.append((old, old_values))
+        self._lists = [*others, (new, list(values))][-NUM_KEPT:]
 
 
 def _num_same(old: list[Item], new: list[Item]) -> int:
