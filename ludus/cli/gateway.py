@@ -17,6 +17,7 @@ from ludus.config import Config, load_config
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
+from ludus.gateway.traffic import GatewayStats
 from ludus.record.recorder import RecordedSession, Recorder
 
 
@@ -54,8 +55,14 @@ async def _serve(config: Config, host: str, port: int) -> None:
             ended_by = await _until_signalled()
         finally:
             server.stop()
+            console.print(_summary(server.stats()), style="dim", highlight=False)
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _summary(stats: GatewayStats) -> str:
+    new = f"{stats.num_new_messages:,} of {stats.num_messages:,} messages new"
+    return f"{stats.num_requests:,} requests, {new}; CPU {stats.cpu_s:.1f} s, {stats.json_s:.1f} s of it decoding JSON"
 
 
 class _SessionOpener:

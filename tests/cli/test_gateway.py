@@ -13,7 +13,7 @@ import httpx
 
 
 def test_curl_gets_the_same_text_streamed_and_not(tiny_model_folder: Path) -> None:
-    """Any key works, the same seed gives the same text both ways, and Ctrl-C ends the server in one line."""
+    """Any key works, the same seed gives the same text both ways, and Ctrl-C ends the server, which says what it did."""
     command = [sys.executable, "-m", "ludus", "gateway", str(tiny_model_folder), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -31,8 +31,9 @@ def test_curl_gets_the_same_text_streamed_and_not(tiny_model_folder: Path) -> No
         text = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
         assert text == whole["choices"][0]["message"]["content"] != ""
         server.send_signal(signal.SIGINT)
-        _, errors = server.communicate(timeout=30)
+        said, errors = server.communicate(timeout=30)
         assert (server.returncode, errors.strip()) == (130, "interrupted")
+        assert "2 requests, 2 of 2 messages new" in said
     finally:
         server.kill()
         server.wait()
