@@ -13,7 +13,7 @@ import httpx
 
 
 def test_curl_gets_the_same_text_streamed_and_not(tiny_model_folder: Path) -> None:
-    """Any key works, the same seed gives the same text both ways, and Ctrl-C ends the server, which says what it did."""
+    """Any key works, the same seed gives the same text both ways, and Ctrl-C ends it with a summary."""
     command = [sys.executable, "-m", "ludus", "gateway", str(tiny_model_folder), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
