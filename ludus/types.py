@@ -71,6 +71,8 @@ class Sampling:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     """In addition to the model's own end-of-turn ids."""
+    ignore_eos: bool = False
+    """The model's own end-of-turn ids end nothing: an answer of a given length, as benchmarks need it."""
     top_logprobs: int = 0
 
     @property
@@ -86,6 +88,10 @@ class Sampling:
     def penalises(self) -> bool:
         """Logits depend on the tokens before (presence, frequency or repetition penalty)."""
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
+
+    def stop_ids(self, eos_ids: frozenset[int]) -> frozenset[int]:
+        """Ids that end an answer of a model whose own end-of-turn ids are `eos_ids`."""
+        return frozenset(self.stop_token_ids) | (frozenset() if self.ignore_eos else eos_ids)
 
 
 @dataclass(frozen=True, slots=True)

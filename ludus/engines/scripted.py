@@ -160,7 +160,8 @@ class ScriptedEngine:
         with self._lock:
             if self._paused:
                 return
-            token = answer_ids[len(running.token_ids)]
+            # an answer that its stop token does not end begins anew
+            token = answer_ids[len(running.token_ids) % len(answer_ids)]
             running.token_ids.append(token)
             running.versions.append(self._version)
             self._num_sampled += 1
@@ -171,7 +172,7 @@ class ScriptedEngine:
     def _judge(self, running: _Running, token: int) -> None:
         """Sets the stop reason if `token` ends the answer."""
         sampling = running.call.sampling
-        if token in self._tokenizer.stop_ids or token in sampling.stop_token_ids:
+        if token in sampling.stop_ids(self._tokenizer.stop_ids):
             running.stop_reason = "stop"
             return
         if sampling.stop:

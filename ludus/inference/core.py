@@ -97,7 +97,7 @@ class EngineCore:
             seed=seed,
             arrival=self._counters.num_calls,
             max_tokens=len(call.prompt_ids) + num_new,
-            stop_ids=self._tokenizer.stop_ids | frozenset(sampling.stop_token_ids),
+            stop_ids=sampling.stop_ids(self._tokenizer.stop_ids),
             stop_strings=strings,
             token_ids=list(call.prompt_ids),
         )

@@ -260,6 +260,21 @@ def check_stop_token_ids(make_engine: MakeEngine) -> None:
     asyncio.run(scenario())
 
 
+def check_ignore_eos(make_engine: MakeEngine) -> None:
+    """With `ignore_eos` every answer has all its `max_new_tokens`, and begins as the one that stops."""
+
+    async def scenario() -> None:
+        engine = make_engine()
+        asked = replace(SAMPLING, max_new_tokens=50)
+        whole = await engine.generate(call("whole", sampling=asked))
+        going_on = await engine.generate(call("going on", sampling=replace(asked, ignore_eos=True)))
+        await engine.close()
+        assert len(going_on.token_ids) == 50 and going_on.stop_reason == "length"
+        assert going_on.token_ids[: len(whole.token_ids)] == whole.token_ids
+
+    asyncio.run(scenario())
+
+
 def check_top_logprobs(make_engine: MakeEngine) -> None:
     """Asked for k top logprobs, every token gets k pairs, the likeliest first; not asked for, none."""
 
@@ -411,6 +426,7 @@ CHECKS: tuple[Callable[[MakeEngine], None], ...] = (
     check_max_new_tokens,
     check_context_ends_the_answer,
     check_stop_token_ids,
+    check_ignore_eos,
     check_top_logprobs,
     check_pause_holds_and_resume_lets_go,
     check_abort_while_paused,

@@ -50,6 +50,20 @@ def test_greedy_tokens_equal_those_of_transformers(
         assert list(answer.token_ids) == naive(name).greedy(call.prompt_ids, len(answer.token_ids))
 
 
+def test_eos_can_be_ignored(make_core: MakeCore, run_calls: Run) -> None:
+    """An answer that its end-of-turn token would end goes on to its full length with the same tokens."""
+
+    def answers(ignore_eos: bool) -> dict[str, Sampled]:
+        samplings = [Sampling(seed=seed, max_new_tokens=60, ignore_eos=ignore_eos) for seed in range(32)]
+        return run_calls(make_core(), [Call(f"{each.seed}", "s", (5, 6, 7), each) for each in samplings])
+
+    stopping, going_on = answers(ignore_eos=False), answers(ignore_eos=True)
+    assert any(answer.stop_reason == "stop" for answer in stopping.values())
+    for name, answer in stopping.items():
+        assert going_on[name].token_ids[: len(answer.token_ids)] == answer.token_ids
+        assert (len(going_on[name].token_ids), going_on[name].stop_reason) == (60, "length")
+
+
 @pytest.mark.parametrize("kernels", ["eager", "auto"])
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_logprobs_equal_a_full_forward_under_load(
