@@ -52,6 +52,9 @@ NEEDS_TORCH = (
     "ludus.algo.loss",
     "ludus.algo.correction",
     "ludus.bench.turns",
+    "ludus.bench.ceiling",
+    "ludus.bench.sample",
+    "ludus.bench.side",
 )
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
+from ludus.cli.bench import build_bench_app
 from ludus.cli.eval import evaluate
 from ludus.cli.gateway import gateway
 from ludus.cli.models import build_models_app
@@ -73,6 +74,7 @@ def build_app() -> typer.Typer:
     app.add_typer(build_models_app(), name="models")
     app.command("gateway")(gateway)
     app.add_typer(build_verify_app(), name="verify")
+    app.add_typer(build_bench_app(), name="bench")
     return app
 
 

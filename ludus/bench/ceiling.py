@@ -1,0 +1,66 @@
+"""What this machine can do at best, measured right beside what is judged by it.
+
+Knows: matrix products, copies.  Knows not: engines, trainers.
+V: rows of a weight, K: its columns, M: tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ludus.model.load import LoadedModel
+
+# As long as short stalls of a virtual machine need to average out, as short as the speed of the machine stays.
+_LEAST_S = 0.5
+_MATRIX_SIZE = 2048
+_COPY_BYTES = 256 * 2**20
+
+
+def matrix_flops_per_s(dtype: torch.dtype = torch.bfloat16, size: int = _MATRIX_SIZE) -> float:
+    """Rate of a square product, two operations a multiplication."""
+    a, b = torch.randn(2, size, size).to(dtype)
+    return 2 * size**3 / seconds(lambda: a @ b)
+
+
+def linear_tokens_per_s(model: LoadedModel, num_tokens: int) -> float:
+    """Rate of a decoding step with nothing in it but the model's linear layers, unfused, and the head."""
+    weights = linear_weights(model)
+    head = model.head_weight
+    inputs = {
+        width: torch.randn(num_tokens, width).to(head.dtype) for width in {weight.shape[1] for weight in weights}
+    }
+
+    def step() -> None:
+        for weight_VK in weights:
+            nn.functional.linear(inputs[weight_VK.shape[1]], weight_VK)
+
+    with torch.inference_mode():
+        return num_tokens / seconds(step)
+
+
+def linear_weights(model: LoadedModel) -> list[Tensor]:
+    """The weights that every token is multiplied with, in order: those of the layers, then the head's."""
+    layers = [part for layer in model.layers for part in layer.modules() if isinstance(part, nn.Linear)]
+    return [part.weight.detach() for part in layers] + [model.head_weight.detach()]
+
+
+def copied_bytes_per_s() -> float:
+    """Rate of a large copy, bytes read and bytes written counted."""
+    source = torch.zeros(_COPY_BYTES, dtype=torch.uint8)
+    target = torch.zeros_like(source)
+    return 2 * _COPY_BYTES / seconds(lambda: target.copy_(source))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Mean time of one call, over as many as half a second holds, after two to warm up."""
+    work()
+    work()
+    num_calls, started_at = 0, time.perf_counter()
+    while (taken_s := time.perf_counter() - started_at) < _LEAST_S:
+        work()
+        num_calls += 1
+    return taken_s / num_calls
