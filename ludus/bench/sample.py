@@ -15,9 +15,6 @@ from ludus.api.local import LocalModel, open_local
 from ludus.bench.ceiling import linear_tokens_per_s
 from ludus.bench.machine import versions
 from ludus.bench.work import SampleWork
-from ludus.config import Config
-from ludus.inference.settings import InferenceSettings
-from ludus.model.settings import ModelSettings
 from ludus.types import Call, Sampling, TokenChunk
 
 Prompts = Sequence[Sequence[int]]
@@ -45,8 +42,7 @@ class Arrivals:
 
 async def measure_sample(work: SampleWork) -> dict[str, Any]:
     """For every number of requests the tokens a second, of all and of decoding alone, and the ceiling of the latter."""
-    settings = InferenceSettings(kv_bytes=work.kv_bytes, max_running=max(256, *map(len, work.batches)))
-    config = Config(model=ModelSettings(path=work.model), engine=settings)
+    config = work.config(f"engine.kv_bytes={work.kv_bytes}", f"engine.max_running={max(map(len, work.batches))}")
     rows = []
     async with open_local(config) as local:
         for number, prompts in enumerate(work.batches):
@@ -71,15 +67,7 @@ async def sample(
 ) -> tuple[float, list[Arrivals]]:
     """Seconds from the first submit to the last token, and when each request's tokens arrived."""
     arrivals = [Arrivals() for _ in prompts]
-    calls = [
-        Call(
-            id=f"{name}-{idx}",
-            session_id=name,
-            prompt_ids=tuple(prompt),
-            sampling=Sampling(max_new_tokens=work.new_tokens, ignore_eos=True, seed=work.seed + idx),
-        )
-        for idx, prompt in enumerate(prompts)
-    ]
+    calls = sampling_calls(prompts, work.new_tokens, seed=work.seed, name=name)
     started_at = time.perf_counter()
     pairs = zip(calls, arrivals, strict=True)
     answers = await asyncio.gather(*(local.engine.generate(call, arrived) for call, arrived in pairs))
@@ -88,8 +76,22 @@ async def sample(
     return taken_s, arrivals
 
 
+def sampling_calls(prompts: Prompts, new_tokens: int, *, seed: int, name: str) -> list[Call]:
+    """A call for each prompt whose answer has exactly so many tokens."""
+    return [
+        Call(
+            id=f"{name}-{idx}",
+            session_id=name,
+            prompt_ids=tuple(prompt),
+            sampling=Sampling(max_new_tokens=new_tokens, ignore_eos=True, seed=seed + idx),
+        )
+        for idx, prompt in enumerate(prompts)
+    ]
+
+
 def decoding_rate(arrivals: Sequence[Arrivals]) -> float:
-    """Tokens a second while every request was decoding: after the last first token, until the first last one."""
-    begin, end = max(each.at[0] for each in arrivals), min(each.at[-1] for each in arrivals)
-    num_tokens = sum(begin < at <= end for each in arrivals for at in each.at)
-    return num_tokens / (end - begin) if num_tokens else float("nan")
+    """Tokens a second while every request was decoding, timed by the one that began last, until the first ended."""
+    last = max(arrivals, key=lambda each: each.at[0])
+    first_end = min(each.at[-1] for each in arrivals)
+    at = [moment for moment in last.at if moment <= first_end]
+    return len(arrivals) * (len(at) - 1) / (at[-1] - at[0]) if len(at) > 1 else float("nan")

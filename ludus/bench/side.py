@@ -8,25 +8,30 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ludus.bench.publish import measure_publish, measure_reload
 from ludus.bench.sample import measure_sample
-from ludus.bench.work import SampleWork
+from ludus.bench.step import measure_step
+from ludus.bench.train import measure_memory, measure_train
+from ludus.bench.work import MemoryWork, PublishWork, SampleWork, StepWork, TrainWork
 
-
-def measure(bench: str, work: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of the bench of that name."""
-    benches: dict[str, Callable[..., dict[str, Any]]] = {
-        "sample": lambda **fields: asyncio.run(measure_sample(SampleWork(**fields))),
-    }
-    return benches[bench](**work)
+BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "sample": lambda **work: asyncio.run(measure_sample(SampleWork(**work))),
+    "train": lambda **work: measure_train(TrainWork(**work)),
+    "memory": lambda **work: measure_memory(MemoryWork(**work)),
+    "step": lambda **work: measure_step(StepWork(**work)),
+    "publish": lambda **work: asyncio.run(measure_publish(PublishWork(**work))),
+    "reload": lambda **work: measure_reload(PublishWork(**work)),
+}
 
 
 def main() -> None:
+    """Measure the bench that the first argument names, with the work in the file that the second one names."""
     bench, file = sys.argv[1:]
-    figures = measure(bench, json.loads(Path(file).read_text()))
+    figures = BENCHES[bench](**json.loads(Path(file).read_text()))
     sys.stdout.write(json.dumps(figures) + "\n")
 
 

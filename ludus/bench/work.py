@@ -1,17 +1,19 @@
 """The work that both sides of a comparison do, as plain values that fit into a JSON file.
 
-Knows: prompts, sizes, seeds.  Knows not: models, processes, who does the work.
+Knows: prompts, sizes, seeds.  Knows not: tensors, processes, who does the work.
 Invariant: everything that may differ between two sides (tokens, lengths, seeds) is written here, once.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ludus.config import Config, load_config
 from ludus.text.chat import ChatText
 from ludus.types import Message
 
@@ -20,108 +22,102 @@ Encode = Callable[[str], tuple[int, ...]]
 
 KV_BYTES = 2 * 2**30
 """Room for keys and values on every side; it holds 256 requests of the 135M model three times."""
+LORA_RANK = 16
 TrainKind = Literal["dense", "group"]
+Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SampleWork:
-    """Sample a fixed number of tokens for many requests at once, for one number of requests after the other."""
+class Work:
+    """What every bench has: a model, and settings of Ludus that its side is run with."""
 
     model: str
     """Folder."""
-    batches: tuple[tuple[tuple[int, ...], ...], ...]
-    """Per number of requests the token ids of every prompt."""
-    new_tokens: int
-    seed: int = 0
-    kv_bytes: int = KV_BYTES
+    overrides: tuple[str, ...] = ()
+    """KEY=VALUE on top of the settings that the bench itself chooses; peers have none."""
     profile: bool = False
+    seed: int = 0
+
+    def config(self, *chosen: str) -> Config:
+        """The configuration of our side, with what the bench chooses. Raises ConfigError for a wrong override."""
+        return load_config(None, (f"model.path={json.dumps(self.model)}", *chosen, *self.overrides))
 
 
 @dataclass(frozen=True, slots=True)
-class TrainWork:
+class SampleWork(Work):
+    """Sample a fixed number of tokens for many requests at once, for one number of requests after the other."""
+
+    batches: tuple[tuple[Tokens, ...], ...] = ()
+    """Per number of requests the token ids of every prompt."""
+    new_tokens: int = 64
+    kv_bytes: int = KV_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class TrainWork(Work):
     """Train on the same token ids step after step.
 
     dense: all tokens of every row are trained, and the optimizer moves the weights. group: the rows share the first
     `shared_tokens`, only what follows is trained, and the optimizer is left out.
     """
 
-    model: str
-    kind: TrainKind
-    rows: tuple[tuple[int, ...], ...]
-    shared_tokens: int
-    steps: int
+    kind: TrainKind = "dense"
+    rows: tuple[Tokens, ...] = ()
+    shared_tokens: int = 0
+    steps: int = 3
     lora_rank: int | None = None
     """None: all weights are trained."""
     checkpointing: bool = False
-    profile: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class StepWork:
+class MemoryWork(Work):
+    """Sample and train with other sizes in every step, and watch the memory."""
+
+    vocab_size: int = 0
+    steps: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork(Work):
     """GRPO on sums: groups of answers to `questions`, rewarded if their last number is the answer."""
 
-    model: str
-    questions: tuple[str, ...]
-    answers: tuple[str, ...]
-    groups: int
-    samples: int
-    new_tokens: int
-    lr: float
-    steps: int
-    seed: int = 0
-    profile: bool = False
+    questions: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    groups: int = 8
+    samples: int = 8
+    new_tokens: int = 32
+    lr: float = 1e-5
+    steps: int = 3
 
 
 @dataclass(frozen=True, slots=True)
-class PublishWork:
+class PublishWork(Work):
     """Publish new weights while requests are being sampled."""
 
-    model: str
-    prompts: tuple[tuple[int, ...], ...]
-    new_tokens: int
-    seed: int = 0
+    prompts: tuple[Tokens, ...] = field(default=())
+    new_tokens: int = 64
 
 
-def sample_work(model: str, encode: Encode, *, requests: tuple[int, ...], new_tokens: int, profile: bool) -> SampleWork:
-    """Short stories, each prompt once in all the work."""
-    batches, number = [], 0
-    for num in requests:
-        batches.append(tuple(encode(story(number + idx)) for idx in range(num)))
-        number += num
-    return SampleWork(model, tuple(batches), new_tokens, profile=profile)
+def sample_batches(encode: Encode, requests: tuple[int, ...]) -> tuple[tuple[Tokens, ...], ...]:
+    """So many short stories at once; no two prompts are alike."""
+    starts = [sum(requests[:idx]) for idx in range(len(requests))]
+    return tuple(tuple(encode(story(start + idx)) for idx in range(num)) for start, num in zip(starts, requests, strict=True))
 
 
-def train_work(
-    model: str, *, vocab_size: int, kind: TrainKind, steps: int, lora_rank: int | None, checkpointing: bool, profile: bool
-) -> TrainWork:
-    """dense: 8 rows of 256 tokens; group: 8 rows of 200 shared tokens and 32 of their own."""
+def train_rows(kind: TrainKind, vocab_size: int) -> tuple[tuple[Tokens, ...], int]:
+    """Rows and how many tokens they share. dense: 8 rows of 256; group: 8 rows of 200 shared tokens and 32 own."""
     rng = random.Random(0)
-    shared_tokens, own_tokens = (0, 256) if kind == "dense" else (200, 32)
-    shared = random_tokens(rng, shared_tokens, vocab_size)
-    rows = tuple(shared + random_tokens(rng, own_tokens, vocab_size) for _ in range(8))
-    return TrainWork(model, kind, rows, shared_tokens, steps, lora_rank, checkpointing, profile)
+    num_shared, num_own = {"dense": (0, 256), "group": (200, 32)}[kind]
+    shared = random_tokens(rng, num_shared, vocab_size)
+    return tuple(shared + random_tokens(rng, num_own, vocab_size) for _ in range(8)), num_shared
 
 
-def step_work(model: str, *, steps: int, seed: int = 0, profile: bool = False) -> StepWork:
-    """8 sums a step, 8 answers of at most 32 tokens each."""
+def sums(seed: int, num: int = 400) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Questions for sums of two numbers from 1 to 50, and their answers."""
     rng = random.Random(seed)
-    pairs = [(rng.randint(1, 50), rng.randint(1, 50)) for _ in range(400)]
-    return StepWork(
-        model,
-        questions=tuple(f"What is {a}+{b}? Answer with just the number." for a, b in pairs),
-        answers=tuple(str(a + b) for a, b in pairs),
-        groups=8,
-        samples=8,
-        new_tokens=32,
-        lr=1e-5,
-        steps=steps,
-        seed=seed,
-        profile=profile,
-    )
-
-
-def publish_work(model: str, encode: Encode, *, requests: int, new_tokens: int) -> PublishWork:
-    return PublishWork(model, tuple(encode(story(idx)) for idx in range(requests)), new_tokens)
+    pairs = [(rng.randint(1, 50), rng.randint(1, 50)) for _ in range(num)]
+    return tuple(f"What is {a}+{b}? Answer with just the number." for a, b in pairs), tuple(str(a + b) for a, b in pairs)
 
 
 def chat_encoder(folder: Path) -> Encode:
@@ -134,6 +130,6 @@ def story(number: int) -> str:
     return f"Tell me a short story about number {number} and its friends."
 
 
-def random_tokens(rng: random.Random, num: int, vocab_size: int) -> tuple[int, ...]:
+def random_tokens(rng: random.Random, num: int, vocab_size: int) -> Tokens:
     """Ids without the first few, which are special tokens in common vocabularies."""
     return tuple(rng.randrange(vocab_size // 100, vocab_size) for _ in range(num))

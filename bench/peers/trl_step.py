@@ -1,0 +1,87 @@
+"""TRL's GRPOTrainer on the CPU, full fine-tune in bf16, AdamW, no KL. Gets its work as a JSON file.
+
+Prints one JSON object: for every step its number, seconds (sampling and training) and the mean reward of its answers.
+Everything that the work does not say is TRL's default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+
+def reward(completions: list[list[dict[str, str]]], answer: list[str], **_: Any) -> list[float]:
+    return [sum_reward(completion[0]["content"], each) for completion, each in zip(completions, answer, strict=True)]
+
+
+def sum_reward(reply: str, answer: str) -> float:
+    """1 if the last number of the reply is the answer, else 0."""
+    numbers = re.findall(r"-?\d+", reply)
+    return float(bool(numbers) and numbers[-1] == answer)
+
+
+class Steps(TrainerCallback):
+    """Keeps a line when a step's figures are known, and shows it on stderr."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, float]] = []
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.started_at = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.taken_s = time.perf_counter() - self.started_at
+
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if logs and "reward" in logs:
+            line = {"step": state.global_step, "seconds": round(self.taken_s, 3), "reward": float(logs["reward"])}
+            self.lines.append(line | {"num_tokens": float(logs["num_tokens"])})
+            print(json.dumps(self.lines[-1]), file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", type=Path)
+    work = json.loads(parser.parse_args().work.read_text())
+    rows = [
+        {"prompt": [{"role": "user", "content": question}], "answer": answer}
+        for question, answer in zip(work["questions"], work["answers"], strict=True)
+    ]
+    steps = Steps()
+    with tempfile.TemporaryDirectory() as folder:
+        config = GRPOConfig(
+            output_dir=folder, per_device_train_batch_size=work["groups"] * work["samples"],
+            num_generations=work["samples"], max_completion_length=work["new_tokens"], max_steps=work["steps"],
+            learning_rate=work["lr"], seed=work["seed"], logging_steps=1, report_to="none", bf16=True, use_cpu=True,
+            save_strategy="no", gradient_checkpointing=False, temperature=1.0, beta=0.0, disable_tqdm=True,
+            model_init_kwargs={"dtype": "bfloat16"},
+        )  # fmt: skip
+        trainer = GRPOTrainer(
+            model=work["model"], reward_funcs=reward, args=config, train_dataset=Dataset.from_list(rows),
+            callbacks=[steps],
+        )  # fmt: skip
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    bytes_per_unit = 1 if sys.platform == "darwin" else 1024
+    figures = {
+        "steps": steps.lines,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_per_unit / 2**20,
+        "versions": {name: version(name) for name in ("trl", "torch", "transformers")},
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
