@@ -17,12 +17,12 @@ from typing import Any
 from ludus.api.local import LocalModel, open_local
 from ludus.bench.ceiling import copied_bytes_per_s
 from ludus.bench.machine import versions
-from ludus.bench.sample import sampling_calls
+from ludus.bench.sample import Count, sampling_calls
 from ludus.bench.work import PublishWork
 from ludus.engines.base import WeightSource
 from ludus.model.load import load_model, save_model
 from ludus.trainer.step import Trainer
-from ludus.types import Sampled, TokenChunk
+from ludus.types import Sampled
 
 _ROUNDS = 5
 # Of one weight: the fp32 master is read, the bf16 weight is written.
@@ -95,24 +95,15 @@ def measure_reload(work: PublishWork) -> dict[str, Any]:
 
 async def _round(local: LocalModel, trainer: Trainer | None, work: PublishWork, name: str) -> Round:
     """trainer: publishes when every answer has half its tokens. None: nothing is published."""
-    half = work.new_tokens // 2
-    missing = len(work.prompts) * half
-    reached = asyncio.Event()
-
-    def on_tokens(chunk: TokenChunk) -> None:
-        nonlocal missing
-        missing -= len(chunk.token_ids)
-        if missing <= 0:
-            reached.set()
-
+    count = Count([len(work.prompts) * work.new_tokens // 2])
     started_at = time.perf_counter()
     calls = sampling_calls(work.prompts, work.new_tokens, seed=work.seed, name=name)
-    tasks = [asyncio.create_task(local.engine.generate(call, on_tokens)) for call in calls]
+    tasks = [asyncio.create_task(local.engine.generate(call, count)) for call in calls]
     publish_s = copy_s = 0.0
     stale_tokens = 0
     if trainer is not None:
         weights = TimedWeights(trainer.publish())
-        await reached.wait()
+        await count.reached[0].wait()
         asked_at = time.perf_counter()
         await local.engine.publish(local.engine.stats().version + 1, weights)
         publish_s, copy_s = time.perf_counter() - asked_at, weights.copy_s

@@ -7,27 +7,47 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.api.local import LocalModel, open_local
 from ludus.bench.ceiling import linear_tokens_per_s
 from ludus.bench.machine import versions
+from ludus.bench.profile import SAMPLING, Profiler
 from ludus.bench.work import SampleWork
+from ludus.config import Config
 from ludus.types import Call, Sampling, TokenChunk
 
 Prompts = Sequence[Sequence[int]]
 
 
-class SameWeights:
-    """A new version of which nothing changes: publishing it empties the cache of prompts."""
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """A version in which no weight changes: publishing it empties the cache of prompts, and does what is given."""
+
+    what: Callable[[], object]
 
     def named_tensors(self) -> Iterable[tuple[str, Any]]:
         return ()
 
     def copy_into_shared(self) -> None:
-        pass
+        self.what()
+
+
+class Count:
+    """Counts the tokens of all requests, and tells when so many have come."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = numbers
+        self._num = 0
+        self.reached = [asyncio.Event() for _ in numbers]
+
+    def __call__(self, chunk: TokenChunk) -> None:
+        self._num += len(chunk.token_ids)
+        for number, event in zip(self._numbers, self.reached, strict=True):
+            if self._num >= number:
+                event.set()
 
 
 @dataclass(slots=True)
@@ -42,12 +62,12 @@ class Arrivals:
 
 async def measure_sample(work: SampleWork) -> dict[str, Any]:
     """For every number of requests the tokens a second, of all and of decoding alone, and the ceiling of the latter."""
-    config = work.config(f"engine.kv_bytes={work.kv_bytes}", f"engine.max_running={max(map(len, work.batches))}")
+    config = sampling_config(work)
     rows = []
     async with open_local(config) as local:
         for number, prompts in enumerate(work.batches):
             await sample(local, prompts, work, name=f"warm-up {number}")
-            await local.engine.publish(number + 1, SameWeights())
+            await local.engine.publish(number + 1, Doing(lambda: None))
             below = linear_tokens_per_s(local.model, len(prompts))
             taken_s, arrivals = await sample(local, prompts, work, name=f"measured {number}")
             above = linear_tokens_per_s(local.model, len(prompts))
@@ -60,6 +80,32 @@ async def measure_sample(work: SampleWork) -> dict[str, Any]:
                 }
             )
     return {"rows": rows, "versions": versions()}
+
+
+async def profile_sample(work: SampleWork) -> dict[str, Any]:
+    """Where the time of a decoding step goes, with the first number of requests; prompts are not among it."""
+    config = sampling_config(work)
+    prompts = work.batches[0]
+    async with open_local(config) as local:
+        await sample(local, prompts, work, name="warm-up")
+        profiler, engine = Profiler(), local.engine
+        count = Count([len(prompts) * work.new_tokens // 4, len(prompts) * work.new_tokens * 3 // 4])
+        calls = sampling_calls(prompts, work.new_tokens, seed=work.seed, name="profiled")
+        tasks = [asyncio.create_task(engine.generate(call, count)) for call in calls]
+        await count.reached[0].wait()
+        # a publish is what runs on the engine's thread between two steps
+        await engine.publish(1, Doing(profiler.start))
+        num_before = engine.stats().num_sampled_tokens
+        await count.reached[1].wait()
+        num_sampled = engine.stats().num_sampled_tokens - num_before
+        await engine.publish(2, Doing(profiler.stop))
+        await asyncio.gather(*tasks)
+    return {**profiler.shares(SAMPLING, num_steps=round(num_sampled / len(prompts))), "versions": versions()}
+
+
+def sampling_config(work: SampleWork) -> Config:
+    """Room for all requests at once."""
+    return work.config(f"engine.kv_bytes={work.kv_bytes}", f"engine.max_running={max(map(len, work.batches))}")
 
 
 async def sample(

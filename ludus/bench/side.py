@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from ludus.bench.publish import measure_publish, measure_reload
-from ludus.bench.sample import measure_sample
+from ludus.bench.sample import measure_sample, profile_sample
 from ludus.bench.step import measure_step
-from ludus.bench.train import measure_memory, measure_train
+from ludus.bench.train import measure_memory, measure_train, profile_train
 from ludus.bench.work import MemoryWork, PublishWork, SampleWork, StepWork, TrainWork
 
 BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = {
     "sample": lambda **work: asyncio.run(measure_sample(SampleWork(**work))),
+    "sample-profile": lambda **work: asyncio.run(profile_sample(SampleWork(**work))),
     "train": lambda **work: measure_train(TrainWork(**work)),
+    "train-profile": lambda **work: profile_train(TrainWork(**work)),
     "memory": lambda **work: measure_memory(MemoryWork(**work)),
     "step": lambda **work: measure_step(StepWork(**work)),
     "publish": lambda **work: asyncio.run(measure_publish(PublishWork(**work))),

@@ -14,6 +14,7 @@ from typing import Any
 from ludus.algo.pack import Batch, TrainSequence, pack
 from ludus.bench.ceiling import matrix_flops_per_s
 from ludus.bench.machine import versions
+from ludus.bench.profile import TRAINING, Profiler
 from ludus.bench.work import MemoryWork, Tokens, TrainWork, random_tokens
 from ludus.config import Config
 from ludus.lease import ComputeLease
@@ -47,6 +48,21 @@ def measure_train(work: TrainWork) -> dict[str, Any]:
         "peak_mb": peak_rss_mb(),
         "versions": versions(),
     }
+
+
+def profile_train(work: TrainWork) -> dict[str, Any]:
+    """Where the time of a training step goes."""
+    config = training_config(work)
+    trainer = Trainer(load_model(config.model, seed=config.seed), config.trainer, lease=ComputeLease())
+    step = training_step(trainer, work)
+    for _ in range(WARM_UP_STEPS):
+        step()
+    profiler = Profiler()
+    profiler.start()
+    for _ in range(work.steps):
+        step()
+    profiler.stop()
+    return {**profiler.shares(TRAINING, num_steps=work.steps), "versions": versions()}
 
 
 def training_config(work: TrainWork) -> Config:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +35,6 @@ class Work:
     """Folder."""
     overrides: tuple[str, ...] = ()
     """KEY=VALUE on top of the settings that the bench itself chooses; peers have none."""
-    profile: bool = False
     seed: int = 0
 
     def config(self, *chosen: str) -> Config:
@@ -95,7 +94,7 @@ class StepWork(Work):
 class PublishWork(Work):
     """Publish new weights while requests are being sampled."""
 
-    prompts: tuple[Tokens, ...] = field(default=())
+    prompts: tuple[Tokens, ...] = ()
     new_tokens: int = 64
 
 
