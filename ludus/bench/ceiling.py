@@ -30,9 +30,7 @@ def linear_tokens_per_s(model: LoadedModel, num_tokens: int) -> float:
     """Rate of a decoding step with nothing in it but the model's linear layers, unfused, and the head."""
     weights = linear_weights(model)
     head = model.head_weight
-    inputs = {
-        width: torch.randn(num_tokens, width).to(head.dtype) for width in {weight.shape[1] for weight in weights}
-    }
+    inputs = {width: torch.randn(num_tokens, width).to(head.dtype) for width in {weight.shape[1] for weight in weights}}
 
     def step() -> None:
         for weight_VK in weights:

@@ -44,11 +44,24 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """What both sides printed, one right after the other."""
+class Job:
+    """A side and what it is to do."""
 
-    ours: Figures
-    peer: Figures
+    side: Side
+    work: DataclassInstance
+
+    def run(self) -> Figures:
+        """The figures that the side prints. Raises BackendError with its last lines if it prints none."""
+        return run_side(self.side, self.work)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What both sides printed, pair by pair."""
+
+    ours: Sequence[Figures]
+    peer: Sequence[Figures] | None
+    """None: nothing was compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +112,20 @@ def run_side(side: Side, work: DataclassInstance) -> Figures:
     return figures
 
 
-def run_pairs(
-    ours: Side, peer: Side, work: DataclassInstance, *, pairs: int, on_done: Callable[[str, Figures], object]
-) -> list[Pair]:
-    """So many pairs, ours first in each. `on_done` is told the side's name and its figures each time."""
-    measured = []
+def run_pairs(ours: Job, peer: Job | None, *, pairs: int, on_start: Callable[[str], object]) -> Measured:
+    """So many pairs, ours first in each; ours alone if there is no peer.
+
+    on_start: called with the name of a side before each measurement.
+    """
+    of_ours: list[Figures] = []
+    of_peer: list[Figures] = []
     for _ in range(pairs):
-        both = []
-        for side in (ours, peer):
-            both.append(run_side(side, work))
-            on_done(side.name, both[-1])
-        measured.append(Pair(*both))
-    return measured
+        on_start(ours.side.name)
+        of_ours.append(ours.run())
+        if peer is not None:
+            on_start(peer.side.name)
+            of_peer.append(peer.run())
+    return Measured(of_ours, of_peer if peer is not None else None)
 
 
 def significant(value: float, digits: int = _DIGITS) -> float:

@@ -127,8 +127,9 @@ class Profiler:
 
     def shares(self, parts: Parts, *, num_steps: int) -> dict[str, Any]:
         """Milliseconds of a step and share of the wall time by part, largest first, what no rule knows last."""
-        assert self._profile.profiler is not None, "the profile has been started and stopped"
-        roots = of_one_thread(self._profile.profiler.kineto_results.experimental_event_tree())
+        recorder: Any = self._profile.profiler
+        assert recorder is not None, "the profile has been started and stopped"
+        roots = of_one_thread(recorder.kineto_results.experimental_event_tree())
         own_s = own_seconds(roots, parts)
         rows = [
             {"part": part, "ms_per_step": taken_s / num_steps * 1e3, "share": taken_s / self._wall_s}

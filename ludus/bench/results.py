@@ -7,43 +7,38 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ludus.bench.machine import machine
-from ludus.bench.pairs import Comparison, Figures, significant
+from ludus.bench.pairs import Comparison, Figures, Measured, significant
 
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What both sides printed, pair by pair."""
+def compared(
+    measured: Measured,
+    figure: Callable[[Figures], float],
+    *,
+    ceiling_share: Callable[[Figures], float] | None,
+    less_is_faster: bool = False,
+) -> dict[str, Any]:
+    """One figure of both sides: medians, and the ratio with its range. Without a peer those are None.
 
-    ours: Sequence[Figures]
-    peer: Sequence[Figures] | None
-    """None: nothing was compared with."""
+    ceiling_share: of our figures. None: no ceiling is known.
+    """
+    ours = [figure(each) for each in measured.ours]
+    row: dict[str, Any] = {"ours": significant(statistics.median(ours))}
+    row |= dict.fromkeys(("peer", "ratio", "ratio_min", "ratio_max"))
+    if measured.peer is not None:
+        theirs = [figure(each) for each in measured.peer]
+        row |= Comparison.of(ours, theirs, less_is_faster=less_is_faster).to_json()
+    shares = [ceiling_share(each) for each in measured.ours] if ceiling_share is not None else []
+    return row | {"ceiling_share": significant(statistics.median(shares)) if shares else None}
 
-    def row(
-        self,
-        figure: Callable[[Figures], float],
-        *,
-        ceiling_share: Callable[[Figures], float] | None,
-        less_is_faster: bool = False,
-    ) -> dict[str, Any]:
-        """One figure of both sides. ceiling_share: of our figures. None: no ceiling is known."""
-        ours = [figure(each) for each in self.ours]
-        row: dict[str, Any] = {"ours": significant(statistics.median(ours))}
-        row |= dict.fromkeys(("peer", "ratio", "ratio_min", "ratio_max"))
-        if self.peer is not None:
-            row |= Comparison.of(ours, [figure(each) for each in self.peer], less_is_faster=less_is_faster).to_json()
-        shares = [ceiling_share(each) for each in self.ours] if ceiling_share is not None else []
-        return row | {"ceiling_share": significant(statistics.median(shares)) if shares else None}
 
-    def median(self, name: str, *, of_peer: bool = False) -> float | None:
-        """Median of a figure by name. None: that side was not measured."""
-        figures = self.peer if of_peer else self.ours
-        return None if figures is None else significant(statistics.median(each[name] for each in figures))
+def median(figures: Sequence[Figures] | None, name: str) -> float | None:
+    """Median of a figure by name. None: that side was not measured."""
+    return None if figures is None else significant(statistics.median(each[name] for each in figures))
 
 
 def result(bench: str, rows: Sequence[Row], measured: Measured) -> dict[str, Any]:
@@ -54,7 +49,7 @@ def result(bench: str, rows: Sequence[Row], measured: Measured) -> dict[str, Any
     return {"bench": bench, **rows[0], "rows": list(rows), "machine": machine(), "versions": versions}
 
 
-def sample_rows(measured: Measured) -> list[Row]:
+def sample_rows(measured: Measured) -> Sequence[Row]:
     """Tokens a second for every number of requests."""
     rows = []
     for idx, first in enumerate(measured.ours[0]["rows"]):
@@ -67,7 +62,7 @@ def sample_rows(measured: Measured) -> list[Row]:
             return float(figures["rows"][idx]["tokens_per_s"])
 
         decoded = statistics.median(figures["rows"][idx]["decode_tokens_per_s"] for figures in measured.ours)
-        row = measured.row(rate, ceiling_share=share)
+        row = compared(measured, rate, ceiling_share=share)
         rows.append({"requests": first["requests"], **row, "decode_tokens_per_s": significant(decoded)})
     return rows
 
@@ -83,29 +78,30 @@ def train_row(measured: Measured, *, flops_per_weight: int | None) -> Row:
         operations = flops_per_weight * figures["num_parameters"] * figures["tokens_per_s"] if flops_per_weight else 0
         return float(operations / figures["matrix_flops_per_s"])
 
-    row = measured.row(
-        lambda figures: float(figures["tokens_per_s"]), ceiling_share=share if flops_per_weight is not None else None
+    row = compared(
+        measured,
+        lambda figures: float(figures["tokens_per_s"]),
+        ceiling_share=share if flops_per_weight is not None else None,
     )
-    peaks = {"peak_mb": measured.median("peak_mb"), "peer_peak_mb": measured.median("peak_mb", of_peer=True)}
-    return {**row, **peaks, "matrix_gflops_per_s": significant(measured.median("matrix_flops_per_s") or 0.0) / 1e9}
+    rate = statistics.median(figures["matrix_flops_per_s"] for figures in measured.ours)
+    return {**row, **peaks(measured), "matrix_gflops_per_s": significant(rate / 1e9)}
 
 
 def step_row(measured: Measured) -> Row:
     """Seconds of a step, the first of each process left out; the ratio is the peer's seconds over ours."""
-    row = measured.row(median_step_s, ceiling_share=None, less_is_faster=True)
-    peaks = {"peak_mb": measured.median("peak_mb"), "peer_peak_mb": measured.median("peak_mb", of_peer=True)}
+    row = compared(measured, median_step_s, ceiling_share=None, less_is_faster=True)
     parts = {
         name: significant(statistics.median(line[name] for each in measured.ours for line in each["steps"][1:]))
         for name in ("rollout_s", "train_s", "publish_s")
     }
-    return {**row, **peaks, **parts}
+    return {**row, **peaks(measured), **parts}
 
 
 def median_step_s(figures: Figures) -> float:
-    return statistics.median(line["seconds"] for line in figures["steps"][1:])
+    return float(statistics.median(line["seconds"] for line in figures["steps"][1:]))
 
 
-def publish_rows(measured: Measured) -> list[Row]:
+def publish_rows(measured: Measured) -> Sequence[Row]:
     """Seconds until the engine samples with new weights; the ratio is the peer's seconds over ours."""
     rows = []
     for idx, first in enumerate(measured.ours[0]["rows"]):
@@ -114,11 +110,17 @@ def publish_rows(measured: Measured) -> list[Row]:
             [{"seconds": each["publish_s"], "share": each["copy_ceiling_share"]} for each in ours],
             None if measured.peer is None else [{"seconds": each["reload_s"]} for each in measured.peer],
         )
-        row = both.row(
+        row = compared(
+            both,
             lambda figures: float(figures["seconds"]),
             ceiling_share=lambda figures: float(figures["share"]),
             less_is_faster=True,
         )
         names = ("copy_s", "extra_s", "carried_tokens", "stale_tokens")
-        rows.append({"kv": first["kv"], **row, **{name: Measured(ours, None).median(name) for name in names}})
+        rows.append({"kv": first["kv"], **row, **{name: median(ours, name) for name in names}})
     return rows
+
+
+def peaks(measured: Measured) -> dict[str, float | None]:
+    """Most memory that the processes ever held, in MiB."""
+    return {"peak_mb": median(measured.ours, "peak_mb"), "peer_peak_mb": median(measured.peer, "peak_mb")}

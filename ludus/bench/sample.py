@@ -108,9 +108,7 @@ def sampling_config(work: SampleWork) -> Config:
     return work.config(f"engine.kv_bytes={work.kv_bytes}", f"engine.max_running={max(map(len, work.batches))}")
 
 
-async def sample(
-    local: LocalModel, prompts: Prompts, work: SampleWork, *, name: str
-) -> tuple[float, list[Arrivals]]:
+async def sample(local: LocalModel, prompts: Prompts, work: SampleWork, *, name: str) -> tuple[float, list[Arrivals]]:
     """Seconds from the first submit to the last token, and when each request's tokens arrived."""
     arrivals = [Arrivals() for _ in prompts]
     calls = sampling_calls(prompts, work.new_tokens, seed=work.seed, name=name)

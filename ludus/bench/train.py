@@ -108,7 +108,7 @@ def sequence_of(token_ids: Tokens, first_target: int, num_rows: int) -> TrainSeq
 def num_parameters(model: LoadedModel) -> int:
     """Weights that a token is multiplied with: all but the input embeddings, unless these are the head as well."""
     embedding = model.embedding.weight
-    counted = sum(parameter.numel() for parameter in model.module.parameters())
+    counted: int = sum(parameter.numel() for parameter in model.module.parameters())
     return counted if embedding is model.head_weight else counted - embedding.numel()
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 from ludus.config import Config, load_config
 from ludus.text.chat import ChatText
+from ludus.text.tokenizer import Tokenizer
 from ludus.types import Message
 
 Encode = Callable[[str], tuple[int, ...]]
@@ -101,7 +102,9 @@ class PublishWork(Work):
 def sample_batches(encode: Encode, requests: tuple[int, ...]) -> tuple[tuple[Tokens, ...], ...]:
     """So many short stories at once; no two prompts are alike."""
     starts = [sum(requests[:idx]) for idx in range(len(requests))]
-    return tuple(tuple(encode(story(start + idx)) for idx in range(num)) for start, num in zip(starts, requests, strict=True))
+    return tuple(
+        tuple(encode(story(start + idx)) for idx in range(num)) for start, num in zip(starts, requests, strict=True)
+    )
 
 
 def train_rows(kind: TrainKind, vocab_size: int) -> tuple[tuple[Tokens, ...], int]:
@@ -116,13 +119,20 @@ def sums(seed: int, num: int = 400) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Questions for sums of two numbers from 1 to 50, and their answers."""
     rng = random.Random(seed)
     pairs = [(rng.randint(1, 50), rng.randint(1, 50)) for _ in range(num)]
-    return tuple(f"What is {a}+{b}? Answer with just the number." for a, b in pairs), tuple(str(a + b) for a, b in pairs)
+    return tuple(f"What is {a}+{b}? Answer with just the number." for a, b in pairs), tuple(
+        str(a + b) for a, b in pairs
+    )
 
 
 def chat_encoder(folder: Path) -> Encode:
     """The prompt of one user message, as the chat template of the model in `folder` writes it."""
     text = ChatText.load(folder)
     return lambda question: text.tokenizer.encode(text.template.render((Message("user", question),)))
+
+
+def vocab_size(folder: Path) -> int:
+    """Tokens that the tokenizer of the model in `folder` knows."""
+    return Tokenizer.load(folder).vocab_size
 
 
 def story(number: int) -> str:

@@ -2,52 +2,86 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from ludus.bench.pairs import Figures, run_pairs, run_side
-from ludus.bench.results import Measured, Row, result, sample_rows
+from ludus.bench.curves import Line, compare_curves, curve_file, read_curve, write_curve
+from ludus.bench.machine import machine
+from ludus.bench.pairs import Job, Measured, run_pairs
+from ludus.bench.results import publish_rows, result, sample_rows, step_row, train_row
 from ludus.bench.sides import PEERS_FOLDER, our_side, peer_side
-from ludus.bench.work import chat_encoder, sample_work
+from ludus.bench.work import (
+    LORA_RANK,
+    MemoryWork,
+    PublishWork,
+    SampleWork,
+    StepWork,
+    TrainWork,
+    Work,
+    chat_encoder,
+    sample_batches,
+    sums,
+    train_rows,
+    vocab_size,
+)
+from ludus.cli.figures import measuring, print_json, show
 from ludus.errors import UserError
 from ludus.model.resolve import resolve_model
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings of Ludus's side, such as trainer.row_tokens=512."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON: the figures.")]
 Model = Annotated[str, typer.Option(help="An embedded name, a local folder, or a hub id.")]
 Pairs = Annotated[int, typer.Option(min=1, help="How often each side is measured, in turn, in a fresh process.")]
 Peers = Annotated[Path, typer.Option(help="Folder with the peers' environments, made by bench/peers.sh.")]
-NewTokens = Annotated[int, typer.Option(min=2, help="Tokens sampled for every request, no more and no less.")]
-Profile = Annotated[bool, typer.Option("--profile", help="Show where the time goes instead of comparing.")]
+NewTokens = Annotated[int, typer.Option(min=4, help="Tokens sampled for every request, no more and no less.")]
+Profile = Annotated[bool, typer.Option("--profile", help="Show where Ludus's time goes, instead of comparing.")]
+
+CURVES = Path("bench") / "curves"
+# Operations a token for each weight: two forward, four backward.
+_FLOPS_PER_WEIGHT = 6
+
+
+class TrainKind(StrEnum):
+    """What is trained."""
+
+    DENSE = "dense"
+    GROUP = "group"
 
 
 def build_bench_app() -> typer.Typer:
     app = typer.Typer(
-        help="Measure this machine: each command compares Ludus with a peer in fresh processes, in turn.",
+        help="Measure this machine: Ludus and a peer do the same work in fresh processes, in turn.",
         no_args_is_help=True,
         rich_markup_mode="rich",
     )
     app.command("sample")(sample)
+    app.command("train")(train)
+    app.command("step")(step)
+    app.command("publish")(publish)
     return app
 
 
 def sample(
-    vs: Annotated[str | None, typer.Option(help="vllm or transformers; without it Ludus alone is measured.")] = None,
+    overrides: Overrides = None,
+    vs: Annotated[str | None, typer.Option(help="vllm or transformers. Without it: Ludus alone.")] = None,
     requests: Annotated[str, typer.Option(help="Requests at once; several numbers give a row each.")] = "64",
     new_tokens: NewTokens = 64,
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
+    profile: Profile = False,
     as_json: AsJson = False,
 ) -> None:
     """How many tokens a second are sampled?
@@ -59,85 +93,239 @@ def sample(
     [bold]Example:[/]  ludus bench sample --vs vllm --requests 1,64,256
     """
     folder = resolve_model(model)
-    work = sample_work(
-        str(folder), chat_encoder(folder), requests=_numbers(requests), new_tokens=new_tokens, profile=False
+    batches = sample_batches(chat_encoder(folder), _numbers(requests))
+    work = SampleWork(str(folder), tuple(overrides or ()), batches=batches, new_tokens=new_tokens)
+    if profile:
+        return _profile("sample", work, as_json)
+    measured = _measure("sample", work, _peer("sample", vs, peers, work), pairs)
+    headers = {"requests": "requests", **_rates("tokens/s", vs), "decode_tokens_per_s": "decoding alone"}
+    return _finish(result("sample", sample_rows(measured), measured), headers, as_json)
+
+
+def train(
+    overrides: Overrides = None,
+    vs: Annotated[str | None, typer.Option(help="transformers, or full: Ludus without LoRA and checkpointing.")] = None,
+    work: Annotated[
+        TrainKind, typer.Option(help="dense: 8 x 256 tokens, optimizer included. group: 8 x (200 shared + 32).")
+    ] = TrainKind.DENSE,
+    lora: Annotated[bool, typer.Option("--lora", help="Train adapters of rank 16 alone, on both sides.")] = False,
+    checkpointing: Annotated[
+        bool, typer.Option("--checkpointing", help="Recompute layers in the backward pass, on both sides.")
+    ] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Steps of all sizes, and the slope of resident memory over them.")
+    ] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a measurement, after two to warm up.")] = 3,
+    pairs: Pairs = 5,
+    model: Model = "smollm2-135m",
+    peers: Peers = PEERS_FOLDER,
+    profile: Profile = False,
+    as_json: AsJson = False,
+) -> None:
+    """How many tokens a second are trained on, and in how much memory?
+
+    The peer is what one would write down with transformers: bf16 weights,
+    cross entropy in fp32, AdamW. The ceiling is the rate of a bf16 matrix
+    product, measured in the same minute, over 6 operations a weight.
+
+    [bold]Examples:[/]  ludus bench train --vs transformers --work group
+
+      ludus bench train --memory --steps 500
+    """
+    folder, settings = resolve_model(model), tuple(overrides or ())
+    if memory:
+        return _memory(MemoryWork(str(folder), settings, vocab_size=vocab_size(folder), steps=steps), as_json)
+    rows, num_shared = train_rows(work.value, vocab_size(folder))
+    asked = TrainWork(
+        str(folder),
+        settings,
+        kind=work.value,
+        rows=rows,
+        shared_tokens=num_shared,
+        steps=steps,
+        lora_rank=LORA_RANK if lora else None,
+        checkpointing=checkpointing,
     )
-    measured = _measure("sample", work, vs, peers, pairs)
-    rows = sample_rows(measured)
-    _show(result("sample", rows, measured), "requests", unit="tokens/s", vs=vs, as_json=as_json)
+    if profile:
+        return _profile("train", asked, as_json)
+    if vs == "full":
+        full = replace(asked, lora_rank=None, checkpointing=False)
+        peer: Job | None = Job(replace(our_side("train"), name="full"), full)
+    else:
+        peer = _peer("train", vs, peers, asked)
+    measured = _measure("train", asked, peer, pairs)
+    is_full = work is TrainKind.DENSE and not lora
+    row = {"work": work.value, **train_row(measured, flops_per_weight=_FLOPS_PER_WEIGHT if is_full else None)}
+    headers = {"work": "work", **_rates("tokens/s", vs), **_peaks(vs), "matrix_gflops_per_s": "matrix GFLOP/s"}
+    return _finish(result("train", [row], measured), headers, as_json)
 
 
-def _measure(bench: str, work: DataclassInstance, vs: str | None, peers: Path, pairs: int) -> Measured:
-    """Both sides in turn, or ours alone if there is nobody to compare with."""
-    ours = our_side(bench)
-    peer = None if vs is None else peer_side(vs, bench, peers)
-    with _bar(f"{bench}: ludus", total=pairs * (1 if peer is None else 2)) as advance:
-        if peer is None:
-            alone = []
-            for _ in range(pairs):
-                alone.append(run_side(ours, work))
-                advance(f"{bench}: ludus")
-            return Measured(alone, None)
+def step(
+    overrides: Overrides = None,
+    vs: Annotated[str | None, typer.Option(help="trl. Without it: Ludus alone.")] = None,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of a measurement; the first is to warm up.")] = 4,
+    quality: Annotated[
+        bool, typer.Option("--quality", help="Compare the rewards of a run with those recorded of the peer.")
+    ] = False,
+    record: Annotated[bool, typer.Option("--record", help="With --quality: run the peer too and record it.")] = False,
+    seeds: Annotated[str, typer.Option(help="With --quality: a run for each.")] = "0,1,2",
+    curves: Annotated[Path, typer.Option(help="With --quality: where the rewards of all runs are kept.")] = CURVES,
+    pairs: Pairs = 5,
+    model: Model = "smollm2-135m",
+    peers: Peers = PEERS_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """How long does a whole step of GRPO take: sampling, training, publishing?
 
-        def on_done(name: str, _: Figures) -> None:
-            advance(f"{bench}: {peer.name if name == ours.name else ours.name}")
+    Sums of two numbers, 8 questions and 8 answers to each, AdamW, no KL.
+    Ludus runs its real loop with an agent that talks to the gateway. The
+    ratio is the peer's seconds over ours.
 
-        both = run_pairs(ours, peer, work, pairs=pairs, on_done=on_done)
-    return Measured([pair.ours for pair in both], [pair.peer for pair in both])
+    [bold]Examples:[/]  ludus bench step --vs trl
+
+      ludus bench step --vs trl --quality --steps 40 --seeds 0,1,2
+    """
+    folder, settings = resolve_model(model), tuple(overrides or ())
+    works = []
+    for seed in _numbers(seeds, least=0) if quality else (0,):
+        questions, answers = sums(seed)
+        works.append(StepWork(str(folder), settings, seed=seed, questions=questions, answers=answers, steps=steps))
+    if quality:
+        return _quality(works, vs, peers if record else None, curves, as_json)
+    measured = _measure("step", works[0], _peer("step", vs, peers, works[0]), pairs)
+    parts = {"rollout_s": "sampling", "train_s": "training", "publish_s": "publish"}
+    return _finish(
+        result("step", [{"task": "sums", **step_row(measured)}], measured),
+        {"task": "task", **_rates("s/step", vs), **_peaks(vs), **parts},
+        as_json,
+    )
 
 
-def _show(body: dict[str, Any], key: str, *, unit: str, vs: str | None, as_json: bool) -> None:
-    """A row for each of the result's, then the one line of JSON if it is asked for."""
+def publish(
+    overrides: Overrides = None,
+    vs: Annotated[
+        str | None, typer.Option(help="reload: the model saved and loaded again. Without it: Ludus alone.")
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 64,
+    new_tokens: NewTokens = 64,
+    pairs: Pairs = 5,
+    model: Model = "smollm2-135m",
+    as_json: AsJson = False,
+) -> None:
+    """What does it cost to publish new weights while requests are being sampled?
+
+    Half-way through the answers the masters are cast into the tensors that
+    sample. Keys and values are kept, or computed again. The ratio is the
+    peer's seconds over ours; the ceiling is a bare copy of as many bytes.
+
+    [bold]Example:[/]  ludus bench publish --vs reload
+    """
+    folder = resolve_model(model)
+    prompts = sample_batches(chat_encoder(folder), (requests,))[0]
+    work = PublishWork(str(folder), tuple(overrides or ()), prompts=prompts, new_tokens=new_tokens)
+    if vs not in (None, "reload"):
+        raise UserError(f"--vs {vs} cannot be compared in this bench; known: reload")
+    peer = None if vs is None else Job(replace(our_side("reload"), name="reload"), work)
+    measured = _measure("publish", work, peer, pairs)
+    headers = {
+        "kv": "keys and values",
+        **_rates("s", vs),
+        "copy_s": "copy s",
+        "extra_s": "sampling longer by s",
+        "carried_tokens": "tokens carried on",
+        "stale_tokens": "stale in cache",
+    }
+    _finish(result("publish", publish_rows(measured), measured), headers, as_json)
+
+
+def _peer(bench: str, vs: str | None, peers: Path, work: DataclassInstance) -> Job | None:
+    return None if vs is None else Job(peer_side(vs, bench, peers), work)
+
+
+def _measure(bench: str, work: Work, peer: Job | None, pairs: int) -> Measured:
+    work.config()  # a wrong override is told before anything is measured
+    ours = Job(our_side(bench), work)
+    with measuring(Console(stderr=True), bench, pairs * (1 if peer is None else 2)) as on_start:
+        return run_pairs(ours, peer, pairs=pairs, on_start=on_start)
+
+
+def _profile(bench: str, work: Work, as_json: bool) -> None:
+    work.config()
+    with measuring(Console(stderr=True), f"{bench} profile", 1) as on_start:
+        on_start("ludus")
+        body = Job(our_side(f"{bench}-profile"), work).run()
     console = Console()
-    table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left")
-    columns = _columns(body["rows"], key)
-    headers = {"ours": f"ludus {unit}", "peer": f"{vs} {unit}", "ceiling_share": "of the ceiling"}
-    for column in columns:
-        table.add_column(headers.get(column, column.replace("_", " ")), justify="right")
-    for row in body["rows"]:
-        table.add_row(*(_cell(column, row[column]) for column in columns))
-    console.print(table)
+    known = sum(row["share"] for row in body["profile"] if row["part"] != "other")
+    total = {"part": "all parts", "ms_per_step": body["ms_per_step"], "share": sum(r["share"] for r in body["profile"])}
+    show(console, [*body["profile"], total], {"part": "part", "ms_per_step": "ms a step", "share": "share"})
+    if as_json:
+        print_json(console, {"bench": f"{bench} profile", "known_share": known, **body, "machine": machine()})
+
+
+def _memory(work: MemoryWork, as_json: bool) -> None:
+    work.config()
+    with measuring(Console(stderr=True), f"{work.steps} steps", 1) as on_start:
+        on_start("ludus")
+        body = Job(our_side("memory"), work).run()
+    console = Console()
+    headers = {"steps": "steps", "slope_mb_per_step": "MB a step", "peak_mb": "peak MB"}
+    show(console, [{"steps": work.steps, **body}], headers)
+    if as_json:
+        print_json(console, {"bench": "memory", "steps": work.steps, **body, "machine": machine()})
+
+
+def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, folder: Path, as_json: bool) -> None:
+    """A run for each work, its rewards kept beside the peer's. peers: None: the peer was recorded before."""
+    name = vs or "trl"
+    recorded: dict[int, Sequence[Line]] = {}
+    if peers is None:
+        recorded = {w.seed: read_curve(curve_file(folder, name, w.seed)) for w in works}
+    ours: dict[int, Sequence[Line]] = {}
+    with measuring(Console(stderr=True), "quality", len(works) * (1 if peers is None else 2)) as on_start:
+        for work in works:
+            jobs = {"ludus": Job(our_side("step"), work)}
+            jobs |= {} if peers is None else {name: Job(peer_side(name, "step", peers), work)}
+            for side, job in jobs.items():
+                on_start(f"{side}, seed {work.seed}")
+                lines = job.run()["steps"]
+                write_curve(curve_file(folder, side, work.seed), lines)
+                (ours if side == "ludus" else recorded)[work.seed] = lines
+    rows = compare_curves(ours, recorded)
+    console = Console()
+    headers = {
+        "seed": "seed",
+        "ours": "ludus",
+        "ours_error": "±",
+        "peer": name,
+        "peer_error": "± ",
+        "no_worse": "no worse",
+    }
+    show(console, rows, headers)
+    if as_json:
+        print_json(console, {"bench": "quality", **rows[-1], "rows": rows, "machine": machine()})
+
+
+def _finish(body: Mapping[str, Any], headers: Mapping[str, str], as_json: bool) -> None:
+    console = Console()
+    show(console, body["rows"], headers)
     console.print(body["machine"], style="dim", highlight=False)
     if as_json:
-        console.print(json.dumps(body), highlight=False, markup=False, soft_wrap=True)
+        print_json(console, body)
 
 
-def _columns(rows: Sequence[Row], key: str) -> list[str]:
-    names = [key, *(name for name in rows[0] if name != key)]
-    return [name for name in names if any(row[name] is not None for row in rows)]
+def _rates(unit: str, vs: str | None) -> dict[str, str]:
+    return {"ours": f"ludus {unit}", "peer": f"{vs} {unit}", "ratio": "ratio (range)", "ceiling_share": "of ceiling"}
 
 
-def _cell(column: str, value: Any) -> str:
-    if value is None:
-        return "–"
-    if column.startswith("ratio"):
-        return f"{value:.2f} x"
-    if column == "ceiling_share":
-        return f"{value:.0%}"
-    return f"{value:,.4g}" if isinstance(value, float) and value < 1000 else f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+def _peaks(vs: str | None) -> dict[str, str]:
+    return {"peak_mb": "ludus peak MB", "peer_peak_mb": f"{vs} peak MB"}
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _numbers(text: str, *, least: int = 1) -> tuple[int, ...]:
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
         numbers = ()
-    if not numbers or min(numbers) < 1:
-        raise UserError(f"--requests {text!r} must be numbers from 1 on with commas between, such as 1,64,256")
+    if not numbers or min(numbers) < least:
+        raise UserError(f"{text!r} must be numbers from {least} on with commas between, such as 1,64,256")
     return numbers
-
-
-@contextmanager
-def _bar(label: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr with the time left; what it yields is called with the next label after each measurement."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda description: progress.update(task, advance=1, description=description)

@@ -1,0 +1,61 @@
+"""Measurements as one watches and reads them: a bar while they are taken, a table, a line of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+Row = Mapping[str, Any]
+
+
+@contextmanager
+def measuring(console: Console, label: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar with the time left; what it yields is called with a name before each of the `total` measurements."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        begun = False
+
+        def on_start(name: str) -> None:
+            nonlocal begun
+            progress.update(task, advance=int(begun), description=f"{label}: {name}")
+            begun = True
+
+        yield on_start
+
+
+def show(console: Console, rows: Sequence[Row], headers: Mapping[str, str]) -> None:
+    """A table of the columns that `headers` name, but of those alone that hold anything."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    names = [name for name in headers if any(row.get(name) is not None for row in rows)]
+    for name in names:
+        table.add_column(headers[name], justify="left" if name == names[0] else "right")
+    for row in rows:
+        table.add_row(*(cell(name, row) for name in names))
+    console.print(table)
+
+
+def cell(name: str, row: Row) -> str:
+    """A value as a person reads it: shares in percent, ratios with their range, everything else to three digits."""
+    value = row.get(name)
+    if value is None:
+        return "–"
+    if name == "ratio":
+        return f"{value:.2f} x ({row['ratio_min']:.2f} – {row['ratio_max']:.2f})"
+    if name.endswith("share"):
+        return f"{value:.1%}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def print_json(console: Console, body: Mapping[str, Any]) -> None:
+    console.print(json.dumps(body), highlight=False, markup=False, soft_wrap=True)
