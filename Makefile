@@ -32,7 +32,11 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/ludus models get smollm2-135m
-	$(BIN)/python bench/run.py
+	$(BIN)/ludus bench sample --vs transformers
+	$(BIN)/ludus bench train --vs transformers
+	$(BIN)/ludus bench train --vs transformers --work group
+	$(BIN)/ludus bench step
+	$(BIN)/ludus bench publish --vs reload
 
 # The stamp is younger than what it was made from, so a changed pin or dependency sets up again.
 $(READY): pyproject.toml constraints.txt $(wildcard ludus/native/*.cpp)

@@ -16,8 +16,9 @@ from ludus.model.load import LoadedModel
 
 # As long as short stalls of a virtual machine need to average out, as short as the speed of the machine stays.
 _LEAST_S = 0.5
+# Calls of less than ten milliseconds need no more than these to average out.
+_MOST_CALLS = 50
 _MATRIX_SIZE = 2048
-_COPY_BYTES = 256 * 2**20
 
 
 def matrix_flops_per_s(dtype: torch.dtype = torch.bfloat16, size: int = _MATRIX_SIZE) -> float:
@@ -46,19 +47,20 @@ def linear_weights(model: LoadedModel) -> list[Tensor]:
     return [part.weight.detach() for part in layers] + [model.head_weight.detach()]
 
 
-def copied_bytes_per_s() -> float:
-    """Rate of a large copy, bytes read and bytes written counted."""
-    source = torch.zeros(_COPY_BYTES, dtype=torch.uint8)
+def copied_bytes_per_s(num_bytes: int) -> float:
+    """Rate of a copy that reads and writes `num_bytes` in all."""
+    source = torch.zeros(num_bytes // 2, dtype=torch.uint8)
     target = torch.zeros_like(source)
-    return 2 * _COPY_BYTES / seconds(lambda: target.copy_(source))
+    return num_bytes / seconds(lambda: target.copy_(source))
 
 
 def seconds(work: Callable[[], object]) -> float:
     """Mean time of one call, over as many as half a second holds, after two to warm up."""
     work()
     work()
-    num_calls, started_at = 0, time.perf_counter()
-    while (taken_s := time.perf_counter() - started_at) < _LEAST_S:
+    num_calls, taken_s, started_at = 0, 0.0, time.perf_counter()
+    while taken_s < _LEAST_S and num_calls < _MOST_CALLS:
         work()
         num_calls += 1
+        taken_s = time.perf_counter() - started_at
     return taken_s / num_calls

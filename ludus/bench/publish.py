@@ -124,5 +124,5 @@ def _row(rounds: Sequence[Round], plain: Sequence[Round], *, num_bytes: int) -> 
         "copy_s": copy_s,
         "extra_s": statistics.median(a.taken_s - b.taken_s for a, b in zip(rounds, plain, strict=True)),
         "carried_tokens": round(statistics.median(each.carried_tokens for each in rounds)),
-        "copy_ceiling_share": num_bytes / copied_bytes_per_s() / copy_s,
+        "copy_ceiling_share": num_bytes / copied_bytes_per_s(num_bytes) / copy_s,
     }

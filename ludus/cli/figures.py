@@ -35,7 +35,8 @@ def show(console: Console, rows: Sequence[Row], headers: Mapping[str, str]) -> N
     table = Table(box=None, pad_edge=False, header_style="dim")
     names = [name for name in headers if any(row.get(name) is not None for row in rows)]
     for name in names:
-        table.add_column(headers[name], justify="left" if name == names[0] else "right")
+        cells = [cell(name, row) for row in rows]
+        table.add_column(headers[name], justify="left" if name == names[0] else "right", min_width=max(map(len, cells)))
     for row in rows:
         table.add_row(*(cell(name, row) for name in names))
     console.print(table)
@@ -47,7 +48,7 @@ def cell(name: str, row: Row) -> str:
     if value is None:
         return "–"
     if name == "ratio":
-        return f"{value:.2f} x ({row['ratio_min']:.2f} – {row['ratio_max']:.2f})"
+        return f"{value:.2f} x ({row['ratio_min']:.2f}–{row['ratio_max']:.2f})"
     if name.endswith("share"):
         return f"{value:.1%}"
     if isinstance(value, bool):

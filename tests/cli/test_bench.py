@@ -1,0 +1,50 @@
+"""`ludus bench`: a table, one JSON object, and refusals that say what would work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def test_a_measurement_from_end_to_end(tiny_model_folder: Path, ludus: Callable[..., Any]) -> None:
+    """Ours in a process of its own: a row, the machine, and with --json one object as the last line."""
+    ended = ludus(
+        *(
+            "bench",
+            "sample",
+            "--model",
+            tiny_model_folder,
+            "--requests",
+            "2",
+            "--new-tokens",
+            8,
+            "--pairs",
+            1,
+            "--json",
+        ),
+        "model.dtype=float32",
+    )
+    assert ended.code == 0, ended.err
+    body = json.loads(ended.last)
+    assert set(body) >= {"ours", "peer", "ratio", "ratio_min", "ratio_max", "ceiling_share", "machine", "versions"}
+    assert body["ours"] > 0 and body["peer"] is None and "ludus tokens/s" in " ".join(ended.out.split())
+
+
+def test_what_cannot_be_measured_is_refused(tiny_model_folder: Path, tmp_path: Path, ludus: Callable[..., Any]) -> None:
+    """Unknown peers, peers that are not set up, wrong numbers and wrong settings end with code 2 at once."""
+    model = ("--model", tiny_model_folder)
+    refusals = (
+        (("sample", "--vs", "sglang"), "known: vllm, transformers"),
+        (("sample", "--vs", "vllm", "--peers", tmp_path), "bench/peers.sh"),
+        (("sample", "--requests", "1,x"), "'1,x' must be numbers from 1 on"),
+        (("step", "--vs", "trl", "--peers", tmp_path), "bench/peers.sh"),
+        (("step", "--quality", "--curves", tmp_path), "--record"),
+        (("publish", "--vs", "disk"), "known: reload"),
+        (("train", "trainer.rows=1"), "unknown key 'trainer.rows'"),
+        (("train", "--profile", "trainer.rows=1"), "unknown key 'trainer.rows'"),
+    )
+    for arguments, said in refusals:
+        ended = ludus("bench", *arguments, *model)
+        assert ended.code == 2 and said in ended.err, arguments
