@@ -24,6 +24,7 @@ from transformers.utils import logging as hf_logging
 from ludus.errors import UserError
 from ludus.model.attention import ATTENTION_NAME, AttentionPlan, register_attention
 from ludus.model.config import ModelConfig
+from ludus.model.device import choose_device
 from ludus.model.parts import make_fast
 from ludus.model.probe import check_module
 from ludus.model.resolve import adapter_base, base_reference, resolve_model
@@ -99,15 +100,16 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
     """The model that `settings` names, its layers checked to be ones that Ludus samples and trains exactly.
 
     seed: of the first values of fresh adapters.
-    Raises UserError if there is no such model, or if a layer keeps another state than keys and values.
+    Raises UserError if there is no such model or device, or if a layer keeps another state than keys and values.
     """
+    device = choose_device(settings.device)
     folder = resolve_model(settings.path)
     base = adapter_base(folder)
     if base is not None and settings.lora is not None:
         raise UserError(f"{folder} is a LoRA adapter already; leave model.lora unset to go on training it")
     base_folder = folder if base is None else resolve_model(base)
     config = ModelConfig.from_hf(_read_config(base_folder), context_length=settings.context_length)
-    module = _load_module(base_folder, getattr(torch, settings.dtype))
+    module = _load_module(base_folder, getattr(torch, settings.dtype)).to(device)
     adapter = None
     if base is not None:
         with _quiet():

@@ -1,0 +1,29 @@
+"""Where a model lives: the processor, or a CUDA card.
+
+Knows: which devices torch finds here.  Knows not: models, memory, kernels.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ludus.errors import UserError
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`: auto, cpu, cuda or cuda:N. auto is the current card, or the processor without one.
+
+    Raises UserError if a card is asked for that torch does not find.
+    """
+    num_cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "cpu" or (name == "auto" and not num_cards):
+        return torch.device("cpu")
+    if not num_cards:
+        why = "finds no card" if torch.version.cuda else "was built without CUDA"
+        raise UserError(f"model.device={name!r} is not there: torch {torch.__version__} {why}; use cpu or auto")
+    _, _, number = name.partition(":")
+    card = int(number) if number else torch.cuda.current_device()
+    if card >= num_cards:
+        cards = ", ".join(f"cuda:{each}" for each in range(num_cards))
+        raise UserError(f"model.device={name!r} is not there; torch finds {cards}")
+    return torch.device("cuda", card)
