@@ -139,3 +139,11 @@ def smollm2() -> Path:
     from ludus.model.resolve import resolve_model
 
     return resolve_model("smollm2-135m")
+
+
+@pytest.fixture
+def plain_flex(monkeypatch: pytest.MonkeyPatch) -> None:
+    """flex_attention computes its scores directly; uncompiled it would be traced anew for every shape, and warn."""
+    from torch.nn.attention import flex_attention
+
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)

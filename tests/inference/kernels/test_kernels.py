@@ -10,24 +10,29 @@ import torch
 from ludus.errors import BackendError
 from ludus.inference.kernels.base import PAGE_TOKENS, AttentionKernel, AttentionRule, Run, Runs
 from ludus.inference.kernels.eager import EagerKernel, dense_attention
+from ludus.inference.kernels.flex import FlexKernel
 from ludus.inference.kernels.native import NativeKernel
 from ludus.inference.kernels.select import choose_kernel
 from ludus.native.build import build_library, compile_source, find_compiler, source_path
 
-KERNELS = ("eager", "native", "portable")
+KERNELS = ("eager", "native", "portable", "flex")
 MakeKernel = Callable[[str], AttentionKernel]
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
 
 @pytest.fixture(scope="session")
 def make_kernel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], AttentionKernel]:
-    """Kernels by name; "portable" is the native one as a processor without special instructions gets it."""
+    """Kernels by name; "portable" is the native one as a processor without special instructions gets it.
+
+    "flex" runs here on the CPU and uncompiled, as it never does in an engine.
+    """
     portable = tmp_path_factory.mktemp("portable") / "attention.so"
     compile_source(find_compiler(), source_path("attention"), portable, [()])
     makers = {
         "eager": EagerKernel,
         "native": lambda: NativeKernel(build_library("attention")),
         "portable": lambda: NativeKernel(portable),
+        "flex": lambda: FlexKernel(torch.device("cpu")),
     }
     return lambda name: makers[name]()
 
@@ -104,6 +109,7 @@ class Paged:
     ],
     ids=["plain", "window", "softcap", "both"],
 )
+@pytest.mark.usefixtures("plain_flex")
 def test_rows_equal_attention_written_out(
     name: str,
     num_heads: int,
