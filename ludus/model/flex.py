@@ -24,16 +24,17 @@ _MOST_KERNELS = 128
 QUERY_BLOCK = 128
 
 
-def compiled(function: Callable[..., Tensor], *, device: torch.device, is_dynamic: bool) -> Callable[..., Tensor]:
+def compiled(function: Callable[..., Tensor], device: torch.device, *, by_size: bool) -> Callable[..., Tensor]:
     """`function`, which calls flex_attention, fused for a card; as it is on the CPU.
 
-    is_dynamic: one kernel serves all sizes; else each size gets its own. Every compiled function must be a function
-    of its own in the source, because torch counts kernels by the place where they were written.
+    by_size: every size gets a kernel of its own; else one kernel serves all sizes after the first. Every compiled
+    function must be a function of its own in the source: torch counts kernels by the place where they were written.
     """
     if device.type == "cpu":
         return function
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_KERNELS)
-    return torch.compile(function, dynamic=is_dynamic, fullgraph=True)
+    # not dynamic=True: that makes variables of the numbers inside a rule too, which the kernels cannot take
+    return torch.compile(function, dynamic=False if by_size else None, fullgraph=True)
 
 
 def cap_scores(softcap: float | None) -> ScoreRule | None:

@@ -3,6 +3,8 @@
 Knows: parents and positions of one row.  Knows not: what is trained, where the row came from.
 Invariant: a token's output depends on its ancestors alone, so a row gives what its sequences would give one by one.
 
+On a CUDA card `flex_tree` attends; the rest of this file is how the CPU does it.
+
 The row is cut into blocks of queries; a block brings only the keys that its queries can see:
 
     row      trunk trunk trunk | a a a | b b b        (a and b continue the trunk)
@@ -22,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ludus.errors import InternalError
+from ludus.model.flex_tree import TreeMasks, flex_tree_attention
 
 Span = tuple[int, int]
 """Tokens start..end-1 of the row."""
@@ -62,6 +65,8 @@ class TreePlan:
         self._positions = torch.tensor(positions)
         self.blocks = cut_blocks(parents)
         self._masks: dict[tuple[int | None, torch.dtype, torch.device], list[Tensor]] = {}
+        self._card_masks: TreeMasks | None = None
+        """None: nothing on a card has attended yet."""
 
     def __repr__(self) -> str:
         return f"<TreePlan of {len(self._positions)} tokens in {len(self.blocks)} blocks>"
@@ -78,7 +83,11 @@ class TreePlan:
         softcap: float | None,
     ) -> Tensor:
         """Output of shape (1, S, H, Dh); see AttentionPlan. Differentiable by q, k and v."""
-        return tree_attention(q, k, v, self, scale=scale, window=window, softcap=softcap)
+        if q.device.type != "cuda":
+            return tree_attention(q, k, v, self, scale=scale, window=window, softcap=softcap)
+        if self._card_masks is None:
+            self._card_masks = TreeMasks(self._ends.to(q.device), self._positions.to(q.device))
+        return flex_tree_attention(q, k, v, self._card_masks, scale=scale, window=window, softcap=softcap)
 
     def masks(self, window: int | None, like: Tensor) -> list[Tensor]:
         """Per block an additive mask of shape (Q, K): 0 where the query sees the key, else -inf."""

@@ -161,8 +161,8 @@ class FlexKernel:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._decode = compiled(_attend_decode, device=device, is_dynamic=False)
-        self._ragged = compiled(_attend_ragged, device=device, is_dynamic=True)
+        self._decode = compiled(_attend_decode, device, by_size=True)
+        self._ragged = compiled(_attend_ragged, device, by_size=False)
         self._tables: dict[tuple[int, int], DecodeTables] = {}
         self._step: _Step | None = None
 
