@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +25,7 @@ def build_models_app() -> typer.Typer:
     app.command("list")(list_models)
     app.command("get")(get_model)
     app.command("path")(print_path)
+    app.command("random")(make_random)
     return app
 
 
@@ -60,6 +62,27 @@ def print_path(model: Reference) -> None:
     [bold]Example:[/]  python play.py $(ludus models path smollm2-135m)
     """
     Console().print(str(resolve_model(model)), highlight=False, soft_wrap=True)
+
+
+def make_random(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.json", help="A shape, as a model's config.json tells it.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write the model; not there yet.")],
+    tokenizer: Annotated[
+        str, typer.Option(metavar="MODEL", help="Whose tokenizer and chat template it gets.")
+    ] = "smollm2-135m",
+    seed: Annotated[int, typer.Option(help="Of the weights.")] = 0,
+) -> None:
+    """Write a model with random weights, to measure the speed of a shape without downloading one.
+
+    [bold]Example:[/]  ludus models random bench/shapes/qwen3-0.6b.json models/qwen3-0.6b
+    """
+    try:
+        from ludus.model.untrained import make_untrained
+    except ModuleNotFoundError as error:
+        raise UserError(f"making a model needs {error.name!r}; run `pip install 'ludus[train]'`") from error
+    with Console(stderr=True).status(f"making random weights of the shape in {config}"):
+        make_untrained(config, folder, tokenizer=tokenizer, seed=seed)
+    Console().print(str(folder), highlight=False, soft_wrap=True)
 
 
 def _place_or_hint(name: str) -> str:

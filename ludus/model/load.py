@@ -31,7 +31,7 @@ from ludus.model.resolve import adapter_base, base_reference, resolve_model
 from ludus.model.settings import LoraSettings, ModelSettings
 
 # What belongs to a model folder beside configuration and weights; copied as it is.
-_COMPANION_FILES = (
+COMPANION_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
@@ -137,7 +137,7 @@ def save_model(model: LoadedModel, folder: Path, *, chat_template: str | None = 
         else:
             # "auto" asks the hub whether the vocabulary has grown; it never does here
             model.adapter.save_pretrained(str(folder), save_embedding_layers=False)
-    for name in _COMPANION_FILES:
+    for name in COMPANION_FILES:
         if (model.folder / name).is_file():
             shutil.copyfile(model.folder / name, folder / name)
     if chat_template is not None:

@@ -30,3 +30,13 @@ def test_a_model_nobody_has_is_named(ludus: Callable[..., Any]) -> None:
     """The message lists what would have worked."""
     ended = ludus("models", "path", "no-such-model")
     assert ended.code == 2 and "no model 'no-such-model'" in ended.err and "smollm2-135m" in ended.err
+
+
+def test_a_shape_becomes_a_model(tiny_model_folder: Path, tmp_path: Path, ludus: Callable[..., Any]) -> None:
+    """`random` prints the folder of a model that everything else takes, and refuses to write over one."""
+    made = tmp_path / "made"
+    options = (tiny_model_folder / "config.json", made, "--tokenizer", tiny_model_folder, "--seed", "3")
+    assert ludus("models", "random", *options).out == f"{made}\n"
+    assert ludus("models", "path", made).out == f"{made}\n"
+    again = ludus("models", "random", *options)
+    assert again.code == 2 and f"{made} is not empty" in again.err.replace("\n", " ")
