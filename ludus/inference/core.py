@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ludus.errors import UserError
 from ludus.inference.draws.select import choose_draws
+from ludus.inference.graphs import choose_capture
 from ludus.inference.kernels.base import PAGE_TOKENS, AttentionKernel
 from ludus.inference.paged import PagedCache
 from ludus.inference.pages import PagePool
@@ -50,7 +51,8 @@ class EngineCore:
         num_pages = _num_pages(model, settings)
         self.context_length = min(model.config.context_length, num_pages * PAGE_TOKENS)
         draws = choose_draws(settings.kernels, model.head_weight)
-        self._runner = Runner(model, kernel, draws, num_pages=num_pages)
+        capture = choose_capture(model.head_weight.device)
+        self._runner = Runner(model, kernel, draws, num_pages=num_pages, capture=capture)
         self._scheduler = Scheduler(
             PagePool(num_pages, page_tokens=PAGE_TOKENS),
             max_batch_tokens=settings.max_batch_tokens,

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from ludus.inference.draws.base import DrawKernel, DrawRequest, capped, uniform
+from ludus.inference.graphs import Capture, DecodeGraphs
 from ludus.inference.kernels.base import AttentionKernel, Run, Runs
+from ludus.inference.kernels.flex import FlexKernel
 from ludus.inference.paged import CausalPlan, PagedCache, PagedPlan
 from ludus.inference.sampler import ROW_BLOCK, ROWS, Sampler
 from ludus.inference.scheduler import StepPlan, Work
@@ -20,9 +22,20 @@ from ludus.model.load import LoadedModel
 
 
 class Runner:
-    """The model with its pages."""
+    """The model with its pages.
 
-    def __init__(self, model: LoadedModel, kernel: AttentionKernel, draws: DrawKernel, *, num_pages: int) -> None:
+    capture: how steps that only decode become graphs, with the flex kernel. None: they run one operation at a time.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        kernel: AttentionKernel,
+        draws: DrawKernel,
+        *,
+        num_pages: int,
+        capture: Capture | None = None,
+    ) -> None:
         head = model.head_weight
         self._model = model
         self._kernel = kernel
@@ -35,6 +48,9 @@ class Runner:
             device=head.device,
         )
         self._sampler = Sampler(head, draws)
+        self._graphs: DecodeGraphs | None = None
+        if capture is not None and isinstance(kernel, FlexKernel):
+            self._graphs = DecodeGraphs(model, self._cache, kernel, num_pages=num_pages, capture=capture)
 
     def __repr__(self) -> str:
         return f"<Runner {self._model!r} {self._kernel!r} {self._cache!r}>"
@@ -72,6 +88,7 @@ class Runner:
         return logprobs
 
     def free(self) -> None:
+        self._graphs = None
         self._cache.free()
 
     def _forward(self, work: TokenSequence[Work]) -> Tensor:
@@ -79,6 +96,8 @@ class Runner:
         ids = [token for item in work for token in item.sequence.token_ids[item.start : item.start + item.num_tokens]]
         positions = [at for item in work for at in range(item.start, item.start + item.num_tokens)]
         runs = Runs([Run(item.start, item.num_tokens, item.sequence.pages) for item in work])
+        if self._graphs is not None and self._graphs.serves(runs):
+            return self._graphs.forward(ids, positions, runs)
         device = self._model.head_weight.device
         filling = [0] * (filled_rows(len(ids)) - len(ids))
         hidden = self._model.backbone(

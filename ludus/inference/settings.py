@@ -11,6 +11,8 @@ from pydantic import Field
 
 from ludus.settings import Settings
 
+KernelName = Literal["auto", "native", "flex", "eager"]
+
 
 class InferenceSettings(Settings):
     """How much memory and how much of a step the engine may take."""
@@ -23,5 +25,5 @@ class InferenceSettings(Settings):
     """Most sequences of one step; the others wait."""
     keep_kv_on_publish: bool = True
     """False: sequences in flight recompute their keys and values when new weights are published."""
-    kernels: Literal["auto", "native", "eager"] = "auto"
-    """auto: native if a C++ compiler is found, else eager."""
+    kernels: KernelName = "auto"
+    """auto: flex on a CUDA card; native on the CPU if a C++ compiler is found; else eager."""

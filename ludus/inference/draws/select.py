@@ -6,7 +6,6 @@ Knows: both kernels.  Knows not: models, settings files.
 from __future__ import annotations
 
 import logging
-from typing import Literal
 
 from torch import Tensor
 
@@ -14,13 +13,14 @@ from ludus.errors import BackendError
 from ludus.inference.draws.base import DrawKernel
 from ludus.inference.draws.eager import EagerDraws
 from ludus.inference.draws.native import NativeDraws
+from ludus.inference.settings import KernelName
 from ludus.native.build import build_library
 
 _log = logging.getLogger(__name__)
 
 
-def choose_draws(name: Literal["auto", "native", "eager"], head_VD: Tensor) -> DrawKernel:
-    """The kernel called `name` for logits of the head `head_VD`.
+def choose_draws(name: KernelName, head_VD: Tensor) -> DrawKernel:
+    """The kernel called `name` for logits of the head `head_VD`; flex is of attention alone and means auto here.
 
     Raises BackendError if the native kernel was asked for by name and cannot be had.
     """

@@ -180,11 +180,11 @@ class FlexKernel:
             return "torch compiles it with triton, which is not installed"
         return None
 
-    def store(self, cache: Tensor, k: Tensor, v: Tensor, runs: Runs) -> None:
-        store_rows(cache, k, v, self._step_of(runs, cache).slots_S)
-
-    def attend(self, q: Tensor, cache: Tensor, runs: Runs, rule: AttentionRule, out: Tensor) -> None:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, runs: Runs, rule: AttentionRule, out: Tensor
+    ) -> None:
         step = self._step_of(runs, cache)
+        store_rows(cache, k, v, step.slots_S)
         if step.tables is not None:
             rows = step.single_rows
             found = self.attend_decoding(q[:, rows].transpose(0, 1), cache, step.tables, rule)

@@ -1,38 +1,40 @@
-"""Chooses the attention kernel: native where it can be built, eager elsewhere.
+"""Chooses the attention kernel: native where it can be built, flex on a CUDA card, eager elsewhere.
 
-Knows: both kernels.  Knows not: models, settings files.
+Knows: all kernels.  Knows not: models, settings files.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Literal
 
 from torch import Tensor
 
 from ludus.errors import BackendError
 from ludus.inference.kernels.base import AttentionKernel
 from ludus.inference.kernels.eager import EagerKernel
+from ludus.inference.kernels.flex import FlexKernel
 from ludus.inference.kernels.native import NativeKernel
+from ludus.inference.settings import KernelName
 from ludus.native.build import build_library
 
 _log = logging.getLogger(__name__)
 
 
-def choose_kernel(name: Literal["auto", "native", "eager"], weight: Tensor, *, head_dim: int) -> AttentionKernel:
-    """The kernel called `name` for a model with the type and device of `weight`.
+def choose_kernel(name: KernelName, weight: Tensor, *, head_dim: int) -> AttentionKernel:
+    """The kernel called `name` for a model with the type and device of `weight`; auto is the fastest that can be had.
 
-    Raises BackendError if the native kernel was asked for by name and cannot be had.
+    Raises BackendError if another kernel than the eager one was asked for by name and cannot be had.
     """
     if name == "eager":
         return EagerKernel()
-    reason = NativeKernel.refusal(weight, head_dim)
+    wanted = name if name != "auto" else "flex" if weight.device.type == "cuda" else "native"
+    reason = FlexKernel.refusal(weight, head_dim) if wanted == "flex" else NativeKernel.refusal(weight, head_dim)
     if reason is None:
         try:
-            return NativeKernel(build_library("attention"))
+            return FlexKernel(weight.device) if wanted == "flex" else NativeKernel(build_library("attention"))
         except (BackendError, OSError) as error:
             reason = str(error)
-    if name == "native":
-        raise BackendError(f"the native attention kernel cannot be used: {reason}; set engine.kernels to auto or eager")
-    _log.info("attention runs on torch's operations, which samples about half as fast as the native kernel: %s", reason)
+    if name != "auto":
+        raise BackendError(f"the {name} attention kernel cannot be used: {reason}; set engine.kernels to auto or eager")
+    _log.info("attention runs on torch's operations, which samples more slowly than the %s kernel: %s", wanted, reason)
     return EagerKernel()

@@ -172,7 +172,7 @@ def test_capped_dense_attention_is_causal() -> None:
         assert torch.allclose(out[0, :, at].double(), reference(q[0, :, at], k[0], v[0], at + 1, rule), atol=1e-5)
 
 
-def test_a_model_that_the_native_kernel_cannot_serve_gets_the_eager_one() -> None:
+def test_a_model_that_a_fast_kernel_cannot_serve_gets_the_eager_one() -> None:
     """Asked for by name it is refused with the reason; left to itself the engine takes what works."""
     odd = torch.zeros(2, 2)
     assert isinstance(choose_kernel("auto", odd, head_dim=20), EagerKernel)
@@ -181,3 +181,5 @@ def test_a_model_that_the_native_kernel_cannot_serve_gets_the_eager_one() -> Non
         choose_kernel("native", odd, head_dim=20)
     with pytest.raises(BackendError, match="float64"):
         choose_kernel("native", odd.double(), head_dim=64)
+    with pytest.raises(BackendError, match="flex attention kernel cannot be used: it runs on a CUDA card"):
+        choose_kernel("flex", odd, head_dim=64)
