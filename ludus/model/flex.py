@@ -25,12 +25,12 @@ QUERY_BLOCK = 128
 
 
 def compiled(function: Callable[..., Tensor], device: torch.device, *, by_size: bool) -> Callable[..., Tensor]:
-    """`function`, which calls flex_attention, fused for a card; as it is on the CPU.
+    """`function`, which calls flex_attention, fused for a card; as it is elsewhere.
 
     by_size: every size gets a kernel of its own; else one kernel serves all sizes after the first. Every compiled
     function must be a function of its own in the source: torch counts kernels by the place where they were written.
     """
-    if device.type == "cpu":
+    if device.type != "cuda":
         return function
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_KERNELS)
     # not dynamic=True: that makes variables of the numbers inside a rule too, which the kernels cannot take

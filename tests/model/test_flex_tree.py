@@ -79,3 +79,11 @@ def test_blocks_that_are_seen_are_listed() -> None:
     mask = TreeMasks(subtree_ends(chains), torch.arange(num_tokens)).mask(None)
     # the first chain fills the first block; the second chain is causal among the other three
     assert mask.to_dense()[0, 0].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]]
+
+
+def test_nothing_is_left_on_the_host(plain_flex: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks and results are where the row is: torch's device without values stands in for a card."""
+    monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)
+    q, k, v, _ = (each.to("meta") for each in heads(40))
+    masks = TreeMasks(torch.zeros(40, dtype=torch.int64, device="meta"), torch.arange(40, device="meta"))
+    assert flex_tree_attention(q, k, v, masks, scale=SCALE, window=7, softcap=2.0).device.type == "meta"

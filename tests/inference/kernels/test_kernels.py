@@ -135,6 +135,24 @@ def test_rows_equal_attention_written_out(
             row += 1
 
 
+def test_the_flex_kernel_leaves_nothing_on_the_host(plain_flex: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step's tensors are moved to the model's device.
+
+    torch's device without values stands in for a card: it refuses most operations that mix it with the CPU.
+    """
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    meta = torch.device("meta")
+    kernel = FlexKernel(meta)
+    cache = torch.zeros(9, 2, 2, PAGE_TOKENS * 16, device=meta)
+    runs = Runs([Run(20, 1, [3, 1]), Run(4, 30, [2, 0, 5]), Run(7, 1, [8]), Run(0, 1, [7])])
+    q, k = torch.zeros(4, 33, 16, device=meta), torch.zeros(2, 33, 16, device=meta)
+    kernel.store(cache, k, k, runs)
+    for window in (None, 9):
+        out = torch.zeros(33, 4, 16, device=meta)
+        kernel.attend(q, cache, runs, AttentionRule(0.3, window, 2.0), out)
+        assert out.device == meta
+
+
 def test_a_row_of_the_native_kernel_depends_on_its_own_sequence_alone(make_kernel: MakeKernel) -> None:
     """A token gets the same bits alone as in a chunk of its prompt beside other sequences."""
     for name, dtype in (("native", torch.bfloat16), ("native", torch.float32), ("portable", torch.bfloat16)):
