@@ -112,7 +112,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
     module = _load_module(base_folder, getattr(torch, settings.dtype)).to(device)
     adapter = None
     if base is not None:
-        with _quiet():
+        with quiet():
             adapter = peft.PeftModel.from_pretrained(module, folder, is_trainable=True, autocast_adapter_dtype=False)
     elif settings.lora is not None:
         adapter = _add_lora(module, settings.lora, seed)
@@ -131,7 +131,7 @@ def save_model(model: LoadedModel, folder: Path, *, chat_template: str | None = 
     chat_template: text of the template that the model was trained with, if not its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _quiet():
+    with quiet():
         if model.adapter is None:
             model.module.save_pretrained(folder)
         else:
@@ -154,7 +154,7 @@ def _read_config(folder: Path) -> Any:
 def _load_module(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     register_attention()
     try:
-        with _quiet():
+        with quiet():
             module = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
             )
@@ -179,7 +179,7 @@ def _add_lora(module: PreTrainedModel, lora: LoraSettings, seed: int) -> peft.Pe
     for target in lora.target_modules:
         if any(name.split(".")[-1] == target for name in names):
             raise UserError(f"model.lora.target_modules names {target!r}; adapters on embeddings are not supported")
-    with _quiet(), torch.random.fork_rng():
+    with quiet(), torch.random.fork_rng():
         torch.manual_seed(seed)
         try:
             adapter = peft.get_peft_model(module, config, adapter_name=_ADAPTER, autocast_adapter_dtype=False)
@@ -190,7 +190,7 @@ def _add_lora(module: PreTrainedModel, lora: LoraSettings, seed: int) -> peft.Pe
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without progress bars, which would tear a live view apart, and without warnings of a later transformers."""
     was_enabled = hf_logging.is_progress_bar_enabled()
     hf_logging.disable_progress_bar()

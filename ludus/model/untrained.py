@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ludus.errors import UserError
 from ludus.model.config import ModelConfig
-from ludus.model.load import COMPANION_FILES
+from ludus.model.load import COMPANION_FILES, quiet
 from ludus.model.resolve import resolve_model
 
 
@@ -24,7 +24,7 @@ def make_untrained(config_file: Path, folder: Path, *, tokenizer: str, seed: int
     """Write a model of the shape in `config_file`, with random weights in bf16, to `folder`.
 
     config_file: JSON as in any transformers model's config.json. tokenizer: the model whose tokenizer, chat template
-    and generation settings it gets. The weights depend on the seed alone; twice their bytes of memory are needed.
+    and generation settings it gets. The weights depend on the seed alone, and lie in memory until they are written.
     Raises UserError if the shape cannot be served, if the tokenizer does not fit into it, or if `folder` is in use.
     """
     config = _read_config(config_file)
@@ -41,7 +41,8 @@ def make_untrained(config_file: Path, folder: Path, *, tokenizer: str, seed: int
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    module.save_pretrained(folder)
+    with quiet():
+        module.save_pretrained(folder)
     for name in COMPANION_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
