@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from ludus.inference.draws.eager import EagerDraws
 from ludus.inference.graphs import Replay, choose_capture
-from ludus.inference.kernels.base import PAGE_TOKENS, Run, Runs
+from ludus.inference.kernels.base import PAGE_TOKENS, AttentionKernel, Run, Runs
 from ludus.inference.kernels.eager import EagerKernel
 from ludus.inference.kernels.flex import DecodeTables, FlexKernel, block_pages, padded_size
 from ludus.inference.pages import PagePool
@@ -41,6 +42,11 @@ class FakeCapture:
         return replay
 
 
+def make_runner(model: LoadedModel, kernel: AttentionKernel, capture: FakeCapture | None = None) -> Runner:
+    draws = EagerDraws(model.head_weight.shape[0], CPU)
+    return Runner(model, kernel, draws, num_pages=64, capture=capture)
+
+
 def sampled(runner: Runner, num_calls: int, max_new_tokens: Sequence[int]) -> list[tuple[list[int], list[float]]]:
     """What calls with prompts of different lengths get, each with its own limit of tokens."""
     scheduler = Scheduler(PagePool(64, page_tokens=PAGE_TOKENS), max_batch_tokens=64, max_running=8)
@@ -68,9 +74,9 @@ def test_replayed_steps_sample_what_steps_without_graphs_sample(
 ) -> None:
     """Sequences that come and go, windows and caps: tokens are equal, and each padded size is captured once."""
     model, capture = loaded(family), FakeCapture()
-    graphs = Runner(model, FlexKernel(CPU), num_pages=64, capture=capture)
+    graphs = make_runner(model, FlexKernel(CPU), capture)
     found = sampled(graphs, 5, [7, 20, 9, 12, 15])
-    expected = sampled(Runner(model, EagerKernel(), num_pages=64), 5, [7, 20, 9, 12, 15])
+    expected = sampled(make_runner(model, EagerKernel()), 5, [7, 20, 9, 12, 15])
     for (ids, logprobs), (expected_ids, expected_logprobs) in zip(found, expected, strict=True):
         assert ids == expected_ids
         assert logprobs == pytest.approx(expected_logprobs, abs=1e-4)
@@ -84,7 +90,7 @@ def test_replayed_steps_sample_what_steps_without_graphs_sample(
 def test_replayed_steps_see_new_weights(loaded: Callable[..., LoadedModel]) -> None:
     """Weights that a publish writes in place reach the steps that were captured before."""
     model, capture = loaded("llama"), FakeCapture()
-    runner = Runner(model, FlexKernel(CPU), num_pages=64, capture=capture)
+    runner = make_runner(model, FlexKernel(CPU), capture)
     before = sampled(runner, 2, [6, 6])
     with torch.no_grad():
         model.head_weight.mul_(2.0)
@@ -99,8 +105,8 @@ def test_replayed_steps_see_new_weights(loaded: Callable[..., LoadedModel]) -> N
 def test_the_flex_kernel_alone_samples_the_same(loaded: Callable[..., LoadedModel]) -> None:
     """Without graphs, prompts and decoding rows of one step share the kernel."""
     model = loaded("gemma2")
-    found = sampled(Runner(model, FlexKernel(CPU), num_pages=64), 4, [3, 20, 9, 12])
-    expected = sampled(Runner(model, EagerKernel(), num_pages=64), 4, [3, 20, 9, 12])
+    found = sampled(make_runner(model, FlexKernel(CPU)), 4, [3, 20, 9, 12])
+    expected = sampled(make_runner(model, EagerKernel()), 4, [3, 20, 9, 12])
     assert [ids for ids, _ in found] == [ids for ids, _ in expected]
 
 
