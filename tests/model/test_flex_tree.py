@@ -11,7 +11,7 @@ from torch.nn.attention import flex_attention as flex_module
 
 from ludus.model.flex import QUERY_BLOCK
 from ludus.model.flex_tree import TreeMasks, flex_tree_attention
-from ludus.model.tree import TreePlan, subtree_ends, tree_attention
+from ludus.model.tree import TreePlan, subtree_ends
 
 SCALE = 0.3
 CASES = [(1, None, None), (40, None, None), (90, 7, None), (90, None, 2.0), (150, 20, 3.0)]
@@ -47,8 +47,7 @@ def test_block_mask_gives_the_trees_attention(num_tokens: int, window: int | Non
     q, k, v, _ = heads(num_tokens)
     masks = TreeMasks(subtree_ends(parents), torch.tensor(positions))
     found = flex_tree_attention(q, k, v, masks, scale=SCALE, window=window, softcap=softcap)
-    plan = TreePlan(parents, positions)
-    expected = tree_attention(q, k, v, plan, scale=SCALE, window=window, softcap=softcap)
+    expected = TreePlan(parents, positions).attend(0, q, k, v, scale=SCALE, window=window, softcap=softcap)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -64,9 +63,9 @@ def test_block_mask_gives_the_trees_gradients(
     parents, positions = random_row(num_tokens)
     q, k, v, grad = heads(num_tokens)
     inputs = [each.requires_grad_() for each in (q, k, v)]
-    masks, plan = TreeMasks(subtree_ends(parents), torch.tensor(positions)), TreePlan(parents, positions)
+    masks = TreeMasks(subtree_ends(parents), torch.tensor(positions))
     found = flex_tree_attention(q, k, v, masks, scale=SCALE, window=window, softcap=softcap)
-    expected = tree_attention(q, k, v, plan, scale=SCALE, window=window, softcap=softcap)
+    expected = TreePlan(parents, positions).attend(0, q, k, v, scale=SCALE, window=window, softcap=softcap)
     grads = zip(torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True)
     for ours, reference in grads:
         torch.testing.assert_close(ours, reference, atol=1e-5, rtol=1e-5)
