@@ -44,6 +44,8 @@ constexpr int COLUMNS = 4;
 // A packed block of rows shall lie in the second-level cache beside the panel of W that meets it.
 constexpr int64_t MOST_PACKED_BYTES = 384 << 10;
 constexpr int64_t MOST_PANEL_BYTES = 192 << 10;
+// Enough to cover the latency of memory at its full rate, little enough to leave the caches their work.
+constexpr int BYTES_AHEAD = 32 << 10;
 // Below this number of products another thread costs more than it brings: waking it takes about a microsecond.
 constexpr int64_t FEWEST_PRODUCTS = 1 << 17;
 
@@ -113,8 +115,11 @@ struct Singles {
   static void pack(const T* from, int count, float* to) {
     for (int i = 0; i < DEPTH; i++) to[i] = i < count ? load(from + i) : 0.f;
   }
-  static Lanes spread(const T* w) {
-    return spread_four(load_four(w));
+  static Lanes spread(const T* w) { return spread_four(load_four(w)); }
+  static Lanes spread_some(const T* w, int count) {
+    T some[DEPTH];
+    for (int i = 0; i < DEPTH; i++) some[i] = i < count ? w[i] : T(0);
+    return spread(some);
   }
   static Lanes add(Lanes sums, Lanes x, Lanes w) { return sums + x * w; }
 };
@@ -133,6 +138,10 @@ struct Pairs {
   }
   static Lanes spread(const uint16_t* w) {
     return _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)w)));
+  }
+  static Lanes spread_some(const uint16_t* w, int count) {
+    const __m128i some = _mm_maskz_loadu_epi16(__mmask8((1u << count) - 1), w);
+    return _mm512_castsi512_ps(_mm512_broadcast_i32x4(some));
   }
   static Lanes add(Lanes sums, Lanes x, Lanes w) { return _mm512_dpbf16_ps(sums, (__m512bh)x, (__m512bh)w); }
 };
@@ -158,7 +167,7 @@ inline void collapse(const Lanes* sums, Four* out) {
 #endif
 }
 
-// What a tile reads and writes. `num_rows` and `num_columns` say how much of it exists.
+// What a tile reads and writes.
 template <typename P>
 struct Tile {
   const typename P::Packed* x;
@@ -167,62 +176,65 @@ struct Tile {
   const typename P::Value* bias;
   typename P::Value* out;
   int64_t out_stride;
-  int64_t num_rows, num_columns, width;
+  int64_t num_rows;  // of G * ROWS, those that exist
+  int64_t width;
 };
 
-// G groups of ROWS rows of x against C columns.
+// Sums of G groups of rows of x against C rows of W, along the whole width.
 template <typename P, int G, int C>
-void multiply(const Tile<P>& tile) {
+inline __attribute__((always_inline)) void multiply(const Tile<P>& tile, int64_t stride, Lanes (&sums)[G][C]) {
   typedef typename P::Value Value;
-  constexpr int SIZE = ROWS * P::DEPTH;
-  const Value* rows[C];
-  // columns that do not exist repeat the last one, so that nothing is read past the weight
+  constexpr int LINE = 64 / sizeof(Value);  // values in a line of cache
+  const typename P::Packed* x = tile.x;
+  const Value *w = tile.weight, *const end = w + tile.width;
+  auto step = [&](auto spread) __attribute__((always_inline)) {
+    Lanes own[G];
+#pragma GCC unroll 8
+    for (int g = 0; g < G; g++) std::memcpy(&own[g], x + g * ROWS * P::DEPTH, sizeof(Lanes));
 #pragma GCC unroll 16
-  for (int c = 0; c < C; c++)
-    rows[c] = tile.weight + (c < tile.num_columns ? c : tile.num_columns - 1) * tile.weight_stride;
+    for (int c = 0; c < C; c++) {
+      const Lanes other = spread(w + c * stride);
+#pragma GCC unroll 8
+      for (int g = 0; g < G; g++) sums[g][c] = P::add(sums[g][c], own[g], other);
+    }
+    x += G * ROWS * P::DEPTH;
+    w += P::DEPTH;
+  };
+  // What is fetched ahead lies further down the same rows, and past their ends in the tile below.
+  constexpr int AHEAD = BYTES_AHEAD / (64 * C);  // lines of each row
+  const int num_lines = int(tile.width / LINE), tiles_ahead = num_lines ? AHEAD / num_lines : 0;
+  int lines_left = num_lines - (AHEAD - tiles_ahead * num_lines);
+  const Value* soon = w + tiles_ahead * C * stride + (num_lines - lines_left) * LINE;
+  for (int line = 0; line < num_lines; line++) {
+    // Hides that the stride never changes: else every row gets a pointer of its own, more than there are registers.
+    asm("" : "+r"(stride));
+#pragma GCC unroll 16
+    for (int c = 0; c < C; c++) __builtin_prefetch(soon + c * stride);
+    soon += LINE;
+    if (--lines_left == 0) soon += C * stride - num_lines * LINE;
+#pragma GCC unroll 16
+    for (int i = 0; i < LINE / P::DEPTH; i++) step(P::spread);
+  }
+  while (end - w >= P::DEPTH) step(P::spread);
+  if (w < end) {
+    const int count = int(end - w);
+    step([count](const Value* at) __attribute__((always_inline)) { return P::spread_some(at, count); });
+  }
+}
+
+// G groups of ROWS rows of x against C columns. With stride 0 all C are one and the same, and only that is stored.
+template <typename P, int G, int C>
+void multiply_tile(const Tile<P>& tile, bool alone) {
   Lanes sums[G][C];
 #pragma GCC unroll 8
   for (int g = 0; g < G; g++)
 #pragma GCC unroll 16
     for (int c = 0; c < C; c++) sums[g][c] = Lanes{};
-  const typename P::Packed* x = tile.x;
-  const int64_t ahead = C * tile.weight_stride, whole = tile.width / P::DEPTH * P::DEPTH;
-  auto step = [&](const Value* const* w, int64_t at) __attribute__((always_inline)) {
-    Lanes own[G];
-#pragma GCC unroll 8
-    for (int g = 0; g < G; g++) std::memcpy(&own[g], x + g * SIZE, sizeof(Lanes));
-#pragma GCC unroll 16
-    for (int c = 0; c < C; c++) {
-      const Lanes other = P::spread(w[c] + at);
-#pragma GCC unroll 8
-      for (int g = 0; g < G; g++) sums[g][c] = P::add(sums[g][c], own[g], other);
-    }
-    x += G * SIZE;
-  };
-  constexpr int LINE = 64 / sizeof(Value);  // values in a line of cache
-  int64_t at = 0;
-  for (; at + LINE <= whole; at += LINE) {
-#pragma GCC unroll 16
-    for (int c = 0; c < C; c++) __builtin_prefetch(rows[c] + ahead + at);
-#pragma GCC unroll 16
-    for (int i = 0; i < LINE; i += P::DEPTH) step(rows, at + i);
-  }
-  for (; at < whole; at += P::DEPTH) step(rows, at);
-  if (at < tile.width) {
-    Value last[C][P::DEPTH] = {};
-    const Value* ends[C];
-    for (int c = 0; c < C; c++) {
-      std::memcpy(last[c], rows[c] + at, (tile.width - at) * sizeof(Value));
-      ends[c] = last[c];
-    }
-    step(ends, 0);
-  }
+  multiply<P, G, C>(tile, alone ? 0 : tile.weight_stride, sums);
 #pragma GCC unroll 4
   for (int first = 0; first < C; first += COLUMNS) {
-    const int64_t num_columns = tile.num_columns - first;
-    if (num_columns <= 0) return;
     Four bias = {};
-    for (int c = 0; tile.bias && c < COLUMNS && c < num_columns; c++) bias[c] = load(tile.bias + first + c);
+    if (tile.bias) bias = alone ? Four{} + load(tile.bias) : load_four(tile.bias + first);
 #pragma GCC unroll 8
     for (int g = 0; g < G; g++) {
       Four result[ROWS];
@@ -231,11 +243,9 @@ void multiply(const Tile<P>& tile) {
       for (int r = 0; r < ROWS; r++) {
         const int64_t row = g * ROWS + r;
         if (row >= tile.num_rows) break;
-        Value* out = tile.out + row * tile.out_stride + first;
-        const Four values = result[r] + bias;
-        if (num_columns >= COLUMNS) save_four(out, values);
-        else
-          for (int c = 0; c < num_columns; c++) save(out + c, values[c]);
+        auto* out = tile.out + row * tile.out_stride + first;
+        if (alone) save(out, result[r][0] + bias[0]);
+        else save_four(out, result[r] + bias);
       }
     }
   }
@@ -265,7 +275,8 @@ void pack_group(const Problem& problem, int64_t first_row, const Blocks& blocks,
     const auto* from = (const typename P::Value*)problem.x + (first_row + row) * problem.x_stride;
     for (int64_t step = 0; step < num_steps; step++) {
       const int64_t left = row < blocks.num_rows ? problem.width - step * P::DEPTH : 0;
-      P::pack(from + step * P::DEPTH, int(left < P::DEPTH ? left : P::DEPTH), to + step * num_groups * SIZE + r * P::DEPTH);
+      const int count = int(left < P::DEPTH ? left : P::DEPTH);
+      P::pack(from + step * P::DEPTH, count, to + (step * num_groups * ROWS + r) * P::DEPTH);
     }
   }
 }
@@ -273,26 +284,28 @@ void pack_group(const Problem& problem, int64_t first_row, const Blocks& blocks,
 // Columns of a tile: enough sums to hide the latency of the multiply-add, few enough for the registers.
 constexpr int tile_columns(int groups) {
 #ifdef LUDUS_AVX512
-  return groups <= 2 ? 12 : groups == 3 ? 8 : 4;
+  return groups == 1 ? 16 : groups == 2 ? 12 : groups == 3 ? 8 : 4;
 #else
   return groups == 1 ? 12 : 4;
 #endif
 }
-// Threads and panels divide the columns at multiples of this, so that only the last tile of all is narrow.
-constexpr int64_t COLUMN_UNIT = 24;
+// Threads divide the columns at multiples of this: only the last tile of all is narrow.
+constexpr int64_t THREAD_UNIT = 16;
+// A panel holds a multiple of this many columns, whole tiles of every kind.
+constexpr int64_t PANEL_UNIT = 48;
 
 // One block of rows against `end` columns.
 template <typename P, int G>
 void multiply_panel(Tile<P> tile, int64_t end) {
   constexpr int WIDE = tile_columns(G);
-  for (int64_t column = 0; column < end; column += tile.num_columns) {
-    const bool wide = end - column >= WIDE;
-    tile.num_columns = wide ? WIDE : end - column < COLUMNS ? end - column : COLUMNS;
-    if (wide) multiply<P, G, WIDE>(tile);
-    else multiply<P, G, COLUMNS>(tile);
-    tile.weight += tile.num_columns * tile.weight_stride;
-    tile.bias += tile.bias ? tile.num_columns : 0;
-    tile.out += tile.num_columns;
+  while (end > 0) {
+    const int taken = end >= WIDE ? WIDE : end >= COLUMNS ? COLUMNS : 1;
+    if (taken == WIDE) multiply_tile<P, G, WIDE>(tile, false);
+    else multiply_tile<P, G, COLUMNS>(tile, taken == 1);
+    tile.weight += taken * tile.weight_stride;
+    tile.bias += tile.bias ? taken : 0;
+    tile.out += taken;
+    end -= taken;
   }
 }
 
@@ -314,8 +327,8 @@ void multiply_columns(const Problem& problem, int64_t first_row, const Blocks& b
                       int64_t begin, int64_t end) {
   typedef typename P::Value Value;
   const int64_t num_steps = (problem.width + P::DEPTH - 1) / P::DEPTH;
-  const int64_t fitting = MOST_PANEL_BYTES / int64_t(sizeof(Value)) / (problem.width + 1) / COLUMN_UNIT * COLUMN_UNIT;
-  const int64_t panel = fitting > 0 ? fitting : COLUMN_UNIT;
+  const int64_t fitting = MOST_PANEL_BYTES / int64_t(sizeof(Value)) / (problem.width + 1) / PANEL_UNIT * PANEL_UNIT;
+  const int64_t panel = fitting > 0 ? fitting : PANEL_UNIT;
   for (int64_t column = begin; column < end; column += panel)
     for (int64_t block = 0; block < blocks.count; block++) {
       const int64_t group = blocks.first_group(block), row = group * ROWS;
@@ -342,17 +355,21 @@ void multiply_all(const Problem& problem, int num_threads) {
   const int64_t packed_bytes = (some_rows + ROWS - 1) / ROWS * num_steps * int64_t(sizeof(Lanes));
   const std::unique_ptr<Line[]> scratch(new Line[(packed_bytes + 63) / 64]);
   auto* packed = (typename P::Packed*)scratch.get();
-  const int64_t num_units = (problem.num_columns + COLUMN_UNIT - 1) / COLUMN_UNIT;
-#pragma omp parallel num_threads(num_threads) if (problem.num_rows * problem.num_columns * problem.width > FEWEST_PRODUCTS)
+  const int64_t num_units = (problem.num_columns + THREAD_UNIT - 1) / THREAD_UNIT;
+  const int64_t num_products = problem.num_rows * problem.num_columns * problem.width;
+#pragma omp parallel num_threads(num_threads) if (num_products > FEWEST_PRODUCTS)
   for (int64_t first = 0; first < problem.num_rows; first += most_rows) {
     const Blocks blocks(problem.num_rows - first < most_rows ? problem.num_rows - first : most_rows);
+    if (first > 0) {
+#pragma omp barrier  // the rows before these are still being read
+    }
 #pragma omp for schedule(static)
     for (int64_t group = 0; group < blocks.num_groups; group++)
       pack_group<P>(problem, first, blocks, group, num_steps, packed);
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (int part = 0; part < num_threads; part++) {
-      const int64_t begin = part * num_units / num_threads * COLUMN_UNIT;
-      const int64_t end = (part + 1) * num_units / num_threads * COLUMN_UNIT;
+      const int64_t begin = part * num_units / num_threads * THREAD_UNIT;
+      const int64_t end = (part + 1) * num_units / num_threads * THREAD_UNIT;
       multiply_columns<P>(problem, first, blocks, packed, begin, end < problem.num_columns ? end : problem.num_columns);
     }
   }
