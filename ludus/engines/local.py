@@ -293,9 +293,9 @@ def _hand_over(items: list[tuple[_Waiter, Progress]]) -> None:
     for waiter, progress in items:
         if waiter.future.done():
             continue
-        if progress.chunk is not None and waiter.on_tokens is not None:
+        if waiter.on_tokens is not None and (chunk := progress.chunk) is not None:
             try:
-                waiter.on_tokens(progress.chunk)
+                waiter.on_tokens(chunk)
             except Exception as error:  # the listener's own failure: it goes to whoever awaits `generate`
                 waiter.future.set_exception(error)
                 continue

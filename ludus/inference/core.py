@@ -20,7 +20,7 @@ from ludus.inference.paged import PagedCache
 from ludus.inference.pages import PagePool
 from ludus.inference.runner import Runner
 from ludus.inference.scheduler import Scheduler
-from ludus.inference.sequence import Sequence, StopStrings
+from ludus.inference.sequence import Draw, Sequence, StopStrings
 from ludus.inference.settings import InferenceSettings
 from ludus.model.load import LoadedModel
 from ludus.text.stream import Detokenizer
@@ -33,10 +33,19 @@ class Progress:
     """What a step brought one call."""
 
     call_id: str
-    chunk: TokenChunk | None
+    draw: Draw | None
     """None: no token, the call only ended."""
+    version: int
+    """Of the weights."""
     answer: Sampled | None
     """None: the call goes on."""
+
+    @property
+    def chunk(self) -> TokenChunk | None:
+        """The token for who listens; few do, so it is made when asked for."""
+        if self.draw is None:
+            return None
+        return TokenChunk((self.draw.token_id,), (self.draw.logprob,), (self.version,))
 
 
 class EngineCore:
@@ -110,7 +119,7 @@ class EngineCore:
     def abort(self, call_id: str) -> Progress | None:
         """End a call with what it has. None: no such call."""
         sequence = self._sequences.get(call_id)
-        return None if sequence is None else Progress(call_id, None, self._finish(sequence, "abort"))
+        return None if sequence is None else Progress(call_id, None, self.version, self._finish(sequence, "abort"))
 
     def step(self) -> list[Progress]:
         """Compute one step; the calls that got a token or ended."""
@@ -121,12 +130,11 @@ class EngineCore:
         num_prefilled = sum(
             max(0, min(item.sequence.num_prompt, item.start + item.num_tokens) - item.start) for item in plan.work
         )
-        progress = []
+        version, progress = self.version, []
         for sequence, draw in draws:
-            end = sequence.append(draw, self.version)
-            chunk = TokenChunk((draw.token_id,), (draw.logprob,), (self.version,))
+            end = sequence.append(draw, version)
             answer = None if end is None else self._finish(sequence, *end)
-            progress.append(Progress(sequence.call.id, chunk, answer))
+            progress.append(Progress(sequence.call.id, draw, version, answer))
         self._count(
             num_sampled_tokens=len(draws), num_prefilled_tokens=num_prefilled, busy_s=time.perf_counter() - started_at
         )
