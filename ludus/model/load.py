@@ -119,6 +119,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
         # peft itself would name the folder that the weights lie in, which for a hub id is one of this machine's cache
         adapter.peft_config[_ADAPTER].base_model_name_or_path = base_reference(settings.path, folder)
     make_fast(module)
+    _leave_file(module)
     trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     model = LoadedModel(folder, module, config, trainable, adapter)
     check_module(model.module, model.config, model.backbone)
@@ -164,6 +165,16 @@ def _load_module(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     # No row is ever padded, so the padding token (often the end of a turn) is a token like any other and learns.
     module.get_input_embeddings().padding_idx = None
     return cast(PreTrainedModel, module)
+
+
+def _leave_file(module: PreTrainedModel) -> None:
+    """Give every parameter memory of its own, aligned, that is not yet part of a fused one.
+
+    transformers maps the weights' file into memory, and as long as one parameter lies there, all of it stays.
+    """
+    for parameter in module.parameters():
+        if parameter.untyped_storage().nbytes() == parameter.nbytes:
+            parameter.data = parameter.data.clone()
 
 
 def _add_lora(module: PreTrainedModel, lora: LoraSettings, seed: int) -> peft.PeftModel:
