@@ -22,7 +22,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ludus.model import fused
-from ludus.model.rowwise import Rowwise, choose_rowwise
+from ludus.model.operations import Operations, choose_operations
+from ludus.model.rowwise import Rowwise
 from ludus.native.rowwise import NormRule
 
 # Projections that a layer calls with one and the same input.
@@ -37,14 +38,20 @@ def make_fast(module: nn.Module) -> None:
 
     Calling it twice on one module is an error of the caller: parts that are fused already are not proven again.
     """
-    weight = next(module.parameters())
-    rowwise = choose_rowwise(weight)
+    weight = next(parameter for parameter in module.parameters() if parameter.ndim == 2)
+    operations = choose_operations(weight)
+    rowwise = operations.rowwise
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         _fuse_norms(module, rowwise)
-        _fuse_projections(module)
+        _fuse_projections(module, operations)
+        _replace_linears(module, operations)
         _fuse_gates(module, rowwise)
         _fuse_rotary(module, rowwise, weight)
+
+
+def _replace_forward(part: Any, forward: Callable[..., Any]) -> None:
+    part.forward = forward
 
 
 # ---- norms -----------------------------------------------------------------------------------------------------------
@@ -73,7 +80,7 @@ def _fuse_norms(module: nn.Module, rowwise: Rowwise) -> None:
             rules[key] = _norm_rule(part, eps, rowwise)
         rule = rules[key]
         if rule is not None:
-            part.forward = _FusedNorm(part, rule, rowwise)
+            _replace_forward(part, _FusedNorm(part, rule, rowwise))
 
 
 def _norm_rule(part: nn.Module, eps: float, rowwise: Rowwise) -> NormRule | None:
@@ -103,7 +110,8 @@ class _Siblings:
     the weights must not change, which nobody does within a layer's forward pass.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], operations: Operations) -> None:
+        self._linear = operations.linear
         self._layers = tuple(layers)
         self._sizes = [layer.out_features for layer in layers]
         self._weight = _stack([layer.weight for layer in layers])
@@ -132,7 +140,7 @@ class _Siblings:
             return tuple(functional.linear(x, layer.weight, layer.bias) for layer in self._layers)
         if grad:
             return fused.project(x, self._weight, self._bias, self._sizes, self._parameters)
-        return torch.split(functional.linear(x, self._weight, self._bias), self._sizes, -1)
+        return torch.split(self._linear(x, self._weight, self._bias), self._sizes, -1)
 
 
 def _stack(parameters: Sequence[Tensor]) -> Tensor:
@@ -143,23 +151,23 @@ def _stack(parameters: Sequence[Tensor]) -> Tensor:
     return stacked
 
 
-def _fuse_projections(module: nn.Module) -> None:
+def _fuse_projections(module: nn.Module, operations: Operations) -> None:
     owners = Counter(parameter.data_ptr() for _, parameter in module.named_parameters(remove_duplicate=False))
     for part in module.modules():
         for names in _SIBLINGS:
             layers = [_plain(getattr(part, name, None)) for name in names]
             if _can_stack(layers, owners):
-                _prove_siblings([layer for layer in layers if layer is not None])
+                _prove_siblings([layer for layer in layers if layer is not None], operations)
 
 
-def _prove_siblings(layers: Sequence[Any]) -> None:
+def _prove_siblings(layers: Sequence[Any], operations: Operations) -> None:
     weight = layers[0].weight
     x = torch.randn(_PROBE_ROWS, layers[0].in_features, dtype=weight.dtype, device=weight.device)
     expected = [layer(x) for layer in layers]
-    siblings = _Siblings(layers)
+    siblings = _Siblings(layers, operations)
     if all(_near(siblings.call(index, x), each) for index, each in enumerate(expected)):
         for index, layer in enumerate(layers):
-            layer.forward = partial(siblings.call, index)
+            _replace_forward(layer, partial(siblings.call, index))
 
 
 def _can_stack(layers: Sequence[nn.Linear | None], owners: Counter[int]) -> bool:
@@ -174,7 +182,31 @@ def _can_stack(layers: Sequence[nn.Linear | None], owners: Counter[int]) -> bool
 def _plain(layer: Any) -> nn.Linear | None:
     """The linear layer itself, out of an adapter of peft's if it has one. None: it is something else."""
     layer = getattr(layer, "base_layer", layer)
-    return layer if type(layer) is nn.Linear and "forward" not in vars(layer) else None
+    return layer if type(layer) is nn.Linear else None
+
+
+# ---- other linear layers ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _QuickLinear:
+    layer: Any
+    operations: Operations
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return functional.linear(x, self.layer.weight, self.layer.bias)
+        return self.operations.linear(x, self.layer.weight, self.layer.bias)
+
+
+def _replace_linears(module: nn.Module, operations: Operations) -> None:
+    for part in module.modules():
+        if type(part) is not nn.Linear or "forward" in vars(part):
+            continue
+        x = torch.randn(_PROBE_ROWS, part.in_features, dtype=part.weight.dtype, device=part.weight.device)
+        quick = _QuickLinear(part, operations)
+        if _near(quick(x), part(x)):
+            _replace_forward(part, quick)
 
 
 # ---- gated MLPs ------------------------------------------------------------------------------------------------------
@@ -218,7 +250,7 @@ def _fuse_gates(module: nn.Module, rowwise: Rowwise) -> None:
         quick = _FusedGate(part, rowwise, is_silu)
         x = torch.randn(_PROBE_ROWS, down.out_features, dtype=like.dtype, device=like.device)
         if _near(quick(x), part(x)):
-            part.forward = quick
+            _replace_forward(part, quick)
 
 
 # ---- rotary positions ------------------------------------------------------------------------------------------------
@@ -251,7 +283,7 @@ def _fuse_rotary(module: nn.Module, rowwise: Rowwise, like: Tensor) -> None:
             rebound[key] = _with_rotary(function, head_dim, rowwise, like)
         own = rebound[key]
         if own is not None:
-            part.forward = types.MethodType(own, part)
+            _replace_forward(part, types.MethodType(own, part))
 
 
 def _with_rotary(

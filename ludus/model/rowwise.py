@@ -1,22 +1,17 @@
-"""What a layer does to each row by itself, as one interface with two implementations: native and torch's operations.
+"""What a layer does to each row by itself: the interface, and an implementation by torch's own operations.
 
-Knows: which of them a model can have.  Knows not: modules, autograd graphs.
+Knows: formulas and where they round.  Knows not: modules, autograd graphs, who chooses.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ludus.errors import BackendError
-from ludus.native.build import build_library
-from ludus.native.rowwise import NativeRowwise, NormRule
-
-_log = logging.getLogger(__name__)
+from ludus.native.rowwise import NormRule
 
 
 class Rowwise(Protocol):
@@ -46,18 +41,6 @@ class Rowwise(Protocol):
         x becomes x * cosine + (-x's second half, x's first half) * sine. back: times the transposed matrix instead,
         which is the gradient.
         """
-
-
-def choose_rowwise(weight: Tensor) -> Rowwise:
-    """The native implementation for a model with the type and device of `weight`, torch's operations elsewhere."""
-    reason = NativeRowwise.refusal(weight)
-    if reason is None:
-        try:
-            return NativeRowwise(build_library("rowwise"))
-        except (BackendError, OSError) as error:
-            reason = str(error)
-    _log.info("norms, gates and rotary positions run on torch's operations, which are slower: %s", reason)
-    return TorchRowwise()
 
 
 class TorchRowwise:

@@ -1,14 +1,13 @@
-"""The choice between native and torch's operations, and that both compute the same."""
+"""torch's operations against the native ones."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from ludus.model.rowwise import Rowwise, TorchRowwise, choose_rowwise
+from ludus.model.rowwise import Rowwise, TorchRowwise
+from ludus.native.build import build_library
 from ludus.native.rowwise import NativeRowwise, NormRule
 
 # relative to the largest value: one rounding of bf16, fp32 sums in another order
@@ -17,15 +16,6 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
 
 def draw(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def test_native_where_it_can_be_had_and_torch_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other types and machines without a compiler are served by torch's operations."""
-    weight = torch.zeros(4)
-    assert isinstance(choose_rowwise(weight), NativeRowwise)
-    assert isinstance(choose_rowwise(weight.half()), TorchRowwise)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert isinstance(choose_rowwise(weight), TorchRowwise)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -44,7 +34,7 @@ def test_both_compute_the_same(dtype: torch.dtype) -> None:
         turns = [*ops.rotate(q, k, cosine, sine), *ops.rotate(q, k, cosine, sine, back=True)]
         return [*norms, *slopes, *gates, *turns]
 
-    for got, expected in zip(results(choose_rowwise(weight)), results(TorchRowwise()), strict=True):
+    for got, expected in zip(results(NativeRowwise(build_library("rowwise"))), results(TorchRowwise()), strict=True):
         assert got is not None and expected is not None and got.dtype == expected.dtype
         off = (got.double() - expected.double()).abs().max() / expected.double().abs().max()
         assert float(off) <= TOLERANCE[dtype]

@@ -1,0 +1,54 @@
+"""Chooses what a model computes with: native operations where they can be had, torch's own elsewhere.
+
+Knows: both.  Knows not: modules, gradients.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+from ludus.errors import BackendError
+from ludus.model.rowwise import Rowwise, TorchRowwise
+from ludus.native import linear
+from ludus.native.build import build_library
+from ludus.native.rowwise import NativeRowwise
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What the parts of one model's layers are made of."""
+
+    rowwise: Rowwise
+    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    """x @ weight.T + bias, without gradients; x: (…, K), weight: (N, K), bias: (N,) or None."""
+
+
+def choose_operations(weight: Tensor) -> Operations:
+    """For a model whose weights have the type and device of `weight`, a matrix."""
+    return Operations(_rowwise(weight), _linear(weight))
+
+
+def _rowwise(weight: Tensor) -> Rowwise:
+    reason = NativeRowwise.refusal(weight)
+    if reason is None:
+        try:
+            return NativeRowwise(build_library("rowwise"))
+        except (BackendError, OSError) as error:
+            reason = str(error)
+    _log.info("norms, gates and rotary positions run on torch's operations, which are slower: %s", reason)
+    return TorchRowwise()
+
+
+def _linear(weight: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    reason = linear.refusal(weight)
+    if reason is None:
+        return linear.linear
+    _log.info("linear layers run on torch's operations, which are slower for few tokens: %s", reason)
+    return functional.linear
