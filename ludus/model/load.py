@@ -173,7 +173,7 @@ def _leave_file(module: PreTrainedModel) -> None:
     transformers maps the weights' file into memory, and as long as one parameter lies there, all of it stays.
     """
     for parameter in module.parameters():
-        if parameter.untyped_storage().nbytes() == parameter.nbytes:
+        if parameter.is_cpu and parameter.untyped_storage().nbytes() == parameter.nbytes:
             parameter.data = parameter.data.clone()
 
 

@@ -41,7 +41,7 @@ def make_fast(module: nn.Module) -> None:
     weight = next(parameter for parameter in module.parameters() if parameter.ndim == 2)
     operations = choose_operations(weight)
     rowwise = operations.rowwise
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
         _fuse_norms(module, rowwise)
         _fuse_projections(module, operations)
