@@ -1,0 +1,595 @@
+// Attention over a forest of tokens in depth-first order, forward and backward, for training.
+//
+// Plain C interface, no torch headers. The results of a token are computed in one order of operations, whatever the
+// number of threads.
+//
+// Token i sees the keys j <= i with i < end[j], the index after the last descendant of j; with a window only those
+// less than `window` positions back. Work is cut into tiles of TILE queries, and a tile visits only the blocks of
+// BLOCK keys that one of its queries can see.
+//
+// Every product is sums of (broadcast word) x (vector of 16 words). A word is 32 bits along the dimension summed over:
+// one fp32 number, or a pair of bf16 that one AVX512-BF16 instruction multiplies and adds. Hence two packings of keys,
+// values, queries and gradients:
+//   along   [block][D / STEP][16]   word = numbers 2d and 2d+1 of one token     (sums over the head's width)
+//   across  [token / STEP][D]       word = number d of tokens 2t and 2t+1       (sums over tokens)
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define LUDUS_PAIRS 1
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr int BLOCK = 16;  // keys of a block: lanes of a vector
+constexpr int TILE = 32;   // queries of a tile: enough to reuse a block from cache, few pairs wasted on the diagonal
+constexpr int ROWS = 4, WIDE = 4;  // a register tile: 16 sums hide the latency of the multiply-add
+// Far below any score, and still finite: exp() of it is 0 and no infinity meets another.
+constexpr float HIDDEN = -1e30f;
+
+enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
+
+struct Shape {
+  int32_t num_heads, num_kv_heads, num_tokens, head_dim, dtype;
+};
+
+struct Rule {
+  float scale;
+  float softcap;   // 0: none
+  int32_t window;  // 0: none
+};
+
+// Element (head, token, 0); the numbers of a token lie side by side.
+struct Heads {
+  void* data;
+  int64_t head_stride, token_stride;
+};
+
+typedef float Vec __attribute__((vector_size(64)));
+typedef int32_t IntVec __attribute__((vector_size(64)));
+typedef float LooseVec __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t LooseIntVec __attribute__((vector_size(64), aligned(4), may_alias));
+
+inline Vec load_vec(const void* at) { return *(const LooseVec*)at; }
+inline void store_vec(void* at, Vec x) { *(LooseVec*)at = x; }
+inline Vec fill(float x) { return Vec{} + x; }
+inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+
+inline float sum_of(Vec x) {
+  float total = 0.f;
+  for (int i = 0; i < 16; i++) total += x[i];
+  return total;
+}
+
+inline float max_of(Vec x) {
+  float top = x[0];
+  for (int i = 1; i < 16; i++) top = x[i] > top ? x[i] : top;
+  return top;
+}
+
+// exp(x) for x <= 87, relative error below 2e-7; below -87 it is 0. Source: Cephes expf (Moshier).
+inline Vec exp_vec(Vec given) {
+  const Vec x = larger(given, fill(-87.f));
+  const float rounder = 12582912.f;  // 1.5 * 2^23: adding it leaves an integer in the lowest bits
+  const Vec shifted = x * 1.44269504088896341f + rounder;
+  const Vec n = shifted - rounder;
+  const Vec f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Vec p = fill(1.9875691500e-4f);
+  p = p * f + 1.3981999507e-3f;
+  p = p * f + 8.3334519073e-3f;
+  p = p * f + 4.1665795894e-2f;
+  p = p * f + 1.6666665459e-1f;
+  p = p * f + 5.0000001201e-1f;
+  p = p * f * f + f + 1.f;
+  const IntVec power = (__builtin_convertvector(n, IntVec) + 127) << 23;
+  return given < -87.f ? Vec{} : p * (Vec)power;
+}
+
+// tanh(x) = 1 - 2 / (exp(2x) + 1)
+inline Vec tanh_vec(Vec x) {
+  const Vec doubled = x + x, bounded = doubled > 80.f ? fill(80.f) : doubled;
+  return 1.f - 2.f / (exp_vec(bounded) + 1.f);
+}
+
+inline float to_float(float value) { return value; }
+inline float to_float(uint16_t value) {
+  const uint32_t bits = uint32_t(value) << 16;
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
+
+inline uint16_t to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);  // NaN stays NaN
+  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+inline void save(float* at, Vec x) { store_vec(at, x); }
+inline void save(uint16_t* at, Vec x) {
+#ifdef LUDUS_PAIRS
+  _mm256_storeu_si256((__m256i*)at, (__m256i)_mm512_cvtneps_pbh((__m512)x));
+#else
+  for (int i = 0; i < 16; i++) at[i] = to_bf16(x[i]);
+#endif
+}
+
+// ---- words -----------------------------------------------------------------------------------------------------------
+
+// One fp32 number a word; serves bf16 too where the processor cannot multiply pairs.
+struct Plain {
+  typedef float Word;
+  static constexpr int STEP = 1;
+  static Vec add_product(Vec sum, Vec vector, Word word) { return sum + vector * word; }
+  template <typename T>
+  static Word along(const T* token, int64_t step) { return to_float(token[step]); }
+  template <typename T>
+  static Word across(const T* first, const T*, int64_t d) { return to_float(first[d]); }
+  // 16 numbers of one row, so that the row can be broadcast word by word
+  static void put_row(Word* row, int64_t column, Vec x) { store_vec(row + column, x); }
+  // 16 numbers of rows 2r and 2r+1, so that sums over rows can be taken
+  static void put_rows(Word* rows, int64_t num_columns, int row, int64_t column, Vec x0, Vec x1) {
+    store_vec(rows + row * num_columns + column, x0);
+    store_vec(rows + (row + 1) * num_columns + column, x1);
+  }
+};
+
+#ifdef LUDUS_PAIRS
+struct Pairs {
+  typedef uint32_t Word;
+  static constexpr int STEP = 2;
+  static Vec add_product(Vec sum, Vec vector, Word word) {
+    return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)vector, (__m512bh)_mm512_set1_epi32(int(word)));
+  }
+  static Word along(const uint16_t* token, int64_t step) {
+    Word word;
+    std::memcpy(&word, token + 2 * step, 4);
+    return word;
+  }
+  static Word across(const uint16_t* first, const uint16_t* second, int64_t d) {
+    return Word(first[d]) | Word(second[d]) << 16;
+  }
+  static void put_row(Word* row, int64_t column, Vec x) {
+    _mm256_storeu_si256((__m256i*)(row + column / 2), (__m256i)_mm512_cvtneps_pbh((__m512)x));
+  }
+  static void put_rows(Word* rows, int64_t num_columns, int row, int64_t column, Vec x0, Vec x1) {
+    const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x0));
+    const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x1));
+    _mm512_storeu_si512(rows + (row / 2) * num_columns + column, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+  }
+};
+#endif
+
+// sum[r][n] += a(r, 0..steps) * b[n](0..steps)
+template <class M, int N>
+inline void add_products(Vec (&sum)[ROWS][N], const typename M::Word* a, int64_t a_row, int64_t a_step,
+                         const typename M::Word* const* b, int64_t b_step, int steps) {
+  for (int j = 0; j < steps; j++) {
+    Vec column[N];
+    for (int n = 0; n < N; n++) column[n] = load_vec(b[n] + j * b_step);
+    for (int r = 0; r < ROWS; r++) {
+      const typename M::Word word = a[r * a_row + j * a_step];
+      for (int n = 0; n < N; n++) sum[r][n] = M::add_product(sum[r][n], column[n], word);
+    }
+  }
+}
+
+// Calls f<N>(start) for runs of WIDE vectors, then for what is left.
+template <typename F>
+inline void in_runs(int num_vectors, F f) {
+  int at = 0;
+  for (; at + WIDE <= num_vectors; at += WIDE) f(std::integral_constant<int, WIDE>(), at);
+  if (num_vectors - at == 3) f(std::integral_constant<int, 3>(), at);
+  else if (num_vectors - at == 2) f(std::integral_constant<int, 2>(), at);
+  else if (num_vectors - at == 1) f(std::integral_constant<int, 1>(), at);
+}
+
+// ---- packing ---------------------------------------------------------------------------------------------------------
+
+template <class M, typename T>
+void pack_along(const T* tokens, int64_t stride, int count, int dim, typename M::Word* to) {
+  for (int j = 0; j < dim / M::STEP; j++)
+    for (int n = 0; n < BLOCK; n++) to[j * BLOCK + n] = n < count ? M::along(tokens + n * stride, j) : 0;
+}
+
+// `count` tokens; those that are missing to `padded` are zero.
+template <class M, typename T>
+void pack_across(const T* tokens, int64_t stride, int count, int padded, int dim, typename M::Word* to) {
+  static const T zeros[256] = {};
+  for (int t = 0; t < padded; t += M::STEP) {
+    const T* first = t < count ? tokens + t * stride : zeros;
+    const T* second = t + 1 < count ? tokens + (t + 1) * stride : zeros;
+    for (int d = 0; d < dim; d++) to[(t / M::STEP) * dim + d] = M::across(first, second, d);
+  }
+}
+
+// `count` tokens as rows of words; those that are missing to TILE are zero.
+template <class M, typename T>
+void pack_rows(const T* tokens, int64_t stride, int count, int dim, typename M::Word* to) {
+  const int width = dim / M::STEP;
+  for (int t = 0; t < TILE; t++)
+    for (int j = 0; j < width; j++) to[t * width + j] = t < count ? M::along(tokens + t * stride, j) : 0;
+}
+
+// ---- which keys a tile sees ------------------------------------------------------------------------------------------
+
+struct Tile {
+  int start, count;
+  std::vector<int> blocks;     // seen by at least one query, rising
+  std::vector<bool> is_whole;  // by all of them
+};
+
+struct Forest {
+  std::vector<int32_t> ends, positions;  // padded to whole blocks; what pads is seen by nobody
+  std::vector<Tile> tiles;
+};
+
+Forest read_forest(const int32_t* ends, const int32_t* positions, int num_tokens, int window) {
+  Forest forest;
+  const int num_blocks = (num_tokens + BLOCK - 1) / BLOCK;
+  forest.ends.assign(num_blocks * BLOCK, 0);
+  forest.positions.assign(num_blocks * BLOCK, 0);
+  std::memcpy(forest.ends.data(), ends, num_tokens * sizeof(int32_t));
+  std::memcpy(forest.positions.data(), positions, num_tokens * sizeof(int32_t));
+  for (int start = 0; start < num_tokens; start += TILE) {
+    Tile tile{start, num_tokens - start < TILE ? num_tokens - start : TILE, {}, {}};
+    int lowest = positions[start], highest = lowest;
+    for (int i = 1; i < tile.count; i++) {
+      lowest = positions[start + i] < lowest ? positions[start + i] : lowest;
+      highest = positions[start + i] > highest ? positions[start + i] : highest;
+    }
+    for (int block = 0; block * BLOCK < start + tile.count; block++) {
+      bool is_seen = false, is_whole = true;
+      for (int j = block * BLOCK; j < (block + 1) * BLOCK; j++) {
+        is_seen |= forest.ends[j] > start && (window == 0 || lowest - forest.positions[j] < window);
+        is_whole &= j <= start && forest.ends[j] >= start + tile.count &&
+                    (window == 0 || highest - forest.positions[j] < window);
+      }
+      if (is_seen) tile.blocks.push_back(block), tile.is_whole.push_back(is_whole);
+    }
+    forest.tiles.push_back(tile);
+  }
+  return forest;
+}
+
+inline IntVec seen_keys(const Forest& forest, int window, int query, int block) {
+  const IntVec key = block * BLOCK + IntVec{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  IntVec seen = (key <= query) & (*(const LooseIntVec*)(forest.ends.data() + block * BLOCK) > query);
+  if (window > 0) {
+    const IntVec back = forest.positions[query] - *(const LooseIntVec*)(forest.positions.data() + block * BLOCK);
+    seen &= back < window;
+  }
+  return seen;
+}
+
+// ---- one tile --------------------------------------------------------------------------------------------------------
+
+// Keys or values of one head in both packings.
+template <class M>
+struct Packed {
+  std::vector<typename M::Word> along, across;
+};
+
+template <typename T>
+struct Rows {
+  T* data;
+  int64_t stride;
+  T* at(int token) const { return data + token * stride; }
+};
+
+template <class M>
+struct Scratch {
+  typedef typename M::Word Word;
+  std::vector<float> scores, grads, slopes;  // [TILE][columns]: one column for each key of the tile's blocks
+  std::vector<Word> row_words, weight_words, grad_words;
+  std::vector<Word> query_rows, grad_rows, query_across, grad_across;
+
+  void fit(int64_t num_columns, int dim) {
+    const size_t size = size_t(TILE) * num_columns;
+    for (auto* each : {&scores, &grads, &slopes})
+      if (each->size() < size) each->resize(size);
+    for (auto* each : {&row_words, &weight_words, &grad_words})
+      if (each->size() < size) each->resize(size);
+    for (auto* each : {&query_rows, &grad_rows, &query_across, &grad_across}) each->resize(size_t(TILE) * dim);
+  }
+};
+
+// to[r][c] = rows[r] . key c, for the keys of the tile's blocks
+template <class M>
+void multiply_keys(const Tile& tile, const typename M::Word* rows, const typename M::Word* along, int dim, float* to) {
+  const int width = dim / M::STEP, num_blocks = int(tile.blocks.size());
+  const int64_t num_columns = int64_t(num_blocks) * BLOCK;
+  for (int row = 0; row < tile.count; row += ROWS)
+    in_runs(num_blocks, [&](auto wide, int at) {
+      constexpr int N = decltype(wide)::value;
+      const typename M::Word* b[N];
+      for (int n = 0; n < N; n++) b[n] = along + int64_t(tile.blocks[at + n]) * width * BLOCK;
+      Vec sum[ROWS][N] = {};
+      add_products<M, N>(sum, rows + row * width, width, 1, b, BLOCK, width);
+      for (int r = 0; r < ROWS; r++)
+        for (int n = 0; n < N; n++) store_vec(to + (row + r) * num_columns + (at + n) * BLOCK, sum[r][n]);
+    });
+}
+
+// to[r][d] = scale[r] * sum over keys of weights[r][key] * number d of the key
+template <class M, typename T>
+void weigh_keys(const Tile& tile, const typename M::Word* weights, const typename M::Word* across, int dim,
+                const float* scales, T* to, int64_t to_stride) {
+  const int num_blocks = int(tile.blocks.size());
+  const int64_t row_words = int64_t(num_blocks) * BLOCK / M::STEP;
+  for (int row = 0; row < tile.count; row += ROWS)
+    in_runs(dim / 16, [&](auto wide, int at) {
+      constexpr int N = decltype(wide)::value;
+      Vec sum[ROWS][N] = {};
+      for (int i = 0; i < num_blocks; i++) {
+        const typename M::Word* block = across + int64_t(tile.blocks[i]) * (BLOCK / M::STEP) * dim + at * 16;
+        const typename M::Word* b[N];
+        for (int n = 0; n < N; n++) b[n] = block + n * 16;
+        add_products<M, N>(sum, weights + row * row_words + i * (BLOCK / M::STEP), row_words, 1, b, dim,
+                           BLOCK / M::STEP);
+      }
+      for (int r = 0; r < ROWS && row + r < tile.count; r++)
+        for (int n = 0; n < N; n++) save(to + (row + r) * to_stride + (at + n) * 16, sum[r][n] * scales[row + r]);
+    });
+}
+
+// totals[key][d] += sum over the tile's rows of weights[row][key] * number d of the row
+template <class M>
+void add_weighted_rows(const Tile& tile, const typename M::Word* weights, const typename M::Word* across, int dim,
+                       float* totals) {
+  const int64_t num_columns = int64_t(tile.blocks.size()) * BLOCK;
+  for (size_t i = 0; i < tile.blocks.size(); i++)
+    for (int key = 0; key < BLOCK; key += ROWS)
+      in_runs(dim / 16, [&](auto wide, int at) {
+        constexpr int N = decltype(wide)::value;
+        float* total = totals + (int64_t(tile.blocks[i]) * BLOCK + key) * dim + at * 16;
+        const typename M::Word* b[N];
+        Vec sum[ROWS][N];
+        for (int n = 0; n < N; n++) b[n] = across + (at + n) * 16;
+        for (int r = 0; r < ROWS; r++)
+          for (int n = 0; n < N; n++) sum[r][n] = load_vec(total + r * dim + n * 16);
+        add_products<M, N>(sum, weights + i * BLOCK + key, 1, num_columns, b, dim, TILE / M::STEP);
+        for (int r = 0; r < ROWS; r++)
+          for (int n = 0; n < N; n++) store_vec(total + r * dim + n * 16, sum[r][n]);
+      });
+}
+
+// What all tiles of one call share.
+struct Call {
+  const Forest& forest;
+  const Rule& rule;
+  int dim;
+};
+
+// Scaled, capped and masked scores of one query and block i of its tile; `slope`: the cap's derivative.
+inline Vec finish_score(const Call& call, const Tile& tile, int i, int query, Vec score, Vec* slope) {
+  score *= call.rule.scale;
+  if (call.rule.softcap > 0.f) {
+    const Vec bent = tanh_vec(score / call.rule.softcap);
+    score = bent * call.rule.softcap;
+    if (slope) *slope = 1.f - bent * bent;
+  }
+  if (tile.is_whole[i]) return score;
+  return seen_keys(call.forest, call.rule.window, query, tile.blocks[i]) ? score : fill(HIDDEN);
+}
+
+template <class M, typename T>
+void attend_tile(const Call& call, const Tile& tile, Rows<const T> q, const Packed<M>& keys, const Packed<M>& values,
+                 Rows<T> out, float* log_totals, Scratch<M>& scratch) {
+  const int num_blocks = int(tile.blocks.size());
+  const int64_t num_columns = int64_t(num_blocks) * BLOCK;
+  scratch.fit(num_columns, call.dim);
+  pack_rows<M>(q.at(tile.start), q.stride, tile.count, call.dim, scratch.query_rows.data());
+  multiply_keys<M>(tile, scratch.query_rows.data(), keys.along.data(), call.dim, scratch.scores.data());
+  float inverse[TILE];
+  for (int row = 0; row < tile.count; row++) {
+    float* scores = scratch.scores.data() + row * num_columns;
+    Vec top = fill(HIDDEN), total = {};
+    for (int i = 0; i < num_blocks; i++) {
+      const Vec score = finish_score(call, tile, i, tile.start + row, load_vec(scores + i * BLOCK), nullptr);
+      store_vec(scores + i * BLOCK, score);
+      top = larger(top, score);
+    }
+    const float largest = max_of(top);
+    for (int i = 0; i < num_blocks; i++) {
+      const Vec weight = exp_vec(load_vec(scores + i * BLOCK) - largest);
+      total += weight;
+      M::put_row(scratch.row_words.data() + row * (num_columns / M::STEP), i * BLOCK, weight);
+    }
+    const float sum = sum_of(total);
+    inverse[row] = 1.f / sum;
+    log_totals[tile.start + row] = largest + std::log(sum);
+  }
+  weigh_keys<M>(tile, scratch.row_words.data(), values.across.data(), call.dim, inverse, out.at(tile.start),
+                out.stride);
+}
+
+// Scores and gradients of the weights of one query become weights and (with a cap) slopes; returns the sum over keys
+// of weight times gradient.
+template <class M>
+float weigh_row(const Call& call, const Tile& tile, int row, float log_total, Scratch<M>& scratch) {
+  const int64_t num_columns = int64_t(tile.blocks.size()) * BLOCK;
+  const bool is_capped = call.rule.softcap > 0.f;
+  Vec total = {}, slope;
+  for (size_t i = 0; i < tile.blocks.size(); i++) {
+    const int64_t at = row * num_columns + i * BLOCK;
+    float* score = scratch.scores.data() + at;
+    const Vec weight =
+        exp_vec(finish_score(call, tile, int(i), tile.start + row, load_vec(score), is_capped ? &slope : nullptr) - log_total);
+    if (is_capped) store_vec(scratch.slopes.data() + at, slope);
+    store_vec(score, weight);
+    total += weight * load_vec(scratch.grads.data() + at);
+  }
+  return sum_of(total);
+}
+
+// From scores and gradients of the weights to words of the weights and of the gradients of the scores.
+template <class M>
+void differentiate_softmax(const Call& call, const Tile& tile, const float* log_totals, Scratch<M>& scratch) {
+  const int64_t num_columns = int64_t(tile.blocks.size()) * BLOCK;
+  const bool is_capped = call.rule.softcap > 0.f;
+  for (int row = 0; row < TILE; row += 2) {
+    float totals[2] = {};
+    for (int s = 0; s < 2; s++)
+      if (row + s < tile.count) totals[s] = weigh_row(call, tile, row + s, log_totals[tile.start + row + s], scratch);
+    for (int64_t column = 0; column < num_columns; column += BLOCK) {
+      Vec weight[2] = {}, grad[2] = {};
+      for (int s = 0; s < 2; s++) {
+        if (row + s >= tile.count) continue;  // no query: neither weight nor gradient
+        const int64_t at = (row + s) * num_columns + column;
+        weight[s] = load_vec(scratch.scores.data() + at);
+        grad[s] = weight[s] * (load_vec(scratch.grads.data() + at) - totals[s]) * call.rule.scale;
+        if (is_capped) grad[s] *= load_vec(scratch.slopes.data() + at);
+        M::put_row(scratch.row_words.data() + (row + s) * (num_columns / M::STEP), column, grad[s]);
+      }
+      M::put_rows(scratch.weight_words.data(), num_columns, row, column, weight[0], weight[1]);
+      M::put_rows(scratch.grad_words.data(), num_columns, row, column, grad[0], grad[1]);
+    }
+  }
+}
+
+// grad_k and grad_v: fp32 of one query head, [token][dim], that the tile's share is added to.
+template <class M, typename T>
+void differentiate_tile(const Call& call, const Tile& tile, Rows<const T> q, Rows<const T> grad, const Packed<M>& keys,
+                        const Packed<M>& values, const float* log_totals, Rows<T> grad_q, float* grad_k, float* grad_v,
+                        Scratch<M>& scratch) {
+  const int dim = call.dim;
+  static const std::vector<float> ones(TILE, 1.f);
+  scratch.fit(int64_t(tile.blocks.size()) * BLOCK, dim);
+  pack_rows<M>(q.at(tile.start), q.stride, tile.count, dim, scratch.query_rows.data());
+  pack_rows<M>(grad.at(tile.start), grad.stride, tile.count, dim, scratch.grad_rows.data());
+  pack_across<M>(q.at(tile.start), q.stride, tile.count, TILE, dim, scratch.query_across.data());
+  pack_across<M>(grad.at(tile.start), grad.stride, tile.count, TILE, dim, scratch.grad_across.data());
+  multiply_keys<M>(tile, scratch.query_rows.data(), keys.along.data(), dim, scratch.scores.data());
+  multiply_keys<M>(tile, scratch.grad_rows.data(), values.along.data(), dim, scratch.grads.data());
+  differentiate_softmax(call, tile, log_totals, scratch);
+  weigh_keys<M>(tile, scratch.row_words.data(), keys.across.data(), dim, ones.data(), grad_q.at(tile.start),
+                grad_q.stride);
+  add_weighted_rows<M>(tile, scratch.grad_words.data(), scratch.query_across.data(), dim, grad_k);
+  add_weighted_rows<M>(tile, scratch.weight_words.data(), scratch.grad_across.data(), dim, grad_v);
+}
+
+// ---- all heads -------------------------------------------------------------------------------------------------------
+
+template <typename T>
+Rows<T> rows_of(const Heads& heads, int head) {
+  return {(T*)heads.data + head * heads.head_stride, heads.token_stride};
+}
+
+template <class M, typename T>
+std::vector<Packed<M>> pack_heads(const Heads& heads, const Shape& shape, bool is_along, bool is_across, int num_threads) {
+  const int dim = shape.head_dim, num_blocks = (shape.num_tokens + BLOCK - 1) / BLOCK;
+  const int64_t block_words = int64_t(BLOCK) * dim / M::STEP;
+  std::vector<Packed<M>> packed(shape.num_kv_heads);
+  for (auto& each : packed) {
+    if (is_along) each.along.resize(num_blocks * block_words);
+    if (is_across) each.across.resize(num_blocks * block_words);
+  }
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+  for (int task = 0; task < shape.num_kv_heads * num_blocks; task++) {
+    const int head = task / num_blocks, block = task % num_blocks, start = block * BLOCK;
+    const Rows<const T> rows = rows_of<const T>(heads, head);
+    const int count = shape.num_tokens - start < BLOCK ? shape.num_tokens - start : BLOCK;
+    if (is_along) pack_along<M>(rows.at(start), rows.stride, count, dim, packed[head].along.data() + block * block_words);
+    if (is_across)
+      pack_across<M>(rows.at(start), rows.stride, count, BLOCK, dim, packed[head].across.data() + block * block_words);
+  }
+  return packed;
+}
+
+struct Tensors {
+  Heads q, k, v, out, grad_out, grad_q, grad_k, grad_v;
+  float* log_totals;  // [head][token]
+};
+
+template <class M, typename T>
+void attend(const Forest& forest, const Rule& rule, const Shape& shape, const Tensors& on, int num_threads) {
+  const auto keys = pack_heads<M, T>(on.k, shape, true, false, num_threads);
+  const auto values = pack_heads<M, T>(on.v, shape, false, true, num_threads);
+  const Call call{forest, rule, shape.head_dim};
+  const int num_tiles = int(forest.tiles.size()), group = shape.num_heads / shape.num_kv_heads;
+#pragma omp parallel num_threads(num_threads)
+  {
+    Scratch<M> scratch;
+#pragma omp for schedule(dynamic)
+    for (int task = 0; task < shape.num_heads * num_tiles; task++) {
+      const int head = task / num_tiles;
+      attend_tile<M, T>(call, forest.tiles[task % num_tiles], rows_of<const T>(on.q, head), keys[head / group],
+                        values[head / group], rows_of<T>(on.out, head),
+                        on.log_totals + int64_t(head) * shape.num_tokens, scratch);
+    }
+  }
+}
+
+// The gradient of a head of keys is the sum over its query heads.
+template <typename T>
+void sum_heads(const float* parts, int64_t part_size, const Shape& shape, const Heads& to, int num_threads) {
+  const int group = shape.num_heads / shape.num_kv_heads, dim = shape.head_dim;
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+  for (int task = 0; task < shape.num_kv_heads * shape.num_tokens; task++) {
+    const int head = task / shape.num_tokens, token = task % shape.num_tokens;
+    T* out = rows_of<T>(to, head).at(token);
+    for (int d = 0; d < dim; d += 16) {
+      Vec sum = {};
+      for (int g = 0; g < group; g++) sum += load_vec(parts + (head * group + g) * part_size + int64_t(token) * dim + d);
+      save(out + d, sum);
+    }
+  }
+}
+
+template <class M, typename T>
+void differentiate(const Forest& forest, const Rule& rule, const Shape& shape, const Tensors& on, int num_threads) {
+  const auto keys = pack_heads<M, T>(on.k, shape, true, true, num_threads);
+  const auto values = pack_heads<M, T>(on.v, shape, true, false, num_threads);
+  const Call call{forest, rule, shape.head_dim};
+  const int group = shape.num_heads / shape.num_kv_heads;
+  const int64_t part_size = int64_t(forest.ends.size()) * shape.head_dim;
+  // kept between calls: fresh pages would cost as much time as the products
+  static thread_local std::vector<float> parts;
+  if (parts.size() < size_t(2 * part_size * shape.num_heads)) parts.resize(2 * part_size * shape.num_heads);
+  float *grad_k = parts.data(), *grad_v = grad_k + part_size * shape.num_heads;
+#pragma omp parallel num_threads(num_threads)
+  {
+    Scratch<M> scratch;
+#pragma omp for schedule(dynamic)
+    for (int head = 0; head < shape.num_heads; head++) {
+      float *own_k = grad_k + head * part_size, *own_v = grad_v + head * part_size;
+      std::memset(own_k, 0, part_size * sizeof(float));
+      std::memset(own_v, 0, part_size * sizeof(float));
+      for (const Tile& tile : forest.tiles)
+        differentiate_tile<M, T>(call, tile, rows_of<const T>(on.q, head), rows_of<const T>(on.grad_out, head),
+                                 keys[head / group], values[head / group],
+                                 on.log_totals + int64_t(head) * shape.num_tokens, rows_of<T>(on.grad_q, head), own_k,
+                                 own_v, scratch);
+    }
+  }
+  sum_heads<T>(grad_k, part_size, shape, on.grad_k, num_threads);
+  sum_heads<T>(grad_v, part_size, shape, on.grad_v, num_threads);
+}
+
+}  // namespace
+
+extern "C" {
+
+// ends, positions: per token. With is_backward the gradients are filled, else out and log_totals.
+void ludus_tree(const int32_t* ends, const int32_t* positions, const Rule* rule, const Shape* shape, const Tensors* on,
+                int32_t is_backward, int32_t num_threads) {
+  const Forest forest = read_forest(ends, positions, shape->num_tokens, rule->window);
+#ifdef LUDUS_PAIRS
+  typedef Pairs ForHalf;
+#else
+  typedef Plain ForHalf;
+#endif
+  if (shape->dtype == FP32 && is_backward) differentiate<Plain, float>(forest, *rule, *shape, *on, num_threads);
+  else if (shape->dtype == FP32) attend<Plain, float>(forest, *rule, *shape, *on, num_threads);
+  else if (is_backward) differentiate<ForHalf, uint16_t>(forest, *rule, *shape, *on, num_threads);
+  else attend<ForHalf, uint16_t>(forest, *rule, *shape, *on, num_threads);
+}
+
+}  // extern "C"

@@ -1,0 +1,138 @@
+"""Attention over a forest of tokens in C++: tree.cpp through its plain C interface.
+
+Knows: shapes, strides, the compiled library.  Knows not: autograd, models.
+Invariant: the results have the same bits however many threads compute them.
+torch is imported first, so that the library runs on torch's own OpenMP threads instead of bringing a second pool.
+
+H: heads, Hk: heads of keys, S: tokens, Dh: width of a head.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ludus.errors import BackendError
+from ludus.native.build import build_library
+
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+# Rows of zeros and sums of one head lie in the first-level cache.
+_MAX_HEAD_DIM = 256
+_GIVEN, _MADE = ("q", "k", "v"), ("out", "grad_out", "grad_q", "grad_k", "grad_v")
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int32) for name in ("num_heads", "num_kv_heads", "num_tokens", "head_dim", "dtype")]
+
+
+class _Rule(ctypes.Structure):
+    _fields_ = [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("window", ctypes.c_int32)]
+
+
+class _Heads(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("head_stride", ctypes.c_int64), ("token_stride", ctypes.c_int64)]
+
+
+class _Tensors(ctypes.Structure):
+    _fields_ = [(name, _Heads) for name in (*_GIVEN, *_MADE)] + [("log_totals", ctypes.c_void_p)]
+
+
+class NativeTree:
+    """Forward and backward attention of each token over itself and its ancestors, for fp32 and bf16 on the CPU.
+
+    ends: (S,) int32, per token the index after its last descendant; positions: (S,) int32, in its own sequence.
+    """
+
+    def __init__(self, library: Path) -> None:
+        self._call = ctypes.CDLL(str(library)).ludus_tree
+        pointer, count = ctypes.c_void_p, ctypes.c_int32
+        self._call.argtypes = [pointer, pointer, pointer, pointer, pointer, count, count]
+        self._call.restype = None
+
+    def __repr__(self) -> str:
+        return "<NativeTree>"
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, forest: tuple[Tensor, Tensor], rule: tuple[float, float, int]
+    ) -> tuple[Tensor, Tensor]:
+        """Output of shape (1, S, H, Dh), and per head and token the log of the softmax's denominator, fp32 (H, S).
+
+        q: (1, H, S, Dh), k and v: (1, Hk, S, Dh).  forest: ends and positions.
+        rule: scale of the scores, their cap or 0, the window or 0.
+        """
+        _, num_heads, num_tokens, head_dim = q.shape
+        out = q.new_empty(1, num_tokens, num_heads, head_dim)
+        log_totals = torch.empty(num_heads, num_tokens)
+        self._run({"q": q, "k": k, "v": v, "out": out.transpose(1, 2)}, log_totals, forest, rule)
+        return out, log_totals
+
+    def differentiate(
+        self,
+        grad_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_totals: Tensor,
+        forest: tuple[Tensor, Tensor],
+        rule: tuple[float, float, int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v for the gradient of the output, which `attend` gave with `log_totals`."""
+        grads = tuple(torch.empty_like(each) for each in (q, k, v))
+        named = dict(zip(("grad_q", "grad_k", "grad_v"), grads, strict=True))
+        given = {"q": q, "k": k, "v": v, "grad_out": grad_out.transpose(1, 2)}
+        self._run(given | named, log_totals, forest, rule)
+        return grads[0], grads[1], grads[2]
+
+    def _run(
+        self,
+        heads: dict[str, Tensor],
+        log_totals: Tensor,
+        forest: tuple[Tensor, Tensor],
+        rule: tuple[float, float, int],
+    ) -> None:
+        dense = {name: _dense_last(each) for name, each in heads.items()}  # kept alive until the call is over
+        tensors = _Tensors(log_totals=log_totals.data_ptr())
+        for name, each in dense.items():
+            setattr(tensors, name, _Heads(each.data_ptr(), each.stride(1), each.stride(2)))
+        q, ends, positions = heads["q"], *forest
+        shape = _Shape(q.shape[1], heads["k"].shape[1], q.shape[2], q.shape[3], _DTYPES[q.dtype])
+        how = _Rule(*rule)
+        self._call(
+            ends.data_ptr(), positions.data_ptr(), ctypes.byref(how), ctypes.byref(shape), ctypes.byref(tensors),
+            int("grad_q" in heads), torch.get_num_threads(),
+        )  # fmt: skip
+
+
+def refusal(q: Tensor) -> str | None:
+    """Why attention with queries like `q` (..., Dh) cannot be computed here. None: it can."""
+    if q.device.type != "cpu":
+        return f"it runs on the CPU, and the queries are on {q.device}"
+    if q.dtype not in _DTYPES:
+        return f"it knows fp32 and bf16, and the queries have {q.dtype}"
+    if q.shape[-1] % 16 or q.shape[-1] > _MAX_HEAD_DIM:
+        return f"it takes heads of 16, 32 … {_MAX_HEAD_DIM} dimensions, and the model has {q.shape[-1]}"
+    return library_refusal()
+
+
+@cache
+def native_tree() -> NativeTree:
+    """The compiled kernel, one for the process. Raises BackendError if there is no compiler, or if it fails."""
+    return NativeTree(build_library("tree"))
+
+
+@cache
+def library_refusal() -> str | None:
+    """Why there is no compiled kernel. None: there is one."""
+    try:
+        native_tree()
+    except (BackendError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _dense_last(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
