@@ -39,7 +39,7 @@ bench: $(READY)
 	$(BIN)/ludus bench publish --vs reload
 
 # The stamp is younger than what it was made from, so a changed pin or dependency sets up again.
-$(READY): pyproject.toml constraints.txt $(wildcard ludus/native/*.cpp)
+$(READY): pyproject.toml constraints.txt $(wildcard ludus/native/*.cpp ludus/native/*.h)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Ludus needs Python 3.11 or newer; try: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade-strategy only-if-needed torch

@@ -45,6 +45,7 @@ MOST_LINES_PER_FUNCTION_OF_THE_STORY = 100
 NEEDS_TORCH = (
     "ludus.model",
     "ludus.native.rowwise",
+    "ludus.native.tree",
     "ludus.inference",
     "ludus.engines.local",
     "ludus.native.linear",

@@ -93,8 +93,9 @@ def compile_source(compiler: str, source: Path, library: Path, variants: Sequenc
 
 
 def _key(compiler: str, source: Path) -> str:
+    headers = [header.read_text() for header in sorted(_FOLDER.glob("*.h"))]
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    parts = (source.read_text(), compiler, version.stdout, repr((_FLAGS, _VARIANTS)), _processor())
+    parts = (source.read_text(), *headers, compiler, version.stdout, repr((_FLAGS, _VARIANTS)), _processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 

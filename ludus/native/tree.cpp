@@ -7,28 +7,23 @@
 // less than `window` positions back. Work is cut into tiles of TILE queries, and a tile visits only the blocks of
 // BLOCK keys that one of its queries can see.
 //
-// Every product is sums of (broadcast word) x (vector of 16 words). A word is 32 bits along the dimension summed over:
-// one fp32 number, or a pair of bf16 that one AVX512-BF16 instruction multiplies and adds. Hence two packings of keys,
-// values, queries and gradients:
+// Every product is sums of (broadcast word) x (vector of 16 words), a word being one fp32 number or a pair of bf16
+// along the dimension summed over. Hence two packings of keys, values, queries and gradients:
 //   along   [block][D / STEP][16]   word = numbers 2d and 2d+1 of one token     (sums over the head's width)
 //   across  [token / STEP][D]       word = number d of tokens 2t and 2t+1       (sums over tokens)
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
-#define LUDUS_PAIRS 1
-#include <immintrin.h>
-#endif
+#include "vectors.h"
+#include "words.h"
 
 namespace {
 
 constexpr int BLOCK = 16;  // keys of a block: lanes of a vector
 constexpr int TILE = 32;   // queries of a tile: enough to reuse a block from cache, few pairs wasted on the diagonal
-constexpr int ROWS = 4, WIDE = 4;  // a register tile: 16 sums hide the latency of the multiply-add
 // Far below any score, and still finite: exp() of it is 0 and no infinity meets another.
 constexpr float HIDDEN = -1e30f;
 
@@ -50,147 +45,7 @@ struct Heads {
   int64_t head_stride, token_stride;
 };
 
-typedef float Vec __attribute__((vector_size(64)));
-typedef int32_t IntVec __attribute__((vector_size(64)));
-typedef float LooseVec __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t LooseIntVec __attribute__((vector_size(64), aligned(4), may_alias));
-
-inline Vec load_vec(const void* at) { return *(const LooseVec*)at; }
-inline void store_vec(void* at, Vec x) { *(LooseVec*)at = x; }
-inline Vec fill(float x) { return Vec{} + x; }
-inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
-
-inline float sum_of(Vec x) {
-  float total = 0.f;
-  for (int i = 0; i < 16; i++) total += x[i];
-  return total;
-}
-
-inline float max_of(Vec x) {
-  float top = x[0];
-  for (int i = 1; i < 16; i++) top = x[i] > top ? x[i] : top;
-  return top;
-}
-
-// exp(x) for x <= 87, relative error below 2e-7; below -87 it is 0. Source: Cephes expf (Moshier).
-inline Vec exp_vec(Vec given) {
-  const Vec x = larger(given, fill(-87.f));
-  const float rounder = 12582912.f;  // 1.5 * 2^23: adding it leaves an integer in the lowest bits
-  const Vec shifted = x * 1.44269504088896341f + rounder;
-  const Vec n = shifted - rounder;
-  const Vec f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Vec p = fill(1.9875691500e-4f);
-  p = p * f + 1.3981999507e-3f;
-  p = p * f + 8.3334519073e-3f;
-  p = p * f + 4.1665795894e-2f;
-  p = p * f + 1.6666665459e-1f;
-  p = p * f + 5.0000001201e-1f;
-  p = p * f * f + f + 1.f;
-  const IntVec power = (__builtin_convertvector(n, IntVec) + 127) << 23;
-  return given < -87.f ? Vec{} : p * (Vec)power;
-}
-
-// tanh(x) = 1 - 2 / (exp(2x) + 1)
-inline Vec tanh_vec(Vec x) {
-  const Vec doubled = x + x, bounded = doubled > 80.f ? fill(80.f) : doubled;
-  return 1.f - 2.f / (exp_vec(bounded) + 1.f);
-}
-
-inline float to_float(float value) { return value; }
-inline float to_float(uint16_t value) {
-  const uint32_t bits = uint32_t(value) << 16;
-  float out;
-  std::memcpy(&out, &bits, 4);
-  return out;
-}
-
-inline uint16_t to_bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);  // NaN stays NaN
-  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
-}
-
-inline void save(float* at, Vec x) { store_vec(at, x); }
-inline void save(uint16_t* at, Vec x) {
-#ifdef LUDUS_PAIRS
-  _mm256_storeu_si256((__m256i*)at, (__m256i)_mm512_cvtneps_pbh((__m512)x));
-#else
-  for (int i = 0; i < 16; i++) at[i] = to_bf16(x[i]);
-#endif
-}
-
-// ---- words -----------------------------------------------------------------------------------------------------------
-
-// One fp32 number a word; serves bf16 too where the processor cannot multiply pairs.
-struct Plain {
-  typedef float Word;
-  static constexpr int STEP = 1;
-  static Vec add_product(Vec sum, Vec vector, Word word) { return sum + vector * word; }
-  template <typename T>
-  static Word along(const T* token, int64_t step) { return to_float(token[step]); }
-  template <typename T>
-  static Word across(const T* first, const T*, int64_t d) { return to_float(first[d]); }
-  // 16 numbers of one row, so that the row can be broadcast word by word
-  static void put_row(Word* row, int64_t column, Vec x) { store_vec(row + column, x); }
-  // 16 numbers of rows 2r and 2r+1, so that sums over rows can be taken
-  static void put_rows(Word* rows, int64_t num_columns, int row, int64_t column, Vec x0, Vec x1) {
-    store_vec(rows + row * num_columns + column, x0);
-    store_vec(rows + (row + 1) * num_columns + column, x1);
-  }
-};
-
-#ifdef LUDUS_PAIRS
-struct Pairs {
-  typedef uint32_t Word;
-  static constexpr int STEP = 2;
-  static Vec add_product(Vec sum, Vec vector, Word word) {
-    return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)vector, (__m512bh)_mm512_set1_epi32(int(word)));
-  }
-  static Word along(const uint16_t* token, int64_t step) {
-    Word word;
-    std::memcpy(&word, token + 2 * step, 4);
-    return word;
-  }
-  static Word across(const uint16_t* first, const uint16_t* second, int64_t d) {
-    return Word(first[d]) | Word(second[d]) << 16;
-  }
-  static void put_row(Word* row, int64_t column, Vec x) {
-    _mm256_storeu_si256((__m256i*)(row + column / 2), (__m256i)_mm512_cvtneps_pbh((__m512)x));
-  }
-  static void put_rows(Word* rows, int64_t num_columns, int row, int64_t column, Vec x0, Vec x1) {
-    const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x0));
-    const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x1));
-    _mm512_storeu_si512(rows + (row / 2) * num_columns + column, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-  }
-};
-#endif
-
-// sum[r][n] += a(r, 0..steps) * b[n](0..steps)
-template <class M, int N>
-inline void add_products(Vec (&sum)[ROWS][N], const typename M::Word* a, int64_t a_row, int64_t a_step,
-                         const typename M::Word* const* b, int64_t b_step, int steps) {
-  for (int j = 0; j < steps; j++) {
-    Vec column[N];
-    for (int n = 0; n < N; n++) column[n] = load_vec(b[n] + j * b_step);
-    for (int r = 0; r < ROWS; r++) {
-      const typename M::Word word = a[r * a_row + j * a_step];
-      for (int n = 0; n < N; n++) sum[r][n] = M::add_product(sum[r][n], column[n], word);
-    }
-  }
-}
-
-// Calls f<N>(start) for runs of WIDE vectors, then for what is left.
-template <typename F>
-inline void in_runs(int num_vectors, F f) {
-  int at = 0;
-  for (; at + WIDE <= num_vectors; at += WIDE) f(std::integral_constant<int, WIDE>(), at);
-  if (num_vectors - at == 3) f(std::integral_constant<int, 3>(), at);
-  else if (num_vectors - at == 2) f(std::integral_constant<int, 2>(), at);
-  else if (num_vectors - at == 1) f(std::integral_constant<int, 1>(), at);
-}
-
-// ---- packing ---------------------------------------------------------------------------------------------------------
+// ---- packing --------------------------------------------------------------------------------------------------------
 
 template <class M, typename T>
 void pack_along(const T* tokens, int64_t stride, int count, int dim, typename M::Word* to) {
@@ -217,7 +72,7 @@ void pack_rows(const T* tokens, int64_t stride, int count, int dim, typename M::
     for (int j = 0; j < width; j++) to[t * width + j] = t < count ? M::along(tokens + t * stride, j) : 0;
 }
 
-// ---- which keys a tile sees ------------------------------------------------------------------------------------------
+// ---- which keys a tile sees -----------------------------------------------------------------------------------------
 
 struct Tile {
   int start, count;
@@ -268,7 +123,7 @@ inline IntVec seen_keys(const Forest& forest, int window, int query, int block) 
   return seen;
 }
 
-// ---- one tile --------------------------------------------------------------------------------------------------------
+// ---- one tile -------------------------------------------------------------------------------------------------------
 
 // Keys or values of one head in both packings.
 template <class M>
@@ -420,8 +275,9 @@ float weigh_row(const Call& call, const Tile& tile, int row, float log_total, Sc
   for (size_t i = 0; i < tile.blocks.size(); i++) {
     const int64_t at = row * num_columns + i * BLOCK;
     float* score = scratch.scores.data() + at;
-    const Vec weight =
-        exp_vec(finish_score(call, tile, int(i), tile.start + row, load_vec(score), is_capped ? &slope : nullptr) - log_total);
+    const Vec finished =
+        finish_score(call, tile, int(i), tile.start + row, load_vec(score), is_capped ? &slope : nullptr);
+    const Vec weight = exp_vec(finished - log_total);
     if (is_capped) store_vec(scratch.slopes.data() + at, slope);
     store_vec(score, weight);
     total += weight * load_vec(scratch.grads.data() + at);
@@ -475,7 +331,7 @@ void differentiate_tile(const Call& call, const Tile& tile, Rows<const T> q, Row
   add_weighted_rows<M>(tile, scratch.weight_words.data(), scratch.grad_across.data(), dim, grad_v);
 }
 
-// ---- all heads -------------------------------------------------------------------------------------------------------
+// ---- all heads ------------------------------------------------------------------------------------------------------
 
 template <typename T>
 Rows<T> rows_of(const Heads& heads, int head) {
@@ -483,7 +339,8 @@ Rows<T> rows_of(const Heads& heads, int head) {
 }
 
 template <class M, typename T>
-std::vector<Packed<M>> pack_heads(const Heads& heads, const Shape& shape, bool is_along, bool is_across, int num_threads) {
+std::vector<Packed<M>> pack_heads(const Heads& heads, const Shape& shape, bool is_along, bool is_across,
+                                  int num_threads) {
   const int dim = shape.head_dim, num_blocks = (shape.num_tokens + BLOCK - 1) / BLOCK;
   const int64_t block_words = int64_t(BLOCK) * dim / M::STEP;
   std::vector<Packed<M>> packed(shape.num_kv_heads);
@@ -496,9 +353,9 @@ std::vector<Packed<M>> pack_heads(const Heads& heads, const Shape& shape, bool i
     const int head = task / num_blocks, block = task % num_blocks, start = block * BLOCK;
     const Rows<const T> rows = rows_of<const T>(heads, head);
     const int count = shape.num_tokens - start < BLOCK ? shape.num_tokens - start : BLOCK;
-    if (is_along) pack_along<M>(rows.at(start), rows.stride, count, dim, packed[head].along.data() + block * block_words);
-    if (is_across)
-      pack_across<M>(rows.at(start), rows.stride, count, BLOCK, dim, packed[head].across.data() + block * block_words);
+    const int64_t at = block * block_words;
+    if (is_along) pack_along<M>(rows.at(start), rows.stride, count, dim, packed[head].along.data() + at);
+    if (is_across) pack_across<M>(rows.at(start), rows.stride, count, BLOCK, dim, packed[head].across.data() + at);
   }
   return packed;
 }
@@ -537,7 +394,8 @@ void sum_heads(const float* parts, int64_t part_size, const Shape& shape, const 
     T* out = rows_of<T>(to, head).at(token);
     for (int d = 0; d < dim; d += 16) {
       Vec sum = {};
-      for (int g = 0; g < group; g++) sum += load_vec(parts + (head * group + g) * part_size + int64_t(token) * dim + d);
+      for (int g = 0; g < group; g++)
+        sum += load_vec(parts + (head * group + g) * part_size + int64_t(token) * dim + d);
       save(out + d, sum);
     }
   }

@@ -10,6 +10,7 @@ H: heads, Hk: heads of keys, S: tokens, Dh: width of a head.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,27 @@ _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 # Rows of zeros and sums of one head lie in the first-level cache.
 _MAX_HEAD_DIM = 256
 _GIVEN, _MADE = ("q", "k", "v"), ("out", "grad_out", "grad_q", "grad_k", "grad_v")
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """The tokens of a row in depth-first order; both int32 of shape (S,)."""
+
+    ends: Tensor
+    """Index after the last descendant."""
+    positions: Tensor
+    """Of each token in its own sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRule:
+    """How scores become weights."""
+
+    scale: float
+    window: int | None
+    """A token sees only keys less than `window` positions back. None: no limit."""
+    softcap: float | None
+    """Scores s become softcap * tanh(s / softcap). None: no cap."""
 
 
 class _Shape(ctypes.Structure):
@@ -42,10 +64,7 @@ class _Tensors(ctypes.Structure):
 
 
 class NativeTree:
-    """Forward and backward attention of each token over itself and its ancestors, for fp32 and bf16 on the CPU.
-
-    ends: (S,) int32, per token the index after its last descendant; positions: (S,) int32, in its own sequence.
-    """
+    """Forward and backward attention of each token over itself and its ancestors, for fp32 and bf16 on the CPU."""
 
     def __init__(self, library: Path) -> None:
         self._call = ctypes.CDLL(str(library)).ludus_tree
@@ -56,13 +75,10 @@ class NativeTree:
     def __repr__(self) -> str:
         return "<NativeTree>"
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, forest: tuple[Tensor, Tensor], rule: tuple[float, float, int]
-    ) -> tuple[Tensor, Tensor]:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: TreeRule) -> tuple[Tensor, Tensor]:
         """Output of shape (1, S, H, Dh), and per head and token the log of the softmax's denominator, fp32 (H, S).
 
-        q: (1, H, S, Dh), k and v: (1, Hk, S, Dh).  forest: ends and positions.
-        rule: scale of the scores, their cap or 0, the window or 0.
+        q: (1, H, S, Dh), k and v: (1, Hk, S, Dh) with H a multiple of Hk.
         """
         _, num_heads, num_tokens, head_dim = q.shape
         out = q.new_empty(1, num_tokens, num_heads, head_dim)
@@ -77,11 +93,12 @@ class NativeTree:
         k: Tensor,
         v: Tensor,
         log_totals: Tensor,
-        forest: tuple[Tensor, Tensor],
-        rule: tuple[float, float, int],
+        forest: Forest,
+        rule: TreeRule,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v for the gradient of the output, which `attend` gave with `log_totals`."""
-        grads = tuple(torch.empty_like(each) for each in (q, k, v))
+        # token by token, as the projections' gradients want them
+        grads = tuple(each.new_empty(each.transpose(1, 2).shape).transpose(1, 2) for each in (q, k, v))
         named = dict(zip(("grad_q", "grad_k", "grad_v"), grads, strict=True))
         given = {"q": q, "k": k, "v": v, "grad_out": grad_out.transpose(1, 2)}
         self._run(given | named, log_totals, forest, rule)
@@ -91,47 +108,41 @@ class NativeTree:
         self,
         heads: dict[str, Tensor],
         log_totals: Tensor,
-        forest: tuple[Tensor, Tensor],
-        rule: tuple[float, float, int],
+        forest: Forest,
+        rule: TreeRule,
     ) -> None:
         dense = {name: _dense_last(each) for name, each in heads.items()}  # kept alive until the call is over
         tensors = _Tensors(log_totals=log_totals.data_ptr())
         for name, each in dense.items():
             setattr(tensors, name, _Heads(each.data_ptr(), each.stride(1), each.stride(2)))
-        q, ends, positions = heads["q"], *forest
+        q = heads["q"]
         shape = _Shape(q.shape[1], heads["k"].shape[1], q.shape[2], q.shape[3], _DTYPES[q.dtype])
-        how = _Rule(*rule)
+        how = _Rule(rule.scale, rule.softcap or 0.0, rule.window or 0)
         self._call(
-            ends.data_ptr(), positions.data_ptr(), ctypes.byref(how), ctypes.byref(shape), ctypes.byref(tensors),
-            int("grad_q" in heads), torch.get_num_threads(),
+            forest.ends.data_ptr(), forest.positions.data_ptr(), ctypes.byref(how), ctypes.byref(shape),
+            ctypes.byref(tensors), int("grad_q" in heads), torch.get_num_threads(),
         )  # fmt: skip
 
 
-def refusal(q: Tensor) -> str | None:
-    """Why attention with queries like `q` (..., Dh) cannot be computed here. None: it can."""
-    if q.device.type != "cpu":
-        return f"it runs on the CPU, and the queries are on {q.device}"
-    if q.dtype not in _DTYPES:
-        return f"it knows fp32 and bf16, and the queries have {q.dtype}"
-    if q.shape[-1] % 16 or q.shape[-1] > _MAX_HEAD_DIM:
-        return f"it takes heads of 16, 32 … {_MAX_HEAD_DIM} dimensions, and the model has {q.shape[-1]}"
-    return library_refusal()
+def refusal(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
+    """Why attention with such heads cannot be computed here. None: it can."""
+    if device.type != "cpu":
+        return f"the native kernel runs on the CPU, and the model is on {device}"
+    if dtype not in _DTYPES:
+        return f"the native kernel knows fp32 and bf16, and the model has {dtype}"
+    if head_dim % 16 or head_dim > _MAX_HEAD_DIM:
+        return f"the native kernel takes heads of 16, 32 … {_MAX_HEAD_DIM} dimensions, and the model has {head_dim}"
+    try:
+        native_tree()
+    except (BackendError, OSError) as error:
+        return str(error)
+    return None
 
 
 @cache
 def native_tree() -> NativeTree:
     """The compiled kernel, one for the process. Raises BackendError if there is no compiler, or if it fails."""
     return NativeTree(build_library("tree"))
-
-
-@cache
-def library_refusal() -> str | None:
-    """Why there is no compiled kernel. None: there is one."""
-    try:
-        native_tree()
-    except (BackendError, OSError) as error:
-        return str(error)
-    return None
 
 
 def _dense_last(tensor: Tensor) -> Tensor:

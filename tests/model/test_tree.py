@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from ludus.errors import InternalError
-from ludus.model.tree import TreePlan, cut_blocks, subtree_ends, tree_attention
+from ludus.model.tree import TreePlan, subtree_ends
 
 SCALE = 0.3
 
@@ -45,33 +45,23 @@ def slow_attention(
     return (scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v.repeat_interleave(groups, 1)).transpose(1, 2)
 
 
+@pytest.mark.parametrize("head_dim", [8, 16, 80])  # the native kernel takes multiples of 16
 @pytest.mark.parametrize("num_tokens", [1, 60, 400])
 @pytest.mark.parametrize(("window", "cap"), [(None, None), (4, None), (None, 3.0), (7, 2.0)])
-def test_tree_attention_is_attention_over_ancestors(num_tokens: int, window: int | None, cap: float | None) -> None:
+def test_tree_attention_is_attention_over_ancestors(
+    head_dim: int, num_tokens: int, window: int | None, cap: float | None
+) -> None:
     """Output and gradients equal those of the definition, with windows and caps, whatever the blocks."""
     parents, positions = random_forest(random.Random(num_tokens), num_tokens)
     generator = torch.Generator().manual_seed(3)
-    q, k, v = (torch.randn(1, heads, num_tokens, 8, generator=generator).requires_grad_() for heads in (4, 2, 2))
-    grad = torch.randn(1, num_tokens, 4, 8, generator=generator)
-    fast = tree_attention(q, k, v, TreePlan(parents, positions), scale=SCALE, window=window, softcap=cap)
+    q, k, v = (torch.randn(1, heads, num_tokens, head_dim, generator=generator).requires_grad_() for heads in (4, 2, 2))
+    grad = torch.randn(1, num_tokens, 4, head_dim, generator=generator)
+    fast = TreePlan(parents, positions).attend(0, q, k, v, scale=SCALE, window=window, softcap=cap)
     slow = slow_attention(q, k, v, parents, positions, window, cap)
     torch.testing.assert_close(fast, slow, atol=1e-5, rtol=1e-5)
     fast_grads, slow_grads = (torch.autograd.grad(output, (q, k, v), grad) for output in (fast, slow))
     for fast_grad, slow_grad in zip(fast_grads, slow_grads, strict=True):
         torch.testing.assert_close(fast_grad, slow_grad, atol=1e-5, rtol=1e-5)
-
-
-def test_blocks_cover_the_row_once_and_leave_strangers_out() -> None:
-    """Blocks partition the queries, and independent sequences long enough for a block share none of their keys."""
-    parents = [*range(-1, 127), -1, *range(128, 255)]
-    blocks = cut_blocks(parents)
-    assert [(block.start, block.end, block.keys) for block in blocks] == [
-        (0, 128, ((0, 128),)),
-        (128, 256, ((128, 256),)),
-    ]
-    parents, _ = random_forest(random.Random(0), 1000)
-    covered = [index for block in cut_blocks(parents) for index in range(block.start, block.end)]
-    assert covered == list(range(1000))
 
 
 def test_row_out_of_order_is_refused() -> None:
