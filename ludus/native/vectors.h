@@ -14,8 +14,10 @@ namespace {
 
 typedef float Vec __attribute__((vector_size(64)));
 typedef int32_t IntVec __attribute__((vector_size(64)));
+typedef uint16_t HalfVec __attribute__((vector_size(32)));
 typedef float LooseVec __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t LooseIntVec __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t LooseHalfVec __attribute__((vector_size(32), aligned(2), may_alias));
 
 inline Vec load_vec(const void* at) { return *(const LooseVec*)at; }
 inline void store_vec(void* at, Vec x) { *(LooseVec*)at = x; }
@@ -71,6 +73,13 @@ inline uint16_t to_bf16(float value) {
   std::memcpy(&bits, &value, 4);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);  // NaN stays NaN
   return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+// Sixteen numbers of either type as fp32.
+inline Vec read(const float* at) { return load_vec(at); }
+inline Vec read(const uint16_t* at) {
+  const HalfVec bits = *(const LooseHalfVec*)at;
+  return (Vec)(__builtin_convertvector(bits, IntVec) << 16);
 }
 
 inline void save(float* at, Vec x) { store_vec(at, x); }

@@ -17,7 +17,7 @@ from torch import Tensor
 from ludus.algo.pack import PackedRow
 from ludus.model.load import LoadedModel
 from ludus.model.tree import TreePlan
-from ludus.trainer.head import VocabularyHead
+from ludus.trainer.head import Slopes, VocabularyHead
 
 # A row is filled by half a block on average: of 512 tokens that is one in sixteen; of targets, one cheap product.
 TOKEN_BLOCK = 64
@@ -58,19 +58,40 @@ class RowTensors:
 
 
 class RowForward:
-    """The forward pass of rows through one model."""
+    """The forward pass of rows through one model, and the way back."""
 
     def __init__(self, model: LoadedModel) -> None:
         self.model = model
         self.head = VocabularyHead(model.head_weight, softcap=model.logit_softcap)
 
-    def __call__(self, row: RowTensors, *, sink_VD: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy of every target, fp32 of shape (N,); the first carries a gradient.
+    @torch.no_grad()
+    def __call__(self, row: RowTensors) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of every target, fp32 of shape (N,), without gradients."""
+        logprobs_M, entropies_M = self.head(self._hidden(row), row.target_ids_M, row.temperatures_M)
+        num_targets = len(row.weights)
+        return logprobs_M[:num_targets], entropies_M[:num_targets]
+
+    def differentiate(self, row: RowTensors, slopes: Slopes, *, sink_VD: Tensor | None = None) -> None:
+        """Give every trained parameter its gradient of a loss, which is asked for its slopes, some targets at a time.
 
         sink_VD: fp32 tensor that the head's gradient is added to. None: the head is not trained.
         """
-        hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], row.plan)[0]
-        hidden_MD = hidden_SD.index_select(0, row.source_idx_M)
-        logprobs_M, entropies_M = self.head(hidden_MD, row.target_ids_M, row.temperatures_M, sink_VD=sink_VD)
         num_targets = len(row.weights)
-        return logprobs_M[:num_targets], entropies_M[:num_targets]
+
+        def padded(chunk: slice, logprobs_C: Tensor, entropies_C: Tensor) -> Tensor:
+            slopes_C = torch.zeros_like(logprobs_C)
+            count = min(chunk.stop, num_targets) - chunk.start
+            if count > 0:
+                targets = slice(chunk.start, chunk.start + count)
+                slopes_C[:count] = slopes(targets, logprobs_C[:count], entropies_C[:count])
+            return slopes_C
+
+        hidden_MD = self._hidden(row)
+        grad_MD = self.head.differentiate(
+            hidden_MD.detach(), row.target_ids_M, row.temperatures_M, padded, sink_VD=sink_VD
+        )
+        torch.autograd.backward(hidden_MD, grad_MD)
+
+    def _hidden(self, row: RowTensors) -> Tensor:
+        hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], row.plan)[0]
+        return hidden_SD.index_select(0, row.source_idx_M)

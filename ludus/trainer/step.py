@@ -112,7 +112,7 @@ class Trainer:
                 scores.append(())
                 continue
             (row,) = pack([_all_targets(token_ids)], row_tokens=len(token_ids))
-            with self._turn(), torch.no_grad():
+            with self._turn():
                 logprobs, _ = self._forward(RowTensors.of(row, self._device))
             scores.append(tuple(logprobs.tolist()))
         return tuple(scores)
@@ -166,16 +166,30 @@ class Trainer:
     def _row_backward(self, row: PackedRow, means: TokenMeans, loss: LossName, prox: Tensor | None) -> None:
         tensors = RowTensors.of(row, self._device)
         reference = self._reference_logprobs(tensors) if loss == "policy" else None
+        loss_of = loss_called(loss, self.settings.loss)
+
+        def slopes(chunk: slice, logprobs: Tensor, entropies: Tensor) -> Tensor:
+            # without a prox given there is one step on this batch: the weights it begins with are the weights here
+            is_own = prox is None and self.settings.loss.tis_cap is not None
+            with torch.enable_grad():
+                trained = logprobs.detach().requires_grad_()
+                inputs = LossInputs(
+                    trained,
+                    tensors.sampled_logprobs[chunk],
+                    logprobs if is_own else None if prox is None else prox[chunk],
+                    None if reference is None else reference[chunk],
+                    tensors.advantages[chunk],
+                    tensors.weights[chunk],
+                )
+                value, metrics = loss_of(inputs)
+                (slopes_C,) = torch.autograd.grad(value, trained)
+            means.add_sum("train/loss", float(value.detach()))
+            seen = {"train/entropy": entropies.mean()} | {f"train/{name}": each for name, each in metrics.items()}
+            means.add({name: float(each) for name, each in seen.items()}, len(logprobs))
+            return slopes_C
+
         sink = None if self._head_name is None else self.optimizer.sink(self._head_name)
-        logprobs, entropies = self._forward(tensors, sink_VD=sink)
-        if prox is None and self.settings.loss.tis_cap is not None:
-            prox = logprobs.detach()  # one step on this batch: the weights it begins with are the weights here
-        inputs = LossInputs(logprobs, tensors.sampled_logprobs, prox, reference, tensors.advantages, tensors.weights)
-        value, metrics = loss_called(loss, self.settings.loss)(inputs)
-        torch.autograd.backward(value)
-        means.add_sum("train/loss", float(value.detach()))
-        seen = {"train/entropy": entropies.mean()} | {f"train/{name}": each for name, each in metrics.items()}
-        means.add({name: float(each) for name, each in seen.items()}, len(logprobs))
+        self._forward.differentiate(tensors, slopes, sink_VD=sink)
 
     def _step(self) -> dict[str, float]:
         with self._turn():
@@ -187,8 +201,7 @@ class Trainer:
         """Per row the logprobs under the weights of now; None if the ratio is taken to the sampler."""
         if self.settings.loss.tis_cap is None:
             return None
-        with torch.no_grad():
-            return [self._forward(RowTensors.of(row, self._device))[0] for row in batch.rows]
+        return [self._forward(RowTensors.of(row, self._device))[0] for row in batch.rows]
 
     def _reference_logprobs(self, row: RowTensors) -> Tensor | None:
         if self._reference is None:
@@ -196,8 +209,7 @@ class Trainer:
         current = {name: parameter.data for name, parameter in self.model.trainable.items()}
         try:
             self._point_parameters_to(self._reference)
-            with torch.no_grad():
-                return self._forward(row)[0]
+            return self._forward(row)[0]
         finally:
             self._point_parameters_to(current)
 

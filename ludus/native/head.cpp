@@ -1,0 +1,128 @@
+// Softmax over the vocabulary, row by row: log-probability of a target, entropy, and the gradient in the logits' place.
+//
+// Plain C interface, no torch headers. A row is computed by one thread in one order of operations. Logits are fp32 or
+// bf16; everything between them and the results is fp32.
+
+#include <cmath>
+#include <cstdint>
+
+#include "vectors.h"
+
+namespace {
+
+constexpr int LANES = 16;
+
+enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
+
+struct Logits {
+  void* data;
+  int64_t num_rows, vocabulary;
+  float softcap;  // 0: none
+  int32_t dtype;
+};
+
+// Per row.
+struct Choices {
+  const int64_t* targets;
+  const float* temperatures;
+};
+
+inline Vec bend(Vec logits, float softcap) { return softcap > 0.f ? tanh_vec(logits / softcap) * softcap : logits; }
+
+inline float bend(float logit, float softcap) { return bend(fill(logit), softcap)[0]; }
+
+// f(address, number of logits there) for every LANES logits of a row; those that are missing at its end are copied to a
+// buffer, which is copied back.
+template <typename T, typename F>
+inline void each_vector(T* row, int64_t vocabulary, F f) {
+  int64_t at = 0;
+  for (; at + LANES <= vocabulary; at += LANES) f(row + at, LANES);
+  const int left = int(vocabulary - at);
+  if (left == 0) return;
+  T buffer[LANES] = {};
+  for (int i = 0; i < left; i++) buffer[i] = row[at + i];
+  f(buffer, left);
+  for (int i = 0; i < left; i++) row[at + i] = buffer[i];
+}
+
+inline Vec only_first(Vec x, int count, float otherwise) {
+  if (count == LANES) return x;
+  const IntVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < count ? x : fill(otherwise);
+}
+
+template <typename T>
+void summarise_row(T* row, const Logits& logits, int64_t target, float temperature, float* logprob, float* entropy,
+                   float* log_norm) {
+  const float softcap = logits.softcap, sharpness = 1.f / temperature, chosen = to_float(row[target]);
+  Vec top = fill(chosen);
+  each_vector(row, logits.vocabulary,
+              [&](T* at, int count) { top = larger(top, only_first(read(at), count, chosen)); });
+  // the cap keeps the order of logits
+  const float largest = bend(max_of(top), softcap) * sharpness;
+  Vec total = {}, moment = {};
+  each_vector(row, logits.vocabulary, [&](T* at, int count) {
+    const Vec score = bend(read(at), softcap) * sharpness - largest;
+    const Vec weight = only_first(exp_vec(score), count, 0.f);
+    total += weight;
+    moment += weight * score;
+  });
+  const float sum = sum_of(total), log_sum = std::log(sum);
+  *logprob = bend(chosen, softcap) * sharpness - largest - log_sum;
+  *entropy = log_sum - sum_of(moment) / sum;
+  *log_norm = largest + log_sum;
+}
+
+// Logits become slope * (derivative of the target's log-probability by the logit).
+template <typename T>
+void differentiate_row(T* row, const Logits& logits, int64_t target, float temperature, float log_norm, float slope) {
+  const float softcap = logits.softcap, sharpness = 1.f / temperature, scale = slope * sharpness;
+  const float chosen = bend(to_float(row[target]), softcap);
+  each_vector(row, logits.vocabulary, [&](T* at, int) {
+    const Vec bent = bend(read(at), softcap);
+    Vec grad = exp_vec(bent * sharpness - log_norm) * -scale;
+    if (softcap > 0.f) grad *= 1.f - bent * bent / (softcap * softcap);
+    save(at, grad);
+  });
+  float own = scale * (1.f - exp_vec(fill(chosen * sharpness - log_norm))[0]);
+  if (softcap > 0.f) own *= 1.f - chosen * chosen / (softcap * softcap);
+  T whole[LANES];
+  save(whole, fill(own));
+  row[target] = whole[0];
+}
+
+template <typename T>
+void summarise(const Logits& logits, const Choices& choices, float* results, int num_threads) {
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+  for (int64_t row = 0; row < logits.num_rows; row++)
+    summarise_row((T*)logits.data + row * logits.vocabulary, logits, choices.targets[row], choices.temperatures[row],
+                  results + row, results + logits.num_rows + row, results + 2 * logits.num_rows + row);
+}
+
+template <typename T>
+void differentiate(const Logits& logits, const Choices& choices, const float* log_norms, const float* slopes,
+                   int num_threads) {
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+  for (int64_t row = 0; row < logits.num_rows; row++)
+    differentiate_row((T*)logits.data + row * logits.vocabulary, logits, choices.targets[row],
+                      choices.temperatures[row], log_norms[row], slopes[row]);
+}
+
+}  // namespace
+
+extern "C" {
+
+// results: [3][rows], log-probability of the target, entropy, log of the normaliser.
+void ludus_summarise(const Logits* logits, const Choices* choices, float* results, int32_t num_threads) {
+  if (logits->dtype == FP32) summarise<float>(*logits, *choices, results, num_threads);
+  else summarise<uint16_t>(*logits, *choices, results, num_threads);
+}
+
+// Writes the gradient over the logits.
+void ludus_differentiate(const Logits* logits, const Choices* choices, const float* log_norms, const float* slopes,
+                         int32_t num_threads) {
+  if (logits->dtype == FP32) differentiate<float>(*logits, *choices, log_norms, slopes, num_threads);
+  else differentiate<uint16_t>(*logits, *choices, log_norms, slopes, num_threads);
+}
+
+}  // extern "C"
