@@ -44,6 +44,7 @@ MOST_LINES_PER_FUNCTION = 60
 MOST_LINES_PER_FUNCTION_OF_THE_STORY = 100
 NEEDS_TORCH = (
     "ludus.model",
+    "ludus.native.adamw",
     "ludus.native.head",
     "ludus.native.rowwise",
     "ludus.native.tree",

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ludus.errors import UserError
+from ludus.trainer.adamw import make_adamw
 from ludus.trainer.settings import OptimizerSettings
 
 logger = logging.getLogger(__name__)
@@ -57,19 +58,7 @@ class MasterOptimizer:
         self._empty = set(self._grads)
         for name, parameter in self._parameters.items():
             parameter.register_post_accumulate_grad_hook(_GradientMover(self, name))  # type: ignore[no-untyped-call]
-        matrices = [master for master in self._masters.values() if master.ndim > 1]
-        others = [master for master in self._masters.values() if master.ndim <= 1]
-        groups: list[dict[str, Any]] = [
-            {"params": matrices, "weight_decay": settings.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        self._adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=settings.lr,
-            betas=settings.betas,
-            eps=settings.eps,
-            fused=True,
-        )
+        self._adamw = make_adamw(self._masters, settings)
 
     def __repr__(self) -> str:
         num_values = sum(master.numel() for master in self._masters.values())
@@ -116,11 +105,7 @@ class MasterOptimizer:
         if is_skipped:
             logger.warning("optimizer.skipped step=%d grad_norm=%s", self.num_steps, norm)
         else:
-            for name, master in self._masters.items():
-                master.grad = None if name in self._empty else self._grads[name]
-            for group in self._adamw.param_groups:
-                group["lr"] = lr
-            self._adamw.step()
+            self._adamw.step(self.gradients(), lr)
         self.forget_gradients()
         self.num_steps += 1
         return StepResult(norm, lr, is_skipped)
@@ -133,11 +118,7 @@ class MasterOptimizer:
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs to go on exactly: masters, moments, number of steps."""
-        moments = {}
-        for name, master in self._masters.items():
-            if master in self._adamw.state:
-                moments[name] = self._adamw.state[master]
-        return {"masters": self._masters, "moments": moments, "num_steps": self.num_steps}
+        return {"masters": self._masters, "moments": self._adamw.moments(), "num_steps": self.num_steps}
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -150,9 +131,7 @@ class MasterOptimizer:
                 got, here = tuple(state["masters"][name].shape), tuple(master.shape)
                 raise UserError(f"the checkpoint is of another model: {name} has shape {got}, but {here} here")
             master.copy_(state["masters"][name])
-            self._adamw.state.pop(master, None)
-            if name in state["moments"]:
-                self._adamw.state[master] = {key: value.clone() for key, value in state["moments"][name].items()}
+        self._adamw.take_over(state["moments"])
         self.forget_gradients()
         self.num_steps = int(state["num_steps"])
 

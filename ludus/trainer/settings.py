@@ -17,6 +17,8 @@ class OptimizerSettings(Settings):
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     """Of matrices alone; norms and biases are never decayed."""
+    moments: Literal["fp32", "bf16"] = "fp32"
+    """Type of AdamW's two moments; bf16 takes half their memory and rounds by chance, so that small changes add up."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """None: gradients are not clipped."""
     warmup_steps: int = Field(default=0, ge=0)

@@ -73,17 +73,19 @@ def test_forgotten_gradients_move_nothing() -> None:
     assert all(torch.equal(forgetful.masters[name], fresh.masters[name]) for name in values)
 
 
-def test_state_goes_on_exactly() -> None:
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+def test_state_goes_on_exactly(moments: str) -> None:
     """An optimizer that took over another's state makes the same next step, bit by bit."""
+    settings = OptimizerSettings.model_validate({"lr": 0.1, "warmup_steps": 4, "moments": moments})
     runs = []
     for is_resumed in (False, True):
         values = parameters()
-        optimizer = MasterOptimizer(values, OptimizerSettings(lr=0.1, warmup_steps=4))
+        optimizer = MasterOptimizer(values, settings)
         for step in range(4):
             if is_resumed and step == 2:
                 state = optimizer.state()
                 values = parameters()
-                fresh = MasterOptimizer(values, OptimizerSettings(lr=0.1, warmup_steps=4))
+                fresh = MasterOptimizer(values, settings)
                 fresh.load_state(state)
                 fresh.copy_to_parameters()
                 optimizer = fresh

@@ -1,0 +1,160 @@
+"""AdamW with its moments in fp32 or in bf16.
+
+Knows: weights and gradients by name.  Knows not: schedules, clipping, who computes gradients.
+Invariant: equal gradients give equal weights bit by bit, also when the state went through a checkpoint in between.
+
+Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (arXiv 1711.05101) alg. 2.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ludus.errors import BackendError
+from ludus.native.adamw import AdamWStep, NativeHalfStep
+from ludus.native.build import build_library
+from ludus.trainer.settings import OptimizerSettings
+
+_log = logging.getLogger(__name__)
+Moments = dict[str, dict[str, Tensor]]
+"""By name of the weight: `exp_avg`, `exp_avg_sq` of the weight's shape, and `step`, how often it has moved."""
+
+
+class AdamW(Protocol):
+    """Moves weights along gradients."""
+
+    def step(self, gradients: Mapping[str, Tensor], lr: float) -> None:
+        """Move every weight that has a gradient."""
+
+    def moments(self) -> Moments:
+        """Of every weight that has ever moved; the tensors are the optimizer's own."""
+
+    def take_over(self, moments: Moments) -> None:
+        """Go on from copies of `moments`, in whichever type they come; other weights have never moved."""
+
+
+def make_adamw(weights: Mapping[str, Tensor], settings: OptimizerSettings) -> AdamW:
+    """AdamW of fp32 `weights`, which it changes in place, with moments of the type that the settings name."""
+    return HalfAdamW(weights, settings) if settings.moments == "bf16" else TorchAdamW(weights, settings)
+
+
+class TorchAdamW:
+    """torch's fused AdamW: moments in fp32."""
+
+    def __init__(self, weights: Mapping[str, Tensor], settings: OptimizerSettings) -> None:
+        self._weights = weights
+        groups: list[dict[str, Any]] = [
+            {"params": [each for each in weights.values() if _decay(each, settings) == decay], "weight_decay": decay}
+            for decay in sorted({_decay(each, settings) for each in weights.values()})
+        ]
+        self._adamw = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=True)
+
+    def __repr__(self) -> str:
+        return f"<TorchAdamW of {len(self._weights)} weights>"
+
+    def step(self, gradients: Mapping[str, Tensor], lr: float) -> None:
+        for name, weight in self._weights.items():
+            weight.grad = gradients.get(name)
+        for group in self._adamw.param_groups:
+            group["lr"] = lr
+        self._adamw.step()
+
+    def moments(self) -> Moments:
+        state = self._adamw.state
+        return {name: dict(state[weight]) for name, weight in self._weights.items() if weight in state}
+
+    def take_over(self, moments: Moments) -> None:
+        for name, weight in self._weights.items():
+            self._adamw.state.pop(weight, None)
+            if name in moments:
+                own = {key: each.to(torch.float32, copy=True) for key, each in moments[name].items()}
+                self._adamw.state[weight] = own
+
+
+class HalfStep(Protocol):
+    """One step of one weight with moments in bf16, all changed in place."""
+
+    def __call__(self, weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: AdamWStep) -> None: ...
+
+
+class HalfAdamW:
+    """Moments in bf16, rounded up or down by chance: half the memory, and no small change is lost on average.
+
+    Source of the rounding: Zamirai et al., "Revisiting BFloat16 Training" (arXiv 2010.06192).
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], settings: OptimizerSettings) -> None:
+        self._weights = weights
+        self._settings = settings
+        self._moments: Moments = {}
+        self._numbers = {name: number for number, name in enumerate(weights)}
+        self._step_one = choose_half_step(next(iter(weights.values())))
+
+    def __repr__(self) -> str:
+        return f"<HalfAdamW of {len(self._weights)} weights>"
+
+    @torch.no_grad()
+    def step(self, gradients: Mapping[str, Tensor], lr: float) -> None:
+        for name, gradient in gradients.items():
+            weight = self._weights[name]
+            if name not in self._moments:
+                empty = torch.zeros_like(weight, dtype=torch.bfloat16)
+                self._moments[name] = {"exp_avg": empty, "exp_avg_sq": empty.clone(), "step": torch.tensor(0.0)}
+            own = self._moments[name]
+            own["step"] += 1
+            num_steps = int(own["step"])
+            settings = self._settings
+            # an odd number times the step moves every bit of the seed, and names differ in the lowest
+            seed = (num_steps * 0x9E3779B1 + self._numbers[name]) & 0xFFFFFFFF
+            numbers = AdamWStep(lr, settings.betas, settings.eps, _decay(weight, settings), num_steps, seed)
+            self._step_one(weight, gradient, own["exp_avg"], own["exp_avg_sq"], numbers)
+
+    def moments(self) -> Moments:
+        return {name: dict(own) for name, own in self._moments.items()}
+
+    def take_over(self, moments: Moments) -> None:
+        kept = {"exp_avg": torch.bfloat16, "exp_avg_sq": torch.bfloat16, "step": torch.float32}
+        self._moments = {
+            name: {key: own[key].to(dtype, copy=True) for key, dtype in kept.items()} for name, own in moments.items()
+        }
+
+
+def choose_half_step(weight: Tensor) -> HalfStep:
+    """The native implementation for weights on the CPU, torch's operations elsewhere."""
+    reason = f"the weights are on {weight.device}"
+    if weight.device.type == "cpu":
+        try:
+            return NativeHalfStep(build_library("adamw"))
+        except (BackendError, OSError) as error:
+            reason = str(error)
+    _log.info("AdamW with moments in bf16 runs on torch's operations, which are slower: %s", reason)
+    return torch_half_step
+
+
+def torch_half_step(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: AdamWStep) -> None:
+    """One step by torch's operations, on any device; it draws other chances than the native one."""
+    beta1, beta2 = step.betas
+    m = first.float().lerp_(gradient, 1 - beta1)
+    v = second.float().mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    size = (v / (1 - beta2**step.num_steps)).sqrt_().add_(step.eps)
+    weight.mul_(1 - step.lr * step.weight_decay).addcdiv_(m, size, value=-step.lr / (1 - beta1**step.num_steps))
+    chance = torch.Generator(weight.device).manual_seed(step.seed)
+    for kept, exact in ((first, m), (second, v)):
+        kept.copy_(_rounded_by_chance(exact, chance))
+
+
+def _rounded_by_chance(exact: Tensor, chance: torch.Generator) -> Tensor:
+    """fp32 as numbers that bf16 holds: up with the probability of what would be cut off."""
+    noise = torch.randint(0, 1 << 16, exact.shape, generator=chance, dtype=torch.int32, device=exact.device)
+    bits = exact.view(torch.int32).add(noise)
+    return bits.bitwise_and_(-(1 << 16)).view(torch.float32)
+
+
+def _decay(weight: Tensor, settings: OptimizerSettings) -> float:
+    """Matrices alone are decayed."""
+    return settings.weight_decay if weight.ndim > 1 else 0.0
