@@ -1,7 +1,7 @@
 """The vocabulary head: log-probabilities of given tokens without ever holding all logits.
 
 Knows: the head's weight, temperature, softcap.  Knows not: which loss follows.
-Invariant: at most LOGIT_BYTES of logits are alive, however many tokens are asked for.
+Invariant: at most LOGIT_BYTES of logits (on a card CARD_LOGIT_BYTES) are alive, however many tokens are asked for.
 
 A chunk of tokens goes all the way before the next begins: logits by one matrix product in the model's dtype, as the
 engine computes them, log-probabilities, the loss's slopes, the logits' gradient in the place of the logits, and the two
@@ -21,6 +21,8 @@ from ludus.trainer.softmax import choose_softmax
 
 # Some 500 rows of a vocabulary of 50,000 in bf16: enough for fast products, little beside the weights of small models.
 LOGIT_BYTES = 48 << 20
+# On a card small products take longer to start than to compute; with three copies in fp32 beside it, 2 GB at most.
+CARD_LOGIT_BYTES = 256 << 20
 # The rows of a chunk are a multiple of this, because oneDNN keeps a compiled product of every size it has met.
 _ROW_BLOCK = 32
 # Rows of the head's gradient made at a time; they are added to the sum while they are in the cache.
@@ -34,11 +36,16 @@ log-probability (C,)"""
 class VocabularyHead:
     """Log-probabilities and entropies over the vocabulary, and what a loss of them does to hidden states and weight."""
 
-    def __init__(self, weight_VD: Tensor, *, softcap: float | None, logit_bytes: int = LOGIT_BYTES) -> None:
+    def __init__(self, weight_VD: Tensor, *, softcap: float | None, logit_bytes: int | None = None) -> None:
+        """logit_bytes: most bytes of logits alive. None: what suits the weight's device."""
+        is_on_card = weight_VD.device.type != "cpu"
+        if logit_bytes is None:
+            logit_bytes = CARD_LOGIT_BYTES if is_on_card else LOGIT_BYTES
         self.weight_VD = weight_VD
         self.softcap = softcap
         num_rows = logit_bytes // (weight_VD.element_size() * weight_VD.shape[0])
         self.chunk_rows = max(1, num_rows - num_rows % _ROW_BLOCK if num_rows > _ROW_BLOCK else num_rows)
+        self._grad_rows = weight_VD.shape[0] if is_on_card else _GRAD_ROWS
         self._softmax = choose_softmax(weight_VD)
         self._buffer: Tensor | None = None
 
@@ -83,8 +90,8 @@ class VocabularyHead:
             )
             torch.mm(logits_CV, self.weight_VD, out=grad_hidden_ND[chunk])
             if sink_VD is not None:
-                for start in range(0, logits_CV.shape[1], _GRAD_ROWS):
-                    part = slice(start, start + _GRAD_ROWS)
+                for start in range(0, logits_CV.shape[1], self._grad_rows):
+                    part = slice(start, start + self._grad_rows)
                     sink_VD[part].add_(logits_CV[:, part].t() @ hidden_CD)
         return grad_hidden_ND
 

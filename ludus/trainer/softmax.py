@@ -56,7 +56,7 @@ def choose_softmax(weight: Tensor) -> VocabularySoftmax:
 
 
 class TorchSoftmax:
-    """torch's operations, on every device and type, on tiles of rows that stay in the processor's cache."""
+    """torch's operations, on every device and type; on the CPU on tiles of rows that stay in its cache."""
 
     def __repr__(self) -> str:
         return "<TorchSoftmax>"
@@ -113,5 +113,6 @@ def _summaries(scaled_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor, Te
 
 def _tiles(logits_CV: Tensor) -> list[slice]:
     num_rows, vocabulary = logits_CV.shape
-    size = max(1, _TILE_BYTES // (4 * vocabulary))
+    # a card works on all rows at once
+    size = max(1, _TILE_BYTES // (4 * vocabulary)) if logits_CV.device.type == "cpu" else num_rows
     return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]

@@ -40,3 +40,18 @@ def test_chunks_give_what_all_logits_give(cap: float | None, logit_bytes: int) -
     slow_grad, slow_weight_grad = torch.autograd.grad(slow, (hidden, weight), grad)
     torch.testing.assert_close(fast_grad, slow_grad, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(sink - 1, slow_weight_grad, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_a_card_takes_larger_chunks_and_leaves_nothing_on_the_host(cap: float | None) -> None:
+    """Results are where the weight is; torch's device without values stands in for a card."""
+    weight = torch.zeros(50_000, 8, dtype=torch.bfloat16, device="meta")
+    head = VocabularyHead(weight, softcap=cap)
+    assert head.chunk_rows > 4 * VocabularyHead(weight.new_zeros(weight.shape, device="cpu"), softcap=cap).chunk_rows
+    hidden = torch.zeros(5, 8, dtype=torch.bfloat16, device="meta")
+    targets, temperatures = (torch.zeros(5, dtype=dtype, device="meta") for dtype in (torch.int64, torch.float32))
+    sink = torch.zeros(weight.shape, device="meta")
+    gradient = head.differentiate(
+        hidden, targets, temperatures, lambda chunk, logprobs, entropies: logprobs, sink_VD=sink
+    )
+    assert {gradient.device.type, *(each.device.type for each in head(hidden, targets, temperatures))} == {"meta"}
