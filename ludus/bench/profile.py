@@ -107,6 +107,7 @@ TRAINING = Parts.of(
 
 
 _STOP = re.compile(r"bench/profile\.py\(\d+\): stop$")
+_OWN = re.compile(r"bench/profile\.py\(|torch/profiler/|torch/autograd/profiler\.py")
 
 
 class Profiler:
@@ -126,16 +127,25 @@ class Profiler:
         self._profile.stop()
 
     def shares(self, parts: Parts, *, num_steps: int) -> dict[str, Any]:
-        """Milliseconds of a step and share of the wall time by part, largest first, what no rule knows last."""
+        """Milliseconds of a step and share of what was recorded by part, largest first, what no rule knows last.
+
+        `recorded_share` is that of the wall time between start and stop.
+        """
         recorder: Any = self._profile.profiler
         assert recorder is not None, "the profile has been started and stopped"
         roots = of_one_thread(recorder.kineto_results.experimental_event_tree())
         own_s = own_seconds(roots, parts)
+        recorded_s = sum(own_s.values())
         rows = [
-            {"part": part, "ms_per_step": taken_s / num_steps * 1e3, "share": taken_s / self._wall_s}
+            {"part": part, "ms_per_step": taken_s / num_steps * 1e3, "share": taken_s / recorded_s}
             for part, taken_s in sorted(own_s.items(), key=lambda item: (item[0] == OTHER, -item[1]))
         ]
-        return {"profile": rows, "ms_per_step": self._wall_s / num_steps * 1e3, "steps": num_steps}
+        return {
+            "profile": rows,
+            "ms_per_step": self._wall_s / num_steps * 1e3,
+            "steps": num_steps,
+            "recorded_share": recorded_s / self._wall_s,
+        }
 
 
 def of_one_thread(roots: Sequence[Event]) -> list[Event]:
@@ -145,20 +155,23 @@ def of_one_thread(roots: Sequence[Event]) -> list[Event]:
 
 
 def own_seconds(roots: Iterable[Event], parts: Parts) -> dict[str, float]:
-    """Seconds by part of all calls in the trees, each without the calls inside it."""
+    """Seconds by part of all calls in the trees, each without the calls inside it; the profiler's own are left out."""
     total_ns: dict[str, int] = {}
     marks_of: dict[str, frozenset[str]] = {}
     left: list[tuple[Event, frozenset[str]]] = [(root, frozenset()) for root in roots]
     while left:
         event, around = left.pop()
+        if _OWN.search(event.name):
+            continue
         if event.name not in marks_of:
             marks_of[event.name] = frozenset(
                 name for name, pattern in parts.marks.items() if pattern.search(event.name)
             )
         marks = around | marks_of[event.name]
+        # below 0 where torch hangs a named block below the short call that opened it; the part's sum is right again
         own_ns = event.duration_time_ns - sum(child.duration_time_ns for child in event.children)
         part = parts.part_of(marks)
-        total_ns[part] = total_ns.get(part, 0) + max(0, own_ns)
+        total_ns[part] = total_ns.get(part, 0) + own_ns
         left.extend((child, marks) for child in event.children)
     return {part: nanoseconds / 1e9 for part, nanoseconds in total_ns.items()}
 

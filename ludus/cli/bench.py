@@ -255,8 +255,12 @@ def _profile(bench: str, work: Work, as_json: bool) -> None:
         on_start("ludus")
         body = Job(our_side(f"{bench}-profile"), work).run()
     console = Console()
-    known = sum(row["share"] for row in body["profile"] if row["part"] != "other")
-    total = {"part": "all parts", "ms_per_step": body["ms_per_step"], "share": sum(r["share"] for r in body["profile"])}
+    known = body["recorded_share"] * sum(row["share"] for row in body["profile"] if row["part"] != "other")
+    total = {
+        "part": "wall time, and what the named parts are of it",
+        "ms_per_step": body["ms_per_step"],
+        "share": known,
+    }
     show(console, [*body["profile"], total], {"part": "part", "ms_per_step": "ms a step", "share": "share"})
     if as_json:
         print_json(console, {"bench": f"{bench} profile", "known_share": known, **body, "machine": machine()})

@@ -14,7 +14,6 @@ from ludus.bench.sample import profile_sample
 from ludus.bench.train import profile_train
 from ludus.bench.work import SampleWork, TrainWork
 
-
 PRODUCTS = "embedding and linear products"
 
 
@@ -66,8 +65,9 @@ def test_names_of_calls_make_parts(parts: Parts, names: list[str], part: str) ->
 def check_adds_up(profile: dict[str, Any], needed: set[str]) -> None:
     shares = {row["part"]: row["share"] for row in profile["profile"]}
     assert needed <= set(shares)
-    assert sum(shares.values()) == pytest.approx(1.0, abs=0.05)
-    assert sum(share for part, share in shares.items() if part != OTHER) >= 0.9
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares.get(OTHER, 0.0) < 0.2
+    assert profile["recorded_share"] > 0.5  # how much more depends on who else runs on this machine
 
 
 def test_a_sampling_step_adds_up(small_sample: SampleWork) -> None:
