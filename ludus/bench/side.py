@@ -12,11 +12,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ludus.bench.machine import versions
 from ludus.bench.publish import measure_publish, measure_reload
 from ludus.bench.sample import measure_sample, profile_sample
 from ludus.bench.step import measure_step
 from ludus.bench.train import measure_memory, measure_train, profile_train
-from ludus.bench.work import MemoryWork, PublishWork, SampleWork, StepWork, TrainWork
+from ludus.bench.turns import measure, rows
+from ludus.bench.work import MemoryWork, PublishWork, SampleWork, StepWork, TrainWork, TurnsWork
+
+
+def measure_turns(work: TurnsWork) -> dict[str, Any]:
+    """The counters of both sessions, and a row for each."""
+    measured = measure(work.short, work.long, pairs=work.pairs, model=work.model)
+    return {**measured, "rows": rows(measured), "versions": versions()}
+
 
 BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = {
     "sample": lambda **work: asyncio.run(measure_sample(SampleWork(**work))),
@@ -26,6 +35,7 @@ BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = {
     "memory": lambda **work: measure_memory(MemoryWork(**work)),
     "step": lambda **work: measure_step(StepWork(**work)),
     "publish": lambda **work: asyncio.run(measure_publish(PublishWork(**work))),
+    "turns": lambda **work: measure_turns(TurnsWork(**work)),
     "reload": lambda **work: measure_reload(PublishWork(**work)),
 }
 

@@ -72,7 +72,7 @@ class TrainWork(Work):
 
 @dataclass(frozen=True, slots=True)
 class MemoryWork(Work):
-    """Sample and train with other sizes in every step, and watch the memory."""
+    """Train with other sizes in every step, and watch the memory."""
 
     vocab_size: int = 0
     steps: int = 500
@@ -97,6 +97,16 @@ class PublishWork(Work):
 
     prompts: tuple[Tokens, ...] = ()
     new_tokens: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsWork:
+    """A session of `long` tool-calling turns against one of `short`; the tokenizer is that of `model`."""
+
+    model: str
+    short: int
+    long: int
+    pairs: int
 
 
 def sample_batches(encode: Encode, requests: tuple[int, ...]) -> tuple[tuple[Tokens, ...], ...]:

@@ -23,6 +23,7 @@ from ludus.bench.work import (
     SampleWork,
     StepWork,
     TrainWork,
+    TurnsWork,
     Work,
     chat_encoder,
     sample_batches,
@@ -69,6 +70,7 @@ def build_bench_app() -> typer.Typer:
     app.command("sample")(sample)
     app.command("train")(train)
     app.command("step")(step)
+    app.command("turns")(turns)
     app.command("publish")(publish)
     return app
 
@@ -199,6 +201,33 @@ def step(
         {"task": "task", **_rates("s/step", vs), **_peaks(vs), **parts},
         as_json,
     )
+
+
+def turns(
+    long: Annotated[
+        int, typer.Option("--turns", min=2, help="Tool-calling turns of the long session; the other has half.")
+    ] = 200,
+    pairs: Annotated[int, typer.Option(min=1, help="How often both sessions are timed.")] = 5,
+    model: Annotated[str, typer.Option(help="Its tokenizer is used: an embedded name, a folder, or a hub id.")] = (
+        "smollm2-135m"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Do twice as many turns cost twice as much?
+
+    A session of 200 tool-calling turns against one of 100, through the
+    gateway's socket, by counters: characters tokenized, nodes of the graph,
+    messages rendered and read, tokens prefilled; and the gateway's time
+    without the decoding of JSON. `at most` is the limit of each ratio.
+
+    [bold]Example:[/]  ludus bench turns
+    """
+    work = TurnsWork(str(resolve_model(model)), long // 2, long, pairs)
+    with measuring(Console(stderr=True), "turns", 1) as on_start:
+        on_start("ludus")
+        body = Job(our_side("turns"), work).run()
+    headers = {"counter": "counter", "short": f"{work.short} turns", "long": f"{long} turns"}
+    _finish({**body, "machine": machine()}, {**headers, "ratio": "ratio", "most": "at most"}, as_json)
 
 
 def publish(

@@ -48,7 +48,8 @@ def cell(name: str, row: Row) -> str:
     if value is None:
         return "–"
     if name == "ratio":
-        return f"{value:.2f} x ({row['ratio_min']:.2f}–{row['ratio_max']:.2f})"
+        spread = f" ({row['ratio_min']:.2f}–{row['ratio_max']:.2f})" if "ratio_min" in row else ""
+        return f"{value:.2f} x{spread}"
     if name.endswith("share"):
         return f"{value:.1%}"
     if isinstance(value, bool):
