@@ -1,7 +1,7 @@
 """What this machine can do at best, measured right beside what is judged by it.
 
-Knows: matrix products, copies.  Knows not: engines, trainers.
-V: rows of a weight, K: its columns, M: tokens.
+Knows: matrix products, copies, cards.  Knows not: engines, trainers.
+V: rows of a weight, K: its columns.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ _MOST_CALLS = 50
 _MATRIX_SIZE = 2048
 
 
-def matrix_flops_per_s(dtype: torch.dtype = torch.bfloat16, size: int = _MATRIX_SIZE) -> float:
-    """Rate of a square product, two operations a multiplication."""
-    a, b = torch.randn(2, size, size).to(dtype)
-    return 2 * size**3 / seconds(lambda: a @ b)
+def matrix_flops_per_s(device: torch.device, size: int = _MATRIX_SIZE) -> float:
+    """Rate of a square product in bf16, two operations a multiplication."""
+    a, b = torch.randn(2, size, size, device=device).bfloat16()
+    return 2 * size**3 / seconds(lambda: a @ b, device)
 
 
 def linear_tokens_per_s(model: LoadedModel, num_tokens: int) -> float:
     """Rate of a decoding step with nothing in it but the model's linear layers, unfused, and the head."""
     weights = linear_weights(model)
     head = model.head_weight
-    inputs = {width: torch.randn(num_tokens, width).to(head.dtype) for width in {weight.shape[1] for weight in weights}}
+    widths = {weight_VK.shape[1] for weight_VK in weights}
+    inputs = {width: torch.randn(num_tokens, width, device=head.device).to(head.dtype) for width in widths}
 
     def step() -> None:
         for weight_VK in weights:
             nn.functional.linear(inputs[weight_VK.shape[1]], weight_VK)
 
     with torch.inference_mode():
-        return num_tokens / seconds(step)
+        return num_tokens / seconds(step, head.device)
 
 
 def linear_weights(model: LoadedModel) -> list[Tensor]:
@@ -47,20 +48,28 @@ def linear_weights(model: LoadedModel) -> list[Tensor]:
     return [part.weight.detach() for part in layers] + [model.head_weight.detach()]
 
 
-def copied_bytes_per_s(num_bytes: int) -> float:
+def copied_bytes_per_s(num_bytes: int, device: torch.device) -> float:
     """Rate of a copy that reads and writes `num_bytes` in all."""
-    source = torch.zeros(num_bytes // 2, dtype=torch.uint8)
+    source = torch.zeros(num_bytes // 2, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
-    return num_bytes / seconds(lambda: target.copy_(source))
+    return num_bytes / seconds(lambda: target.copy_(source), device)
 
 
-def seconds(work: Callable[[], object]) -> float:
+def seconds(work: Callable[[], object], device: torch.device) -> float:
     """Mean time of one call, over as many as half a second holds, after two to warm up."""
     work()
     work()
+    finish(device)
     num_calls, taken_s, started_at = 0, 0.0, time.perf_counter()
     while taken_s < _LEAST_S and num_calls < _MOST_CALLS:
         work()
         num_calls += 1
+        finish(device)
         taken_s = time.perf_counter() - started_at
     return taken_s / num_calls
+
+
+def finish(device: torch.device) -> None:
+    """Wait for what was asked of a card; a processor has finished when a call returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -73,9 +73,11 @@ async def measure_publish(work: PublishWork) -> dict[str, Any]:
             for number in range(_ROUNDS):
                 plain.append(await _round(local, None, work, f"plain {number}"))
                 rounds.append(await _round(local, trainer, work, f"published {number}"))
-            num_weights = sum(parameter.numel() for parameter in local.model.trainable.values())
-            row = _row(rounds, plain, num_bytes=num_weights * _BYTES_PER_WEIGHT)
-            rows.append({"kv": kv, **row, "stale_tokens": published.stale_tokens})
+            row = _row(rounds, plain)
+            num_bytes = _BYTES_PER_WEIGHT * sum(each.numel() for each in local.model.trainable.values())
+            bare_s = num_bytes / copied_bytes_per_s(num_bytes, local.model.head_weight.device)
+            counted = {"stale_tokens": published.stale_tokens, "copy_ceiling_share": bare_s / row["copy_s"]}
+            rows.append({"kv": kv, **row, **counted})
     return {"rows": rows, "versions": versions()}
 
 
@@ -117,12 +119,10 @@ def _num_carried(answers: Sequence[Sampled]) -> int:
     return sum(answer.versions.count(answer.versions[0]) for answer in answers if len(set(answer.versions)) > 1)
 
 
-def _row(rounds: Sequence[Round], plain: Sequence[Round], *, num_bytes: int) -> dict[str, Any]:
-    copy_s = statistics.median(each.copy_s for each in rounds)
+def _row(rounds: Sequence[Round], plain: Sequence[Round]) -> dict[str, Any]:
     return {
         "publish_s": statistics.median(each.publish_s for each in rounds),
-        "copy_s": copy_s,
+        "copy_s": statistics.median(each.copy_s for each in rounds),
         "extra_s": statistics.median(a.taken_s - b.taken_s for a, b in zip(rounds, plain, strict=True)),
         "carried_tokens": round(statistics.median(each.carried_tokens for each in rounds)),
-        "copy_ceiling_share": num_bytes / copied_bytes_per_s(num_bytes) / copy_s,
     }

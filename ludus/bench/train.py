@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ludus.algo.pack import Batch, TrainSequence, pack
-from ludus.bench.ceiling import matrix_flops_per_s
+from ludus.bench.ceiling import finish, matrix_flops_per_s
 from ludus.bench.machine import versions
 from ludus.bench.profile import TRAINING, Profiler
 from ludus.bench.work import MemoryWork, Tokens, TrainWork, random_tokens
@@ -36,9 +36,10 @@ def measure_train(work: TrainWork) -> dict[str, Any]:
     step = training_step(trainer, work)
     for _ in range(WARM_UP_STEPS):
         step()
-    below = matrix_flops_per_s()
+    device = model.head_weight.device
+    below = matrix_flops_per_s(device)
     taken_s = [step() for _ in range(work.steps)]
-    above = matrix_flops_per_s()
+    above = matrix_flops_per_s(device)
     num_tokens = sum(map(len, work.rows))
     return {
         "tokens_per_s": num_tokens / statistics.median(taken_s),
@@ -74,6 +75,7 @@ def training_config(work: TrainWork) -> Config:
 
 def training_step(trainer: Trainer, work: TrainWork) -> Callable[[], float]:
     """One step on the work's rows, which returns how many seconds it took."""
+    device = trainer.model.head_weight.device
     sequences = [sequence_of(row, work.shared_tokens or 1, len(work.rows)) for row in work.rows]
 
     def step() -> float:
@@ -82,8 +84,10 @@ def training_step(trainer: Trainer, work: TrainWork) -> Callable[[], float]:
         if work.kind == "dense":
             trainer.train_batch(batch)
             trainer.publish().copy_into_shared()
+            finish(device)
             return time.perf_counter() - started_at
         trainer.forward_backward(batch)
+        finish(device)
         taken_s = time.perf_counter() - started_at
         trainer.optimizer.forget_gradients()
         return taken_s

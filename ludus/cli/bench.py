@@ -31,7 +31,7 @@ from ludus.bench.work import (
     train_rows,
     vocab_size,
 )
-from ludus.cli.figures import measuring, print_json, show
+from ludus.cli.figures import measuring, print_json, result_console, show
 from ludus.errors import UserError
 from ludus.model.resolve import resolve_model
 
@@ -283,7 +283,7 @@ def _profile(bench: str, work: Work, as_json: bool) -> None:
     with measuring(Console(stderr=True), f"{bench} profile", 1) as on_start:
         on_start("ludus")
         body = Job(our_side(f"{bench}-profile"), work).run()
-    console = Console()
+    console = result_console()
     known = body["recorded_share"] * sum(row["share"] for row in body["profile"] if row["part"] != "other")
     total = {
         "part": "wall time, and what the named parts are of it",
@@ -300,7 +300,7 @@ def _memory(work: MemoryWork, as_json: bool) -> None:
     with measuring(Console(stderr=True), f"{work.steps} steps", 1) as on_start:
         on_start("ludus")
         body = Job(our_side("memory"), work).run()
-    console = Console()
+    console = result_console()
     headers = {"steps": "steps", "slope_mb_per_step": "MB a step", "peak_mb": "peak MB"}
     show(console, [{"steps": work.steps, **body}], headers)
     if as_json:
@@ -324,7 +324,7 @@ def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, fold
                 write_curve(curve_file(folder, side, work.seed), lines)
                 (ours if side == "ludus" else recorded)[work.seed] = lines
     rows = compare_curves(ours, recorded)
-    console = Console()
+    console = result_console()
     headers = {
         "seed": "seed",
         "ours": "ludus",
@@ -339,7 +339,7 @@ def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, fold
 
 
 def _finish(body: Mapping[str, Any], headers: Mapping[str, str], as_json: bool) -> None:
-    console = Console()
+    console = result_console()
     show(console, body["rows"], headers)
     console.print(body["machine"], style="dim", highlight=False)
     if as_json:

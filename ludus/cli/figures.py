@@ -12,6 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 Row = Mapping[str, Any]
+# A file or a pipe has no width; the widest table is shown whole there.
+_WIDE = 160
+
+
+def result_console() -> Console:
+    """The console that results are printed on."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
 
 
 @contextmanager
