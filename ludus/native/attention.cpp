@@ -107,7 +107,7 @@ void store_rows(const T* k, const T* v, T* page, int place, int dim) {
 // One query token, all query heads of one head of keys. `scratch` grows as needed and is reused.
 template <typename T>
 void attend_rows(const T* q, int64_t q_head_stride, const T* layer, int64_t page_stride, const int32_t* table, int first,
-                 int num_seen, const Rule& rule, int group, int dim, T* out, std::vector<float>& scratch) {
+                 int num_seen, const Rule& rule, int group, int dim, T* out, const T*, std::vector<float>& scratch) {
   const int num_keys = num_seen - first;
   scratch.resize(size_t(num_keys) * group + size_t(group) * 2 * dim + dim);
   float* scores = scratch.data();                // [group][num_keys]
@@ -191,11 +191,17 @@ inline __m512bh load_pairs(const uint16_t* at) { return (__m512bh)_mm512_loadu_s
 inline __m512bh spread_pair(uint32_t pair) { return (__m512bh)_mm512_set1_epi32(int(pair)); }
 
 // Scores of G query heads against one page: two chains of sums per head hide the latency of the multiply-add.
+// Line by line it asks for the page that comes next: pages lie anywhere, so the processor cannot foresee it, and asked
+// for at once its lines would wait for each other.
 template <int G>
-inline void page_scores(const uint32_t* const* q, const uint16_t* keys, int dim, __m512* out) {
+inline void page_scores(const uint32_t* const* q, const uint16_t* keys, const uint16_t* next, int dim, __m512* out) {
   __m512 even[G], odd[G];
   for (int g = 0; g < G; g++) even[g] = odd[g] = _mm512_setzero_ps();
   for (int j = 0; j < dim / 2; j += 2) {
+    for (int line = 0; line < 2; line++) {
+      _mm_prefetch((const char*)(next + (j + line) * PAGE * 2), _MM_HINT_T0);
+      _mm_prefetch((const char*)(next + (dim / 2 + j + line) * PAGE * 2), _MM_HINT_T0);
+    }
     const __m512bh key0 = load_pairs(keys + j * PAGE * 2), key1 = load_pairs(keys + (j + 1) * PAGE * 2);
     for (int g = 0; g < G; g++) {
       even[g] = _mm512_dpbf16_ps(even[g], key0, spread_pair(q[g][j]));
@@ -232,15 +238,11 @@ void weigh_values(const uint16_t* layer, int64_t page_stride, const int32_t* tab
   }
 }
 
-inline void prefetch_page(const uint16_t* page, int dim) {
-  for (int byte = 0; byte < PAGE * dim * 4; byte += 64) _mm_prefetch((const char*)page + byte, _MM_HINT_T1);
-}
-
-// One query token, G query heads of one head of keys.
+// One query token, G query heads of one head of keys. `after`: a page that will be read after this.
 template <int G>
 void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* layer, int64_t page_stride,
                   const int32_t* table, int first, int num_seen, const Rule& rule, int dim, uint16_t* out,
-                  std::vector<float>& scratch) {
+                  const uint16_t* after, std::vector<float>& scratch) {
   const int first_page = first / PAGE, end_page = (num_seen + PAGE - 1) / PAGE, num_pages = end_page - first_page;
   scratch.resize(size_t(num_pages) * G * (PAGE + 8));
   float* scores = scratch.data();                                        // [page][G][16]
@@ -254,12 +256,12 @@ void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* laye
   }
   const __m512 scale = _mm512_set1_ps(rule.scale), hidden = _mm512_set1_ps(HIDDEN);
   for (int page = first_page; page < end_page; page++) {
-    if (page + 1 < end_page) prefetch_page(layer + table[page + 1] * page_stride, dim);
+    const uint16_t* next = page + 1 < end_page ? layer + table[page + 1] * page_stride : after;
     __mmask16 seen = 0xffff;
     if ((page + 1) * PAGE > num_seen) seen &= __mmask16((1u << (num_seen - page * PAGE)) - 1);
     if (page * PAGE < first) seen &= __mmask16(0xffffu << (first - page * PAGE));
     __m512 score[G];
-    page_scores<G>(queries, layer + table[page] * page_stride, dim, score);
+    page_scores<G>(queries, layer + table[page] * page_stride, next, dim, score);
     for (int g = 0; g < G; g++) {
       score[g] = _mm512_mul_ps(score[g], scale);
       if (rule.softcap > 0.f) {
@@ -290,14 +292,14 @@ void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* laye
 
 void attend_pairs_group(const uint16_t* q, int64_t q_head_stride, const uint16_t* layer, int64_t page_stride,
                         const int32_t* table, int first, int num_seen, const Rule& rule, int group, int dim,
-                        uint16_t* out, std::vector<float>& scratch) {
+                        uint16_t* out, const uint16_t* after, std::vector<float>& scratch) {
   for (int g = 0; g < group;) {
     const uint16_t* own = q + g * q_head_stride;
     uint16_t* to = out + g * dim;
     const int left = group - g;
     // four heads fill the registers; five are better split into three and two than into four and one
     const int take = left == 5 ? 3 : left > 4 ? 4 : left;
-#define LUDUS_ATTEND(G) attend_pairs<G>(own, q_head_stride, layer, page_stride, table, first, num_seen, rule, dim, to, scratch)
+#define LUDUS_ATTEND(G) attend_pairs<G>(own, q_head_stride, layer, page_stride, table, first, num_seen, rule, dim, to, after, scratch)
     if (take == 4) LUDUS_ATTEND(4);
     else if (take == 3) LUDUS_ATTEND(3);
     else if (take == 2) LUDUS_ATTEND(2);
@@ -330,13 +332,24 @@ struct Layer {
             shape.head_dim);
   }
 
+  int first_seen(int64_t row) const {
+    return rule.window > 0 && rows.num_seen[row] > rule.window ? rows.num_seen[row] - rule.window : 0;
+  }
+
+  // Where row `row` begins to read for head h; for the last row's successor, for the last row itself.
+  const T* first_page(int64_t row, int64_t h) const {
+    if (h == shape.num_kv_heads) h = 0, row++;
+    if (row == rows.num_rows) row--;
+    const int32_t page = rows.page_ids[rows.table_start[row] + first_seen(row) / PAGE];
+    return pages + (page * int64_t(shape.num_kv_heads) + h) * page_size();
+  }
+
   template <typename Attend>
   void attend_head(int64_t row, int64_t h, Attend attend, std::vector<float>& scratch) const {
-    const int group = shape.num_heads / shape.num_kv_heads, num_seen = rows.num_seen[row];
-    const int first = rule.window > 0 && num_seen > rule.window ? num_seen - rule.window : 0;
+    const int group = shape.num_heads / shape.num_kv_heads, num_seen = rows.num_seen[row], first = first_seen(row);
     attend(q + h * group * q_head + row * q_row, q_head, pages + h * page_size(), page_size() * shape.num_kv_heads,
            rows.page_ids + rows.table_start[row], first, num_seen, rule, group, shape.head_dim,
-           out + (row * shape.num_heads + h * group) * shape.head_dim, scratch);
+           out + (row * shape.num_heads + h * group) * shape.head_dim, first_page(row, h + 1), scratch);
   }
 };
 
@@ -353,7 +366,7 @@ void run_layer(const Layer<T>& layer, int num_threads, Store store, Attend atten
       for (int64_t task = 0; task < num_rows * num_kv_heads; task++)
         layer.attend_head(task / num_kv_heads, task % num_kv_heads, attend, scratch);
     } else {
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 4)
       for (int64_t row = 0; row < num_rows; row++) {
         layer.store_row(row, store);
         for (int64_t h = 0; h < num_kv_heads; h++) layer.attend_head(row, h, attend, scratch);

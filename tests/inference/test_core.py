@@ -168,7 +168,7 @@ def test_a_stop_string_ends_the_answer(make_core: MakeCore, run_calls: Run, toke
 
 @pytest.mark.parametrize("keep_kv", [True, False])
 def test_new_weights_label_tokens_and_hide_old_pages(keep_kv: bool, make_core: MakeCore, run_calls: Run) -> None:
-    """After a publish tokens carry the new version, old prefixes are not found, and stale keys are counted or gone."""
+    """After a publish tokens carry the new version, old prefixes are not found, and stale keys are counted or redone."""
     core = make_core(keep_kv_on_publish=keep_kv)
     prompt = prompts([40])[0]
     core.add(Call("flying", "s", prompt, Sampling(max_new_tokens=6)), 0)
@@ -179,6 +179,8 @@ def test_new_weights_label_tokens_and_hide_old_pages(keep_kv: bool, make_core: M
     answers = run_calls(core, [Call("fresh", "s", prompt, Sampling(seed=1, max_new_tokens=2))])
     assert answers["flying"].versions == (0, 0, 3, 3, 3, 3)
     assert answers["fresh"].versions == (3, 3)
+    # kept: one prompt then, one now. Recomputed: the one in flight twice, and of the fresh one its last token
+    assert core.stats().num_prefilled_tokens == (40 + 40 if keep_kv else 40 + 40 + 1)
     assert answers["fresh"].num_cached_tokens == (0 if keep_kv else 39)
     with pytest.raises(UserError, match="greater than"):
         core.publish(3, lambda: None)
