@@ -44,8 +44,9 @@ constexpr int COLUMNS = 4;
 // A packed block of rows shall lie in the second-level cache beside the panel of W that meets it.
 constexpr int64_t MOST_PACKED_BYTES = 384 << 10;
 constexpr int64_t MOST_PANEL_BYTES = 192 << 10;
-// Enough to cover the latency of memory at its full rate, little enough to leave the caches their work.
-constexpr int BYTES_AHEAD = 32 << 10;
+// A tile asks for the rows one tile below, or for those this far below if that is more: what memory at its full rate
+// delivers within its latency.
+constexpr int BYTES_AHEAD = 16 << 10;
 // Below this number of products another thread costs more than it brings: waking it takes about a microsecond.
 constexpr int64_t FEWEST_PRODUCTS = 1 << 17;
 
@@ -200,18 +201,13 @@ inline __attribute__((always_inline)) void multiply(const Tile<P>& tile, int64_t
     x += G * ROWS * P::DEPTH;
     w += P::DEPTH;
   };
-  // What is fetched ahead lies further down the same rows, and past their ends in the tile below.
-  constexpr int AHEAD = BYTES_AHEAD / (64 * C);  // lines of each row
-  const int num_lines = int(tile.width / LINE), tiles_ahead = num_lines ? AHEAD / num_lines : 0;
-  int lines_left = num_lines - (AHEAD - tiles_ahead * num_lines);
-  const Value* soon = w + tiles_ahead * C * stride + (num_lines - lines_left) * LINE;
+  const int64_t row_bytes = tile.width * int64_t(sizeof(Value));
+  const int64_t ahead = (C * row_bytes < BYTES_AHEAD ? BYTES_AHEAD / row_bytes + 1 : C) * stride;
+  // Counted: GCC unrolls an open loop around these sixteen times as well, too much for the cache of instructions.
+  const int num_lines = int(tile.width / LINE);
   for (int line = 0; line < num_lines; line++) {
-    // Hides that the stride never changes: else every row gets a pointer of its own, more than there are registers.
-    asm("" : "+r"(stride));
 #pragma GCC unroll 16
-    for (int c = 0; c < C; c++) __builtin_prefetch(soon + c * stride);
-    soon += LINE;
-    if (--lines_left == 0) soon += C * stride - num_lines * LINE;
+    for (int c = 0; c < C; c++) __builtin_prefetch(w + ahead + c * stride);
 #pragma GCC unroll 16
     for (int i = 0; i < LINE / P::DEPTH; i++) step(P::spread);
   }
