@@ -168,7 +168,7 @@ def test_a_stop_string_ends_the_answer(make_core: MakeCore, run_calls: Run, toke
 
 @pytest.mark.parametrize("keep_kv", [True, False])
 def test_new_weights_label_tokens_and_hide_old_pages(keep_kv: bool, make_core: MakeCore, run_calls: Run) -> None:
-    """After a publish tokens carry the new version, old prefixes are not found, and stale keys are counted or redone."""
+    """After a publish tokens carry the new version, old prefixes are not found, stale keys are counted or redone."""
     core = make_core(keep_kv_on_publish=keep_kv)
     prompt = prompts([40])[0]
     core.add(Call("flying", "s", prompt, Sampling(max_new_tokens=6)), 0)
