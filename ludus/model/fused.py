@@ -2,12 +2,14 @@
 
 Knows: row-wise operations, products, autograd.  Knows not: modules, where weights come from.
 Invariant: with gradients on, a norm keeps its input, projections of one input keep that input, a gated product keeps
-gate and up, rotary positions keep their angles; with gradients off the same operations run without any graph.
+gate and up, an adapter its input, rotary positions their angles; with gradients off the same operations run without any
+graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -16,6 +18,15 @@ from torch.nn import functional
 
 from ludus.model.rowwise import Rowwise
 from ludus.native.rowwise import NormRule
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What is added to a product with x: scale * (x @ down.T) @ up.T; down: (rank, D), up: (N, rank)."""
+
+    down: Tensor
+    up: Tensor
+    scale: float
 
 
 def norm(x: Tensor, weight: Tensor, rule: NormRule, rowwise: Rowwise) -> Tensor:
@@ -32,9 +43,21 @@ def gate(gate: Tensor, up: Tensor, rowwise: Rowwise) -> Tensor:
     return cast(Tensor, _Gate.apply(gate, up, rowwise))  # type: ignore[no-untyped-call]
 
 
-def gate_product(gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, rowwise: Rowwise) -> Tensor:
-    """(silu(gate) * up) @ weight.T + bias under autograd; the factor of `weight` is computed twice instead of kept."""
-    return cast(Tensor, _GateProduct.apply(gate, up, weight, bias, rowwise))  # type: ignore[no-untyped-call]
+def gate_product(
+    gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, rowwise: Rowwise, adapter: Adapter | None = None
+) -> Tensor:
+    """(silu(gate) * up) @ weight.T + bias under autograd; the factor of `weight` is computed twice instead of kept.
+
+    adapter: of the product with `weight`. None: it has none.
+    """
+    own = (None, None, 0.0) if adapter is None else (adapter.down, adapter.up, adapter.scale)
+    return cast(Tensor, _GateProduct.apply(gate, up, weight, bias, rowwise, *own))  # type: ignore[no-untyped-call]
+
+
+def add_adapter(product: Tensor, x: Tensor, adapter: Adapter) -> Tensor:
+    """`product`, which was made of x, with what the adapter adds, under autograd."""
+    result = _Adapt.apply(product, x, adapter.down, adapter.up, adapter.scale)  # type: ignore[no-untyped-call]
+    return cast(Tensor, result)
 
 
 def rotate(q: Tensor, k: Tensor, cosine: Tensor, sine: Tensor, rowwise: Rowwise) -> tuple[Tensor, Tensor]:
@@ -85,18 +108,60 @@ class _Gate(torch.autograd.Function):
 
 class _GateProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, rowwise: Rowwise) -> Tensor:
-        ctx.save_for_backward(gate, up, weight)
-        ctx.rowwise = rowwise
-        return functional.linear(rowwise.gate(gate, up), weight, bias)
+    def forward(
+        ctx: Any,
+        gate: Tensor,
+        up: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        rowwise: Rowwise,
+        lora_down: Tensor | None,
+        lora_up: Tensor | None,
+        scale: float,
+    ) -> Tensor:
+        active = rowwise.gate(gate, up)
+        product, low = functional.linear(active, weight, bias), None
+        if lora_down is not None and lora_up is not None:
+            low = _flat(active) @ lora_down.t()
+            _flat(product).addmm_(low, lora_up.t(), alpha=scale)
+        ctx.save_for_backward(gate, up, weight, low, lora_down, lora_up)
+        ctx.rowwise, ctx.scale = rowwise, scale
+        return product
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gate, up, weight = ctx.saved_tensors
+        gate, up, weight, low, lora_down, lora_up = ctx.saved_tensors
         wants_weight, wants_bias = ctx.needs_input_grad[2:4]
-        grad_gate, grad_up, active = ctx.rowwise.gate_backward(grad @ weight, gate, up, wants_output=wants_weight)
+        grad_active, grad_low = grad @ weight, None
+        if low is not None:
+            grad_low = (_flat(grad) @ lora_up).mul_(ctx.scale)
+            _flat(grad_active).addmm_(grad_low, lora_down)
+        wants_active = wants_weight or grad_low is not None
+        grad_gate, grad_up, active = ctx.rowwise.gate_backward(grad_active, gate, up, wants_output=wants_active)
         grad_weight = _flat(grad).t() @ _flat(active) if wants_weight else None
-        return grad_gate, grad_up, grad_weight, _flat(grad).sum(0) if wants_bias else None, None
+        grad_bias = _flat(grad).sum(0) if wants_bias else None
+        grad_down = None if grad_low is None else grad_low.t() @ _flat(active)
+        return grad_gate, grad_up, grad_weight, grad_bias, None, grad_down, _grad_up(grad, low, ctx.scale), None
+
+
+class _Adapt(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, product: Tensor, x: Tensor, lora_down: Tensor, lora_up: Tensor, scale: float) -> Tensor:
+        low = _flat(x) @ lora_down.t()
+        ctx.save_for_backward(x, low, lora_down, lora_up)
+        ctx.scale = scale
+        return torch.addmm(_flat(product), low, lora_up.t(), alpha=scale).view(product.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, low, lora_down, lora_up = ctx.saved_tensors
+        grad_low = (_flat(grad) @ lora_up).mul_(ctx.scale)
+        grad_x = (grad_low @ lora_down).view(x.shape) if ctx.needs_input_grad[1] else None
+        return grad, grad_x, grad_low.t() @ _flat(x), _grad_up(grad, low, ctx.scale), None
+
+
+def _grad_up(grad: Tensor, low: Tensor | None, scale: float) -> Tensor | None:
+    return None if low is None else (_flat(grad).t() @ low).mul_(scale)
 
 
 class _Rotate(torch.autograd.Function):

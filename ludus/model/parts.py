@@ -22,6 +22,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ludus.model import fused
+from ludus.model.adapters import fuse_adapters, plain_adapter
 from ludus.model.operations import Operations, choose_operations
 from ludus.model.rowwise import Rowwise
 from ludus.native.rowwise import NormRule
@@ -46,6 +47,7 @@ def make_fast(module: nn.Module) -> None:
         _fuse_norms(module, rowwise)
         _fuse_projections(module, operations)
         _replace_linears(module, operations)
+        fuse_adapters(module)
         _fuse_gates(module, rowwise)
         _fuse_rotary(module, rowwise, weight)
 
@@ -225,8 +227,9 @@ class _FusedGate:
         if not torch.is_grad_enabled():
             return self._tail(gate, up)
         down = self.part.down_proj
-        if self.is_silu and type(down) is nn.Linear:
-            return fused.gate_product(gate, up, down.weight, down.bias, self.rowwise)
+        adapter, base = plain_adapter(down), _plain(down)
+        if self.is_silu and base is not None and (adapter is not None or base is down):
+            return fused.gate_product(gate, up, base.weight, base.bias, self.rowwise, adapter)
         # the recomputation stops before the last product, whose result nobody needs again
         output: Tensor = checkpoint(self._tail, gate, up, use_reentrant=False, preserve_rng_state=False)
         return output
