@@ -107,7 +107,7 @@ void store_rows(const T* k, const T* v, T* page, int place, int dim) {
 // One query token, all query heads of one head of keys. `scratch` grows as needed and is reused.
 template <typename T>
 void attend_rows(const T* q, int64_t q_head_stride, const T* layer, int64_t page_stride, const int32_t* table, int first,
-                 int num_seen, const Rule& rule, int group, int dim, T* out, const T*, std::vector<float>& scratch) {
+                 int num_seen, const Rule& rule, int group, int dim, T* out, std::vector<float>& scratch) {
   const int num_keys = num_seen - first;
   scratch.resize(size_t(num_keys) * group + size_t(group) * 2 * dim + dim);
   float* scores = scratch.data();                // [group][num_keys]
@@ -190,25 +190,42 @@ inline __m512 tanh16(__m512 x) {
 inline __m512bh load_pairs(const uint16_t* at) { return (__m512bh)_mm512_loadu_si512(at); }
 inline __m512bh spread_pair(uint32_t pair) { return (__m512bh)_mm512_set1_epi32(int(pair)); }
 
-// Scores of G query heads against one page: two chains of sums per head hide the latency of the multiply-add.
-// Line by line it asks for the page that comes next: pages lie anywhere, so the processor cannot foresee it, and asked
-// for at once its lines would wait for each other.
+// Pages lie anywhere in memory. Several are read side by side, line by line, because the processor follows several
+// streams at once but takes a while to see where a new one leads; and while it reads keys it is told of the values
+// behind them, while it reads values of the next head's keys behind those.
+constexpr int MOST_STREAMS = 4;
+
+inline void fetch_line(const uint16_t* at) { _mm_prefetch((const char*)at, _MM_HINT_T0); }
+
+// Scores of G query heads against P pages: two chains of sums per head and page hide the latency of the multiply-add.
+template <int G, int P>
+inline void page_scores(const uint32_t* const* q, const uint16_t* const* keys, int dim, __m512 (*out)[G]) {
+  __m512 even[P][G], odd[P][G];
+  for (int p = 0; p < P; p++)
+    for (int g = 0; g < G; g++) even[p][g] = odd[p][g] = _mm512_setzero_ps();
+  for (int j = 0; j < dim / 2; j += 2)
+    for (int p = 0; p < P; p++) {
+      fetch_line(keys[p] + (dim / 2 + j) * PAGE * 2);
+      fetch_line(keys[p] + (dim / 2 + j + 1) * PAGE * 2);
+      const __m512bh key0 = load_pairs(keys[p] + j * PAGE * 2), key1 = load_pairs(keys[p] + (j + 1) * PAGE * 2);
+      for (int g = 0; g < G; g++) {
+        even[p][g] = _mm512_dpbf16_ps(even[p][g], key0, spread_pair(q[g][j]));
+        odd[p][g] = _mm512_dpbf16_ps(odd[p][g], key1, spread_pair(q[g][j + 1]));
+      }
+    }
+  for (int p = 0; p < P; p++)
+    for (int g = 0; g < G; g++) out[p][g] = _mm512_add_ps(even[p][g], odd[p][g]);
+}
+
+// The same for up to MOST_STREAMS pages. Returns how many were taken: as many as registers hold sums for.
 template <int G>
-inline void page_scores(const uint32_t* const* q, const uint16_t* keys, const uint16_t* next, int dim, __m512* out) {
-  __m512 even[G], odd[G];
-  for (int g = 0; g < G; g++) even[g] = odd[g] = _mm512_setzero_ps();
-  for (int j = 0; j < dim / 2; j += 2) {
-    for (int line = 0; line < 2; line++) {
-      _mm_prefetch((const char*)(next + (j + line) * PAGE * 2), _MM_HINT_T0);
-      _mm_prefetch((const char*)(next + (dim / 2 + j + line) * PAGE * 2), _MM_HINT_T0);
-    }
-    const __m512bh key0 = load_pairs(keys + j * PAGE * 2), key1 = load_pairs(keys + (j + 1) * PAGE * 2);
-    for (int g = 0; g < G; g++) {
-      even[g] = _mm512_dpbf16_ps(even[g], key0, spread_pair(q[g][j]));
-      odd[g] = _mm512_dpbf16_ps(odd[g], key1, spread_pair(q[g][j + 1]));
-    }
-  }
-  for (int g = 0; g < G; g++) out[g] = _mm512_add_ps(even[g], odd[g]);
+inline int some_page_scores(const uint32_t* const* q, const uint16_t* const* keys, int num_pages, int dim,
+                            __m512 (*out)[G]) {
+  constexpr int MOST = G <= 3 ? MOST_STREAMS : 3;
+  if (num_pages >= MOST) return page_scores<G, MOST>(q, keys, dim, out), MOST;
+  if (num_pages == 3) return page_scores<G, 3>(q, keys, dim, out), 3;
+  if (num_pages == 2) return page_scores<G, 2>(q, keys, dim, out), 2;
+  return page_scores<G, 1>(q, keys, dim, out), 1;
 }
 
 // Weighted values of G query heads for 16*W dimensions starting at `from`, over all pages.
@@ -218,17 +235,21 @@ void weigh_values(const uint16_t* layer, int64_t page_stride, const int32_t* tab
   __m512 sums[G][W];
   for (int g = 0; g < G; g++)
     for (int w = 0; w < W; w++) sums[g][w] = _mm512_setzero_ps();
-  for (int page = first_page; page < end_page; page++) {
-    const uint16_t* values = layer + table[page] * page_stride + PAGE * dim + from * 2;
+  for (int page = first_page; page < end_page; page += MOST_STREAMS) {
+    const int num_pages = end_page - page < MOST_STREAMS ? end_page - page : MOST_STREAMS;
+    const uint16_t* values[MOST_STREAMS];
+    for (int p = 0; p < num_pages; p++) values[p] = layer + table[page + p] * page_stride + PAGE * dim + from * 2;
     const uint32_t* pairs = weights + size_t(page - first_page) * G * 8;
-    for (int t = 0; t < 8; t++) {
-      __m512bh value[W];
-      for (int w = 0; w < W; w++) value[w] = load_pairs(values + (t * dim + 16 * w) * 2);
-      for (int g = 0; g < G; g++) {
-        const __m512bh weight = spread_pair(pairs[g * 8 + t]);
-        for (int w = 0; w < W; w++) sums[g][w] = _mm512_dpbf16_ps(sums[g][w], value[w], weight);
+    for (int t = 0; t < 8; t++)
+      for (int p = 0; p < num_pages; p++) {
+        __m512bh value[W];
+        for (int w = 0; w < W; w++) value[w] = load_pairs(values[p] + (t * dim + 16 * w) * 2);
+        for (int w = 0; w < W; w++) fetch_line(values[p] + PAGE * dim + (t * dim + 16 * w) * 2);
+        for (int g = 0; g < G; g++) {
+          const __m512bh weight = spread_pair(pairs[(p * G + g) * 8 + t]);
+          for (int w = 0; w < W; w++) sums[g][w] = _mm512_dpbf16_ps(sums[g][w], value[w], weight);
+        }
       }
-    }
   }
   for (int g = 0; g < G; g++) {
     const __m512 inverse = _mm512_set1_ps(1.f / totals[g]);
@@ -238,11 +259,11 @@ void weigh_values(const uint16_t* layer, int64_t page_stride, const int32_t* tab
   }
 }
 
-// One query token, G query heads of one head of keys. `after`: a page that will be read after this.
+// One query token, G query heads of one head of keys.
 template <int G>
 void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* layer, int64_t page_stride,
                   const int32_t* table, int first, int num_seen, const Rule& rule, int dim, uint16_t* out,
-                  const uint16_t* after, std::vector<float>& scratch) {
+                  std::vector<float>& scratch) {
   const int first_page = first / PAGE, end_page = (num_seen + PAGE - 1) / PAGE, num_pages = end_page - first_page;
   scratch.resize(size_t(num_pages) * G * (PAGE + 8));
   float* scores = scratch.data();                                        // [page][G][16]
@@ -255,22 +276,26 @@ void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* laye
     total[g] = _mm512_setzero_ps();
   }
   const __m512 scale = _mm512_set1_ps(rule.scale), hidden = _mm512_set1_ps(HIDDEN);
-  for (int page = first_page; page < end_page; page++) {
-    const uint16_t* next = page + 1 < end_page ? layer + table[page + 1] * page_stride : after;
-    __mmask16 seen = 0xffff;
-    if ((page + 1) * PAGE > num_seen) seen &= __mmask16((1u << (num_seen - page * PAGE)) - 1);
-    if (page * PAGE < first) seen &= __mmask16(0xffffu << (first - page * PAGE));
-    __m512 score[G];
-    page_scores<G>(queries, layer + table[page] * page_stride, next, dim, score);
-    for (int g = 0; g < G; g++) {
-      score[g] = _mm512_mul_ps(score[g], scale);
-      if (rule.softcap > 0.f) {
-        const __m512 cap = _mm512_set1_ps(rule.softcap);
-        score[g] = _mm512_mul_ps(tanh16(_mm512_div_ps(score[g], cap)), cap);
+  for (int page = first_page; page < end_page;) {
+    const uint16_t* keys[MOST_STREAMS];
+    const int num_ahead = end_page - page < MOST_STREAMS ? end_page - page : MOST_STREAMS;
+    for (int p = 0; p < num_ahead; p++) keys[p] = layer + table[page + p] * page_stride;
+    __m512 score[MOST_STREAMS][G];
+    const int num_taken = some_page_scores<G>(queries, keys, num_ahead, dim, score);
+    for (int p = 0; p < num_taken; p++, page++) {
+      __mmask16 seen = 0xffff;
+      if ((page + 1) * PAGE > num_seen) seen &= __mmask16((1u << (num_seen - page * PAGE)) - 1);
+      if (page * PAGE < first) seen &= __mmask16(0xffffu << (first - page * PAGE));
+      for (int g = 0; g < G; g++) {
+        __m512 own = _mm512_mul_ps(score[p][g], scale);
+        if (rule.softcap > 0.f) {
+          const __m512 cap = _mm512_set1_ps(rule.softcap);
+          own = _mm512_mul_ps(tanh16(_mm512_div_ps(own, cap)), cap);
+        }
+        own = _mm512_mask_mov_ps(hidden, seen, own);
+        largest[g] = _mm512_max_ps(largest[g], own);
+        _mm512_storeu_ps(scores + (size_t(page - first_page) * G + g) * PAGE, own);
       }
-      score[g] = _mm512_mask_mov_ps(hidden, seen, score[g]);
-      largest[g] = _mm512_max_ps(largest[g], score[g]);
-      _mm512_storeu_ps(scores + (size_t(page - first_page) * G + g) * PAGE, score[g]);
     }
   }
   for (int g = 0; g < G; g++) largest[g] = _mm512_set1_ps(_mm512_reduce_max_ps(largest[g]));
@@ -292,14 +317,14 @@ void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* laye
 
 void attend_pairs_group(const uint16_t* q, int64_t q_head_stride, const uint16_t* layer, int64_t page_stride,
                         const int32_t* table, int first, int num_seen, const Rule& rule, int group, int dim,
-                        uint16_t* out, const uint16_t* after, std::vector<float>& scratch) {
+                        uint16_t* out, std::vector<float>& scratch) {
   for (int g = 0; g < group;) {
     const uint16_t* own = q + g * q_head_stride;
     uint16_t* to = out + g * dim;
     const int left = group - g;
     // four heads fill the registers; five are better split into three and two than into four and one
     const int take = left == 5 ? 3 : left > 4 ? 4 : left;
-#define LUDUS_ATTEND(G) attend_pairs<G>(own, q_head_stride, layer, page_stride, table, first, num_seen, rule, dim, to, after, scratch)
+#define LUDUS_ATTEND(G) attend_pairs<G>(own, q_head_stride, layer, page_stride, table, first, num_seen, rule, dim, to, scratch)
     if (take == 4) LUDUS_ATTEND(4);
     else if (take == 3) LUDUS_ATTEND(3);
     else if (take == 2) LUDUS_ATTEND(2);
@@ -332,24 +357,13 @@ struct Layer {
             shape.head_dim);
   }
 
-  int first_seen(int64_t row) const {
-    return rule.window > 0 && rows.num_seen[row] > rule.window ? rows.num_seen[row] - rule.window : 0;
-  }
-
-  // Where row `row` begins to read for head h; for the last row's successor, for the last row itself.
-  const T* first_page(int64_t row, int64_t h) const {
-    if (h == shape.num_kv_heads) h = 0, row++;
-    if (row == rows.num_rows) row--;
-    const int32_t page = rows.page_ids[rows.table_start[row] + first_seen(row) / PAGE];
-    return pages + (page * int64_t(shape.num_kv_heads) + h) * page_size();
-  }
-
   template <typename Attend>
   void attend_head(int64_t row, int64_t h, Attend attend, std::vector<float>& scratch) const {
-    const int group = shape.num_heads / shape.num_kv_heads, num_seen = rows.num_seen[row], first = first_seen(row);
+    const int group = shape.num_heads / shape.num_kv_heads, num_seen = rows.num_seen[row];
+    const int first = rule.window > 0 && num_seen > rule.window ? num_seen - rule.window : 0;
     attend(q + h * group * q_head + row * q_row, q_head, pages + h * page_size(), page_size() * shape.num_kv_heads,
            rows.page_ids + rows.table_start[row], first, num_seen, rule, group, shape.head_dim,
-           out + (row * shape.num_heads + h * group) * shape.head_dim, first_page(row, h + 1), scratch);
+           out + (row * shape.num_heads + h * group) * shape.head_dim, scratch);
   }
 };
 
