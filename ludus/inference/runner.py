@@ -82,7 +82,8 @@ class Runner:
         logprobs: list[float] = []
         for start in range(0, len(hidden_SD), ROWS):
             part = slice(start, start + ROWS)
-            logits_NV = capped((hidden_SD[part] @ self._model.head_weight.t()).float(), self._model.logit_softcap)
+            logits_NV = self._sampler.logits(hidden_SD[part], self._model.head_weight)
+            logits_NV = capped(logits_NV.float(), self._model.logit_softcap)
             targets_N1 = ids_S[1:][part, None]
             logprobs += (logits_NV.gather(1, targets_N1)[:, 0] - logits_NV.logsumexp(-1)).tolist()
         return logprobs
@@ -99,7 +100,7 @@ class Runner:
         if self._graphs is not None and self._graphs.serves(runs):
             return self._graphs.forward(ids, positions, runs)
         device = self._model.head_weight.device
-        filling = [0] * (filled_rows(len(ids)) - len(ids))
+        filling = [] if self._sampler.is_native else [0] * (filled_rows(len(ids)) - len(ids))
         hidden = self._model.backbone(
             torch.tensor([ids + filling], device=device),
             torch.tensor([positions + filling], device=device),
@@ -109,7 +110,7 @@ class Runner:
 
 
 def filled_rows(num_rows: int) -> int:
-    """Rows that a step of `num_rows` tokens computes: whole blocks, by at most a sixth more above 32 rows.
+    """Rows that torch multiplies for `num_rows` tokens: whole blocks, by at most a sixth more above 32 rows.
 
     fp32 products give a row the same bits only among whole blocks of rows. And oneDNN keeps a compiled product for
     every size it has met: with blocks that grow there are some sixty sizes up to 2,048 rows instead of thousands.
