@@ -48,6 +48,17 @@ def linear_weights(model: LoadedModel) -> list[Tensor]:
     return [part.weight.detach() for part in layers] + [model.head_weight.detach()]
 
 
+def decoding_bytes(model: LoadedModel, num_cached_tokens: int) -> int:
+    """What a decoding step must read: every weight of linear layers and head once, and keys and values of all requests.
+
+    num_cached_tokens: of all requests together.
+    """
+    config = model.config
+    kv_values = 2 * config.num_layers * config.num_kv_heads * config.head_dim * num_cached_tokens
+    weights = sum(weight_VK.nbytes for weight_VK in linear_weights(model))
+    return weights + kv_values * model.head_weight.itemsize
+
+
 def copied_bytes_per_s(num_bytes: int, device: torch.device) -> float:
     """Rate of a copy that reads and writes `num_bytes` in all."""
     source = torch.zeros(num_bytes // 2, dtype=torch.uint8, device=device)

@@ -63,7 +63,9 @@ def sample_rows(measured: Measured) -> Sequence[Row]:
 
         decoded = statistics.median(figures["rows"][idx]["decode_tokens_per_s"] for figures in measured.ours)
         row = compared(measured, rate, ceiling_share=share)
-        rows.append({"requests": first["requests"], **row, "decode_tokens_per_s": significant(decoded)})
+        shares = [figures["rows"][idx]["bandwidth_share"] for figures in measured.ours]
+        row |= {"decode_tokens_per_s": significant(decoded), "bandwidth_share": significant(statistics.median(shares))}
+        rows.append({"requests": first["requests"], **row})
     return rows
 
 

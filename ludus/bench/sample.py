@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.api.local import LocalModel, open_local
-from ludus.bench.ceiling import linear_tokens_per_s
+from ludus.bench.ceiling import copied_bytes_per_s, decoding_bytes, linear_tokens_per_s
 from ludus.bench.machine import versions
 from ludus.bench.profile import SAMPLING, Profiler
 from ludus.bench.work import SampleWork
@@ -20,6 +20,8 @@ from ludus.config import Config
 from ludus.types import Call, Sampling, TokenChunk
 
 Prompts = Sequence[Sequence[int]]
+# More than the caches of a processor or a card hold.
+_COPIED_BYTES = 2**29
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,17 @@ async def measure_sample(work: SampleWork) -> dict[str, Any]:
             below = linear_tokens_per_s(local.model, len(prompts))
             taken_s, arrivals = await sample(local, prompts, work, name=f"measured {number}")
             above = linear_tokens_per_s(local.model, len(prompts))
+            decoded = decoding_rate(arrivals)
+            # half of the answers, which is what is cached of them on average
+            num_cached = sum(map(len, prompts)) + len(prompts) * work.new_tokens // 2
+            read = decoding_bytes(local.model, num_cached) * decoded / len(prompts)
             rows.append(
                 {
                     "requests": len(prompts),
                     "tokens_per_s": len(prompts) * work.new_tokens / taken_s,
-                    "decode_tokens_per_s": decoding_rate(arrivals),
+                    "decode_tokens_per_s": decoded,
                     "ceiling_tokens_per_s": (below + above) / 2,
+                    "bandwidth_share": read / copied_bytes_per_s(_COPIED_BYTES, local.model.head_weight.device),
                 }
             )
     return {"rows": rows, "versions": versions()}

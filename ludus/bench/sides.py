@@ -18,6 +18,7 @@ _SCRIPTS = Path(__file__).parents[2] / "bench" / "peers"
 _PEERS: dict[str, tuple[str, str | None]] = {
     "vllm sample": ("vllm_sample.py", "vllm"),
     "transformers sample": ("transformers_sample.py", None),
+    "transformers-batching sample": ("transformers_batching_sample.py", None),
     "transformers train": ("transformers_train.py", None),
     "trl step": ("trl_step.py", "trl"),
 }

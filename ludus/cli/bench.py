@@ -77,7 +77,7 @@ def build_bench_app() -> typer.Typer:
 
 def sample(
     overrides: Overrides = None,
-    vs: Annotated[str | None, typer.Option(help="vllm or transformers. Without it: Ludus alone.")] = None,
+    vs: Annotated[str | None, typer.Option(help="vllm, transformers or transformers-batching. Without it: Ludus alone.")] = None,
     requests: Annotated[str, typer.Option(help="Requests at once; several numbers give a row each.")] = "64",
     new_tokens: NewTokens = 64,
     pairs: Pairs = 5,
@@ -101,6 +101,7 @@ def sample(
         return _profile("sample", work, as_json)
     measured = _measure("sample", work, _peer("sample", vs, peers, work), pairs)
     headers = {"requests": "requests", **_rates("tokens/s", vs), "decode_tokens_per_s": "decoding alone"}
+    headers |= {"bandwidth_share": "of bandwidth"}
     return _finish(result("sample", sample_rows(measured), measured), headers, as_json)
 
 

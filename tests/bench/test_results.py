@@ -9,7 +9,8 @@ KEYS = {"ours", "peer", "ratio", "ratio_min", "ratio_max", "ceiling_share"}
 
 
 def sampled(rate: float, decoded: float) -> dict[str, object]:
-    row = {"requests": 64, "tokens_per_s": rate, "decode_tokens_per_s": decoded, "ceiling_tokens_per_s": 2000.0}
+    rates = {"tokens_per_s": rate, "decode_tokens_per_s": decoded, "ceiling_tokens_per_s": 2000.0}
+    row = {"requests": 64, **rates, "bandwidth_share": decoded / 10000}
     return {"rows": [row, {**row, "requests": 1}], "versions": {"torch": "2"}}
 
 
@@ -20,6 +21,7 @@ def test_sampling_has_a_row_for_every_number_of_requests() -> None:
     assert [row["requests"] for row in rows] == [64, 1]
     assert rows[0]["ours"] == 1100.0 and rows[0]["peer"] == 500.0 and rows[0]["ratio"] == 2.25
     assert rows[0]["ceiling_share"] == 0.725 and rows[0]["decode_tokens_per_s"] == 1450.0
+    assert rows[0]["bandwidth_share"] == 0.145
 
 
 def test_the_object_holds_the_first_row_and_all_rows() -> None:

@@ -28,11 +28,13 @@ def test_peers_run_in_their_environments(tmp_path: Path) -> None:
     python.touch()
     assert peer_side("vllm", "sample", tmp_path).command == (str(python), str(PEERS / "vllm_sample.py"))
     assert peer_side("transformers", "train", tmp_path).command[0] == sys.executable
+    batching = (sys.executable, str(PEERS / "transformers_batching_sample.py"))
+    assert peer_side("transformers-batching", "sample", tmp_path).command == batching
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     """An unknown peer gets the known ones, a peer that is not set up the script that sets it up."""
-    with pytest.raises(UserError, match="known: vllm, transformers"):
+    with pytest.raises(UserError, match="known: vllm, transformers, transformers-batching$"):
         peer_side("tlr", "sample", tmp_path)
     with pytest.raises(UserError, match=r"trl is not set up.*bench/peers\.sh"):
         peer_side("trl", "step", tmp_path)
