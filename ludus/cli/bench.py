@@ -32,6 +32,7 @@ from ludus.bench.work import (
     vocab_size,
 )
 from ludus.cli.figures import measuring, print_json, result_console, show
+from ludus.config import load_config
 from ludus.errors import UserError
 from ludus.model.resolve import resolve_model
 
@@ -77,7 +78,9 @@ def build_bench_app() -> typer.Typer:
 
 def sample(
     overrides: Overrides = None,
-    vs: Annotated[str | None, typer.Option(help="vllm, transformers or transformers-batching. Without it: Ludus alone.")] = None,
+    vs: Annotated[
+        str | None, typer.Option(help="vllm, transformers or transformers-batching. Without it: Ludus alone.")
+    ] = None,
     requests: Annotated[str, typer.Option(help="Requests at once; several numbers give a row each.")] = "64",
     new_tokens: NewTokens = 64,
     pairs: Pairs = 5,
@@ -94,7 +97,7 @@ def sample(
 
     [bold]Example:[/]  ludus bench sample --vs vllm --requests 1,64,256
     """
-    folder = resolve_model(model)
+    folder = _folder(model, overrides)
     batches = sample_batches(chat_encoder(folder), _numbers(requests))
     work = SampleWork(str(folder), tuple(overrides or ()), batches=batches, new_tokens=new_tokens)
     if profile:
@@ -135,7 +138,7 @@ def train(
 
       ludus bench train --memory --steps 500
     """
-    folder, settings = resolve_model(model), tuple(overrides or ())
+    folder, settings = _folder(model, overrides), tuple(overrides or ())
     if memory:
         return _memory(MemoryWork(str(folder), settings, vocab_size=vocab_size(folder), steps=steps), as_json)
     rows, num_shared = train_rows(work.value, vocab_size(folder))
@@ -188,7 +191,7 @@ def step(
 
       ludus bench step --vs trl --quality --steps 40 --seeds 0,1,2
     """
-    folder, settings = resolve_model(model), tuple(overrides or ())
+    folder, settings = _folder(model, overrides), tuple(overrides or ())
     works = []
     for seed in _numbers(seeds, least=0) if quality else (0,):
         questions, answers = sums(seed)
@@ -250,7 +253,7 @@ def publish(
 
     [bold]Example:[/]  ludus bench publish --vs reload
     """
-    folder = resolve_model(model)
+    folder = _folder(model, overrides)
     prompts = sample_batches(chat_encoder(folder), (requests,))[0]
     work = PublishWork(str(folder), tuple(overrides or ()), prompts=prompts, new_tokens=new_tokens)
     if vs not in (None, "reload"):
@@ -266,6 +269,13 @@ def publish(
         "stale_tokens": "stale in cache",
     }
     _finish(result("publish", publish_rows(measured), measured), headers, as_json)
+
+
+def _folder(model: str, overrides: Sequence[str] | None) -> Path:
+    """The model that both sides get: that of the setting `model.path`, which no peer reads itself, or of --model."""
+    if overrides and any(each.startswith("model.path=") for each in overrides):
+        return resolve_model(load_config(None, tuple(overrides)).model.path)
+    return resolve_model(model)
 
 
 def _peer(bench: str, vs: str | None, peers: Path, work: DataclassInstance) -> Job | None:

@@ -34,7 +34,7 @@ def test_peers_run_in_their_environments(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     """An unknown peer gets the known ones, a peer that is not set up the script that sets it up."""
-    with pytest.raises(UserError, match="known: vllm, transformers, transformers-batching$"):
+    with pytest.raises(UserError, match=r"known: vllm, transformers, transformers-batching$"):
         peer_side("tlr", "sample", tmp_path)
     with pytest.raises(UserError, match=r"trl is not set up.*bench/peers\.sh"):
         peer_side("trl", "step", tmp_path)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ludus.cli.bench import _folder
+
 
 def test_a_measurement_from_end_to_end(tiny_model_folder: Path, ludus: Callable[..., Any]) -> None:
     """Ours in a process of its own: a row, the machine, and with --json one object as the last line."""
@@ -30,6 +32,12 @@ def test_a_measurement_from_end_to_end(tiny_model_folder: Path, ludus: Callable[
     body = json.loads(ended.last)
     assert set(body) >= {"ours", "peer", "ratio", "ratio_min", "ratio_max", "ceiling_share", "machine", "versions"}
     assert body["ours"] > 0 and body["peer"] is None and "ludus tokens/s" in " ".join(ended.out.split())
+
+
+def test_the_setting_names_the_model_of_both_sides(tiny_model_folder: Path) -> None:
+    """`model.path=FOLDER` and `--model FOLDER` are the same; the setting counts where both are given."""
+    folder = str(tiny_model_folder)
+    assert _folder(folder, None) == _folder("smollm2-135m", ["seed=1", f"model.path={folder}"]) == tiny_model_folder
 
 
 def test_what_cannot_be_measured_is_refused(tiny_model_folder: Path, tmp_path: Path, ludus: Callable[..., Any]) -> None:
