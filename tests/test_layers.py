@@ -46,6 +46,7 @@ NEEDS_TORCH = (
     "ludus.model",
     "ludus.native.adamw",
     "ludus.native.head",
+    "ludus.native.library",
     "ludus.native.rowwise",
     "ludus.native.tree",
     "ludus.inference",

@@ -13,15 +13,13 @@
 
 namespace {
 
-constexpr int64_t LANES = 16, BLOCK = 1024;  // numbers of one task of a thread
+constexpr int64_t BLOCK = 1024;  // numbers of one task of a thread
 
 struct Step {
   float lr, beta1, beta2, eps, decay;
   float correction1, correction2;  // 1 - beta^t
   uint32_t seed;                   // of the roundings
 };
-
-typedef uint32_t UintVec __attribute__((vector_size(64)));
 
 // Bits that look like chance, of every index its own. Source: Wellons' "lowbias32", https://github.com/skeeto/hash-prospector
 inline UintVec mix(UintVec x) {
@@ -46,8 +44,7 @@ inline Vec root(Vec x) {
 
 inline void step_vector(float* weight, const float* grad, uint16_t* first, uint16_t* second, int64_t index,
                         const Step& step) {
-  const UintVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const UintVec chance = mix((lane + uint32_t(index)) ^ step.seed);
+  const UintVec chance = mix(((UintVec)LANE + uint32_t(index)) ^ step.seed);
   const Vec g = load_vec(grad);
   const Vec m = read(first) * step.beta1 + g * (1.f - step.beta1);
   const Vec v = read(second) * step.beta2 + g * g * (1.f - step.beta2);

@@ -2,7 +2,6 @@
 
 Knows: the compiled library, tensors on the CPU.  Knows not: schedules, parameters, clipping.
 Invariant: equal inputs give equal bits, however many threads compute them.
-torch is imported first, so that the library runs on torch's own OpenMP threads instead of bringing a second pool.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from ludus.native.library import ADDRESS, COUNT, SIZE, load_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,8 @@ class NativeHalfStep:
     """The fast implementation of HalfStep (ludus/trainer/adamw.py), for weights on the CPU."""
 
     def __init__(self, library: Path) -> None:
-        self._step = ctypes.CDLL(str(library)).ludus_adamw
-        pointer = ctypes.c_void_p
-        self._step.argtypes = [pointer, pointer, pointer, pointer, ctypes.c_int64, pointer, ctypes.c_int32]
-        self._step.restype = None
+        signature = (ADDRESS, ADDRESS, ADDRESS, ADDRESS, SIZE, ADDRESS, COUNT)
+        self._step = load_library(library, {"ludus_adamw": signature}).ludus_adamw
 
     def __repr__(self) -> str:
         return "<NativeHalfStep>"

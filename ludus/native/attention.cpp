@@ -15,18 +15,14 @@
 #include <cstring>
 #include <vector>
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
-#define LUDUS_PAIRS 1
-#include <immintrin.h>
-#endif
+#include "exponential.h"
+#include "words.h"
 
 namespace {
 
 constexpr int PAGE = 16;
 // Far below any score, and still finite: exp() of it is 0 and no infinity meets another.
 constexpr float HIDDEN = -1e30f;
-
-enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
 
 struct Shape {
   int32_t num_heads, num_kv_heads, head_dim, dtype;
@@ -57,44 +53,6 @@ struct Heads {
 
 // Fewer tokens seen than this are not worth a second thread.
 constexpr int64_t FEW_TOKENS = 256;
-
-inline float from_bf16(uint16_t value) {
-  uint32_t bits = uint32_t(value) << 16;
-  float out;
-  std::memcpy(&out, &bits, 4);
-  return out;
-}
-
-inline uint16_t to_bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);  // NaN stays NaN
-  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
-}
-
-inline float load(const float* at) { return *at; }
-inline float load(const uint16_t* at) { return from_bf16(*at); }
-inline void save(float* at, float value) { *at = value; }
-inline void save(uint16_t* at, float value) { *at = to_bf16(value); }
-
-// exp(x) for x <= 0, relative error below 2e-7; straight-line code, so that loops over it vectorise.
-// Source: Cephes expf (Moshier), range reduction and polynomial.
-inline float fast_exp(float x) {
-  x = x < -87.f ? -87.f : x;
-  float n = std::nearbyint(x * 1.44269504088896341f);
-  float f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * f + 1.3981999507e-3f;
-  p = p * f + 8.3334519073e-3f;
-  p = p * f + 4.1665795894e-2f;
-  p = p * f + 1.6666665459e-1f;
-  p = p * f + 5.0000001201e-1f;
-  p = p * f * f + f + 1.f;
-  int32_t power = (int32_t(n) + 127) << 23;
-  float scale;
-  std::memcpy(&scale, &power, 4);
-  return p * scale;
-}
 
 // ---- rows ----------------------------------------------------------------------------------------------------------
 
@@ -136,7 +94,7 @@ void attend_rows(const T* q, int64_t q_head_stride, const T* layer, int64_t page
     for (int i = 0; i < num_keys; i++) largest = row[i] > largest ? row[i] : largest;
 #pragma omp simd reduction(+ : total)
     for (int i = 0; i < num_keys; i++) {
-      row[i] = fast_exp(row[i] - largest);
+      row[i] = exp_one(row[i] - largest);
       total += row[i];
     }
     const float inverse = 1.f / total;
@@ -165,31 +123,6 @@ void store_pairs(const uint16_t* k, const uint16_t* v, uint16_t* page, int place
   for (int d = 0; d < dim; d++) values[2 * d] = v[d];
 }
 
-// exp(x) for x <= 87, relative error below 3e-6: less than bf16 keeps of the result.
-inline __m512 exp16(__m512 x) {
-  x = _mm512_max_ps(x, _mm512_set1_ps(-87.f));
-  const __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
-  const __m512 n = _mm512_roundscale_ps(y, 0);
-  const __m512 f = _mm512_sub_ps(y, n);
-  __m512 p = _mm512_set1_ps(1.3534167e-3f);  // powers of ln 2 over factorials, the last one fitted
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.6003e-3f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5504e-2f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.402265e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9314718e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.f));
-  return _mm512_scalef_ps(p, n);
-}
-
-// tanh(x) = 1 - 2 / (exp(2x) + 1)
-inline __m512 tanh16(__m512 x) {
-  const __m512 doubled = _mm512_min_ps(_mm512_add_ps(x, x), _mm512_set1_ps(80.f));
-  const __m512 one = _mm512_set1_ps(1.f);
-  return _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.f), _mm512_add_ps(exp16(doubled), one)));
-}
-
-inline __m512bh load_pairs(const uint16_t* at) { return (__m512bh)_mm512_loadu_si512(at); }
-inline __m512bh spread_pair(uint32_t pair) { return (__m512bh)_mm512_set1_epi32(int(pair)); }
-
 // Pages lie anywhere in memory. Several are read side by side, line by line, because the processor follows several
 // streams at once but takes a while to see where a new one leads; and while it reads keys it is told of the values
 // behind them, while it reads values of the next head's keys behind those.
@@ -199,28 +132,26 @@ inline void fetch_line(const uint16_t* at) { _mm_prefetch((const char*)at, _MM_H
 
 // Scores of G query heads against P pages: two chains of sums per head and page hide the latency of the multiply-add.
 template <int G, int P>
-inline void page_scores(const uint32_t* const* q, const uint16_t* const* keys, int dim, __m512 (*out)[G]) {
-  __m512 even[P][G], odd[P][G];
-  for (int p = 0; p < P; p++)
-    for (int g = 0; g < G; g++) even[p][g] = odd[p][g] = _mm512_setzero_ps();
+inline void page_scores(const uint32_t* const* q, const uint16_t* const* keys, int dim, Vec (*out)[G]) {
+  Vec even[P][G] = {}, odd[P][G] = {};
   for (int j = 0; j < dim / 2; j += 2)
     for (int p = 0; p < P; p++) {
       fetch_line(keys[p] + (dim / 2 + j) * PAGE * 2);
       fetch_line(keys[p] + (dim / 2 + j + 1) * PAGE * 2);
-      const __m512bh key0 = load_pairs(keys[p] + j * PAGE * 2), key1 = load_pairs(keys[p] + (j + 1) * PAGE * 2);
+      const Vec key0 = load_vec(keys[p] + j * PAGE * 2), key1 = load_vec(keys[p] + (j + 1) * PAGE * 2);
       for (int g = 0; g < G; g++) {
-        even[p][g] = _mm512_dpbf16_ps(even[p][g], key0, spread_pair(q[g][j]));
-        odd[p][g] = _mm512_dpbf16_ps(odd[p][g], key1, spread_pair(q[g][j + 1]));
+        even[p][g] = Pairs::add_product(even[p][g], key0, q[g][j]);
+        odd[p][g] = Pairs::add_product(odd[p][g], key1, q[g][j + 1]);
       }
     }
   for (int p = 0; p < P; p++)
-    for (int g = 0; g < G; g++) out[p][g] = _mm512_add_ps(even[p][g], odd[p][g]);
+    for (int g = 0; g < G; g++) out[p][g] = even[p][g] + odd[p][g];
 }
 
 // The same for up to MOST_STREAMS pages. Returns how many were taken: as many as registers hold sums for.
 template <int G>
 inline int some_page_scores(const uint32_t* const* q, const uint16_t* const* keys, int num_pages, int dim,
-                            __m512 (*out)[G]) {
+                            Vec (*out)[G]) {
   constexpr int MOST = G <= 3 ? MOST_STREAMS : 3;
   if (num_pages >= MOST) return page_scores<G, MOST>(q, keys, dim, out), MOST;
   if (num_pages == 3) return page_scores<G, 3>(q, keys, dim, out), 3;
@@ -232,9 +163,7 @@ inline int some_page_scores(const uint32_t* const* q, const uint16_t* const* key
 template <int G, int W>
 void weigh_values(const uint16_t* layer, int64_t page_stride, const int32_t* table, int first_page, int end_page,
                   const uint32_t* weights, const float* totals, int dim, int from, uint16_t* out) {
-  __m512 sums[G][W];
-  for (int g = 0; g < G; g++)
-    for (int w = 0; w < W; w++) sums[g][w] = _mm512_setzero_ps();
+  Vec sums[G][W] = {};
   for (int page = first_page; page < end_page; page += MOST_STREAMS) {
     const int num_pages = end_page - page < MOST_STREAMS ? end_page - page : MOST_STREAMS;
     const uint16_t* values[MOST_STREAMS];
@@ -242,20 +171,18 @@ void weigh_values(const uint16_t* layer, int64_t page_stride, const int32_t* tab
     const uint32_t* pairs = weights + size_t(page - first_page) * G * 8;
     for (int t = 0; t < 8; t++)
       for (int p = 0; p < num_pages; p++) {
-        __m512bh value[W];
-        for (int w = 0; w < W; w++) value[w] = load_pairs(values[p] + (t * dim + 16 * w) * 2);
+        Vec value[W];
+        for (int w = 0; w < W; w++) value[w] = load_vec(values[p] + (t * dim + 16 * w) * 2);
         for (int w = 0; w < W; w++) fetch_line(values[p] + PAGE * dim + (t * dim + 16 * w) * 2);
         for (int g = 0; g < G; g++) {
-          const __m512bh weight = spread_pair(pairs[(p * G + g) * 8 + t]);
-          for (int w = 0; w < W; w++) sums[g][w] = _mm512_dpbf16_ps(sums[g][w], value[w], weight);
+          const uint32_t weight = pairs[(p * G + g) * 8 + t];
+          for (int w = 0; w < W; w++) sums[g][w] = Pairs::add_product(sums[g][w], value[w], weight);
         }
       }
   }
   for (int g = 0; g < G; g++) {
-    const __m512 inverse = _mm512_set1_ps(1.f / totals[g]);
-    for (int w = 0; w < W; w++)
-      _mm256_storeu_si256((__m256i*)(out + g * dim + from + 16 * w),
-                          (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(sums[g][w], inverse)));
+    const float inverse = 1.f / totals[g];
+    for (int w = 0; w < W; w++) save(out + g * dim + from + 16 * w, sums[g][w] * inverse);
   }
 }
 
@@ -269,45 +196,39 @@ void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* laye
   float* scores = scratch.data();                                        // [page][G][16]
   uint32_t* weights = (uint32_t*)(scores + size_t(num_pages) * G * PAGE);  // [page][G][8] pairs of bf16
   const uint32_t* queries[G];
-  __m512 largest[G], total[G];
+  Vec largest[G], total[G];
   for (int g = 0; g < G; g++) {
     queries[g] = (const uint32_t*)(q + g * q_head_stride);
-    largest[g] = _mm512_set1_ps(HIDDEN);
-    total[g] = _mm512_setzero_ps();
+    largest[g] = fill(HIDDEN);
+    total[g] = Vec{};
   }
-  const __m512 scale = _mm512_set1_ps(rule.scale), hidden = _mm512_set1_ps(HIDDEN);
   for (int page = first_page; page < end_page;) {
     const uint16_t* keys[MOST_STREAMS];
     const int num_ahead = end_page - page < MOST_STREAMS ? end_page - page : MOST_STREAMS;
     for (int p = 0; p < num_ahead; p++) keys[p] = layer + table[page + p] * page_stride;
-    __m512 score[MOST_STREAMS][G];
+    Vec score[MOST_STREAMS][G];
     const int num_taken = some_page_scores<G>(queries, keys, num_ahead, dim, score);
     for (int p = 0; p < num_taken; p++, page++) {
-      __mmask16 seen = 0xffff;
-      if ((page + 1) * PAGE > num_seen) seen &= __mmask16((1u << (num_seen - page * PAGE)) - 1);
-      if (page * PAGE < first) seen &= __mmask16(0xffffu << (first - page * PAGE));
+      const IntVec token = page * PAGE + LANE, seen = (token >= first) & (token < num_seen);
       for (int g = 0; g < G; g++) {
-        __m512 own = _mm512_mul_ps(score[p][g], scale);
-        if (rule.softcap > 0.f) {
-          const __m512 cap = _mm512_set1_ps(rule.softcap);
-          own = _mm512_mul_ps(tanh16(_mm512_div_ps(own, cap)), cap);
-        }
-        own = _mm512_mask_mov_ps(hidden, seen, own);
-        largest[g] = _mm512_max_ps(largest[g], own);
-        _mm512_storeu_ps(scores + (size_t(page - first_page) * G + g) * PAGE, own);
+        Vec own = score[p][g] * rule.scale;
+        if (rule.softcap > 0.f) own = tanh_vec(own / rule.softcap) * rule.softcap;
+        own = seen ? own : fill(HIDDEN);
+        largest[g] = larger(largest[g], own);
+        store_vec(scores + (size_t(page - first_page) * G + g) * PAGE, own);
       }
     }
   }
-  for (int g = 0; g < G; g++) largest[g] = _mm512_set1_ps(_mm512_reduce_max_ps(largest[g]));
+  for (int g = 0; g < G; g++) largest[g] = fill(max_of(largest[g]));
   for (int page = 0; page < num_pages; page++)
     for (int g = 0; g < G; g++) {
       const size_t at = size_t(page) * G + g;
-      const __m512 weight = exp16(_mm512_sub_ps(_mm512_loadu_ps(scores + at * PAGE), largest[g]));
-      total[g] = _mm512_add_ps(total[g], weight);
-      _mm256_storeu_si256((__m256i*)(weights + at * 8), (__m256i)_mm512_cvtneps_pbh(weight));
+      const Vec weight = exp_for_bf16(load_vec(scores + at * PAGE) - largest[g]);
+      total[g] += weight;
+      save((uint16_t*)(weights + at * 8), weight);
     }
   float totals[G];
-  for (int g = 0; g < G; g++) totals[g] = _mm512_reduce_add_ps(total[g]);
+  for (int g = 0; g < G; g++) totals[g] = sum_of(total[g]);
   int from = 0;
   for (; from + 64 <= dim; from += 64)
     weigh_values<G, 4>(layer, page_stride, table, first_page, end_page, weights, totals, dim, from, out);

@@ -6,13 +6,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "vectors.h"
+#include "exponential.h"
 
 namespace {
-
-constexpr int LANES = 16;
-
-enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
 
 struct Logits {
   void* data;
@@ -45,16 +41,10 @@ inline void each_vector(T* row, int64_t vocabulary, F f) {
   for (int i = 0; i < left; i++) row[at + i] = buffer[i];
 }
 
-inline Vec only_first(Vec x, int count, float otherwise) {
-  if (count == LANES) return x;
-  const IntVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return lane < count ? x : fill(otherwise);
-}
-
 template <typename T>
 void summarise_row(T* row, const Logits& logits, int64_t target, float temperature, float* logprob, float* entropy,
                    float* log_norm) {
-  const float softcap = logits.softcap, sharpness = 1.f / temperature, chosen = to_float(row[target]);
+  const float softcap = logits.softcap, sharpness = 1.f / temperature, chosen = load(row + target);
   Vec top = fill(chosen);
   each_vector(row, logits.vocabulary,
               [&](T* at, int count) { top = larger(top, only_first(read(at), count, chosen)); });
@@ -77,7 +67,7 @@ void summarise_row(T* row, const Logits& logits, int64_t target, float temperatu
 template <typename T>
 void differentiate_row(T* row, const Logits& logits, int64_t target, float temperature, float log_norm, float slope) {
   const float softcap = logits.softcap, sharpness = 1.f / temperature, scale = slope * sharpness;
-  const float chosen = bend(to_float(row[target]), softcap);
+  const float chosen = bend(load(row + target), softcap);
   each_vector(row, logits.vocabulary, [&](T* at, int) {
     const Vec bent = bend(read(at), softcap);
     Vec grad = exp_vec(bent * sharpness - log_norm) * -scale;

@@ -2,7 +2,6 @@
 
 Knows: the compiled library, tensors on the CPU.  Knows not: autograd, where logits come from.
 Invariant: a row's bits depend on that row alone, not on its neighbours or on the number of threads.
-torch is imported first, so that the library runs on torch's own OpenMP threads instead of bringing a second pool.
 
 C: rows of logits, V: vocabulary.
 """
@@ -15,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+from ludus.native.library import ADDRESS, COUNT, DTYPES, load_library, refuse
 
 
 class _Logits(ctypes.Structure):
@@ -36,12 +35,12 @@ class NativeSoftmax:
     """The fast implementation of VocabularySoftmax (ludus/trainer/softmax.py), for fp32 and bf16 on the CPU."""
 
     def __init__(self, library: Path) -> None:
-        loaded = ctypes.CDLL(str(library))
-        pointer, count = ctypes.c_void_p, ctypes.c_int32
+        signatures = {
+            "ludus_summarise": (ADDRESS, ADDRESS, ADDRESS, COUNT),
+            "ludus_differentiate": (ADDRESS, ADDRESS, ADDRESS, ADDRESS, COUNT),
+        }
+        loaded = load_library(library, signatures)
         self._summarise, self._differentiate = loaded.ludus_summarise, loaded.ludus_differentiate
-        self._summarise.argtypes = [pointer, pointer, pointer, count]
-        self._differentiate.argtypes = [pointer, pointer, pointer, pointer, count]
-        self._summarise.restype = self._differentiate.restype = None
 
     def __repr__(self) -> str:
         return "<NativeSoftmax>"
@@ -49,11 +48,7 @@ class NativeSoftmax:
     @staticmethod
     def refusal(weight: Tensor) -> str | None:
         """Why logits of a head like `weight` cannot be served. None: they can."""
-        if weight.device.type != "cpu":
-            return f"it runs on the CPU, and the model is on {weight.device}"
-        if weight.dtype not in _DTYPES:
-            return f"it knows fp32 and bf16, and the model has {weight.dtype}"
-        return None
+        return refuse(weight.device, weight.dtype)
 
     def summarise(
         self, logits_CV: Tensor, targets_C: Tensor, temperatures_C: Tensor, softcap: float | None
@@ -89,5 +84,5 @@ def _described(
     assert all(each.is_contiguous() for each in (logits_CV, targets_C, temperatures_C)), "rows must lie side by side"
     assert targets_C.dtype == torch.int64 and temperatures_C.dtype == torch.float32, "targets are ids, the rest fp32"
     num_rows, vocabulary = logits_CV.shape
-    logits = _Logits(logits_CV.data_ptr(), num_rows, vocabulary, softcap or 0.0, _DTYPES[logits_CV.dtype])
+    logits = _Logits(logits_CV.data_ptr(), num_rows, vocabulary, softcap or 0.0, DTYPES[logits_CV.dtype])
     return logits, _Choices(targets_C.data_ptr(), temperatures_C.data_ptr())

@@ -15,17 +15,10 @@
 #include <cstring>
 #include <memory>
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
-#define LUDUS_AVX512 1
-#include <immintrin.h>
-#endif
-#if defined(LUDUS_AVX512) && defined(__AVX512BF16__)
-#define LUDUS_PAIRS 1
-#endif
+#include "numbers.h"
+#include "processor.h"
 
 namespace {
-
-enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
 
 typedef float Four __attribute__((vector_size(16)));
 
@@ -64,25 +57,6 @@ struct Problem {
   int64_t out_stride;
   int64_t num_rows, num_columns, width;
 };
-
-inline float from_bf16(uint16_t value) {
-  uint32_t bits = uint32_t(value) << 16;
-  float out;
-  std::memcpy(&out, &bits, 4);
-  return out;
-}
-
-inline uint16_t to_bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);  // NaN stays NaN
-  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
-}
-
-inline float load(const float* at) { return *at; }
-inline float load(const uint16_t* at) { return from_bf16(*at); }
-inline void save(float* at, float value) { *at = value; }
-inline void save(uint16_t* at, float value) { *at = to_bf16(value); }
 
 inline Four load_four(const float* at) {
   Four out;

@@ -2,12 +2,10 @@
 
 Knows: shapes, strides, the compiled library.  Knows not: gradients, models.
 Invariant: a row of the result has the same bits whatever rows share the call and however many threads serve it.
-torch is imported first, so that the library runs on torch's own OpenMP threads instead of bringing a second pool.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from functools import cache
 
@@ -16,8 +14,7 @@ from torch import Tensor
 
 from ludus.errors import BackendError, InternalError
 from ludus.native.build import build_library
-
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+from ludus.native.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
@@ -46,17 +43,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | 
     _function()(
         x.data_ptr(), x.stride(-2) if x.dim() > 1 else width, weight.data_ptr(), weight.stride(0),
         None if bias is None else bias.data_ptr(), out.data_ptr(), out.stride(-2) if out.dim() > 1 else num_outputs,
-        x.numel() // width, num_outputs, width, _DTYPES[x.dtype], torch.get_num_threads(),
+        x.numel() // width, num_outputs, width, DTYPES[x.dtype], torch.get_num_threads(),
     )  # fmt: skip
     return out
 
 
 def refusal(weight: Tensor) -> str | None:
     """Why `linear` cannot serve such a weight. None: it can. Builds the library if that was not done yet."""
-    if weight.device.type != "cpu":
-        return f"it runs on the CPU, and the weight is on {weight.device}"
-    if weight.dtype not in _DTYPES:
-        return f"it knows fp32 and bf16, and the weight has {weight.dtype}"
+    reason = refuse(weight.device, weight.dtype)
+    if reason is not None:
+        return reason
     if weight.dim() != 2 or weight.numel() == 0 or not _lies_in_rows(weight):
         return f"it takes a matrix whose rows are dense, and the weight is {tuple(weight.shape)} by {weight.stride()}"
     try:
@@ -69,10 +65,9 @@ def refusal(weight: Tensor) -> str | None:
 @cache
 def _function() -> Callable[..., None]:
     """The library's one function, loaded once per process."""
-    function = ctypes.CDLL(str(build_library("linear"))).ludus_linear
-    pointer, size, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-    function.argtypes = [pointer, size, pointer, size, pointer, pointer, size, size, size, size, count, count]
-    function.restype = None
+    at, size, count = ADDRESS, SIZE, COUNT
+    signature = (at, size, at, size, at, at, size, size, size, size, count, count)
+    function: Callable[..., None] = load_library(build_library("linear"), {"ludus_linear": signature}).ludus_linear
     return function
 
 

@@ -6,131 +6,16 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__)
-#define LUDUS_AVX512 1
-#include <immintrin.h>
-#endif
+#include "exponential.h"
 
 namespace {
-
-constexpr int LANES = 16;
-typedef float Floats __attribute__((vector_size(4 * LANES)));
-typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
-typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
-typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
-
-enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
 
 // Fewer values than this are done sooner than a second thread has woken up.
 constexpr int64_t MANY_VALUES = 32768;
 // Rows whose weight gradients are added up before they join the rest: fixed, so that threads change no bit.
 constexpr int64_t CHUNK_ROWS = 64;
-
-// ---- sixteen values at a time ----------------------------------------------------------------------------------------
-
-inline Floats spread(float value) { return Floats{} + value; }
-
-#ifdef LUDUS_AVX512
-
-inline Halves to_bf16(Floats values) { return (Halves)_mm512_cvtneps_pbh((__m512)values); }
-
-// Below `low` it is `low`, above `high` it is `high`; a NaN stays one.
-inline Floats clamped(Floats x, float low, float high) {
-  return (Floats)_mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), (__m512)x));
-}
-
-#else
-
-inline Halves to_bf16(Floats values) {
-  const Words bits = (Words)values;
-  const Words nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Words is_nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
-  return __builtin_convertvector((nearest & ~is_nan) | (((bits >> 16) | 0x40u) & is_nan), Halves);
-}
-
-inline Floats clamped(Floats x, float low, float high) {
-  const Ints below = x < low, above = x > high;
-  const Ints kept = ~(below | above);
-  return (Floats)(((Ints)x & kept) | ((Ints)spread(low) & below) | ((Ints)spread(high) & above));
-}
-
-#endif
-
-inline Floats from_bf16(Halves halves) { return (Floats)(__builtin_convertvector(halves, Words) << 16); }
-
-inline void load_all(const float* at, Floats& out) { std::memcpy(&out, at, sizeof out); }
-inline void load_all(const uint16_t* at, Floats& out) {
-  Halves halves;
-  std::memcpy(&halves, at, sizeof halves);
-  out = from_bf16(halves);
-}
-inline void save_all(float* at, Floats values) { std::memcpy(at, &values, sizeof values); }
-inline void save_all(uint16_t* at, Floats values) {
-  const Halves halves = to_bf16(values);
-  std::memcpy(at, &halves, sizeof halves);
-}
-
-// `count` values, the rest zero.
-template <typename T>
-inline Floats load(const T* at, int64_t count) {
-  Floats out;
-  if (count >= LANES) {
-    load_all(at, out);
-  } else {
-    T padded[LANES] = {};
-    std::memcpy(padded, at, count * sizeof(T));
-    load_all(padded, out);
-  }
-  return out;
-}
-
-template <typename T>
-inline void save(T* at, Floats values, int64_t count) {
-  if (count >= LANES) {
-    save_all(at, values);
-  } else {
-    T padded[LANES];
-    save_all(padded, values);
-    std::memcpy(at, padded, count * sizeof(T));
-  }
-}
-
-// As if stored in T and loaded again.
-template <typename T>
-inline Floats rounded(Floats values) {
-  return sizeof(T) == 4 ? values : from_bf16(to_bf16(values));
-}
-
-inline float sum_of(Floats values) {
-  float lanes[LANES];
-  std::memcpy(lanes, &values, sizeof lanes);
-  for (int width = LANES / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
-  return lanes[0];
-}
-
-// exp(x), relative error below 2e-7 within -87 … 87, beyond which it stays what it is there.
-// Source: Cephes expf (Moshier), range reduction and polynomial.
-inline Floats exponential(Floats x) {
-  x = clamped(x, -87.f, 87.f);
-  const float to_nearest = 12582912.f;  // 1.5 * 2^23: adding it rounds to whole numbers
-  const Floats n = (x * 1.44269504088896341f + to_nearest) - to_nearest;
-  const Floats f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Floats p = spread(1.9875691500e-4f);
-  p = p * f + 1.3981999507e-3f;
-  p = p * f + 8.3334519073e-3f;
-  p = p * f + 4.1665795894e-2f;
-  p = p * f + 1.6666665459e-1f;
-  p = p * f + 5.0000001201e-1f;
-  p = p * f * f + f + 1.f;
-  const Floats power = (Floats)((__builtin_convertvector(n, Ints) + 127) << 23);
-  return p * power;
-}
-
-inline Floats sigmoid(Floats x) { return 1.f / (1.f + exponential(-x)); }
 
 // ---- rows in memory --------------------------------------------------------------------------------------------------
 
@@ -149,9 +34,9 @@ struct NormRule {
 
 template <typename T>
 float inverse_rms(const T* x, int64_t width, float eps) {
-  Floats squares{};
+  Vec squares{};
   for (int64_t d = 0; d < width; d += LANES) {
-    const Floats values = load(x + d, width - d);
+    const Vec values = read(x + d, width - d);
     squares += values * values;
   }
   return 1.f / std::sqrt(sum_of(squares) / float(width) + eps);
@@ -161,9 +46,9 @@ template <typename T>
 void norm(const T* x, const T* weight, const NormRule& rule, T* out, int64_t width) {
   const float inverse = inverse_rms(x, width, rule.eps);
   for (int64_t d = 0; d < width; d += LANES) {
-    Floats normed = load(x + d, width - d) * inverse;
+    Vec normed = read(x + d, width - d) * inverse;
     if (rule.casts_first) normed = rounded<T>(normed);
-    save(out + d, normed * (load(weight + d, width - d) + rule.offset), width - d);
+    save(out + d, normed * (read(weight + d, width - d) + rule.offset), width - d);
   }
 }
 
@@ -171,23 +56,23 @@ void norm(const T* x, const T* weight, const NormRule& rule, T* out, int64_t wid
 template <typename T>
 void norm_backward(const T* grad, const T* x, const T* weight, const NormRule& rule, T* grad_x, float* grad_weight,
                    int64_t width) {
-  Floats squares{}, products{};
+  Vec squares{}, products{};
   for (int64_t d = 0; d < width; d += LANES) {
     const int64_t left = width - d;
-    const Floats values = load(x + d, left);
+    const Vec values = read(x + d, left);
     squares += values * values;
-    products += values * (load(grad + d, left) * (load(weight + d, left) + rule.offset));
+    products += values * (read(grad + d, left) * (read(weight + d, left) + rule.offset));
   }
   const float inverse = 1.f / std::sqrt(sum_of(squares) / float(width) + rule.eps);
   const float pull = inverse * inverse * inverse * sum_of(products) / float(width);
   for (int64_t d = 0; d < width; d += LANES) {
     const int64_t left = width - d;
-    const Floats values = load(x + d, left), slope = load(grad + d, left);
-    save(grad_x + d, slope * (load(weight + d, left) + rule.offset) * inverse - values * pull, left);
+    const Vec values = read(x + d, left), slope = read(grad + d, left);
+    save(grad_x + d, slope * (read(weight + d, left) + rule.offset) * inverse - values * pull, left);
     if (grad_weight) {
-      Floats normed = values * inverse;
+      Vec normed = values * inverse;
       if (rule.casts_first) normed = rounded<T>(normed);
-      save(grad_weight + d, load(grad_weight + d, left) + slope * normed, left);
+      save(grad_weight + d, read(grad_weight + d, left) + slope * normed, left);
     }
   }
 }
@@ -224,8 +109,8 @@ template <typename T>
 void gate_row(const T* gate, const T* up, T* out, int64_t width) {
   for (int64_t d = 0; d < width; d += LANES) {
     const int64_t left = width - d;
-    const Floats x = load(gate + d, left);
-    save(out + d, rounded<T>(x * sigmoid(x)) * load(up + d, left), left);
+    const Vec x = read(gate + d, left);
+    save(out + d, rounded<T>(x * sigmoid(x)) * read(up + d, left), left);
   }
 }
 
@@ -234,8 +119,8 @@ template <typename T>
 void gate_row_backward(const T* grad, const T* gate, const T* up, T* grad_gate, T* grad_up, T* out, int64_t width) {
   for (int64_t d = 0; d < width; d += LANES) {
     const int64_t left = width - d;
-    const Floats x = load(gate + d, left), other = load(up + d, left), slope = load(grad + d, left);
-    const Floats share = sigmoid(x), active = rounded<T>(x * share);
+    const Vec x = read(gate + d, left), other = read(up + d, left), slope = read(grad + d, left);
+    const Vec share = sigmoid(x), active = rounded<T>(x * share);
     save(grad_up + d, slope * active, left);
     save(grad_gate + d, rounded<T>(slope * other) * (share * (1.f + x * (1.f - share))), left);
     if (out) save(out + d, active * other, left);
@@ -249,15 +134,15 @@ template <typename T>
 void rotate(const T* x, const T* cosine, const T* sine, bool back, T* out, int64_t half) {
   for (int64_t d = 0; d < half; d += LANES) {
     const int64_t left = half - d;
-    const Floats low = load(x + d, left), high = load(x + half + d, left);
-    Floats sine_low = load(sine + d, left), sine_high = load(sine + half + d, left);
+    const Vec low = read(x + d, left), high = read(x + half + d, left);
+    Vec sine_low = read(sine + d, left), sine_high = read(sine + half + d, left);
     if (back) {
-      const Floats kept = sine_low;
+      const Vec kept = sine_low;
       sine_low = -sine_high;
       sine_high = -kept;
     }
-    save(out + d, rounded<T>(low * load(cosine + d, left)) - rounded<T>(high * sine_low), left);
-    save(out + half + d, rounded<T>(high * load(cosine + half + d, left)) + rounded<T>(low * sine_high), left);
+    save(out + d, rounded<T>(low * read(cosine + d, left)) - rounded<T>(high * sine_low), left);
+    save(out + half + d, rounded<T>(high * read(cosine + half + d, left)) + rounded<T>(low * sine_high), left);
   }
 }
 

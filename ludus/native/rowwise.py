@@ -1,7 +1,6 @@
 """What a decoder's layers do to each row by itself, in C++: rowwise.cpp through its plain C interface.
 
 Knows: the compiled library, tensors on the CPU.  Knows not: autograd, modules.
-torch is imported first, so that the library runs on torch's own OpenMP threads instead of bringing a second pool.
 Invariant: a row's bits depend on that row alone, not on its neighbours or on the number of threads.
 """
 
@@ -14,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+from ludus.native.library import ADDRESS, COUNT, DTYPES, SIZE, dense_last, load_library, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +43,15 @@ class NativeRowwise:
     """The fast implementation of Rowwise (ludus/model/rowwise.py), for fp32 and bf16 on the CPU."""
 
     def __init__(self, library: Path) -> None:
-        loaded = ctypes.CDLL(str(library))
-        at, size, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        kinds = {
-            "norm": (at, at, size, size, at, at, at, count, count),
-            "norm_backward": (at, at, at, at, size, size, at, at, at, at, count, count),
-            "gate": (at, size, at, size, size, size, at, count, count),
-            "gate_backward": (at, at, size, at, size, size, size, at, at, count, count),
-            "rotate": (at, at, at, at, at, at, size, size, size, count, at, count, count),
+        at, size, count = ADDRESS, SIZE, COUNT
+        signatures = {
+            "ludus_norm": (at, at, size, size, at, at, at, count, count),
+            "ludus_norm_backward": (at, at, at, at, size, size, at, at, at, at, count, count),
+            "ludus_gate": (at, size, at, size, size, size, at, count, count),
+            "ludus_gate_backward": (at, at, size, at, size, size, size, at, at, count, count),
+            "ludus_rotate": (at, at, at, at, at, at, size, size, size, count, at, count, count),
         }
-        for name, argtypes in kinds.items():
-            function = getattr(loaded, f"ludus_{name}")
-            function.argtypes, function.restype = argtypes, None
+        loaded = load_library(library, signatures)
         self._norm, self._norm_backward = loaded.ludus_norm, loaded.ludus_norm_backward
         self._gate, self._gate_backward = loaded.ludus_gate, loaded.ludus_gate_backward
         self._rotate = loaded.ludus_rotate
@@ -66,11 +62,7 @@ class NativeRowwise:
     @staticmethod
     def refusal(weight: Tensor) -> str | None:
         """Why a model with weights like `weight` cannot be served. None: it can."""
-        if weight.device.type != "cpu":
-            return f"it runs on the CPU, and the model is on {weight.device}"
-        if weight.dtype not in _DTYPES:
-            return f"it knows fp32 and bf16, and the model has {weight.dtype}"
-        return None
+        return refuse(weight.device, weight.dtype)
 
     def norm(self, x: Tensor, weight: Tensor, rule: NormRule) -> Tensor:
         x, num_rows, rows = _rows(x)
@@ -123,7 +115,7 @@ class NativeRowwise:
     def rotate(
         self, q: Tensor, k: Tensor, cosine: Tensor, sine: Tensor, *, back: bool = False
     ) -> tuple[Tensor, Tensor]:
-        q, k = _dense_last(q), _dense_last(k)
+        q, k = dense_last(q), dense_last(k)
         cosine, sine = cosine.contiguous(), sine.contiguous()
         _, num_heads, num_rows, dim = q.shape
         assert q.shape[0] == k.shape[0] == 1 and dim % 2 == 0, f"one row of even heads, not {tuple(q.shape)}"
@@ -143,7 +135,7 @@ class NativeRowwise:
 def _dtype(*tensors: Tensor) -> int:
     first = tensors[0].dtype
     assert all(tensor.dtype == first for tensor in tensors), f"types differ: {[each.dtype for each in tensors]}"
-    return _DTYPES[first]
+    return DTYPES[first]
 
 
 def _rule(rule: NormRule) -> _Rule:
@@ -176,7 +168,3 @@ def _even_rows(tensor: Tensor) -> tuple[Tensor, int, int]:
     if rows.num_inner < num_rows and rows.num_inner > 1:
         tensor, num_rows, rows = _rows(tensor.contiguous())
     return tensor, num_rows, rows.inner if rows.num_inner > 1 else rows.outer
-
-
-def _dense_last(tensor: Tensor) -> Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -9,17 +9,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <vector>
+
+#include "exponential.h"
 
 namespace {
 
 // About the square root of common vocabularies: as many blocks as tokens in a block.
 constexpr int64_t BLOCK = 256;
-
-enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
 
 // What one row asks for; the fields and their order are those of `_ROW` in the Python wrapper.
 struct Request {
@@ -45,33 +44,6 @@ struct Scratch {
   std::vector<float> probs, sorted, sums;
   std::vector<int32_t> counts, order;
 };
-
-inline float load(const float* at) { return *at; }
-inline float load(const uint16_t* at) {
-  uint32_t bits = uint32_t(*at) << 16;
-  float out;
-  std::memcpy(&out, &bits, 4);
-  return out;
-}
-
-// exp(x) for x <= 0, relative error below 2e-7, and 0 where fp32 has no normal number; straight-line code, so that
-// loops over it vectorise.  Source: Cephes expf (Moshier), range reduction and polynomial.
-inline float fast_exp(float x) {
-  const float kept = x > -87.f ? x : -87.f;
-  const float n = std::nearbyint(kept * 1.44269504088896341f);
-  const float f = (kept - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * f + 1.3981999507e-3f;
-  p = p * f + 8.3334519073e-3f;
-  p = p * f + 4.1665795894e-2f;
-  p = p * f + 1.6666665459e-1f;
-  p = p * f + 5.0000001201e-1f;
-  p = p * f * f + f + 1.f;
-  const int32_t power = (int32_t(n) + 127) << 23;
-  float scale;
-  std::memcpy(&scale, &power, 4);
-  return x > -87.f ? p * scale : 0.f;
-}
 
 template <typename T>
 void load_row(const T* logits, int64_t size, float softcap, float* out) {
@@ -111,7 +83,7 @@ float largest_of(const float* values, int64_t size) {
 // Logits to probabilities relative to the largest one's.
 void weigh(float* values, int64_t size, float largest, float temperature) {
 #pragma omp simd
-  for (int64_t i = 0; i < size; i++) values[i] = fast_exp((values[i] - largest) / temperature);
+  for (int64_t i = 0; i < size; i++) values[i] = exp_one((values[i] - largest) / temperature);
 }
 
 // Smallest probability that is kept: top-k, then top-p of what is left, then min-p. The largest probability is 1.

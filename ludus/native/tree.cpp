@@ -17,7 +17,7 @@
 #include <cstring>
 #include <vector>
 
-#include "vectors.h"
+#include "exponential.h"
 #include "words.h"
 
 namespace {
@@ -26,8 +26,6 @@ constexpr int BLOCK = 16;  // keys of a block: lanes of a vector
 constexpr int TILE = 32;   // queries of a tile: enough to reuse a block from cache, few pairs wasted on the diagonal
 // Far below any score, and still finite: exp() of it is 0 and no infinity meets another.
 constexpr float HIDDEN = -1e30f;
-
-enum Dtype : int32_t { FP32 = 0, BF16 = 1 };
 
 struct Shape {
   int32_t num_heads, num_kv_heads, num_tokens, head_dim, dtype;
@@ -114,7 +112,7 @@ Forest read_forest(const int32_t* ends, const int32_t* positions, int num_tokens
 }
 
 inline IntVec seen_keys(const Forest& forest, int window, int query, int block) {
-  const IntVec key = block * BLOCK + IntVec{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const IntVec key = block * BLOCK + LANE;
   IntVec seen = (key <= query) & (*(const LooseIntVec*)(forest.ends.data() + block * BLOCK) > query);
   if (window > 0) {
     const IntVec back = forest.positions[query] - *(const LooseIntVec*)(forest.positions.data() + block * BLOCK);

@@ -2,7 +2,6 @@
 
 Knows: shapes, strides, the compiled library.  Knows not: autograd, models.
 Invariant: the results have the same bits however many threads compute them.
-torch is imported first, so that the library runs on torch's own OpenMP threads instead of bringing a second pool.
 
 H: heads, Hk: heads of keys, S: tokens, Dh: width of a head.
 """
@@ -19,10 +18,8 @@ from torch import Tensor
 
 from ludus.errors import BackendError
 from ludus.native.build import build_library
+from ludus.native.library import ADDRESS, COUNT, DTYPES, dense_last, load_library, refuse_heads
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-# Rows of zeros and sums of one head lie in the first-level cache.
-_MAX_HEAD_DIM = 256
 _GIVEN, _MADE = ("q", "k", "v"), ("out", "grad_out", "grad_q", "grad_k", "grad_v")
 
 
@@ -67,10 +64,8 @@ class NativeTree:
     """Forward and backward attention of each token over itself and its ancestors, for fp32 and bf16 on the CPU."""
 
     def __init__(self, library: Path) -> None:
-        self._call = ctypes.CDLL(str(library)).ludus_tree
-        pointer, count = ctypes.c_void_p, ctypes.c_int32
-        self._call.argtypes = [pointer, pointer, pointer, pointer, pointer, count, count]
-        self._call.restype = None
+        signature = (ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS, COUNT, COUNT)
+        self._call = load_library(library, {"ludus_tree": signature}).ludus_tree
 
     def __repr__(self) -> str:
         return "<NativeTree>"
@@ -111,12 +106,12 @@ class NativeTree:
         forest: Forest,
         rule: TreeRule,
     ) -> None:
-        dense = {name: _dense_last(each) for name, each in heads.items()}  # kept alive until the call is over
+        dense = {name: dense_last(each) for name, each in heads.items()}  # kept alive until the call is over
         tensors = _Tensors(log_totals=log_totals.data_ptr())
         for name, each in dense.items():
             setattr(tensors, name, _Heads(each.data_ptr(), each.stride(1), each.stride(2)))
         q = heads["q"]
-        shape = _Shape(q.shape[1], heads["k"].shape[1], q.shape[2], q.shape[3], _DTYPES[q.dtype])
+        shape = _Shape(q.shape[1], heads["k"].shape[1], q.shape[2], q.shape[3], DTYPES[q.dtype])
         how = _Rule(rule.scale, rule.softcap or 0.0, rule.window or 0)
         self._call(
             forest.ends.data_ptr(), forest.positions.data_ptr(), ctypes.byref(how), ctypes.byref(shape),
@@ -126,12 +121,9 @@ class NativeTree:
 
 def refusal(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
     """Why attention with such heads cannot be computed here. None: it can."""
-    if device.type != "cpu":
-        return f"the native kernel runs on the CPU, and the model is on {device}"
-    if dtype not in _DTYPES:
-        return f"the native kernel knows fp32 and bf16, and the model has {dtype}"
-    if head_dim % 16 or head_dim > _MAX_HEAD_DIM:
-        return f"the native kernel takes heads of 16, 32 … {_MAX_HEAD_DIM} dimensions, and the model has {head_dim}"
+    reason = refuse_heads(device, dtype, head_dim)
+    if reason is not None:
+        return reason
     try:
         native_tree()
     except (BackendError, OSError) as error:
@@ -143,7 +135,3 @@ def refusal(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | No
 def native_tree() -> NativeTree:
     """The compiled kernel, one for the process. Raises BackendError if there is no compiler, or if it fails."""
     return NativeTree(build_library("tree"))
-
-
-def _dense_last(tensor: Tensor) -> Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

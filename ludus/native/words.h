@@ -19,9 +19,9 @@ struct Plain {
   static constexpr int STEP = 1;
   static Vec add_product(Vec sum, Vec vector, Word word) { return sum + vector * word; }
   template <typename T>
-  static Word along(const T* token, int64_t step) { return to_float(token[step]); }
+  static Word along(const T* token, int64_t step) { return load(token + step); }
   template <typename T>
-  static Word across(const T* first, const T*, int64_t d) { return to_float(first[d]); }
+  static Word across(const T* first, const T*, int64_t d) { return load(first + d); }
   // 16 numbers of one row, so that the row can be broadcast word by word
   static void put_row(Word* row, int64_t column, Vec x) { store_vec(row + column, x); }
   // 16 numbers of rows 2r and 2r+1, so that sums over rows can be taken
@@ -47,11 +47,11 @@ struct Pairs {
     return Word(first[d]) | Word(second[d]) << 16;
   }
   static void put_row(Word* row, int64_t column, Vec x) {
-    _mm256_storeu_si256((__m256i*)(row + column / 2), (__m256i)_mm512_cvtneps_pbh((__m512)x));
+    save((uint16_t*)(row + column / 2), x);
   }
   static void put_rows(Word* rows, int64_t num_columns, int row, int64_t column, Vec x0, Vec x1) {
-    const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x0));
-    const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x1));
+    const __m512i low = _mm512_cvtepu16_epi32((__m256i)to_bf16(x0));
+    const __m512i high = _mm512_cvtepu16_epi32((__m256i)to_bf16(x1));
     _mm512_storeu_si512(rows + (row / 2) * num_columns + column, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
   }
 };

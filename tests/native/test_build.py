@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from ludus.errors import BackendError
+from ludus.native import build
 from ludus.native.build import build_library, main
 
 
@@ -42,3 +45,24 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BackendError, match="file"):
         build_library("attention", tmp_path / "file")
+
+
+def test_a_changed_header_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers belong to the key: a library made with another one is not taken from the cache."""
+    folder = tmp_path / "native"
+    shutil.copytree(build.source_path("adamw").parent, folder)
+    monkeypatch.setattr(build, "_FOLDER", folder)
+    monkeypatch.setattr(build, "compile_source", lambda compiler, source, library: library.touch())
+    before = build_library("adamw", tmp_path)
+    header = folder / "vectors.h"
+    header.write_text(header.read_text() + "// changed\n")
+    assert build_library("adamw", tmp_path) != before
+
+
+def test_sources_and_headers_are_installed() -> None:
+    """Every file that a compilation reads matches a pattern of what the package ships."""
+    folder = build.source_path("adamw").parent
+    project = tomllib.loads((folder.parent.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["ludus"]
+    shipped = {path for pattern in patterns for path in folder.parent.glob(pattern)}
+    assert {*folder.glob("*.cpp"), *folder.glob("*.h")} <= shipped

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ludus.inference.draws.base import DrawRequest
 from ludus.inference.sequence import Draw
+from ludus.native.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 # `Request` of sampling.cpp: seven numbers, then five counts and places
 _ROW = struct.Struct("=7d5q")
 
@@ -36,12 +36,9 @@ class NativeDraws:
     """The fast kernel, for fp32 and bf16 logits on the CPU. A row's draw does not depend on the rows beside it."""
 
     def __init__(self, library: Path) -> None:
-        self._draw = ctypes.CDLL(str(library)).ludus_draw
-        pointer, size = ctypes.c_void_p, ctypes.c_int64
-        self._draw.argtypes = [
-            pointer, ctypes.c_char_p, size, pointer, pointer, pointer, size, pointer, pointer, ctypes.c_int32
-        ]  # fmt: skip
-        self._draw.restype = None
+        at, size = ADDRESS, SIZE
+        signature = (at, ctypes.c_char_p, size, at, at, at, size, at, at, COUNT)
+        self._draw = load_library(library, {"ludus_draw": signature}).ludus_draw
 
     def __repr__(self) -> str:
         return "<NativeDraws>"
@@ -49,9 +46,7 @@ class NativeDraws:
     @staticmethod
     def refusal(head: Tensor) -> str | None:
         """Why the kernel cannot draw from logits of such a head. None: it can."""
-        if head.device.type != "cpu":
-            return f"it runs on the CPU, and the model is on {head.device}"
-        return None if head.dtype in _DTYPES else f"it knows fp32 and bf16, and the model has {head.dtype}"
+        return refuse(head.device, head.dtype)
 
     def draw(self, logits_NV: Tensor, requests: Sequence[DrawRequest], *, softcap: float | None) -> list[Draw]:
         num_rows, vocab_size = logits_NV.shape
@@ -61,9 +56,7 @@ class NativeDraws:
         rows = b"".join([_packed(request, texts) for request in requests])
         ids, logprobs = array("q", bytes(8 * num_rows)), array("d", bytes(8 * num_rows))
         top_ids, top_logprobs = array("q", bytes(8 * num_rows * num_top)), array("d", bytes(8 * num_rows * num_top))
-        logits = _Logits(
-            logits_NV.data_ptr(), logits_NV.stride(0), vocab_size, softcap or 0.0, _DTYPES[logits_NV.dtype]
-        )
+        logits = _Logits(logits_NV.data_ptr(), logits_NV.stride(0), vocab_size, softcap or 0.0, DTYPES[logits_NV.dtype])
         self._draw(
             ctypes.byref(logits), rows, num_rows, _address(texts), _address(ids), _address(logprobs),
             num_top, _address(top_ids), _address(top_logprobs), torch.get_num_threads(),

@@ -1,7 +1,6 @@
 """Paged attention in C++: attention.cpp through its plain C interface.
 
 Knows: the compiled library, its page layouts.  Knows not: how it is compiled.
-torch is imported first, so that the library runs on torch's own OpenMP threads instead of bringing a second pool.
 """
 
 from __future__ import annotations
@@ -14,10 +13,7 @@ import torch
 from torch import Tensor
 
 from ludus.inference.kernels.base import AttentionRule, Runs
-
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-# The accumulators of one head must stay in registers and first-level cache.
-_MAX_HEAD_DIM = 256
+from ludus.native.library import ADDRESS, COUNT, DTYPES, dense_last, load_library, refuse_heads
 
 
 class _Shape(ctypes.Structure):
@@ -52,11 +48,9 @@ class NativeKernel:
     """
 
     def __init__(self, library: Path) -> None:
-        loaded = ctypes.CDLL(str(library))
+        loaded = load_library(library, {"ludus_attend": (*[ADDRESS] * 8, COUNT)})
         self._holds_pairs = bool(loaded.ludus_layout())
         self._attend = loaded.ludus_attend
-        self._attend.argtypes = [*[ctypes.c_void_p] * 8, ctypes.c_int32]
-        self._attend.restype = None
         self._runs: Runs | None = None
         """Whose rows `_rows` describes: every layer of a step brings the same."""
         self._rows = _Rows()
@@ -67,25 +61,19 @@ class NativeKernel:
     @staticmethod
     def refusal(weight: Tensor, head_dim: int) -> str | None:
         """Why the kernel cannot serve such a model. None: it can."""
-        if weight.device.type != "cpu":
-            return f"it runs on the CPU, and the model is on {weight.device}"
-        if weight.dtype not in _DTYPES:
-            return f"it knows fp32 and bf16, and the model has {weight.dtype}"
-        if head_dim % 16 or head_dim > _MAX_HEAD_DIM:
-            return f"it takes heads of 16, 32 … {_MAX_HEAD_DIM} dimensions, and the model has {head_dim}"
-        return None
+        return refuse_heads(weight.device, weight.dtype, head_dim)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, runs: Runs, rule: AttentionRule, out: Tensor
     ) -> None:
-        q, k, v = _dense_last(q), _dense_last(k), _dense_last(v)
+        q, k, v = dense_last(q), dense_last(k), dense_last(v)
         num_heads, num_rows, head_dim = q.shape
         assert num_rows == k.shape[1] == len(runs), f"{num_rows} queries and {k.shape[1]} keys for {runs!r}"
         assert out.is_contiguous(), "the kernel writes results without gaps"
         self._attend(
             _heads(q), _heads(k), _heads(v), cache.data_ptr(), ctypes.byref(self._rows_of(runs)),
             ctypes.byref(_Rule(rule.scale, rule.softcap or 0.0, rule.window or 0)),
-            ctypes.byref(_Shape(num_heads, k.shape[0], head_dim, _DTYPES[cache.dtype])),
+            ctypes.byref(_Shape(num_heads, k.shape[0], head_dim, DTYPES[cache.dtype])),
             out.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
 
@@ -102,7 +90,3 @@ class NativeKernel:
 def _heads(tensor: Tensor) -> Any:
     head, row, _ = tensor.stride()
     return ctypes.byref(_Heads(tensor.data_ptr(), head, row))
-
-
-def _dense_last(tensor: Tensor) -> Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

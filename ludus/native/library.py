@@ -1,0 +1,58 @@
+"""What the wrappers of this folder's libraries share: opening one, types by number, what none of them serves.
+
+Knows: ctypes, tensors on the CPU.  Knows not: compilers, what a library computes.
+torch is imported first, so that libraries run on torch's own OpenMP threads instead of bringing a second pool.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DTYPES: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: 0, torch.bfloat16: 1})
+"""`enum Dtype` of numbers.h."""
+
+# The sums of one head must stay in registers and first-level cache.
+MAX_HEAD_DIM = 256
+ADDRESS, SIZE, COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+"""Kinds of arguments: any pointer, int64_t, int32_t."""
+
+
+def load_library(path: Path, signatures: Mapping[str, tuple[Any, ...]]) -> ctypes.CDLL:
+    """The compiled library at `path`; functions named in `signatures` take those arguments and return nothing.
+
+    Raises OSError if the library cannot be opened on this machine, AttributeError if it lacks a function.
+    """
+    library = ctypes.CDLL(str(path))
+    for name, arguments in signatures.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, None
+    return library
+
+
+def refuse(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why no library serves tensors there or of that type. None: they do."""
+    if device.type != "cpu":
+        return f"it runs on the CPU, and the weights are on {device}"
+    if dtype not in DTYPES:
+        return f"it knows fp32 and bf16, and the weights are {dtype}"
+    return None
+
+
+def refuse_heads(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
+    """`refuse`, and why no library attends with heads of that width. None: they do."""
+    reason = refuse(device, dtype)
+    if reason is None and (head_dim % 16 or head_dim > MAX_HEAD_DIM):
+        return f"it takes heads of 16, 32 … {MAX_HEAD_DIM} dimensions, and the model has {head_dim}"
+    return reason
+
+
+def dense_last(tensor: Tensor) -> Tensor:
+    """The tensor, copied unless the numbers of its last dimension lie side by side."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

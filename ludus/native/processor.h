@@ -1,0 +1,12 @@
+// Which instructions beyond plain C++ there are.
+
+#pragma once
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define LUDUS_AVX512 1
+#include <immintrin.h>
+#endif
+
+#if defined(LUDUS_AVX512) && defined(__AVX512BF16__)
+#define LUDUS_PAIRS 1  // one instruction multiplies pairs of bf16 and adds them to 16 sums
+#endif
