@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ludus.lease import release_workers
 from ludus.model.load import LoadedModel
 
 # As long as short stalls of a virtual machine need to average out, as short as the speed of the machine stays.
@@ -77,6 +78,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
         num_calls += 1
         finish(device)
         taken_s = time.perf_counter() - started_at
+    release_workers()  # or the engine that is measured next shares its cores with them
     return taken_s / num_calls
 
 
