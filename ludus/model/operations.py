@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from ludus.errors import BackendError
 from ludus.model.rowwise import Rowwise, TorchRowwise
 from ludus.native import linear
-from ludus.native.build import build_library
+from ludus.native.build import build_library, obtain
 from ludus.native.rowwise import NativeRowwise
 
 _log = logging.getLogger(__name__)
@@ -36,13 +35,10 @@ def choose_operations(weight: Tensor) -> Operations:
 
 
 def _rowwise(weight: Tensor) -> Rowwise:
-    reason = NativeRowwise.refusal(weight)
-    if reason is None:
-        try:
-            return NativeRowwise(build_library("rowwise"))
-        except (BackendError, OSError) as error:
-            reason = str(error)
-    _log.info("norms, gates and rotary positions run on torch's operations, which are slower: %s", reason)
+    native = obtain(lambda: NativeRowwise(build_library("rowwise")), NativeRowwise.refusal(weight))
+    if not isinstance(native, str):
+        return native
+    _log.info("norms, gates and rotary positions run on torch's operations, which are slower: %s", native)
     return TorchRowwise()
 
 

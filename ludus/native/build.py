@@ -13,10 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from ludus.errors import BackendError
+
+T = TypeVar("T")
 
 _FOLDER = Path(__file__).parent
 _COMPILERS = ("g++", "c++", "clang++")
@@ -45,6 +48,16 @@ def build_library(name: str, cache: Path | None = None) -> Path:
         except OSError as error:
             raise BackendError(f"cannot keep the compiled {source.name} in {folder}: {error}") from error
     return library
+
+
+def obtain(make: Callable[[], T], refusal: str | None = None) -> T | str:
+    """What `make` gives, or why it cannot be had here: `refusal`, or the failure to build or open its library."""
+    if refusal is not None:
+        return refusal
+    try:
+        return make()
+    except (BackendError, OSError) as error:
+        return str(error)
 
 
 def source_path(name: str) -> Path:

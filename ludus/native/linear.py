@@ -12,8 +12,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ludus.errors import BackendError, InternalError
-from ludus.native.build import build_library
+from ludus.errors import InternalError
+from ludus.native.build import build_library, obtain
 from ludus.native.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse
 
 
@@ -55,11 +55,8 @@ def refusal(weight: Tensor) -> str | None:
         return reason
     if weight.dim() != 2 or weight.numel() == 0 or not _lies_in_rows(weight):
         return f"it takes a matrix whose rows are dense, and the weight is {tuple(weight.shape)} by {weight.stride()}"
-    try:
-        _function()
-    except (BackendError, OSError) as error:
-        return str(error)
-    return None
+    function = obtain(_function)
+    return function if isinstance(function, str) else None
 
 
 @cache

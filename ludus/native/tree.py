@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.errors import BackendError
-from ludus.native.build import build_library
+from ludus.native.build import build_library, obtain
 from ludus.native.library import ADDRESS, COUNT, DTYPES, dense_last, load_library, refuse_heads
 
 _GIVEN, _MADE = ("q", "k", "v"), ("out", "grad_out", "grad_q", "grad_k", "grad_v")
@@ -121,14 +120,8 @@ class NativeTree:
 
 def refusal(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
     """Why attention with such heads cannot be computed here. None: it can."""
-    reason = refuse_heads(device, dtype, head_dim)
-    if reason is not None:
-        return reason
-    try:
-        native_tree()
-    except (BackendError, OSError) as error:
-        return str(error)
-    return None
+    tree = obtain(native_tree, refuse_heads(device, dtype, head_dim))
+    return tree if isinstance(tree, str) else None
 
 
 @cache

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ludus.errors import BackendError
 from ludus.native.adamw import AdamWStep, NativeHalfStep
-from ludus.native.build import build_library
+from ludus.native.build import build_library, obtain
 from ludus.trainer.settings import OptimizerSettings
 
 _log = logging.getLogger(__name__)
@@ -126,13 +125,11 @@ class HalfAdamW:
 
 def choose_half_step(weight: Tensor) -> HalfStep:
     """The native implementation for weights on the CPU, torch's operations elsewhere."""
-    reason = f"the weights are on {weight.device}"
-    if weight.device.type == "cpu":
-        try:
-            return NativeHalfStep(build_library("adamw"))
-        except (BackendError, OSError) as error:
-            reason = str(error)
-    _log.info("AdamW with moments in bf16 runs on torch's operations, which are slower: %s", reason)
+    refusal = None if weight.device.type == "cpu" else f"the weights are on {weight.device}"
+    native = obtain(lambda: NativeHalfStep(build_library("adamw")), refusal)
+    if not isinstance(native, str):
+        return native
+    _log.info("AdamW with moments in bf16 runs on torch's operations, which are slower: %s", native)
     return torch_half_step
 
 

@@ -13,8 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ludus.errors import BackendError
-from ludus.native.build import build_library
+from ludus.native.build import build_library, obtain
 from ludus.native.head import NativeSoftmax
 
 _log = logging.getLogger(__name__)
@@ -45,13 +44,10 @@ class VocabularySoftmax(Protocol):
 
 def choose_softmax(weight: Tensor) -> VocabularySoftmax:
     """The native implementation for a head with the type and device of `weight`, torch's operations elsewhere."""
-    reason = NativeSoftmax.refusal(weight)
-    if reason is None:
-        try:
-            return NativeSoftmax(build_library("head"))
-        except (BackendError, OSError) as error:
-            reason = str(error)
-    _log.info("the softmax over the vocabulary runs on torch's operations, which are slower: %s", reason)
+    native = obtain(lambda: NativeSoftmax(build_library("head")), NativeSoftmax.refusal(weight))
+    if not isinstance(native, str):
+        return native
+    _log.info("the softmax over the vocabulary runs on torch's operations, which are slower: %s", native)
     return TorchSoftmax()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ludus.errors import BackendError
 from ludus.native import build
-from ludus.native.build import build_library, main
+from ludus.native.build import build_library, main, obtain
 
 
 def test_a_library_is_compiled_once(tmp_path: Path) -> None:
@@ -66,3 +66,14 @@ def test_sources_and_headers_are_installed() -> None:
     patterns = project["tool"]["setuptools"]["package-data"]["ludus"]
     shipped = {path for pattern in patterns for path in folder.parent.glob(pattern)}
     assert {*folder.glob("*.cpp"), *folder.glob("*.h")} <= shipped
+
+
+def test_what_cannot_be_had_gives_its_reason() -> None:
+    """A refusal is handed on without trying; a failure to build or open gives its message; else what was made."""
+
+    def fail() -> int:
+        raise BackendError("no compiler")
+
+    assert obtain(lambda: 7) == 7
+    assert obtain(fail) == "no compiler"
+    assert obtain(fail, "on a card") == "on a card"

@@ -14,7 +14,7 @@ from ludus.inference.draws.base import DrawKernel
 from ludus.inference.draws.eager import EagerDraws
 from ludus.inference.draws.native import NativeDraws
 from ludus.inference.settings import KernelName
-from ludus.native.build import build_library
+from ludus.native.build import build_library, obtain
 
 _log = logging.getLogger(__name__)
 
@@ -26,13 +26,10 @@ def choose_draws(name: KernelName, head_VD: Tensor) -> DrawKernel:
     """
     if name == "eager":
         return EagerDraws(head_VD.shape[0], head_VD.device)
-    reason = NativeDraws.refusal(head_VD)
-    if reason is None:
-        try:
-            return NativeDraws(build_library("sampling"))
-        except (BackendError, OSError) as error:
-            reason = str(error)
+    native = obtain(lambda: NativeDraws(build_library("sampling")), NativeDraws.refusal(head_VD))
+    if not isinstance(native, str):
+        return native
     if name == "native":
-        raise BackendError(f"the native sampler cannot be used: {reason}; set engine.kernels to auto or eager")
-    _log.info("tokens are drawn with torch's operations, which takes several times as long: %s", reason)
+        raise BackendError(f"the native sampler cannot be used: {native}; set engine.kernels to auto or eager")
+    _log.info("tokens are drawn with torch's operations, which takes several times as long: %s", native)
     return EagerDraws(head_VD.shape[0], head_VD.device)

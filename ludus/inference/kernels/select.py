@@ -15,7 +15,7 @@ from ludus.inference.kernels.eager import EagerKernel
 from ludus.inference.kernels.flex import FlexKernel
 from ludus.inference.kernels.native import NativeKernel
 from ludus.inference.settings import KernelName
-from ludus.native.build import build_library
+from ludus.native.build import build_library, obtain
 
 _log = logging.getLogger(__name__)
 
@@ -28,13 +28,14 @@ def choose_kernel(name: KernelName, weight: Tensor, *, head_dim: int) -> Attenti
     if name == "eager":
         return EagerKernel()
     wanted = name if name != "auto" else "flex" if weight.device.type == "cuda" else "native"
-    reason = FlexKernel.refusal(weight, head_dim) if wanted == "flex" else NativeKernel.refusal(weight, head_dim)
-    if reason is None:
-        try:
-            return FlexKernel(weight.device) if wanted == "flex" else NativeKernel(build_library("attention"))
-        except (BackendError, OSError) as error:
-            reason = str(error)
+    kernel: AttentionKernel | str
+    if wanted == "flex":
+        kernel = obtain(lambda: FlexKernel(weight.device), FlexKernel.refusal(weight, head_dim))
+    else:
+        kernel = obtain(lambda: NativeKernel(build_library("attention")), NativeKernel.refusal(weight, head_dim))
+    if not isinstance(kernel, str):
+        return kernel
     if name != "auto":
-        raise BackendError(f"the {name} attention kernel cannot be used: {reason}; set engine.kernels to auto or eager")
-    _log.info("attention runs on torch's operations, which samples more slowly than the %s kernel: %s", wanted, reason)
+        raise BackendError(f"the {name} attention kernel cannot be used: {kernel}; set engine.kernels to auto or eager")
+    _log.info("attention runs on torch's operations, which samples more slowly than the %s kernel: %s", wanted, kernel)
     return EagerKernel()
