@@ -331,6 +331,25 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Something that took time in an episode and was no answer of the model: a tool, a reward."""
+
+    kind: str
+    """`tool`, `reward`, or an agent's own word."""
+    name: str
+    started_at: float
+    """Unix time in seconds, as is `finished_at`."""
+    finished_at: float
+    inputs: Any = None
+    outputs: Any = None
+    error: str | None = None
+    """None: it did not fail."""
+    turn_id: str | None = None
+    """The turn that asked for it. None: none did."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Episode:
     """A finished session with its rewards."""
 
@@ -348,6 +367,9 @@ class Episode:
     started_at: float = 0.0
     finished_at: float = 0.0
     is_eval: bool = False
+    left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By turn id the places of sampled tokens that its agent does not want trained."""
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class Result:
     """Averaged over episodes and shown; `success` is what evaluation reports."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Kept with the episode, read by nobody."""
+    left_out: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By completion id the places of sampled tokens that are not to be trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Scored:
     """Of the whole episode: the number returned, or the sum of the mapping. None: neither was returned."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By turn id, as in `Episode`."""
 
 
 class _WrongError(Exception):
@@ -65,7 +69,8 @@ def score_episode(returned: object, turns: Sequence[Turn]) -> Scored:
         else:
             reward = _number(result.reward, "reward")
             rewards = assign_outcome_reward(_completed(turns), reward)
-        return Scored(rewards, Outcome("ok"), reward, metrics, result.metadata)
+        left_out = _left_out(result.left_out, turns)
+        return Scored(rewards, Outcome("ok"), reward, metrics, result.metadata, left_out)
     except _WrongError as wrong:
         return Scored({}, Outcome("failed", str(wrong)))
 
@@ -92,6 +97,20 @@ def _named_rewards(reward: Mapping[Any, Any], turns: Sequence[Turn]) -> dict[str
             ids = ", ".join(known[:4]) + (", …" if len(known) > 4 else "")
             raise _WrongError(f"the agent rewarded the unknown completion id {completion_id!r}; allowed: {ids}")
         by_turn[named] = _number(value, f"reward of completion {completion_id!r}")
+    return by_turn
+
+
+def _left_out(places: Mapping[str, Sequence[int]], turns: Sequence[Turn]) -> dict[str, tuple[int, ...]]:
+    lengths = {turn.id: len(turn.sampled.token_ids) for turn in turns}
+    by_turn: dict[str, tuple[int, ...]] = {}
+    for completion_id, chosen in places.items():
+        named = turn_id_of(str(completion_id))
+        if named not in lengths:
+            raise _WrongError(f"left_out names the unknown completion id {completion_id!r}")
+        wrong = [place for place in chosen if not 0 <= place < lengths[named]]
+        if wrong:
+            raise _WrongError(f"left_out names token {wrong[0]} of {completion_id!r}, which has {lengths[named]}")
+        by_turn[named] = tuple(sorted(set(chosen)))
     return by_turn
 
 

@@ -1,6 +1,6 @@
 """The thread on which agents run: one event loop of their own, apart from the gateway's and the engine's.
 
-Knows: threads, event loops, the watchdog.  Knows not: what runs on it.
+Knows: threads, event loops, the watchdog.  Knows not: what an agent does.
 Invariant: a blocking call inside an agent holds up other agents at most, never the gateway or the engine that serve it.
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from ludus.agents.door import Door
 from ludus.gateway.watchdog import Blockage, LoopWatchdog
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,18 @@ class AgentThread:
     def submit(self, coroutine: Coroutine[Any, Any, ReturnT]) -> Future[ReturnT]:
         """Run the coroutine on this thread; cancelling the future cancels it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    @asynccontextmanager
+    async def hosting(self, door: Door) -> AsyncIterator[None]:
+        """Sets the agent up on this thread, and closes it behind the block; called from another event loop."""
+        await asyncio.wrap_future(self.submit(door.setup()))
+        try:
+            yield
+        finally:
+            try:
+                await asyncio.wrap_future(self.submit(door.close()))
+            except Exception:  # the boundary of user code: the run is over, and what it brought is not lost
+                logger.exception("the agent %s could not be closed", door.name)
 
     def _on_blocked(self, blockage: Blockage) -> None:
         level = logging.DEBUG if blockage.caller in self._warned_of else logging.WARNING

@@ -1,6 +1,6 @@
-"""A user's agent, however it was given: class, instance, async function, closure or import string.
+"""An agent that reaches the model through an SDK: a class, an instance, an async function or a closure.
 
-Knows: import strings, signatures.  Knows not: sessions, rewards, threads.
+Knows: signatures.  Knows not: sessions, rewards, threads.
 Invariant: the agent is called as `run(data, base_url=…, api_key=…, http_client=…)`, with only what it accepts,
 and every episode gets a copy of its row.
 """
@@ -8,33 +8,19 @@ and every episode gets a copy of its row.
 from __future__ import annotations
 
 import copy
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from ludus.agents.door import EpisodeContext
 from ludus.errors import UserError
 from ludus.settings import nearest
 
-_FORMS = (
+FORMS = (
     "a class or an instance with `async def run(self, data, **extra_kwargs)`, an async function, "
     "or an import string: 'pkg.mod:Name', 'pkg.mod.Name' or 'path/to/file.py:Name'"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeContext:
-    """What is injected into one run of an agent."""
-
-    base_url: str
-    api_key: str
-    http_client: Any
-    """An httpx (or httpx2) client that reaches the base_url; the episode's own, and closed when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +39,16 @@ class AgentRun:
         injected = {"base_url": context.base_url, "api_key": context.api_key, "http_client": context.http_client}
         if self.accepted is not None:
             injected = {name: value for name, value in injected.items() if name in self.accepted}
-        return await self.function(_Row(copy.deepcopy(dict(data))), **injected, **self.extra_kwargs)
+        return await self.function(Row(copy.deepcopy(dict(data))), **injected, **self.extra_kwargs)
+
+    async def setup(self) -> None:
+        """What an agent needs was made with it."""
+
+    async def close(self) -> None:
+        """What it made is its own to close."""
 
 
-class _Row(dict[str, Any]):
+class Row(dict[str, Any]):
     """A row that names its columns when one is missing."""
 
     def __missing__(self, name: str) -> Any:
@@ -65,46 +57,30 @@ class _Row(dict[str, Any]):
         raise KeyError(f"the row has no column {name!r}{hint} It has: {', '.join(map(str, self))}")
 
 
-def resolve_workflow(workflow: object, kwargs: Mapping[str, Any] | None = None) -> AgentRun:
-    """The agent behind `workflow`; a class is instantiated here, once, with `kwargs`.
+def from_workflow(workflow: object, kwargs: Mapping[str, Any]) -> AgentRun:
+    """The agent behind a class, an instance or an async function; a class is instantiated here, once, with `kwargs`.
 
     Raises UserError that names what was got where there is no async `run` to call.
     """
-    kwargs = dict(kwargs or {})
-    if workflow is None:
-        raise UserError(f"no workflow was given; pass {_FORMS}")
-    if isinstance(workflow, str):
-        workflow = import_object(workflow)
     if inspect.isclass(workflow):
-        return _from_instance(_construct(workflow, kwargs), workflow.__qualname__)
+        return _from_instance(construct(workflow, kwargs), workflow.__qualname__)
     if inspect.isfunction(workflow) or inspect.ismethod(workflow) or not callable(getattr(workflow, "run", None)):
         return _from_function(workflow, kwargs)
-    if kwargs:
-        raise UserError(
-            f"workflow_kwargs {sorted(kwargs)} cannot act on an instance of {type(workflow).__name__}; "
-            "pass its class, or give them to its constructor yourself"
-        )
+    refuse_kwargs(workflow, kwargs)
     return _from_instance(workflow, type(workflow).__qualname__)
 
 
-def import_object(reference: str) -> Any:
-    """The object an import string names. Raises UserError that says which part of it could not be found."""
-    module_name, colon, attribute = reference.partition(":")
-    if not colon:
-        module_name, _, attribute = reference.rpartition(".")
-    if not module_name or not attribute:
-        raise UserError(f"{reference!r} is no import string; allowed: 'pkg.mod:Name', 'path/to/file.py:Name'")
-    module = _import_file(Path(module_name)) if module_name.endswith(".py") else _import_module(module_name, reference)
-    found: Any = module
-    for name in attribute.split("."):
-        if name not in dir(found):
-            best = nearest(name, [known for known in dir(found) if not known.startswith("_")])
-            raise UserError(f"{module_name!r} has no {name!r}" + (f"; did you mean {best!r}?" if best else ""))
-        found = getattr(found, name)
-    return found
+def refuse_kwargs(instance: object, kwargs: Mapping[str, Any]) -> None:
+    """Raises UserError if there are `kwargs`: an instance was made already."""
+    if kwargs:
+        raise UserError(
+            f"workflow_kwargs {sorted(kwargs)} cannot act on an instance of {type(instance).__name__}; "
+            "pass its class, or give them to its constructor yourself"
+        )
 
 
-def _construct(cls: type, kwargs: Mapping[str, Any]) -> object:
+def construct(cls: type, kwargs: Mapping[str, Any]) -> object:
+    """An instance of `cls`. Raises UserError if it cannot be made with `kwargs`."""
     try:
         inspect.signature(cls).bind(**kwargs)
     except TypeError as error:
@@ -117,14 +93,14 @@ def _construct(cls: type, kwargs: Mapping[str, Any]) -> object:
 def _from_instance(instance: object, name: str) -> AgentRun:
     run = getattr(instance, "run", None)
     if not callable(run):
-        raise UserError(f"the workflow {name} has no method `run`; pass {_FORMS}")
+        raise UserError(f"the workflow {name} has no method `run`; pass {FORMS}")
     _check_async(run, f"{name}.run")
     return AgentRun(name=name, function=run, accepted=_accepted(run))
 
 
 def _from_function(function: Any, kwargs: Mapping[str, Any]) -> AgentRun:
     if not callable(function):
-        raise UserError(f"the workflow is {function!r:.200} of type {type(function).__name__}; pass {_FORMS}")
+        raise UserError(f"the workflow is {function!r:.200} of type {type(function).__name__}; pass {FORMS}")
     name = getattr(function, "__qualname__", type(function).__qualname__)
     _check_async(function, name)
     accepted = _accepted(function)
@@ -151,40 +127,3 @@ def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:
         return None
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return frozenset(parameter.name for parameter in parameters[1:] if parameter.kind in by_name)
-
-
-def _import_module(name: str, reference: str) -> ModuleType:
-    _make_importable(Path.cwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(error.name + ".")):
-            where = f"(looked from {Path.cwd()})"
-            raise UserError(f"cannot import {reference!r}: there is no module {error.name!r} {where}") from None
-        raise
-
-
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UserError(f"there is no file {str(path)!r} (looked from {Path.cwd()})")
-    path = path.resolve()
-    _make_importable(path.parent)  # as `python path/to/file.py` would, for the modules beside it
-    loaded = sys.modules.get(path.stem)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
-    name = path.stem if loaded is None and path.stem.isidentifier() else f"ludus_agent_{abs(hash(str(path)))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, f"{path} ends in .py"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: dataclasses and pickle look their module up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _make_importable(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.agents.workflow import AgentRun, resolve_workflow
+from ludus.agents.door import Door
+from ludus.agents.resolve import resolve_workflow
 from ludus.config import Config
 from ludus.errors import ConfigError
 
 
-def choose_agent(config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None) -> AgentRun:
+def choose_agent(config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None) -> Door:
     """The agent, with its keyword arguments.
 
     kwargs: None: those of the configuration for the agent that it names, none for another.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from ludus.agents.workflow import AgentRun
+from ludus.agents.door import Door
 from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
@@ -40,13 +40,15 @@ def play(
 
 
 async def _play(
-    config: Config, agent: AgentRun, rows: Sequence[Row], on_episode: Callable[[Episode], None]
+    config: Config, agent: Door, rows: Sequence[Row], on_episode: Callable[[Episode], None]
 ) -> tuple[Episode, ...]:
     places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config))
         stage = stack.enter_context(Stage(local.recorder, GatewayServer(Sessions())))
-        runner = EpisodeRunner(agent, stage, config.rollout, training=config.gconfig, evaluation=config.gconfig)
+        runner = await stack.enter_async_context(
+            EpisodeRunner(agent, stage, config.rollout, training=config.gconfig, evaluation=config.gconfig)
+        )
 
         async def play_one(task: EpisodeTask) -> Episode:
             async with places:

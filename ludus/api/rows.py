@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.workflow import import_object
+from ludus.agents.imports import import_object
 from ludus.errors import UserError
 from ludus.rollout.tasks import Row
 

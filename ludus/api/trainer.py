@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ludus.agents.workflow import AgentRun
+from ludus.agents.door import Door
 from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import LocalModel, open_local
@@ -79,7 +79,7 @@ class Trainer:
         """
         check_training(self.config)
         settings = self.config.rollout.agent
-        door: AgentRun | _Online
+        door: Door | _Online
         rows: Sequence[Row]
         if settings.is_online:
             self._check_online(workflow, on_gateway, admin_key)
@@ -100,7 +100,7 @@ class Trainer:
         return run_blocking(self._evaluate(agent, plan))
 
     async def _train(
-        self, door: AgentRun | _Online, plan: Plan, resume: bool, observer: Observer, interrupts: Interrupts
+        self, door: Door | _Online, plan: Plan, resume: bool, observer: Observer, interrupts: Interrupts
     ) -> RunSummary:
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(self.config))
@@ -116,7 +116,7 @@ class Trainer:
             parts = Parts(
                 engine=local.engine,
                 learner=learner,
-                play=None if isinstance(door, _Online) else self._runner(stack, local, door, store).run,
+                play=None if isinstance(door, _Online) else (await self._runner(stack, local, door, store)).run,
                 store=store,
                 observer=observer,
                 interrupts=interrupts,
@@ -139,21 +139,21 @@ class Trainer:
             on_gateway=door.on_gateway,
         )
 
-    async def _evaluate(self, agent: AgentRun, plan: EvalPlan) -> Evaluation:
+    async def _evaluate(self, agent: Door, plan: EvalPlan) -> Evaluation:
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(self.config))
-            runner = self._runner(stack, local, agent, store=None)
+            runner = await self._runner(stack, local, agent, store=None)
             return await evaluate(runner.run, plan, step=0)
 
-    def _runner(
-        self, stack: AsyncExitStack, local: LocalModel, agent: AgentRun, store: RunStore | None
+    async def _runner(
+        self, stack: AsyncExitStack, local: LocalModel, agent: Door, store: RunStore | None
     ) -> EpisodeRunner:
         def keep(episode: Episode, step: int | None) -> None:
             assert store is not None, "only a run keeps episodes"
             store.add_episode(episode, step=step)
 
         stage = stack.enter_context(Stage(local.recorder, GatewayServer(Sessions())))
-        return EpisodeRunner(
+        runner = EpisodeRunner(
             agent,
             stage,
             self.config.rollout,
@@ -162,6 +162,7 @@ class Trainer:
             keep=None if store is None else keep,
             journal=None if store is None else store.journal,
         )
+        return await stack.enter_async_context(runner)
 
     def _check_online(self, workflow: object, on_gateway: OnGateway | None, admin_key: str | None) -> None:
         """Raises UserError if what was passed cannot act where sessions arrive over HTTP."""

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ludus.agents.door import About, EpisodeContext
 from ludus.agents.thread import AgentThread
-from ludus.agents.workflow import EpisodeContext
 from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking
 from ludus.cli.forward import Forwarder, OutsideSession
@@ -65,7 +65,7 @@ class _Outside:
 
     async def play_all(self, rows: Sequence[Row]) -> None:
         with self._forwarder, self._agents:
-            async with asyncio.TaskGroup() as group:
+            async with self._agents.hosting(self._agent), asyncio.TaskGroup() as group:
                 for row_idx, row in enumerate(rows):
                     for sample_idx in range(self._config.gconfig.n_samples):
                         group.create_task(self._play_one(row, f"row{row_idx:05d}", sample_idx))
@@ -78,7 +78,8 @@ class _Outside:
             base_url = self._forwarder.open(Limits(max_turns=settings.max_turns, deadline_at=deadline_at))
             http: Any = importlib.import_module(sdk_http_module())
             client = http.AsyncClient(timeout=_TIMEOUT_S)
-            context = EpisodeContext(base_url=base_url, api_key="ludus", http_client=client)
+            about = About(f"{group_id}-m{sample_idx:02d}", group_id, group_id, is_eval=True)
+            context = EpisodeContext(base_url, "ludus", client, about=about)
             ending = await play_to_end(self._agents, self._agent, row, context, timeout_s=timeout_s)
             self._agents.submit(client.aclose())  # nobody waits: the agent may block its thread still
             session = self._forwarder.close(base_url)
@@ -86,11 +87,12 @@ class _Outside:
         episode = ended_episode(
             scored,
             session.record,
-            episode_id=f"{group_id}-m{sample_idx:02d}",
+            episode_id=about.episode_id,
             task_id=group_id,
             group_id=group_id,
             started_at=started_at,
             is_eval=True,
+            spans=context.spans.snapshot(),
         )
         self._on_episode(episode, _turn_rows(episode, session))
 

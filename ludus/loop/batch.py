@@ -57,12 +57,16 @@ def build_batch(taken: Taken, rules: BatchRules, *, version: int) -> BuiltBatch:
         credited.extend(credit_group(group, rules))
     algorithm = rules.algorithm
     bounds = {"stale_before": stale_before, "max_tokens": algorithm.max_sequence_tokens}
-    counts = [count_trained(episode.session, credit, **bounds) for episode, credit in credited]
+    counts = [
+        count_trained(episode.session, credit, left_out=episode.left_out, **bounds) for episode, credit in credited
+    ]
     weights = episode_weights(counts, normaliser=algorithm.normaliser, constant_tokens=algorithm.constant_tokens)
     sequences: list[TrainSequence] = []
     ledger = account_discarded(taken.discarded)
     for (episode, credit), weight in zip(credited, weights, strict=True):
-        exported = export_session(episode.session, credit, weight=weight, style=rules.export_style, **bounds)
+        exported = export_session(
+            episode.session, credit, weight=weight, style=rules.export_style, left_out=episode.left_out, **bounds
+        )
         sequences.extend(exported.sequences)
         ledger = ledger + exported.ledger
     return BuiltBatch(

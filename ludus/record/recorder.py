@@ -122,6 +122,7 @@ class RecordedSession:
         self.limits = limits
         self.sampling = replace(sampling, seed=None)
         self.pinned = _checked_pinned(pinned)
+        self.text = text
         self._engine = engine
         self._tokenizer = text.tokenizer
         self._sink = sink

@@ -13,18 +13,18 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ludus.agents.door import Door, EpisodeContext
 from ludus.agents.reward import Scored, score_episode
 from ludus.agents.thread import AgentThread
-from ludus.agents.workflow import AgentRun, EpisodeContext
 from ludus.record.limits import LIMIT_CODES
-from ludus.types import Episode, Outcome, SessionRecord, Turn
+from ludus.types import Episode, Outcome, SessionRecord, Span, Turn
 
 _DEADLINE_CODE = "deadline"
 _MAX_FRAMES = 4
 _MAX_CAUSES = 8
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _NUM_OWN_FRAMES = 2
-"""Frames that every traceback begins with: `_guarded` and `AgentRun.play`."""
+"""Frames that every traceback begins with: `_guarded` and the door's `play`."""
 _GRACE_SHARE = 0.1
 """After the deadline the model no longer answers; the agent then has this share of its time to give its reward."""
 _MAX_GRACE_S = 5.0
@@ -60,7 +60,7 @@ Ending = Returned | Raised | Overdue | Cancelled
 
 async def play_to_end(
     agents: AgentThread,
-    agent: AgentRun,
+    agent: Door,
     data: Mapping[str, object],
     context: EpisodeContext,
     *,
@@ -106,6 +106,7 @@ def ended_episode(
     group_id: str,
     started_at: float,
     is_eval: bool,
+    spans: tuple[Span, ...] = (),
 ) -> Episode:
     """The episode that ends now with this score."""
     return Episode(
@@ -121,13 +122,16 @@ def ended_episode(
         started_at=started_at,
         finished_at=time.time(),
         is_eval=is_eval,
+        left_out=scored.left_out,
+        spans=spans,
     )
 
 
-async def _guarded(agent: AgentRun, data: Mapping[str, object], context: EpisodeContext) -> Ending:
+async def _guarded(agent: Door, data: Mapping[str, object], context: EpisodeContext) -> Ending:
     """However the agent ends, as a value; `sys.exit` in an agent must not end the thread of all agents."""
     try:
-        return Returned(await agent.play(data, context))
+        with context.entered():
+            return Returned(await agent.play(data, context))
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():

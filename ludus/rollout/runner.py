@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
-from ludus.agents.workflow import AgentRun
+from ludus.agents.door import About, Door
 from ludus.record.limits import Limits
 from ludus.record.recorder import RecordedSession
 from ludus.rollout.ending import ended_episode, play_to_end, score_ending
@@ -30,11 +31,11 @@ Keep = Callable[[Episode, int | None], None]
 
 
 class EpisodeRunner:
-    """Plays episodes of one agent on one stage."""
+    """Plays episodes of one agent on one stage, once it is entered as an async context manager."""
 
     def __init__(
         self,
-        agent: AgentRun,
+        agent: Door,
         stage: Stage,
         settings: RolloutSettings,
         *,
@@ -46,6 +47,7 @@ class EpisodeRunner:
         """keep: None: episodes are only returned.  journal: keeps each turn before its answer ends. None: none does."""
         self._agent = agent
         self._stage = stage
+        self._hosting = stage.agents.hosting(agent)
         self._settings = settings
         self._training = training
         self._evaluation = evaluation
@@ -55,11 +57,20 @@ class EpisodeRunner:
     def __repr__(self) -> str:
         return f"EpisodeRunner({self._agent.name}, {self._stage!r})"
 
+    async def __aenter__(self) -> EpisodeRunner:
+        """What the agent needs is set up."""
+        await self._hosting.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._hosting.__aexit__(*error)
+
     async def run(self, task: EpisodeTask) -> Episode:
         """The finished episode, kept. Cancelling ends it with outcome `cancelled` instead of raising."""
         started_at = time.time()
         session = self._open(task)
-        with self._stage.seat(session) as context:
+        about = About(task.episode_id, task.task_id, task.group_id, task.step, task.is_eval)
+        with self._stage.seat(session, about) as context:
             timeout_s = self._settings.episode_timeout_s
             ending = await play_to_end(self._stage.agents, self._agent, task.data, context, timeout_s=timeout_s)
             record = await session.aclose(type(ending).__name__.lower())
@@ -72,6 +83,7 @@ class EpisodeRunner:
             group_id=task.group_id,
             started_at=started_at,
             is_eval=task.is_eval,
+            spans=context.spans.snapshot(),
         )
         if self._keep is not None:
             await asyncio.to_thread(self._keep, episode, task.step)

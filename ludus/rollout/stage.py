@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ludus.agents.door import About, EpisodeContext
 from ludus.agents.thread import AgentThread
-from ludus.agents.workflow import EpisodeContext
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import ClientFactory
 from ludus.record.recorder import RecordedSession, Recorder
@@ -41,12 +41,12 @@ class Stage:
         self._server.stop()
 
     @contextmanager
-    def seat(self, session: RecordedSession) -> Iterator[EpisodeContext]:
+    def seat(self, session: RecordedSession, about: About) -> Iterator[EpisodeContext]:
         """What an agent needs to reach `session`, for the length of the block; its client is its own."""
         assert self._clients is not None, "the stage has been entered"
         secret, client = self._server.sessions.add(session), self._clients.open()
         try:
-            yield EpisodeContext(base_url=self._server.url_for(secret), api_key=secret, http_client=client)
+            yield EpisodeContext(self._server.url_for(secret), secret, client, session, about)
         finally:
             self._server.sessions.remove(secret)
             self.agents.submit(client.aclose())  # nobody waits: the agent may block its thread still

@@ -20,6 +20,7 @@ from ludus.types import SessionRecord, Turn
 
 ExportStyle = Literal["individual", "concat"]
 T = TypeVar("T")
+_NOTHING: Mapping[str, Sequence[int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def export_session(
     style: ExportStyle,
     stale_before: int | None = None,
     max_tokens: int | None = None,
+    left_out: Mapping[str, Sequence[int]] = _NOTHING,
 ) -> Exported:
     """Training sequences of `record`, every trained token with `weight`, and where its other tokens went.
 
@@ -69,9 +71,10 @@ def export_session(
     style: `individual` makes a sequence of each turn, `concat` one of each path from the root to a leaf, where
     tokens on several paths are trained in the first.
     stale_before: tokens sampled by an older version are masked.  max_tokens: so are tokens further down their path.
+    left_out: so are these places among the sampled tokens of a turn, by its id.
     Raises InternalError if a turn has no credit, or the ledger does not balance.
     """
-    trained, masked = _account(record, credit, stale_before, max_tokens)
+    trained, masked = _account(record, credit, stale_before, max_tokens, left_out)
     chains = [(item,) for item in trained] if style == "individual" else _chains(record, trained)
     sequences = tuple(_sequence(record, chain, weight) for chain in chains)
     # Counted in what leaves here, so that a token which a style lost or repeated cannot balance.
@@ -86,14 +89,19 @@ def count_trained(
     *,
     stale_before: int | None = None,
     max_tokens: int | None = None,
+    left_out: Mapping[str, Sequence[int]] = _NOTHING,
 ) -> int:
     """How many tokens `export_session` with the same arguments trains."""
-    trained, _ = _account(record, credit, stale_before, max_tokens)
+    trained, _ = _account(record, credit, stale_before, max_tokens, left_out)
     return sum(len(item.chosen) for item in trained)
 
 
 def _account(
-    record: SessionRecord, credit: Mapping[str, TurnCredit], stale_before: int | None, max_tokens: int | None
+    record: SessionRecord,
+    credit: Mapping[str, TurnCredit],
+    stale_before: int | None,
+    max_tokens: int | None,
+    left_out: Mapping[str, Sequence[int]],
 ) -> tuple[list[_TrainedTurn], dict[MaskReason, int]]:
     """The trained part of every turn that has one, and the count of all other sampled tokens by reason."""
     ends = _path_lengths(record)
@@ -111,8 +119,11 @@ def _account(
             continue
         start = ends[turn.node] - len(turn.sampled.token_ids)
         chosen: list[int] = []
+        unwanted = frozenset(left_out.get(turn.id, ()))
         for i, version in enumerate(turn.sampled.versions):
-            if max_tokens is not None and start + i >= max_tokens:
+            if i in unwanted:
+                masked["left_out"] += 1
+            elif max_tokens is not None and start + i >= max_tokens:
                 masked["too_long"] += 1
             elif stale_before is not None and version < stale_before:
                 masked["stale"] += 1

@@ -26,6 +26,7 @@ MaskReason = Literal[
     "aborted",  # the client left in the middle of the turn
     "small_group",  # too few members of the group survived
     "too_long",  # lies beyond the longest sequence that is trained
+    "left_out",  # the agent did not hand it back to be trained
     "evaluation",  # played to be measured
     "unused",  # finished, but no training step took it
 ]

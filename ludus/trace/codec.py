@@ -26,7 +26,7 @@ from ludus.trace.pieces import (
     turn_from_json,
     turn_to_json,
 )
-from ludus.types import Episode, Message, Node, Outcome, SessionRecord, ToolSpec, Turn
+from ludus.types import Episode, Message, Node, Outcome, SessionRecord, Span, ToolSpec, Turn
 
 FORMAT = 1
 """Version of this layout; a run folder of another one is refused by name."""
@@ -62,6 +62,8 @@ def encode_episode(episode: Episode) -> tuple[str, bytes]:
         "started_at": episode.started_at,
         "finished_at": episode.finished_at,
         "is_eval": episode.is_eval,
+        "left_out": {turn_id: list(places) for turn_id, places in episode.left_out.items()},
+        "spans": [plain(asdict(span)) for span in episode.spans],
         "session": {"id": episode.session.id, "nodes": nodes, "turns": turns},
         "messages": [message_to_json(message) for message in messages.items],
         "tools": [asdict(tool) for tool in tools.items],
@@ -96,6 +98,8 @@ def decode_episode(text: str, packed: bytes) -> Episode:
         started_at=body["started_at"],
         finished_at=body["finished_at"],
         is_eval=body["is_eval"],
+        left_out={turn_id: tuple(places) for turn_id, places in body.get("left_out", {}).items()},
+        spans=tuple(Span(**span) for span in body.get("spans", ())),
     )
 
 

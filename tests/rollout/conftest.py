@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.workflow import resolve_workflow
+from ludus.agents.resolve import resolve_workflow
 from ludus.engines.scripted import Answers, ScriptedEngine
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
@@ -60,6 +60,11 @@ def play(make_runner: Callable[..., tuple[EpisodeRunner, ScriptedEngine]], task:
 
     def run(agent: object, *args: Any, **options: Any) -> Episode:
         runner, _ = make_runner(agent, *args, **options)
-        return asyncio.run(runner.run(task))
+
+        async def enter_and_run() -> Episode:
+            async with runner:
+                return await runner.run(task)
+
+        return asyncio.run(enter_and_run())
 
     return run

@@ -1,0 +1,26 @@
+"""Which family an agent belongs to, and the door that plays it.
+
+Knows: what tells the families apart.  Knows not: how any of them plays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ludus.agents.door import Door
+from ludus.agents.imports import import_object
+from ludus.agents.workflow import FORMS, from_workflow
+from ludus.errors import UserError
+
+
+def resolve_workflow(workflow: object, kwargs: Mapping[str, Any] | None = None) -> Door:
+    """The agent behind `workflow`, in any form of any family. kwargs: of its class or function.
+
+    Raises UserError that names what was got where it is no agent.
+    """
+    if workflow is None:
+        raise UserError(f"no workflow was given; pass {FORMS}")
+    if isinstance(workflow, str):
+        workflow = import_object(workflow)
+    return from_workflow(workflow, dict(kwargs or {}))

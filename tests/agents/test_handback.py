@@ -1,0 +1,79 @@
+"""Rows that an agent hands back are found again in the record, token by token, or refused."""
+
+import pytest
+
+from ludus.agents.handback import TokenRow, claim_rows
+from ludus.agents.reward import score_episode
+from ludus.errors import UserError
+from ludus.types import Message, Node, Sampled, Sampling, SessionRecord, Turn
+
+
+def turn(turn_id, node, token_ids, follows=None):
+    sampled = Sampled(token_ids, (-1.0,) * len(token_ids), (0,) * len(token_ids), "stop")
+    return Turn(turn_id, node, follows, follows, None, (), Message("assistant", ""), sampled, Sampling())
+
+
+# 1 2 [3 4] 5 [6 7], and beside the second answer another one: 1 2 [3 4] 5 [8].
+RECORD = SessionRecord(
+    "s",
+    (Node(None, (1, 2)), Node(0, (3, 4), "a"), Node(1, (5,)), Node(2, (6, 7), "b"), Node(2, (8,), "c")),
+    (turn("a", 1, (3, 4)), turn("b", 3, (6, 7), "a"), turn("c", 4, (8,), "a")),
+)
+
+
+def test_the_reward_of_a_row_goes_to_its_last_turn():
+    """A row over two turns rewards the second; the first is trained through credit alone."""
+    result = claim_rows(RECORD, [TokenRow((1, 2, 3, 4, 5, 6, 7), (0, 0, 1, 1, 0, 1, 1), 0.5)])
+    assert result.reward == {"b": 0.5}
+    assert result.left_out == {"c": (0,)}
+
+
+def test_two_rows_with_a_common_beginning():
+    """Every turn is claimed once, whatever number of rows holds it."""
+    rows = [
+        TokenRow((1, 2, 3, 4, 5, 6, 7), (0, 0, 1, 1, 0, 1, 1), 1),
+        TokenRow((1, 2, 3, 4, 5, 8), (0, 0, 0, 0, 0, 1), 2),
+    ]
+    result = claim_rows(RECORD, rows)
+    assert result.reward == {"b": 1, "c": 2} and result.left_out == {}
+
+
+def test_what_no_row_marks_is_left_out():
+    """A mask of zeros inside an answer, and the end of an answer that the row cuts off."""
+    result = claim_rows(RECORD, [TokenRow((1, 2, 3, 4, 5, 6), (0, 0, 0, 1, 0, 1), 1)])
+    assert result.left_out == {"a": (0,), "b": (1,), "c": (0,)}
+    scored = score_episode(result, RECORD.turns)
+    assert scored.outcome.kind == "ok" and scored.left_out == {"a": (0,), "b": (1,), "c": (0,)}
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "mask"),
+    [((1, 2, 3, 4), (0, 1, 1, 1)), ((1, 2, 3, 9), (0, 0, 1, 1)), ((9, 2, 3, 4), (0, 0, 1, 1))],
+    ids=["a token of the prompt", "another token", "after other tokens"],
+)
+def test_a_marked_token_that_was_not_sampled_there_is_refused(token_ids, mask):
+    """Nothing that an agent hands back is trained in the place of the record."""
+    with pytest.raises(UserError, match="did not sample it there"):
+        claim_rows(RECORD, [TokenRow(token_ids, mask, 1)])
+
+
+def test_a_reward_without_an_answer_is_refused():
+    """A row of context alone cannot be worth anything."""
+    with pytest.raises(UserError, match="holds no answer"):
+        claim_rows(RECORD, [TokenRow((1, 2), (0, 0), 1)])
+
+
+def test_mask_and_ids_belong_together():
+    """Unequal lengths are named."""
+    with pytest.raises(UserError, match="2 token ids and a mask of 1"):
+        TokenRow((1, 2), (0,))
+
+
+def test_left_out_of_an_unknown_turn_fails_the_episode():
+    """A door that names what is not there is told so."""
+    from ludus.agents.reward import Result
+
+    scored = score_episode(Result(1.0, left_out={"x": (0,)}), RECORD.turns)
+    assert scored.outcome.kind == "failed" and "'x'" in scored.outcome.reason
+    scored = score_episode(Result(1.0, left_out={"a": (2,)}), RECORD.turns)
+    assert scored.outcome.kind == "failed" and "token 2" in scored.outcome.reason
