@@ -1,0 +1,29 @@
+"""Processes that can be killed: calls of Python functions with a deadline, an environment and captured output."""
+
+from ludus.workers.calls import (
+    Call,
+    CallEnd,
+    Crashed,
+    Output,
+    Raised,
+    Remote,
+    Returned,
+    TimedOut,
+    WorkerCrashedError,
+    WorkerTimeoutError,
+)
+from ludus.workers.pool import WorkerPool
+
+__all__ = [
+    "Call",
+    "CallEnd",
+    "Crashed",
+    "Output",
+    "Raised",
+    "Remote",
+    "Returned",
+    "TimedOut",
+    "WorkerCrashedError",
+    "WorkerPool",
+    "WorkerTimeoutError",
+]
