@@ -1,0 +1,116 @@
+"""What stands in a trajectory: messages, which are context, and choices, which a model has sampled.
+
+Knows: the shapes of OpenAI's messages and choices, however they were made.  Knows not: records, tokens, rewards.
+A choice is an object of OpenAI's SDK, one of ours, or the JSON of either; `turn_id` names the recorded turn that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from ludus.errors import UserError
+
+Message = Mapping[str, Any]
+"""A message as a chat completion request has it."""
+Messages = list[dict[str, Any]]
+MessagesAndChoices = list[Any]
+"""Messages as mappings, and choices."""
+Tools = list[dict[str, Any]]
+"""Tools as a chat completion request has them."""
+
+# What a reply says; the rest of an SDK's message (audio, annotations, …) no request takes.
+_REPLY_KEYS = ("reasoning_content", "reasoning", "tool_calls", "refusal", "name")
+_ALLOWED = "a mapping with a 'role', or a Choice of a chat completion"
+
+
+class Called(pydantic.BaseModel):
+    """The function that a tool call names."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(pydantic.BaseModel):
+    """A tool call of a reply."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    id: str
+    type: str = "function"
+    function: Called
+
+
+class Reply(pydantic.BaseModel):
+    """The message of a choice."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    role: str = "assistant"
+    content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    refusal: str | None = None
+
+
+class Choice(pydantic.BaseModel):
+    """An answer of a model, with the attributes of the SDK's own `Choice`; what trajectories are read back with."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    message: Reply
+    finish_reason: str | None = None
+    index: int = 0
+    logprobs: Any = None
+    turn_id: str | None = None
+    """The recorded turn that it is. None: no model of Ludus sampled it."""
+
+
+def is_choice(item: object) -> bool:
+    """The item is a choice: somebody's object with `message` and `finish_reason`, or the JSON of one."""
+    if isinstance(item, Mapping):
+        return "role" not in item and "message" in item
+    return hasattr(item, "message") and hasattr(item, "finish_reason")  # the SDK need not be installed
+
+
+def check_item(item: object, at: str) -> object:
+    """The item as it stays in a trajectory; JSON of a choice becomes one. Raises UserError if it is neither form."""
+    if isinstance(item, Mapping):
+        if "role" in item:
+            return item
+        if is_choice(item):
+            return Choice.model_validate(item)
+    elif is_choice(item):
+        return item
+    what = f"{type(item).__name__} {item!r:.100}"
+    raise UserError(f"{at} is {what}; allowed: {_ALLOWED}. A completion holds its choice in `.choices[0]`")
+
+
+def turn_id(choice: Any) -> str | None:
+    """The recorded turn that a choice is. None: it names none."""
+    found = choice.get("turn_id") if isinstance(choice, Mapping) else getattr(choice, "turn_id", None)
+    return None if found is None else str(found)
+
+
+def message_of(item: Any) -> dict[str, Any]:
+    """The item as a message of the next request, a new mapping; a choice's is what it answered."""
+    if isinstance(item, Mapping) and "role" in item:
+        return {**item, "content": ""} if item.get("content") is None else dict(item)
+    reply = _plain(item)["message"]
+    said = {key: reply[key] for key in _REPLY_KEYS if reply.get(key)}
+    return {"role": reply.get("role", "assistant"), "content": reply.get("content") or "", **said}
+
+
+def to_json(item: Any) -> dict[str, Any]:
+    """The item in plain JSON, which `check_item` reads back."""
+    if isinstance(item, Mapping) and "role" in item:
+        return dict(item)
+    return _plain(item)
+
+
+def _plain(choice: Any) -> dict[str, Any]:
+    if isinstance(choice, Mapping):
+        return dict(choice)
+    dumped = choice.model_dump(mode="json", exclude_none=True)
+    return {"message": {}, **dumped}

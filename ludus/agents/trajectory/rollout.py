@@ -1,0 +1,70 @@
+"""Which rollout is playing: a context variable that clients of a model read, so that each rollout is recorded apart.
+
+Knows: rollouts by number, what is to be done when one ends.  Knows not: sessions, models, trajectories.
+Invariant: what is registered with `on_end` runs exactly once, however the rollout ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+ResultT = TypeVar("ResultT")
+OnEnd = Callable[[BaseException | None], Awaitable[None]]
+"""Told what the rollout raised. None: it returned."""
+
+
+@dataclass(eq=False)
+class Gathering:
+    """Rollouts that were gathered together; members of one gathering have different numbers."""
+
+
+@dataclass(eq=False, slots=True)
+class Rollout:
+    """One run of a user's rollout function."""
+
+    gathering: Gathering
+    group_idx: int
+    member_idx: int
+    _endings: list[OnEnd] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"Rollout(group={self.group_idx}, member={self.member_idx})"
+
+    def on_end(self, ending: OnEnd) -> None:
+        """Await `ending` once the rollout has ended."""
+        self._endings.append(ending)
+
+    async def end(self, error: BaseException | None) -> None:
+        """Run what was registered, last first."""
+        while self._endings:
+            await self._endings.pop()(error)
+
+
+_current: contextvars.ContextVar[Rollout | None] = contextvars.ContextVar("ludus_rollout", default=None)
+
+
+def current_rollout() -> Rollout | None:
+    """The rollout that the caller plays in. None: it plays in none."""
+    return _current.get()
+
+
+def start_rollout(awaitable: Awaitable[ResultT], rollout: Rollout) -> asyncio.Task[ResultT]:
+    """A task that plays `awaitable` as `rollout`; everything that it awaits or starts is inside of it."""
+    context = contextvars.copy_context()
+    context.run(_current.set, rollout)
+    return asyncio.get_running_loop().create_task(_play(awaitable, rollout), context=context)
+
+
+async def _play(awaitable: Awaitable[ResultT], rollout: Rollout) -> ResultT:
+    try:
+        result = await awaitable
+    except BaseException as error:
+        # Cancelled or failed: what was recorded must still be closed, and that may take the engine a moment.
+        await asyncio.shield(rollout.end(error))
+        raise
+    await rollout.end(None)
+    return result
