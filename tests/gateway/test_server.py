@@ -13,7 +13,8 @@ import pytest
 
 from ludus.errors import InternalError, UserError
 from ludus.gateway.keys import Sessions
-from ludus.gateway.server import GatewayServer, listen
+from ludus.gateway.http import listen
+from ludus.gateway.server import GatewayServer
 
 ASK: Any = [{"role": "user", "content": "Guess."}]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'

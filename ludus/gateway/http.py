@@ -1,0 +1,152 @@
+"""An ASGI application as a server: a thread of its own, an event loop of its own, a socket on this machine.
+
+Knows: uvicorn, threads.  Knows not: the application.
+Because nothing else runs on its loop, whoever blocks another loop with a blocking client is still answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ludus.errors import InternalError, UserError
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 2048  # connections that may wait to be accepted: thousands of agents begin at once
+IDLE_CONNECTION_S = 60  # longer than clients keep an idle connection (httpx: 5 s), so that it is never we who close it
+STOP_GRACE_S = 1  # requests in flight get this long at `stop`, then they are cancelled
+Beside = Callable[[], Coroutine[Any, Any, None]]
+"""Runs on the server's loop from its start until it is cancelled at its stop."""
+
+
+class HttpServer:
+    """Serves `app` from `start` to `stop`. Safe to use from any thread."""
+
+    def __init__(self, app: ASGIApp, *, name: str, beside: Beside | None = None) -> None:
+        """name: what messages call it.  beside: None: nothing else runs on its loop."""
+        self.app = app
+        self._name = name
+        self._beside = beside
+        self._uvicorn: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._base_url: str | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that the application runs on."""
+        if self._loop is None:
+            raise InternalError(f"the {self._name} is not running; call start() first")
+        return self._loop
+
+    @property
+    def base_url(self) -> str:
+        """Address without path, as `start` returned it."""
+        if self._base_url is None:
+            raise InternalError(f"the {self._name} is not running; call start() first")
+        return self._base_url
+
+    def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """The base URL, once requests are taken. Port 0 is any free one. Raises UserError if the port is taken."""
+        if self._thread is not None:
+            raise InternalError(f"the {self._name} is running already")
+        listener = listen(host, port)
+        config = uvicorn.Config(
+            self.app,
+            http="auto",  # httptools if it is installed, else h11
+            loop="none",  # ours, below
+            lifespan="off",
+            proxy_headers=False,  # nobody asks where a request came from
+            server_header=False,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=IDLE_CONNECTION_S,
+            timeout_graceful_shutdown=STOP_GRACE_S,
+        )
+        self._uvicorn = uvicorn.Server(config)
+        is_running = threading.Event()
+        self._thread = threading.Thread(
+            target=self._serve, args=(self._uvicorn, listener, is_running), name=f"ludus-{self._name}", daemon=True
+        )
+        self._thread.start()
+        is_running.wait()
+        self._base_url = f"http://{_host_in_url(host)}:{listener.getsockname()[1]}"
+        logger.info("%s.started url=%s", self._name, self._base_url)
+        return self._base_url
+
+    def stop(self) -> None:
+        """Return once the thread has ended; requests in flight are cancelled. Stopping twice is allowed."""
+        if self._thread is None or self._uvicorn is None:
+            return
+        self._uvicorn.should_exit = True
+        self._thread.join()
+        self._thread = self._uvicorn = self._loop = self._base_url = None
+        logger.info("%s.stopped", self._name)
+
+    def _serve(self, server: uvicorn.Server, listener: socket.socket, is_running: threading.Event) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            # The socket listens already: who connects from here on is accepted as soon as the server is up.
+            is_running.set()
+            async with asyncio.TaskGroup() as group:
+                beside = None if self._beside is None else group.create_task(self._beside())
+                await server.serve(sockets=[listener])
+                if beside is not None:
+                    beside.cancel()
+
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve())
+
+    def __enter__(self) -> HttpServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"HttpServer({self._name}, {self._base_url or 'stopped'})"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections. Raises UserError if the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"Cannot listen on {host}:{port}: {error}. Choose another port; 0 takes any free one."
+        ) from error
+    # Connections inherit it. asyncio sets it only on sockets that name their protocol, which this one does not; without
+    # it the end of every answer waits some 40 ms for the client's system to acknowledge the beginning.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's, if it is installed, else Python's own: half as fast, and the same otherwise."""
+    try:
+        uvloop = importlib.import_module("uvloop")
+    except ModuleNotFoundError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _host_in_url(host: str) -> str:
+    """Where clients on this machine reach a server that listens on `host`."""
+    reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{reachable}]" if ":" in reachable else reachable
