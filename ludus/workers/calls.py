@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,12 +104,24 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    error: Exception
-    """The error itself, or a RuntimeError with its words where it cannot travel, or would end more than a call."""
+    words: str
+    """The error's class and message."""
     trace: str
     """Its traceback in the process, frames of the user's code alone."""
-    codes: str
+    codes: str = ""
     """Codes and messages of the error and of those that caused it, a line each."""
+    payload: bytes | None = None
+    """The error itself, pickled. None: it cannot travel."""
+
+    def error(self) -> Exception:
+        """The error itself, or a RuntimeError with its words where it cannot travel, or would end more than a call."""
+        try:
+            error = None if self.payload is None else pickle.loads(self.payload)
+        except Exception:  # its class is known to the process alone
+            error = None
+        error = error if isinstance(error, Exception) else RuntimeError(self.words)
+        error.add_note(f"in a worker process:\n{self.trace}")
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +147,8 @@ class CallEnd:
         match self.ending:
             case Returned(value):
                 return value
-            case Raised(error, trace, _):
-                error.add_note(f"in a worker process:\n{trace}")
-                raise error
+            case Raised() as raised:
+                raise raised.error()
             case TimedOut(timeout_s):
                 raise WorkerTimeoutError(f"the call took longer than {timeout_s} s; its process was killed")
             case Crashed(how):

@@ -218,11 +218,9 @@ def _ending(answer: tuple[Any, ...]) -> Returned | Raised:
             try:
                 return Returned(pickle.loads(payload))
             except Exception as error:  # a class that only the process knows
-                return Raised(TypeError(f"the value returned cannot be read here: {error}"), str(error), "")
+                return Raised(f"TypeError: the value returned cannot be read here: {error}", str(error))
         case ("raised", payload, words, trace, codes):
-            raised = None if payload is None else pickle.loads(payload)
-            # `sys.exit` there must not end who waits here.
-            return Raised(raised if isinstance(raised, Exception) else RuntimeError(words), trace, codes)
+            return Raised(words, trace, codes, payload)
         case ("unloaded", words, trace):
-            return Raised(RuntimeError(f"the process could not load what it was sent: {words}"), trace, "")
+            return Raised(f"the process could not load what it was sent: {words}", trace)
     raise InternalError(f"a worker process answered {answer[0]!r}")
