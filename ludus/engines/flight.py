@@ -1,0 +1,130 @@
+"""One call on its way through replicas: what was told of its answer, and what the next replica is to be asked.
+
+Knows: calls, tokens as they come.  Knows not: engines, which replica is next.
+Invariant: every token of the answer is told once, in order, whichever replica sampled it.
+
+A replica that takes over goes on after the tokens that came. What is drawn from its own answer (a grammar, penalties,
+stop strings) cannot begin in the middle: it is sampled again from the start, told from where it had been, and must be
+the same until there.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+from ludus.engines.base import OnTokens
+from ludus.types import Call, Sampled, StopReason, TokenChunk
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One call, at one replica or between two. Used on the event loop that awaits it."""
+
+    call: Call
+    """Its seed is set: whoever takes over draws as the one before would have."""
+    on_tokens: OnTokens | None
+    replica: int | None = None
+    """Where it is. None: between two."""
+    num_visits: int = 0
+    """Replicas it was sent to, one after the other."""
+    tried: set[int] = field(default_factory=set)
+    """Replicas that failed since the last token came."""
+    is_aborted: bool = False
+    """Its caller wants no more of it."""
+    has_diverged: bool = False
+    """Sampled again, its tokens were others than those that had been told."""
+    _told: list[TokenChunk] = field(default_factory=list)
+    _num_before: int = 0
+    """Tokens told before the present replica began."""
+    _num_again: int = 0
+    """Tokens that the present replica sampled though they were told before."""
+
+    @property
+    def is_replayed(self) -> bool:
+        """Its tokens depend on those before them in the answer, so that it can only begin anew."""
+        sampling = self.call.sampling
+        return sampling.grammar is not None or sampling.penalises or bool(sampling.stop)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(token for chunk in self._told for token in chunk.token_ids)
+
+    def take(self, chunk: TokenChunk) -> None:
+        """New tokens of the present replica."""
+        if self.is_replayed and self._num_again < self._num_before:
+            chunk = self._without_told(chunk)
+        if not chunk.token_ids or self.has_diverged:
+            return
+        self.tried.clear()
+        self._told.append(chunk)
+        if self.on_tokens is not None:
+            self.on_tokens(chunk)
+
+    def next_call(self) -> Call:
+        """What the next replica is asked: the rest of the answer, or all of it again."""
+        token_ids = self.token_ids
+        self._num_before, self._num_again = len(token_ids), 0
+        if self.is_replayed or not token_ids:
+            return self.call
+        most = self.call.sampling.max_new_tokens
+        left = None if most is None else most - len(token_ids)
+        sampling = replace(self.call.sampling, max_new_tokens=left)
+        return replace(self.call, prompt_ids=self.call.prompt_ids + token_ids, sampling=sampling)
+
+    def ended_by(self, stop_ids: frozenset[int], context_length: int) -> StopReason | None:
+        """Why nothing is left to sample, though no replica said so. None: something is."""
+        token_ids, sampling = self.token_ids, self.call.sampling
+        if self.is_aborted or (self.call.deadline_at is not None and time.monotonic() >= self.call.deadline_at):
+            return "abort"
+        if token_ids and not self.is_replayed:
+            if token_ids[-1] in sampling.stop_ids(stop_ids):
+                return "stop"
+            room = context_length - len(self.call.prompt_ids)
+            most = room if sampling.max_new_tokens is None else min(room, sampling.max_new_tokens)
+            if len(token_ids) >= most:
+                return "length"
+        return None
+
+    def told(self, stop_reason: StopReason) -> Sampled:
+        """The answer as far as it was told."""
+        return self._whole(len(self.token_ids), stop_reason)
+
+    def whole(self, last: Sampled) -> Sampled:
+        """The answer, of which the present replica has returned `last`."""
+        if self._num_before == 0:
+            return last
+        if self.is_replayed:  # broken off before it came as far as it had been?
+            return last if len(last.token_ids) >= self._num_before else self.told(last.stop_reason)
+        before = self._whole(self._num_before, last.stop_reason)
+        num_last, sampling = len(last.token_ids), self.call.sampling
+        return replace(
+            last,
+            token_ids=before.token_ids + last.token_ids,
+            logprobs=before.logprobs + last.logprobs,
+            versions=before.versions + last.versions,
+            top_logprobs=before.top_logprobs + (last.top_logprobs or ((),) * num_last) if sampling.top_logprobs else (),
+            kept_ids=before.kept_ids + (last.kept_ids or (None,) * num_last) if sampling.cuts else (),
+        )
+
+    def _whole(self, num_tokens: int, stop_reason: StopReason) -> Sampled:
+        """The first tokens that were told. What they were drawn among went down with the replica that knew it."""
+        sampling = self.call.sampling
+        return Sampled(
+            token_ids=self.token_ids[:num_tokens],
+            logprobs=tuple(logprob for chunk in self._told for logprob in chunk.logprobs)[:num_tokens],
+            versions=tuple(version for chunk in self._told for version in chunk.versions)[:num_tokens],
+            stop_reason=stop_reason,
+            seed=sampling.seed or 0,
+            top_logprobs=((),) * num_tokens if sampling.top_logprobs else (),
+            kept_ids=(None,) * num_tokens if sampling.cuts else (),
+        )
+
+    def _without_told(self, chunk: TokenChunk) -> TokenChunk:
+        """What of a chunk that is sampled again was not told yet."""
+        told = self.token_ids[self._num_again : self._num_before]
+        again = chunk.token_ids[: len(told)]
+        self.has_diverged |= again != told[: len(again)]
+        self._num_again += len(again)
+        cut = len(again)
+        return TokenChunk(chunk.token_ids[cut:], chunk.logprobs[cut:], chunk.versions[cut:])
