@@ -13,7 +13,8 @@ from ludus.loop.settings import (
     ValidDatasetSettings,
 )
 from ludus.loop.sft import SftSettings, train_supervised
-from ludus.loop.train import Learner, Parts, Plan, train
+from ludus.loop.step import Learner, StepParts, Stepped, train_step
+from ludus.loop.train import Parts, Plan, train
 
 __all__ = [
     "AlgorithmSettings",
@@ -33,6 +34,8 @@ __all__ = [
     "RunSummary",
     "SftSettings",
     "Silent",
+    "StepParts",
+    "Stepped",
     "TrainDatasetSettings",
     "ValidDatasetSettings",
     "build_batch",
@@ -40,5 +43,6 @@ __all__ = [
     "latest_checkpoint",
     "save_checkpoint",
     "train",
+    "train_step",
     "train_supervised",
 ]

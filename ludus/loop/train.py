@@ -11,45 +11,32 @@ with `max_head_offpolicyness=0` a run is a function of its configuration, its da
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from ludus.algo.pack import Batch
-from ludus.engines.base import Engine, WeightSource
+from ludus.engines.base import Engine
 from ludus.errors import LudusError
-from ludus.loop.batch import BatchRules, BuiltBatch, account_unused, build_batch, group_judge
+from ludus.loop.batch import BatchRules, account_unused, group_judge
 from ludus.loop.checkpoint import Progress, save_checkpoint
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.interrupt import Interrupts
-from ludus.loop.measure import TrainingClock, batch_metrics, ledger_metrics, memory_metrics, rollout_metrics
+from ludus.loop.measure import TrainingClock
 from ludus.loop.memory import peak_rss_mb
 from ludus.loop.observer import Observer, RunSummary
 from ludus.loop.settings import CheckpointSettings, EvalSettings
+from ludus.loop.step import Learner, train_step
 from ludus.loop.work import WorkThread
-from ludus.metrics import Metrics
 from ludus.rollout.pool import GroupSource, Play, RolloutPool, Taken
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import GroupStream, Row
 from ludus.session.ledger import Ledger
 from ludus.trace.store import RunStore
 
-logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 INTERRUPT = "interrupt"
-
-
-class Learner(Protocol):
-    """What the loop needs of a trainer."""
-
-    def train_batch(self, batch: Batch) -> Metrics: ...
-
-    def publish(self) -> WeightSource: ...
-
-    def save(self, folder: Path) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,37 +136,13 @@ async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
 
 
 async def _step(parts: Parts, plan: Plan, run: _Run, work: WorkThread, taken: Taken) -> None:
-    """One step: groups to batch, batch to weights, weights to the engine, numbers to whoever watches."""
-    step = run.progress.step + 1
-    with run.clock.measure("batch"):
-        built = build_batch(taken, plan.rules, version=run.progress.step)
-        built.ledger.check()
-    with run.clock.measure("train"):
-        train_metrics = await _train(parts, work, built)
-    with run.clock.measure("publish"):
-        await parts.engine.publish(step, parts.learner.publish())
-
-    run.progress = replace(run.progress, step=step)
-    run.ledger = run.ledger + built.ledger
-    parts.store.add_credit(step, built.credit)
-    run.metrics = {
-        **rollout_metrics(taken),
-        **train_metrics,
-        **batch_metrics(built),
-        **ledger_metrics(built.ledger),
-        **run.clock.end_step(parts.engine.stats(), num_row_tokens=built.batch.num_row_tokens),
-        **memory_metrics(),
-    }
-    parts.store.add_metrics(step, run.metrics)
-    parts.observer.on_step(step, run.metrics)
-
-
-async def _train(parts: Parts, work: WorkThread, built: BuiltBatch) -> Metrics:
-    """The trainer's metrics; a batch in which every token is masked changes no weight."""
-    if built.batch.num_trained == 0:
-        logger.warning("no token of this step can be trained; the ledger says why: %s", dict(built.ledger.masked))
-        return {"train/skipped_steps": 1.0}
-    return await work.run(parts.learner.train_batch, built.batch)
+    """One step, counted in the run and told to whoever watches."""
+    version = run.progress.step
+    stepped = await train_step(taken, parts, rules=plan.rules, version=version, clock=run.clock, work=work)
+    run.progress = replace(run.progress, step=stepped.step)
+    run.ledger = run.ledger + stepped.ledger
+    run.metrics = stepped.metrics
+    parts.observer.on_step(stepped.step, stepped.metrics)
 
 
 async def _evaluate(parts: Parts, plan: Plan, run: _Run) -> None:

@@ -1,0 +1,107 @@
+"""One training step: groups to batch, batch to weights, weights to the engine, numbers to the run store.
+
+Knows: the order of things within a step.  Knows not: where the groups come from, what happens between two steps.
+Invariants: the ledger of the step balances before a weight changes; when the step returns, the new weights sample.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from ludus.algo.pack import Batch
+from ludus.engines.base import Engine, WeightSource
+from ludus.loop.batch import BatchRules, BuiltBatch, build_batch
+from ludus.loop.measure import TrainingClock, batch_metrics, ledger_metrics, memory_metrics, rollout_metrics
+from ludus.loop.work import WorkThread
+from ludus.metrics import Metrics
+from ludus.rollout.pool import Taken
+from ludus.session.ledger import Ledger
+from ludus.trace.store import RunStore
+
+logger = logging.getLogger(__name__)
+
+OnStage = Callable[[Literal["batch", "train", "publish"]], None]
+
+
+class Learner(Protocol):
+    """What a step needs of a trainer."""
+
+    def train_batch(self, batch: Batch) -> Metrics: ...
+
+    def publish(self) -> WeightSource: ...
+
+    def save(self, folder: Path) -> None: ...
+
+
+class StepParts(Protocol):
+    """What a step works with."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def learner(self) -> Learner: ...
+
+    @property
+    def store(self) -> RunStore: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What a step left behind."""
+
+    step: int
+    """Steps trained; also the version of the weights."""
+    metrics: Metrics
+    ledger: Ledger
+    """Of everything that was handed in."""
+
+
+async def train_step(
+    taken: Taken,
+    parts: StepParts,
+    *,
+    rules: BatchRules,
+    version: int,
+    clock: TrainingClock,
+    work: WorkThread,
+    on_stage: OnStage = lambda _: None,
+) -> Stepped:
+    """Train weights `version` on what was taken, and publish them as the next version.
+
+    on_stage: told the parts of the step as they end.
+    """
+    step = version + 1
+    with clock.measure("batch"):
+        built = build_batch(taken, rules, version=version)
+        built.ledger.check()
+    on_stage("batch")
+    with clock.measure("train"):
+        train_metrics = await _train(parts.learner, work, built)
+    on_stage("train")
+    with clock.measure("publish"):
+        await parts.engine.publish(step, parts.learner.publish())
+    on_stage("publish")
+    parts.store.add_credit(step, built.credit)
+    metrics = {
+        **rollout_metrics(taken),
+        **train_metrics,
+        **batch_metrics(built),
+        **ledger_metrics(built.ledger),
+        **clock.end_step(parts.engine.stats(), num_row_tokens=built.batch.num_row_tokens),
+        **memory_metrics(),
+    }
+    parts.store.add_metrics(step, metrics)
+    return Stepped(step, metrics, built.ledger)
+
+
+async def _train(learner: Learner, work: WorkThread, built: BuiltBatch) -> Metrics:
+    """The trainer's metrics; a batch in which every token is masked changes no weight."""
+    if built.batch.num_trained == 0:
+        logger.warning("no token of this step can be trained; the ledger says why: %s", dict(built.ledger.masked))
+        return {"train/skipped_steps": 1.0}
+    return await work.run(learner.train_batch, built.batch)

@@ -1,0 +1,64 @@
+"""One step by itself: what it leaves behind, in which order, and a batch without a trainable token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ludus.engines.scripted import ScriptedEngine
+from ludus.loop.batch import BatchRules
+from ludus.loop.measure import TrainingClock
+from ludus.loop.settings import AlgorithmSettings
+from ludus.loop.step import Stepped, train_step
+from ludus.loop.train import Parts
+from ludus.loop.work import WorkThread
+from ludus.rollout.pool import Taken
+from ludus.text.tokenizer import Tokenizer
+from ludus.trace.store import RunStore
+from ludus.types import Episode, Group
+
+RULES = BatchRules(AlgorithmSettings(), 1.0, "individual", 64, 0)
+
+
+def pair(make_episode: Callable[..., Episode], *rewards: float) -> tuple[Episode, ...]:
+    return tuple(make_episode(f"m{number}", {1: reward}, version=3) for number, reward in enumerate(rewards))
+
+
+def take_step(
+    tmp_path: Path, tokenizer_folder: Path, learner: Any, episodes: tuple[Episode, ...], told: list[str]
+) -> Stepped:
+    async def main() -> Stepped:
+        engine = ScriptedEngine([], Tokenizer.load(tokenizer_folder))
+        with RunStore.create(tmp_path, "run", "") as store, WorkThread("trainer") as work:
+            parts: Any = Parts(engine, learner, None, store, None, None, None)  # type: ignore[arg-type]
+            clock = TrainingClock(engine.stats())
+            taken = Taken((Group("g", "t", episodes),), ())
+            stepped = await train_step(
+                taken, parts, rules=RULES, version=3, clock=clock, work=work, on_stage=told.append
+            )
+            assert store.metrics() == [(4, dict(stepped.metrics))] and len(store.credit()) == 4
+            assert engine.stats().version == 4
+            return stepped
+
+    return asyncio.run(main())
+
+
+def test_a_step_leaves_weights_metrics_and_credit_behind(
+    tmp_path: Path, tokenizer_folder: Path, learner: Any, make_episode: Callable[..., Episode]
+) -> None:
+    """Its stages end in order; the next version samples; the ledger is of everything that was handed in."""
+    told: list[str] = []
+    stepped = take_step(tmp_path, tokenizer_folder, learner, pair(make_episode, 0.0, 1.0), told)
+    assert told == ["batch", "train", "publish"] and stepped.step == 4
+    assert stepped.ledger.sampled == stepped.ledger.trained > 0 and len(learner.batches) == 1
+
+
+def test_a_batch_without_a_trainable_token_is_a_step(
+    tmp_path: Path, tokenizer_folder: Path, learner: Any, make_episode: Callable[..., Episode]
+) -> None:
+    """Where all rewards agree nothing is trained, the version goes on all the same."""
+    stepped = take_step(tmp_path, tokenizer_folder, learner, pair(make_episode, 1.0, 1.0), [])
+    assert stepped.metrics["train/skipped_steps"] == 1.0 and learner.batches == []
+    assert stepped.ledger.masked == {"zero_advantage": stepped.ledger.sampled}
