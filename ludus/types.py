@@ -370,6 +370,8 @@ class Episode:
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By turn id the places of sampled tokens that its agent does not want trained."""
     spans: tuple[Span, ...] = ()
+    has_returns: bool = False
+    """`rewards` are returns that its agent computed: nothing is passed back from later turns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Invariant: what is trained is what was recorded. A row only says which of it, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,34 +43,55 @@ class _Placed:
     path: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    """What of the record one row holds."""
+
+    last: str | None
+    """The turn that ends last. None: the row holds none."""
+    marked: tuple[str, ...]
+    """Turns of which some token is to be trained."""
+
+
 def claim_rows(
     record: SessionRecord,
     rows: Sequence[TokenRow],
     *,
     metrics: Mapping[str, float] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    are_returns: bool = False,
 ) -> Result:
     """What the rows say of the record: the reward of a row goes to the last turn in it, and from there back to the
     turns that led to it; sampled tokens that no row marks are left out.
 
+    are_returns: the reward of a row is the return of every turn that it marks instead, and goes nowhere from there;
+    a turn that several rows mark gets their mean.
     A row may end in the middle of an answer, and may begin with one turn's path and hold the next ones'.
     Raises UserError for a marked token that is not the one that was sampled there.
     """
     placed = _place(record)
     wanted: dict[str, set[int]] = {item.turn_id: set() for item in placed}
-    rewards: dict[str, Any] = {}
+    given: dict[str, list[Any]] = {}
     for row_idx, row in enumerate(rows):
-        last = _claim(row, row_idx, placed, wanted)
+        claimed = _claim(row, row_idx, placed, wanted)
         if row.reward is not None:
-            if last is None:
+            if claimed.last is None:
                 raise UserError(f"row {row_idx} has the reward {row.reward!r} and holds no answer of the model")
-            rewards[last] = row.reward
+            for turn_id in claimed.marked if are_returns else (claimed.last,):
+                given.setdefault(turn_id, []).append(row.reward)
+    rewards = {
+        turn_id: _mean(values) if are_returns and len(values) > 1 else values[-1] for turn_id, values in given.items()
+    }
     left_out = {
         item.turn_id: tuple(i for i in range(len(item.path) - item.start) if i not in wanted[item.turn_id])
         for item in placed
     }
     return Result(
-        rewards, metrics or {}, metadata or {}, {turn_id: places for turn_id, places in left_out.items() if places}
+        rewards,
+        metrics or {},
+        metadata or {},
+        {turn_id: places for turn_id, places in left_out.items() if places},
+        are_returns,
     )
 
 
@@ -78,11 +100,16 @@ def _place(record: SessionRecord) -> list[_Placed]:
     return [_Placed(turn.id, len(path) - len(turn.sampled.token_ids), path) for turn, path in paths]
 
 
-def _claim(row: TokenRow, row_idx: int, placed: Sequence[_Placed], wanted: Mapping[str, set[int]]) -> str | None:
-    """Marks what the row wants of each turn in it, and returns the last of them. None: it holds none."""
+def _mean(values: Sequence[Any]) -> Any:
+    return math.fsum(map(float, values)) / len(values)
+
+
+def _claim(row: TokenRow, row_idx: int, placed: Sequence[_Placed], wanted: Mapping[str, set[int]]) -> _Claimed:
+    """Marks what the row wants of each turn in it."""
     ids = tuple(row.token_ids)
     unexplained = {place for place, is_marked in enumerate(row.mask) if is_marked}
     last: _Placed | None = None
+    touched: list[str] = []
     for item in placed:
         end = min(len(ids), len(item.path))
         if end <= item.start or ids[:end] != item.path[:end]:
@@ -90,6 +117,8 @@ def _claim(row: TokenRow, row_idx: int, placed: Sequence[_Placed], wanted: Mappi
         marked = {place for place in range(item.start, end) if row.mask[place]}
         wanted[item.turn_id].update(place - item.start for place in marked)
         unexplained -= marked
+        if marked:
+            touched.append(item.turn_id)
         if last is None or item.start > last.start:
             last = item
     if unexplained:
@@ -99,4 +128,4 @@ def _claim(row: TokenRow, row_idx: int, placed: Sequence[_Placed], wanted: Mappi
             f" there; {len(unexplained)} such tokens in the row. Only tokens that were sampled in this episode, after "
             "the tokens that were before them then, can be trained"
         )
-    return None if last is None else last.turn_id
+    return _Claimed(None if last is None else last.turn_id, tuple(touched))

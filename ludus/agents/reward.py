@@ -33,6 +33,8 @@ class Result:
     """Kept with the episode, read by nobody."""
     left_out: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """By completion id the places of sampled tokens that are not to be trained."""
+    are_returns: bool = False
+    """The rewards are returns already: each is its turn's own, and nothing of it goes back to the turns before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Scored:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By turn id, as in `Episode`."""
+    are_returns: bool = False
 
 
 class _WrongError(Exception):
@@ -70,7 +73,7 @@ def score_episode(returned: object, turns: Sequence[Turn]) -> Scored:
             reward = _number(result.reward, "reward")
             rewards = assign_outcome_reward(_completed(turns), reward)
         left_out = _left_out(result.left_out, turns)
-        return Scored(rewards, Outcome("ok"), reward, metrics, result.metadata, left_out)
+        return Scored(rewards, Outcome("ok"), reward, metrics, result.metadata, left_out, result.are_returns)
     except _WrongError as wrong:
         return Scored({}, Outcome("failed", str(wrong)))
 

@@ -92,6 +92,8 @@ def credit_group(group: Group, rules: BatchRules) -> list[tuple[Episode, Mapping
 
 def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float | None]:
     """The return of each turn. None: no reward reaches it."""
+    if episode.has_returns:
+        return {turn.id: episode.rewards.get(turn.id) for turn in episode.session.turns}
     follows = {turn.id: turn.follows for turn in episode.session.turns}
     return turn_returns(follows, episode.rewards, turn_discount=turn_discount)
 

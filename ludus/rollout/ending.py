@@ -124,6 +124,7 @@ def ended_episode(
         is_eval=is_eval,
         left_out=scored.left_out,
         spans=spans,
+        has_returns=scored.are_returns,
     )
 
 

@@ -62,6 +62,7 @@ def encode_episode(episode: Episode) -> tuple[str, bytes]:
         "started_at": episode.started_at,
         "finished_at": episode.finished_at,
         "is_eval": episode.is_eval,
+        "has_returns": episode.has_returns,
         "left_out": {turn_id: list(places) for turn_id, places in episode.left_out.items()},
         "spans": [plain(asdict(span)) for span in episode.spans],
         "session": {"id": episode.session.id, "nodes": nodes, "turns": turns},
@@ -100,6 +101,7 @@ def decode_episode(text: str, packed: bytes) -> Episode:
         is_eval=body["is_eval"],
         left_out={turn_id: tuple(places) for turn_id, places in body.get("left_out", {}).items()},
         spans=tuple(Span(**span) for span in body.get("spans", ())),
+        has_returns=body.get("has_returns", False),
     )
 
 

@@ -46,6 +46,18 @@ def test_what_no_row_marks_is_left_out():
     assert scored.outcome.kind == "ok" and scored.left_out == {"a": (0,), "b": (1,), "c": (0,)}
 
 
+def test_rewards_that_are_returns_stay_with_what_their_rows_mark():
+    """One reward for all that a row marks, nothing for what it only holds; a turn of two rows gets their mean."""
+    rows = [
+        TokenRow((1, 2, 3, 4), (0, 0, 1, 1), 1.0),
+        TokenRow((1, 2, 3, 4, 5, 6, 7), (0, 0, 0, 0, 0, 1, 1), 0.25),
+        TokenRow((1, 2, 3, 4, 5, 8), (0, 0, 1, 1, 0, 1), 0.5),
+    ]
+    result = claim_rows(RECORD, rows, are_returns=True)
+    assert result.reward == {"a": 0.75, "b": 0.25, "c": 0.5} and result.left_out == {}
+    assert score_episode(result, RECORD.turns).are_returns
+
+
 @pytest.mark.parametrize(
     ("token_ids", "mask"),
     [((1, 2, 3, 4), (0, 1, 1, 1)), ((1, 2, 3, 9), (0, 0, 1, 1)), ((9, 2, 3, 4), (0, 0, 1, 1))],

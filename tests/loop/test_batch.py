@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ludus.loop.batch import BatchRules, build_batch, flat_group_mask
+from ludus.loop.batch import BatchRules, build_batch, episode_returns, flat_group_mask
 from ludus.loop.settings import AlgorithmSettings
 from ludus.rollout.pool import Discarded, Taken
 from ludus.types import Episode, Group, Outcome, Sampling
@@ -80,6 +81,13 @@ def test_turn_discount_reaches_earlier_turns(make_episode: MakeEpisode) -> None:
     members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]
     built = build_batch(Taken((group(*members),), ()), rules(discount=0.5, baseline="none", scale="none"), version=0)
     assert built.credit["g0-m0/t0"] == 0.5 and built.credit["g0-m0/t1"] == 1.0
+
+
+def test_returns_of_the_agent_are_used_as_they_are(make_episode: MakeEpisode) -> None:
+    """Where an agent discounted itself, nothing of a later turn's return is added to an earlier one's."""
+    episode = replace(make_episode("g0-m0", {0: 0.25, 1: 1.0}), has_returns=True)
+    assert episode_returns(episode, 0.5) == {"g0-m0/t0": 0.25, "g0-m0/t1": 1.0}
+    assert episode_returns(replace(episode, has_returns=False), 0.5)["g0-m0/t0"] == 0.75
 
 
 @pytest.mark.parametrize("normaliser", ["token", "episode", "constant"])

@@ -15,6 +15,15 @@ def test_the_reward_of_the_episode_survives(full_episode: Episode) -> None:
     assert decode_episode(*encode_episode(replace(full_episode, reward=None))).reward is None
 
 
+def test_that_rewards_are_returns_survives(full_episode: Episode) -> None:
+    """Whether the agent discounted itself is kept; a record that does not say has rewards."""
+    assert decode_episode(*encode_episode(replace(full_episode, has_returns=True))).has_returns
+    text, numbers = encode_episode(full_episode)
+    body = json.loads(text)
+    del body["has_returns"]
+    assert not decode_episode(json.dumps(body), numbers).has_returns
+
+
 def test_a_record_without_the_reward_of_the_episode_is_read(full_episode: Episode) -> None:
     """The sum of the rewards of turns stands in for it."""
     text, numbers = encode_episode(full_episode)
