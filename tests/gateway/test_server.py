@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from ludus.errors import InternalError, UserError
-from ludus.gateway.keys import Sessions
 from ludus.gateway.http import listen
+from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 
 ASK: Any = [{"role": "user", "content": "Guess."}]
