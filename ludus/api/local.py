@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ludus.config import Config
 from ludus.engines.base import Engine
+from ludus.engines.router import route
 from ludus.errors import UserError
 from ludus.lease import ComputeLease
 from ludus.record.recorder import Recorder
@@ -62,7 +63,11 @@ async def open_local(config: Config) -> AsyncIterator[LocalModel]:
     model = load_model(config.model, seed=config.seed)
     text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
     lease = ComputeLease()
-    engine = LocalEngine(model, text.tokenizer, config.engine, lease=lease, seed=config.seed)
+    engines = [
+        LocalEngine(model, text.tokenizer, config.engine, lease=lease, seed=config.seed)
+        for _ in range(config.engine.replicas)
+    ]
+    engine = route(engines, text.tokenizer, seed=config.seed)
     template = None if config.model.chat_template is None else text.template.source
     try:
         yield LocalModel(model, text, engine, Recorder(engine, text), lease, template)

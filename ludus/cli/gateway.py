@@ -43,7 +43,10 @@ def gateway(
     engine: Annotated[EngineKind, typer.Option(help="local: in this process. vllm: a vLLM server at --url.")] = (
         EngineKind.LOCAL
     ),
-    url: Annotated[str | None, typer.Option(help="With --engine vllm: where it is, http://localhost:8000.")] = None,
+    url: Annotated[
+        list[str] | None,
+        typer.Option(help="With --engine vllm: where it is, http://localhost:8000; several share the work."),
+    ] = None,
     engine_key: Annotated[str | None, typer.Option(help="With --engine vllm: the key that it wants.")] = None,
     template: Annotated[
         str | None, typer.Option(help="Chat template: a .jinja file, or the name of a shipped one (chatml-tools).")
@@ -75,9 +78,9 @@ def gateway(
     """
     access = Access.checked(host, admin_key, is_open)
     config = load_config(None, [f"model.path={model}", *_template_override(template), *(overrides or ())])
-    if (engine is EngineKind.VLLM) != (url is not None):
+    if (engine is EngineKind.VLLM) != bool(url):
         raise UserError("--engine vllm and --url belong together: --engine vllm --url http://localhost:8000")
-    opening = _open_here(config) if url is None else open_vllm(config.model, url, api_key=engine_key)
+    opening = open_vllm(config.model, url, api_key=engine_key) if url else _open_here(config)
     run_blocking(_serve(config, opening, access, port, into, idle_s=idle_s))
 
 

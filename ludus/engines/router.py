@@ -23,6 +23,7 @@ from ludus.engines.base import Engine, OnTokens, WeightSource
 from ludus.engines.flight import Flight
 from ludus.engines.routing import ReplicaLoad, Routing
 from ludus.errors import BackendError, UserError
+from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, EngineStats, Sampled
 
 logger = logging.getLogger(__name__)
@@ -321,6 +322,11 @@ class RoutedEngine:
     def _nobody(self) -> BackendError:
         states = ", ".join(f"{idx} has version {replica.version}" for idx, replica in self._replicas.items())
         return BackendError(f"no replica can serve version {self._version}: {states or 'there is none'}")
+
+
+def route(replicas: Sequence[Engine], tokenizer: Tokenizer, *, seed: int = 0) -> Engine:
+    """The one engine there is, or a router over several."""
+    return replicas[0] if len(replicas) == 1 else RoutedEngine(replicas, stop_ids=tokenizer.stop_ids, seed=seed)
 
 
 def _diverged(flight: Flight) -> BackendError:

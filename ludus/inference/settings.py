@@ -25,5 +25,7 @@ class InferenceSettings(Settings):
     """Most sequences of one step; the others wait."""
     keep_kv_on_publish: bool = True
     """False: sequences in flight recompute their keys and values when new weights are published."""
+    replicas: int = Field(default=1, ge=1)
+    """Engines over the same weights, behind a router; each has a thread and `kv_bytes` of its own."""
     kernels: KernelName = "auto"
     """auto: flex on a CUDA card; native on the CPU if a C++ compiler is found; else eager."""

@@ -17,6 +17,7 @@ import torch
 
 from ludus.engines.base import Engine
 from ludus.engines.local import LocalEngine
+from ludus.engines.router import RoutedEngine
 from ludus.errors import BackendError, UserError
 from ludus.inference.settings import InferenceSettings
 from ludus.lease import ComputeLease
@@ -80,6 +81,20 @@ class Added:
 def test_keeps_the_engine_contract(check: Callable[[Callable[[], Engine]], None], make_engine: MakeEngine) -> None:
     """Our engine keeps every point of the contract."""
     check(make_engine)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_replicas_over_the_same_weights_keep_the_contract(
+    check: Callable[[Callable[[], Engine]], None], make_engine: MakeEngine, tokenizer_folder: Path
+) -> None:
+    """Two engines that share weights and lease are, behind a router, one engine."""
+    stop_ids = Tokenizer.load(tokenizer_folder).stop_ids
+
+    def make() -> Engine:
+        lease = ComputeLease()
+        return RoutedEngine([make_engine(lease), make_engine(lease)], stop_ids=stop_ids)
+
+    check(make)
 
 
 def test_a_failed_step_fails_its_calls_and_the_next_ones_are_served(
