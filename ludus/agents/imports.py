@@ -23,7 +23,7 @@ def import_object(reference: str) -> Any:
         module_name, _, attribute = reference.rpartition(".")
     if not module_name or not attribute:
         raise UserError(f"{reference!r} is no import string; allowed: 'pkg.mod:Name', 'path/to/file.py:Name'")
-    module = _import_file(Path(module_name)) if module_name.endswith(".py") else _import_module(module_name, reference)
+    module = import_file(Path(module_name)) if module_name.endswith(".py") else _import_module(module_name, reference)
     found: Any = module
     for name in attribute.split("."):
         if name not in dir(found):
@@ -44,7 +44,7 @@ def _import_module(name: str, reference: str) -> ModuleType:
         raise
 
 
-def _import_file(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"there is no file {str(path)!r} (looked from {Path.cwd()})")
     path = path.resolve()

@@ -1,0 +1,32 @@
+"""Tools that a model may call: written as verl's users write them, opened and closed once for a trajectory."""
+
+from ludus.agents.tools.answer import ToolError, ToolLimits
+from ludus.agents.tools.base import BaseTool, ToolResponse
+from ludus.agents.tools.box import Toolbox, ToolResult
+from ludus.agents.tools.function import FunctionTool, function_tool
+from ludus.agents.tools.schema import (
+    OpenAIFunctionParametersSchema,
+    OpenAIFunctionPropertySchema,
+    OpenAIFunctionSchema,
+    OpenAIFunctionToolSchema,
+)
+from ludus.agents.tools.shelf import ToolShelf
+from ludus.agents.tools.source import ToolPlan, ToolSource
+
+__all__ = [
+    "BaseTool",
+    "FunctionTool",
+    "OpenAIFunctionParametersSchema",
+    "OpenAIFunctionPropertySchema",
+    "OpenAIFunctionSchema",
+    "OpenAIFunctionToolSchema",
+    "ToolError",
+    "ToolLimits",
+    "ToolPlan",
+    "ToolResponse",
+    "ToolResult",
+    "ToolShelf",
+    "ToolSource",
+    "Toolbox",
+    "function_tool",
+]

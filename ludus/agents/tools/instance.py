@@ -1,0 +1,142 @@
+"""One tool in one trajectory: created at its first call, called with deadlines, rewarded and released once.
+
+Knows: a tool's methods and what a row gives to each.  Knows not: messages, other tools.
+Invariant: no method of the tool runs longer than it may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from ludus.agents.tools.answer import Answer, as_reward, read_answer
+from ludus.agents.tools.base import BaseTool
+from ludus.agents.tools.bounded import bounded
+from ludus.errors import UserError
+from ludus.settings import nearest
+from ludus.types import ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEntry:
+    """A tool of a run, and how it may be called."""
+
+    tool: BaseTool
+    spec: ToolSpec
+    timeout_s: float | None
+    """Of one call of one of its methods. None: no limit."""
+    slots: asyncio.Semaphore | None = None
+    """One for each call that may run at a time, of all trajectories. None: any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolKwargs:
+    """What a row gives to the methods of one tool."""
+
+    create_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    execute_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    calc_reward_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    release_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, tool: BaseTool) -> None:
+        """Raises UserError for what a method of the tool does not take."""
+        for name, method in _methods(tool).items():
+            given: Mapping[str, Any] = getattr(self, f"{name}_kwargs")
+            taken = frozenset() if _is_inherited(tool, name) else _accepted(method)
+            if taken is None or (name == "create" and "create_kwargs" in taken):
+                continue
+            for key in given:
+                if key not in taken:
+                    best = nearest(key, taken)
+                    hint = f"; did you mean {best!r}?" if best else ""
+                    raise UserError(
+                        f"tools_kwargs gives {key!r} to {name} of the tool {tool.name!r}, which takes "
+                        f"{', '.join(sorted(taken)) or 'nothing'}{hint}"
+                    )
+
+
+class ToolInstance:
+    """A tool for one trajectory."""
+
+    def __init__(self, entry: ToolEntry, kwargs: ToolKwargs) -> None:
+        self.entry = entry
+        self._kwargs = kwargs
+        self._id: str | None = None
+        self._creating = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"ToolInstance({self.entry.tool!r}, id={self._id})"
+
+    @property
+    def is_used(self) -> bool:
+        return self._id is not None
+
+    async def execute(self, arguments: dict[str, Any], agent_data: Any) -> Answer:
+        """What the tool answers. Raises OverdueError, ToolError, and whatever the tool raises."""
+        tool = self.entry.tool
+        kwargs = dict(self._kwargs.execute_kwargs)
+        if agent_data is not None and _takes(tool.execute, "agent_data"):
+            kwargs["agent_data"] = agent_data
+        async with self._slot():
+            instance_id = await self._opened()
+            return read_answer(await bounded(tool.execute(instance_id, arguments, **kwargs), self.entry.timeout_s))
+
+    async def calc_reward(self) -> float | None:
+        """What the tool says the trajectory earns by it. Raises as `execute` does."""
+        assert self._id is not None, "only a tool that was used is asked"
+        call = self.entry.tool.calc_reward(self._id, **self._kwargs.calc_reward_kwargs)
+        reward = await bounded(call, self.entry.timeout_s)
+        return None if reward is None else as_reward(reward)
+
+    async def release(self) -> None:
+        """Raises as `execute` does."""
+        assert self._id is not None, "only a tool that was used is released"
+        await bounded(self.entry.tool.release(self._id, **self._kwargs.release_kwargs), self.entry.timeout_s)
+
+    def _slot(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self.entry.slots is None else self.entry.slots
+
+    async def _opened(self) -> str:
+        async with self._creating:  # calls of one answer run at the same time
+            if self._id is None:
+                tool, given = self.entry.tool, dict(self._kwargs.create_kwargs)
+                offered = {**given, "create_kwargs": given}
+                kwargs = {name: value for name, value in offered.items() if _takes(tool.create, name)}
+                created: Any = await bounded(tool.create(uuid4().hex, **kwargs), self.entry.timeout_s)
+                self._id = created[0] if isinstance(created, tuple) else created
+            return self._id
+
+
+def _methods(tool: BaseTool) -> Mapping[str, Callable[..., Any]]:
+    """The methods that take an instance's id and arguments of the row, by name."""
+    return {
+        "create": tool.create,
+        "execute": tool.execute,
+        "calc_reward": tool.calc_reward,
+        "release": tool.release,
+    }
+
+
+def _is_inherited(tool: BaseTool, name: str) -> bool:
+    """The tool's method is BaseTool's own, which takes whatever it is given and reads none of it."""
+    return getattr(type(tool), name) is getattr(BaseTool, name)
+
+
+def _takes(method: Callable[..., Any], name: str) -> bool:
+    taken = _accepted(method)
+    return taken is None or name in taken
+
+
+def _accepted(method: Callable[..., Any]) -> frozenset[str] | None:
+    """Names that may be given to the method, beside what it is always given. None: all."""
+    parameters = list(inspect.signature(method).parameters.values())
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = (parameter.name for parameter in parameters if parameter.kind in by_name)
+    return frozenset(names) - {"instance_id", "parameters"}

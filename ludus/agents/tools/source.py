@@ -1,0 +1,68 @@
+"""Where tools come from: one by one, or many from something that is asked for them first.
+
+Knows: tools before they are on a shelf.  Knows not: trajectories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ludus.agents.imports import import_object
+from ludus.agents.tools.base import BaseTool
+from ludus.agents.tools.function import FunctionTool, tool_of
+from ludus.errors import UserError
+
+_FORMS = "a BaseTool, a function, something with `setup` and `close` that gives tools, or an import string of one"
+
+
+class ToolSource(Protocol):
+    """Gives tools once it is set up."""
+
+    async def setup(self) -> Sequence[BaseTool]: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OneTool:
+    """A tool as a source of itself."""
+
+    tool: BaseTool
+
+    async def setup(self) -> Sequence[BaseTool]:
+        await self.tool.setup()
+        return (self.tool,)
+
+    async def close(self) -> None:
+        await self.tool.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPlan:
+    """A source, and how its tools may be called."""
+
+    source: ToolSource
+    timeout_s: float | None = None
+    """Of one call. None: the run's `ToolLimits.timeout_s`."""
+    max_concurrent: int | None = None
+    """Calls of each tool at a time, of all trajectories. None: any number."""
+
+
+def plan_of(given: Any) -> ToolPlan:
+    """The plan for whatever is given as a tool. Raises UserError for anything that is none."""
+    if isinstance(given, str):
+        given = import_object(given)
+    if isinstance(given, ToolPlan):
+        return given
+    if isinstance(given, BaseTool):
+        return ToolPlan(OneTool(given))
+    marked = tool_of(given)
+    if marked is not None:
+        return ToolPlan(OneTool(marked))
+    if callable(getattr(given, "setup", None)) and callable(getattr(given, "close", None)):
+        return ToolPlan(given)
+    if callable(given) and not isinstance(given, type):
+        return ToolPlan(OneTool(FunctionTool(given)))
+    raise UserError(f"{given!r:.200} of type {type(given).__name__} is no tool; pass {_FORMS}")
