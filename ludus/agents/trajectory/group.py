@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import traceback
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -107,8 +108,9 @@ class TrajectoryGroup(pydantic.BaseModel):
         return self._pending is not None
 
     @property
-    def num_pending(self) -> int:
-        return len(self._pending or ())
+    def unplayed(self) -> tuple[Member, ...]:
+        """The members that are still to be played."""
+        return tuple(self._pending or ())
 
     def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]  # a group is its trajectories
         self._check_whole()
@@ -158,16 +160,16 @@ class TrajectoryGroup(pydantic.BaseModel):
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(_settle(member, Rollout(gathering, group_idx, member_idx), tally))
+                    group.create_task(settle(member, Rollout(gathering, group_idx, member_idx), tally))
                     for member_idx, member in enumerate(members)
                 ]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
-            _forget(members)
+            close_unplayed(members)
         settled = [task.result() for task in tasks]
         self.trajectories = [each for each in settled if isinstance(each, Trajectory)]
-        self.exceptions = [*self.exceptions, *(each for each in settled if isinstance(each, Failure))]
+        self.exceptions = [*self.exceptions, *(_failure(each) for each in settled if isinstance(each, Exception))]
         self._pending = None
 
     def _check_whole(self) -> None:
@@ -178,8 +180,8 @@ class TrajectoryGroup(pydantic.BaseModel):
             )
 
 
-async def _settle(member: Member, rollout: Rollout, tally: Tally | None) -> Trajectory | Failure:
-    """What became of one member; raises what it raised if nobody tolerates it."""
+async def settle(member: Member, rollout: Rollout, tally: Tally | None) -> Trajectory | Exception:
+    """What one member returned or raised; raises it if nobody tolerates that."""
     try:
         if isinstance(member, BaseException):
             raise member
@@ -193,18 +195,19 @@ async def _settle(member: Member, rollout: Rollout, tally: Tally | None) -> Traj
         if tally is None:
             raise
         tally.fail(error)
-        return Failure.of(error)
+        return error
     if tally is not None:
         tally.finish(found)
     return found
 
 
-def _forget(members: list[Member]) -> None:
+def close_unplayed(members: Iterable[object]) -> None:
     """Coroutines that never started, because another one failed first, end without a warning."""
     for member in members:
-        close = getattr(member, "close", None)
-        if callable(close):  # a coroutine; closing one that has ended does nothing
-            close()
+        if isinstance(member, TrajectoryGroup):
+            close_unplayed(member.unplayed)
+        elif inspect.iscoroutine(member):
+            member.close()  # does nothing to one that has ended
 
 
 def _failure(error: BaseException | Failure | Mapping[str, Any]) -> Failure:
