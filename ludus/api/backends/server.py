@@ -1,0 +1,192 @@
+"""`ServerBackend`: models that live and are trained behind a URL; here are neither torch nor a device.
+
+Knows: what each call of a backend is on the wire, which rollout a request belongs to.  Knows not: weights, tokens.
+Invariants: a call that was acknowledged is carried out once, whatever happens to the server or to us meanwhile; what a
+choice was sampled with is taken from the server's record, never from what travels back.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ludus.agents.trajectory import Rollout, Trajectory, TrajectoryGroup, current_rollout
+from ludus.api.backends.base import (
+    Inference,
+    OnProgress,
+    TrainableSpec,
+    TrainConfig,
+    TrainProgress,
+    TrainResult,
+    TrainSFTConfig,
+    train_config,
+)
+from ludus.api.backends.client import OnEvent, ServerClient
+from ludus.api.backends.wire import SESSION, JobEvent, KeepCheckpoints, ModelView, RegisterModel, SubmitJob
+from ludus.errors import UserError
+
+KEY_VARIABLE = "LUDUS_API_KEY"
+PATIENCE_S = 600.0  # a server that loads a large model anew takes minutes
+# Waits of 0.5, 1, 2 … seconds: a request for an answer outlives a restart of a minute.
+CONNECT_RETRIES = 7
+
+
+class ServerBackend:
+    """A `Backend` at `base_url`, where `ludus serve` runs."""
+
+    def __init__(self, base_url: str, api_key: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
+        """api_key: None: that of the environment variable LUDUS_API_KEY.
+
+        patience_s: how long the server may be away, as while it is restarted, before that is an error.
+        """
+        key = os.environ.get(KEY_VARIABLE) if api_key is None else api_key
+        if not key:
+            raise UserError(f"a server wants its key: pass api_key=…, or set {KEY_VARIABLE}; `ludus serve` shows it")
+        self._client = ServerClient(base_url, key, patience_s=patience_s)
+        self._key = key
+        self._has_met = False
+        self._outside = _session_name()
+        self._sessions: dict[Rollout, str] = {}
+        """Of the rollouts that play now."""
+
+    def __repr__(self) -> str:
+        return f"ServerBackend({self._client.base_url!r})"
+
+    async def __aenter__(self) -> ServerBackend:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def register(self, model: TrainableSpec) -> None:
+        await self._register(model)
+
+    async def prepare(self, model: TrainableSpec) -> Inference:
+        view = await self._register(model)
+        return Inference(
+            base_url=self._client.base_url + view.inference_path,
+            api_key=self._key,
+            inference_name=view.inference_name,
+            headers=self._session_headers,
+            transport=lambda http: http.AsyncHTTPTransport(retries=CONNECT_RETRIES),
+        )
+
+    async def train(
+        self,
+        model: TrainableSpec,
+        trajectory_groups: Sequence[TrajectoryGroup],
+        config: TrainConfig | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> TrainResult:
+        """As every backend's. idempotency_key: two calls with one key are one step, also from two processes."""
+        arguments: dict[str, Any] = {
+            "groups": [_without_logprobs(group.model_dump(mode="json")) for group in trajectory_groups],
+            "config": train_config(config, options).model_dump(mode="json", exclude_unset=True),
+        }
+        job = SubmitJob(kind="train", arguments=arguments)
+        return TrainResult(**await self._run(model, job, on_progress, idempotency_key))
+
+    async def train_sft(
+        self,
+        model: TrainableSpec,
+        trajectories: Sequence[Trajectory],
+        config: TrainSFTConfig | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        idempotency_key: str | None = None,
+    ) -> TrainResult:
+        arguments: dict[str, Any] = {
+            "trajectories": [_without_logprobs(each.model_dump(mode="json")) for each in trajectories],
+            "config": (config or TrainSFTConfig()).model_dump(mode="json", exclude_unset=True),
+        }
+        job = SubmitJob(kind="train_sft", arguments=arguments)
+        return TrainResult(**await self._run(model, job, on_progress, idempotency_key))
+
+    async def get_step(self, model: TrainableSpec) -> int:
+        return (await self._client.get(ModelView, _path(model))).step
+
+    async def delete_checkpoints(self, model: TrainableSpec, keep: Collection[int]) -> None:
+        await self._client.post(ModelView, f"{_path(model)}/checkpoints", KeepCheckpoints(steps=sorted(keep)))
+
+    async def fork(
+        self,
+        model: TrainableSpec,
+        from_model: str,
+        *,
+        from_project: str | None = None,
+        not_after_step: int | None = None,
+    ) -> int:
+        arguments: dict[str, Any] = {"from_model": from_model, "from_project": from_project, "not_after_step": not_after_step}
+        result = await self._run(model, SubmitJob(kind="fork", arguments=arguments), None, None)
+        return int(result["step"])
+
+    async def close(self) -> None:
+        """Nothing is held open here; the server goes on."""
+
+    # ---- inside
+
+    async def _register(self, model: TrainableSpec) -> ModelView:
+        if not self._has_met:
+            await self._client.check_version()
+            self._has_met = True
+        body = RegisterModel(
+            project=model.project, name=model.name, base_model=model.base_model, config=dict(model.internal_config)
+        )
+        # The server answers after a while even if it is still loading, so that nobody on the way loses patience.
+        while not (view := await self._client.post(ModelView, "/models", body)).is_ready:
+            pass
+        return view
+
+    async def _run(
+        self, model: TrainableSpec, job: SubmitJob, on_progress: OnProgress | None, idempotency_key: str | None
+    ) -> Mapping[str, Any]:
+        on_event = _ignore if on_progress is None else _telling(on_progress)
+        return await self._client.run_job(_path(model), job, idempotency_key=idempotency_key, on_event=on_event)
+
+    def _session_headers(self) -> Mapping[str, str]:
+        return {SESSION: self._session()}
+
+    def _session(self) -> str:
+        rollout = current_rollout()
+        if rollout is None:
+            return self._outside
+        if rollout not in self._sessions:
+            self._sessions[rollout] = _session_name()
+
+            async def forget(_: BaseException | None) -> None:
+                del self._sessions[rollout]
+
+            rollout.on_end(forget)
+        return self._sessions[rollout]
+
+
+def _session_name() -> str:
+    return uuid.uuid4().hex
+
+
+def _path(model: TrainableSpec) -> str:
+    return f"/models/{model.project}/{model.name}"
+
+
+def _telling(on_progress: OnProgress) -> OnEvent:
+    def tell(event: JobEvent) -> None:
+        if event.kind == "progress":
+            on_progress(TrainProgress(**event.data))
+
+    return tell
+
+
+def _ignore(_: JobEvent) -> None: ...
+
+
+def _without_logprobs(value: Any) -> Any:
+    """The server has them, exact, in its record; on the way they would be most of what is sent."""
+    if isinstance(value, Mapping):
+        is_choice = "message" in value and "logprobs" in value
+        return {key: _without_logprobs(item) for key, item in value.items() if not (is_choice and key == "logprobs")}
+    return [_without_logprobs(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,160 @@
+"""What a client and a server of training say to each other: bodies, answers, events, errors.
+
+Knows: the fields of version 1 of the protocol, and which error of Ludus each error on the wire is.
+Knows not: sockets, what a job does.
+Invariant: an error that one side raises on purpose is raised on the other as the same kind, with the same message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
+from ludus.gateway.admin import Body
+
+VERSION = "v1"
+ROOT = f"/api/{VERSION}"
+IDEMPOTENCY_KEY = "idempotency-key"
+LAST_EVENT = "last-event-id"
+SESSION = "x-ludus-session"
+"""Header that names the session a request to a model belongs to; of the client's choice, unlike any other's."""
+# One job may hold a thousand conversations of 60,000 tokens of text each.
+MAX_JOB_BYTES = 256 * 2**20
+
+JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+EventKind = Literal["queued", "started", "progress", "succeeded", "failed", "cancelled"]
+ENDS: tuple[JobState, ...] = ("succeeded", "failed", "cancelled")
+"""States that no job leaves; the events of the same names are the last of a job."""
+Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Key = Annotated[str, pydantic.Field(pattern=r"^[\x21-\x7e]{1,200}$")]
+
+
+class RegisterModel(Body):
+    """A model that is to be trained; the same again is the same model."""
+
+    project: Name
+    name: Name
+    base_model: str
+    config: dict[str, pydantic.JsonValue] = pydantic.Field(default_factory=dict)
+
+
+class SubmitJob(Body):
+    """Work on one model's weights. What `arguments` holds is the business of the kind of job."""
+
+    kind: str
+    arguments: dict[str, pydantic.JsonValue] = pydantic.Field(default_factory=dict)
+
+
+class KeepCheckpoints(Body):
+    """The steps whose checkpoints stay; the latest always does."""
+
+    steps: list[Annotated[int, pydantic.Field(strict=True, ge=0)]]
+
+
+class Handshake(pydantic.BaseModel):
+    """What a server says of itself before anything else."""
+
+    server: str
+    versions: list[str]
+
+
+class ModelView(pydantic.BaseModel):
+    """A registered model."""
+
+    project: str
+    name: str
+    base_model: str
+    config: dict[str, Any]
+    is_ready: bool
+    """Loaded; else it is being loaded, and the same request later tells more."""
+    step: int
+    """Steps trained; 0 is the base model."""
+    inference_name: str
+    inference_path: str
+    """Below the server's address; its OpenAI-compatible API."""
+
+
+class ModelList(pydantic.BaseModel):
+    """The registered models."""
+
+    models: list[ModelView]
+
+
+class ErrorView(pydantic.BaseModel):
+    """An error as it travels."""
+
+    type: str
+    message: str
+    code: str | None = None
+    param: str | None = None
+
+
+class JobView(pydantic.BaseModel):
+    """A job as its owner may see it."""
+
+    id: str
+    project: str
+    model: str
+    kind: str
+    state: JobState
+    submitted_at: float
+    started_at: float | None
+    finished_at: float | None
+    result: dict[str, Any] | None
+    """None: it has not succeeded."""
+    error: ErrorView | None
+    """None: it has not failed."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDS
+
+
+class JobEvent(pydantic.BaseModel):
+    """One step in the life of a job; `number` counts from 1 within the job, without gaps."""
+
+    number: int
+    kind: EventKind
+    at: float
+    data: dict[str, Any]
+
+    @property
+    def is_last(self) -> bool:
+        return self.kind in ENDS
+
+
+# ---- errors
+
+_TYPES: Mapping[str, type[LudusError]] = {
+    "config_error": ConfigError,
+    "user_error": UserError,
+    "request_error": AgentError,
+    "backend_error": BackendError,
+    "internal_error": InternalError,
+}
+_STATUSES: Mapping[str, int] = {"config_error": 400, "user_error": 400, "backend_error": 503, "internal_error": 500}
+
+
+def error_view(error: Exception) -> ErrorView:
+    """How `error` travels; what was not raised on purpose is ours."""
+    for name, kind in _TYPES.items():
+        if isinstance(error, kind):
+            code, param = (error.code, error.param) if isinstance(error, AgentError) else (name, None)
+            return ErrorView(type=name, message=str(error), code=code, param=param)
+    return ErrorView(type="internal_error", message=f"{type(error).__name__}: {error}", code="internal_error")
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status that `error` is answered with."""
+    return error.status if isinstance(error, AgentError) else _STATUSES[error_view(error).type]
+
+
+def error_of(view: ErrorView, *, status: int = 400) -> LudusError:
+    """The error that travelled; a type that this version does not know is the server's."""
+    kind = _TYPES.get(view.type, InternalError)
+    if kind is AgentError:
+        return AgentError(view.message, status=status, code=view.code or "invalid_request", param=view.param)
+    return kind(view.message)
