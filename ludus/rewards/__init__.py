@@ -1,0 +1,3 @@
+"""What an episode is worth: verifiers, judges, and the wrapper that runs them beside the agents."""
+
+__all__: list[str] = []

@@ -1,0 +1,194 @@
+"""What a judge is shown: attempts at one task as text with tags, and back again.
+
+Knows: messages as plain JSON, which of them attempts have in common, how long a text is.  Knows not: scores, HTTP.
+Invariants: what stands inside an attempt cannot close its tag, whatever an agent wrote there;
+`read_attempts(render(...))` gives back what was rendered, messages shared by all included.
+
+    <context>           messages that all attempts begin with, once
+    <available_tools>   where all have the same tools; otherwise inside each attempt
+    <trajectory id="3"> its own messages, then each of its further conversations as <history number="2">
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ludus.rewards.chat.base import Json
+
+_TAG = re.compile(r"<(?=/?(?:trajectory|history|context|available_tools)\b)", re.IGNORECASE)
+_CONTEXT = re.compile(r"<context>\n(.*?)\n</context>", re.DOTALL)
+_ATTEMPT = re.compile(r'<trajectory id="([^"]*)">\n(.*?)\n</trajectory>', re.DOTALL)
+_HISTORY = re.compile(r'<history number="\d+">\n(.*?)\n</history>', re.DOTALL)
+_OWN_TOOLS = re.compile(r"<available_tools>\n.*?\n</available_tools>\n?", re.DOTALL)
+_DATA_URL = re.compile(r"data:([\w.+/-]+);base64,[A-Za-z0-9+/=\s]{64,}")
+
+# Tokens of models that are not here cannot be counted. English has some four bytes in a token, code three, and Chinese
+# three in a character that is one token or two: three errs on the long side, and little.
+BYTES_PER_TOKEN = 3
+LEAST_KEPT_CHARACTERS = 200
+"""Strings are not cut below this length; after that whole messages are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages of one agent as plain JSON, and the tools it had."""
+
+    messages: tuple[Json, ...]
+    tools: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """All that one trajectory did: its main conversation, then those of sub-agents and of compacted histories."""
+
+    conversations: tuple[Conversation, ...]
+
+    @property
+    def main(self) -> Conversation:
+        return self.conversations[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Attempts as text, without what they have in common."""
+
+    context: str
+    """What stands before them: shared messages, shared tools."""
+    attempts: tuple[str, ...]
+    """One for each, in their order; without the tags that name them."""
+
+    def tokens_of(self, indices: Sequence[int]) -> int:
+        """About how many tokens a prompt with these attempts has."""
+        return estimated_tokens(self.context) + sum(estimated_tokens(self.attempts[i]) for i in indices)
+
+    def text_of(self, indices: Sequence[int], ids: Sequence[str]) -> str:
+        """The user's message with these attempts in this order; `ids` names all of them."""
+        shown = (f'<trajectory id="{ids[i]}">\n{self.attempts[i]}\n</trajectory>' for i in indices)
+        return "\n\n".join((*((self.context,) if self.context else ()), "Trajectories:", *shown))
+
+
+def estimated_tokens(text: str) -> int:
+    return math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
+
+
+def num_shared_messages(attempts: Sequence[Attempt]) -> int:
+    """How many messages all main conversations begin with. A lone attempt shares what stood before its first reply."""
+    first = attempts[0].main.messages
+    if len(attempts) == 1:
+        replies = (i for i, message in enumerate(first) if message.get("role") == "assistant")
+        return next(replies, 0)
+    shared = min(len(attempt.main.messages) for attempt in attempts)
+    for i in range(shared):
+        if any(attempt.main.messages[i] != first[i] for attempt in attempts):
+            return i
+    return shared
+
+
+def render(attempts: Sequence[Attempt], *, max_tokens: int) -> Sheet:
+    """All attempts as text, each so short that two of them and what they share are no more than `max_tokens`.
+
+    Texts are cut in their middle, and say so. Nothing is cut that fits.
+    """
+    shared = num_shared_messages(attempts)
+    tool_lists = [attempt.main.tools for attempt in attempts]
+    has_one_list = all(tools == tool_lists[0] for tools in tool_lists)
+    context = []
+    if shared:
+        context.append(("context", list(attempts[0].main.messages[:shared])))
+    if has_one_list and tool_lists[0]:
+        context.append(("available_tools", list(tool_lists[0])))
+    # Half for what is shared at most, and the rest in equal parts for two attempts.
+    room = max_tokens // 2
+    head = "\n\n".join(_tagged(tag, _fitted(value, room // len(context))) for tag, value in context)
+    room = (max_tokens - estimated_tokens(head)) // 2
+    return Sheet(head, tuple(_attempt_text(attempt, shared, has_one_list, room) for attempt in attempts))
+
+
+def read_attempts(text: str) -> dict[str, Attempt]:
+    """Attempts by id, in the order shown, out of the text of a prompt; without tools."""
+    found = _CONTEXT.search(text)
+    shared = tuple(json.loads(found.group(1))) if found else ()
+    attempts = {}
+    for attempt_id, inside in _ATTEMPT.findall(text):
+        own = _HISTORY.sub("", _OWN_TOOLS.sub("", inside))
+        further = [Conversation(tuple(json.loads(history))) for history in _HISTORY.findall(inside)]
+        attempts[attempt_id] = Attempt((Conversation((*shared, *json.loads(own))), *further))
+    return attempts
+
+
+def plain_message(message: Mapping[str, Any]) -> Json:
+    """The message without empty fields, its images named instead of shown."""
+    return {name: _without_data(value) for name, value in message.items() if value is not None}
+
+
+def _without_data(value: Any) -> Any:
+    if isinstance(value, str):
+        return _DATA_URL.sub(lambda found: f"[{found.group(1)}, {len(found.group(0))} characters]", value)
+    if isinstance(value, Mapping):
+        return {name: _without_data(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_data(inner) for inner in value]
+    return value
+
+
+def _attempt_text(attempt: Attempt, shared: int, has_one_list: bool, room: int) -> str:
+    parts: list[tuple[str, Any]] = []
+    if not has_one_list and attempt.main.tools:
+        parts.append(("available_tools", list(attempt.main.tools)))
+    parts.append(("", list(attempt.main.messages[shared:])))
+    for number, conversation in enumerate(attempt.conversations[1:], start=2):
+        parts.append((f'history number="{number}"', list(conversation.messages)))
+    whole = [_json(value) for _, value in parts]
+    total = sum(map(estimated_tokens, whole))
+    if total > room:
+        # Each part gives up the same share of its length.
+        whole = [
+            _fitted(value, room * estimated_tokens(text) // total)
+            for (_, value), text in zip(parts, whole, strict=True)
+        ]
+    return "\n".join(_tagged(tag, text) if tag else text for (tag, _), text in zip(parts, whole, strict=True))
+
+
+def _tagged(tag: str, text: str) -> str:
+    return f"<{tag}>\n{text}\n</{tag.split()[0]}>"
+
+
+def _json(value: Any) -> str:
+    # Outside of strings JSON has no "<", so that the escape is always inside one.
+    return _TAG.sub(r"\\u003c", json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _fitted(values: list[Any], max_tokens: int) -> str:
+    """JSON of `values` in about `max_tokens`: long strings lose their middles, then the list loses its own."""
+    text, limit = _json(values), max(LEAST_KEPT_CHARACTERS, BYTES_PER_TOKEN * max_tokens)
+    while estimated_tokens(text) > max_tokens and limit >= LEAST_KEPT_CHARACTERS:
+        text = _json(_with_short_strings(values, limit))
+        limit //= 2
+    kept = len(values)
+    while estimated_tokens(text) > max_tokens and kept > 1:
+        kept //= 2
+        text = _json(_with_short_strings(_without_middle(values, kept), LEAST_KEPT_CHARACTERS))
+    return text
+
+
+def _with_short_strings(value: Any, limit: int) -> Any:
+    if isinstance(value, str) and len(value) > limit:
+        half = limit // 2
+        return f"{value[:half]} … [{len(value) - 2 * half} characters left out] … {value[-half:]}"
+    if isinstance(value, Mapping):
+        return {name: _with_short_strings(inner, limit) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_short_strings(inner, limit) for inner in value]
+    return value
+
+
+def _without_middle(values: list[Any], kept: int) -> list[Any]:
+    """The first and the last of `values`, `kept` in all, and how many stood between them."""
+    head, tail = (kept + 1) // 2, kept // 2
+    left_out = {"left_out": f"{len(values) - kept} messages"}
+    return [*values[:head], left_out, *values[len(values) - tail :]]

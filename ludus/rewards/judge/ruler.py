@@ -1,0 +1,286 @@
+"""RULER: a judge compares the attempts of a group, and scores each from 0 to 1.
+
+Knows: how a group is shown, in which order, how often, and what is done with an answer that is of no use.
+Knows not: HTTP, groups of trajectories, training.
+Invariants: a score belongs to the attempt that the judge named; attempts that are equal have equal scores; with the
+same seed, group and answers, the scores are the same.
+Source: the idea of RULER is OpenPipe's (https://art.openpipe.ai/fundamentals/ruler).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import math
+import random
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ludus.errors import BackendError, UserError
+from ludus.rewards.chat.base import ChatAnswer, ChatModel, Json, Usage
+from ludus.rewards.chat.http import Price
+from ludus.rewards.chat.resolve import resolve_chat_model
+from ludus.rewards.judge.attempts import Attempt, Conversation, Sheet, estimated_tokens, plain_message, render
+from ludus.rewards.judge.cache import AnswerCache
+from ludus.rewards.judge.prompt import DEFAULT_RUBRIC, SCHEMA, SCORES, correction, instructions
+from ludus.rewards.judge.scores import Opinion, TrajectoryScore, UnusableError, Verdict, read_verdict
+from ludus.rewards.judge.tournament import on_one_scale, split_into_heats, winner
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_JUDGE = "openai/o3"
+LEAST_PROMPT_TOKENS = 500
+"""Below this, instructions and two attempts that are cut to nothing do not fit any more."""
+Answered = TypeVar("Answered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeOptions:
+    """How a group is judged, beyond who judges it and by which rubric."""
+
+    seed: int = 0
+    """The order in which attempts are shown is drawn from it, and from what they say."""
+    num_passes: int = 1
+    """So often is the group judged, each time in another order; the scores are averaged."""
+    max_tries: int = 3
+    """So often is a judge asked before an answer that cannot be used is an error."""
+    max_prompt_tokens: int = 60_000
+    """Longer groups are judged in heats, and the winners of heats in a final. Tokens are estimated from bytes."""
+    cache_dir: Path | str | None = None
+    """Where usable answers are kept, so that the same question is asked once. None: nowhere."""
+    price: Price | None = None
+    """None: the cost is what the endpoint says, if it says so."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_passes", 1), ("max_tries", 1), ("max_prompt_tokens", LEAST_PROMPT_TOKENS)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name}={getattr(self, name)} must be at least {least}")
+
+
+DEFAULT_OPTIONS = JudgeOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a judge makes of a group."""
+
+    scores: tuple[TrajectoryScore, ...]
+    """One for each attempt, in their order."""
+    usage: Usage
+    num_unusable: int = 0
+    """Answers that had to be asked for again."""
+    num_clamped: int = 0
+    """Scores that were out of range in the last answer, too."""
+    spread: float = 0.0
+    """Mean standard deviation of an attempt's score over the passes; 0 with one pass."""
+
+
+async def ruler(
+    message_lists: Sequence[Sequence[Mapping[str, Any]]],
+    judge_model: str | ChatModel = DEFAULT_JUDGE,
+    extra_litellm_params: Mapping[str, Any] | None = None,
+    rubric: str = DEFAULT_RUBRIC,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    debug: bool = False,
+    options: JudgeOptions = DEFAULT_OPTIONS,
+) -> list[TrajectoryScore]:
+    """A score for each list of messages, in their order, by a judge that compares them.
+
+    judge_model: `provider/model`, or anything that answers as a `ChatModel`.  extra_litellm_params: `api_base`,
+    `api_key`, `timeout`, `num_retries`, and further fields of each request.  tools: what the agents could call.
+    debug: what is asked and answered is logged as a warning.
+    Raises BackendError if the judge gives no usable answer, UserError if its name, key or address is wrong.
+    """
+    attempts = [attempt_of(messages, tools) for messages in message_lists]
+    judgement = await judge_attempts(
+        attempts, judge_model, extra_litellm_params, rubric=rubric, debug=debug, options=options
+    )
+    return list(judgement.scores)
+
+
+def attempt_of(messages: Iterable[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]] | None = None) -> Attempt:
+    """An attempt with one conversation. Raises UserError if a message is none."""
+    return Attempt((conversation_of(messages, tools),))
+
+
+def conversation_of(
+    messages: Iterable[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]] | None = None
+) -> Conversation:
+    """A conversation of messages as clients send them. Raises UserError if one is none."""
+    plain = []
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or "role" not in message:
+            raise UserError(f"message {index} must be a mapping with a role, but is {message!r:.100}")
+        plain.append(plain_message(message))
+    return Conversation(tuple(plain), tuple(tools or ()))
+
+
+async def judge_attempts(
+    attempts: Sequence[Attempt],
+    judge_model: str | ChatModel = DEFAULT_JUDGE,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    rubric: str = DEFAULT_RUBRIC,
+    debug: bool = False,
+    options: JudgeOptions = DEFAULT_OPTIONS,
+) -> Judgement:
+    """What the judge makes of `attempts`; arguments and errors as `ruler`."""
+    if not attempts:
+        return Judgement((), Usage())
+    if not isinstance(judge_model, str):
+        if parameters:
+            raise UserError("extra_litellm_params belong to a judge that is named; this one was made already")
+        return await _Panel(judge_model, rubric, options, debug).judge(attempts)
+    model = resolve_chat_model(judge_model, parameters, price=options.price)
+    try:
+        return await _Panel(model, rubric, options, debug).judge(attempts)
+    finally:
+        await model.aclose()
+
+
+@dataclass
+class _Panel:
+    """One group before its judge; adds up what that takes."""
+
+    model: ChatModel
+    rubric: str
+    options: JudgeOptions
+    debug: bool
+    usage: Usage = field(default_factory=Usage)
+    num_unusable: int = 0
+    num_clamped: int = 0
+    ids: tuple[str, ...] = ()
+
+    async def judge(self, attempts: Sequence[Attempt]) -> Judgement:
+        distinct = list(dict.fromkeys(map(_digest, attempts)))
+        places = [distinct.index(_digest(attempt)) for attempt in attempts]
+        shown = [attempts[places.index(i)] for i in range(len(distinct))]
+        if len(shown) == 1 < len(attempts):
+            logger.warning("all %d trajectories are the same, and are scored as one alone", len(attempts))
+        self.ids = tuple(str(places.index(i) + 1) for i in range(len(distinct)))
+        told = estimated_tokens(instructions(self.rubric))
+        room = max(LEAST_PROMPT_TOKENS, self.options.max_prompt_tokens - told)
+        sheet = render(shown, max_tokens=room)
+        passes = await _together(
+            self._compare(sheet, self._order(number, distinct), room) for number in range(self.options.num_passes)
+        )
+        means = [math.fsum(opinions[i].score for opinions in passes) / len(passes) for i in range(len(shown))]
+        scores = tuple(
+            TrajectoryScore(trajectory_id=str(k + 1), explanation=passes[0][i].explanation, score=means[i])
+            for k, i in enumerate(places)
+        )
+        spread = math.fsum(
+            math.sqrt(math.fsum((opinions[i].score - means[i]) ** 2 for opinions in passes) / len(passes))
+            for i in places
+        )
+        return Judgement(scores, self.usage, self.num_unusable, self.num_clamped, spread / len(places))
+
+    def _order(self, number: int, digests: Sequence[str]) -> list[int]:
+        # By what the attempts say, too: otherwise member 3 of every group would stand in the same place.
+        drawn = random.Random(f"{self.options.seed}/{number}/{'/'.join(digests)}")
+        order = list(range(len(digests)))
+        drawn.shuffle(order)
+        return order
+
+    async def _compare(self, sheet: Sheet, order: list[int], room: int) -> dict[int, Opinion]:
+        """Opinions of all in `order`, by index; in heats where they are too many for one prompt."""
+        context = sheet.tokens_of(())
+        heats = split_into_heats([sheet.tokens_of((i,)) - context for i in order], room - context)
+        if len(heats) == 1:
+            return await self._ask(sheet, order)
+        played = await _together(self._heat(sheet, [order[place] for place in heat]) for heat in heats)
+        best = [winner(_scores(opinions)) for opinions in played]
+        final = await self._compare(sheet, best, room)
+        scores = on_one_scale([_scores(opinions) for opinions in played], _scores(final))
+        return {i: Opinion(scores[i], opinions[i].explanation) for opinions in played for i in opinions}
+
+    async def _heat(self, sheet: Sheet, heat: list[int]) -> dict[int, Opinion]:
+        if len(heat) == 1:  # nobody to compare it with: it is in the final as it is, and its score is the final's
+            return {heat[0]: Opinion(1.0, "alone in its heat")}
+        return await self._ask(sheet, heat)
+
+    async def _ask(self, sheet: Sheet, shown: list[int]) -> dict[int, Opinion]:
+        """One prompt, and what the judge says of those it shows."""
+        ids = [self.ids[i] for i in shown]
+        messages: list[Json] = [
+            {"role": "system", "content": instructions(self.rubric)},
+            {"role": "user", "content": sheet.text_of(shown, self.ids)},
+        ]
+        verdict = await self._usable(messages, ids)
+        self.num_clamped += verdict.num_clamped
+        if verdict.num_clamped:
+            logger.warning(
+                "the judge %r scored %d trajectories out of range; they are at its end now",
+                self.model,
+                verdict.num_clamped,
+            )
+        return {i: verdict.opinions[self.ids[i]] for i in shown}
+
+    async def _usable(self, messages: list[Json], ids: Sequence[str]) -> Verdict:
+        cache = None if self.options.cache_dir is None else AnswerCache(self.options.cache_dir)
+        key = cache.key(self.model.identity, messages, SCHEMA) if cache is not None else ""
+        kept = cache.get(key) if cache is not None else None
+        if kept is not None:
+            try:
+                verdict = read_verdict(kept, ids, clamp=True)
+            except UnusableError:
+                pass  # the file was tampered with, or another version wrote it: as if it were not there
+            else:
+                self.usage += Usage(num_cached=1)
+                return verdict
+        for number in range(1, self.options.max_tries + 1):
+            answer = await self._answer(messages)
+            try:
+                verdict = read_verdict(answer.text, ids, clamp=number == self.options.max_tries)
+            except UnusableError as complaint:
+                said = f"{complaint}{', and it was cut off at its limit of length' if answer.is_cut else ''}"
+                self.num_unusable += 1
+                messages = [
+                    *messages[:2],
+                    {"role": "assistant", "content": answer.text},
+                    {"role": "user", "content": correction(said)},
+                ]
+            else:
+                if cache is not None:
+                    cache.put(key, answer.text)
+                return verdict
+        raise BackendError(
+            f"the judge {self.model!r} gave {self.options.max_tries} answers that cannot be used; of the last: {said}. "
+            f"It began with: {answer.text[:200]!r}"
+        )
+
+    async def _answer(self, messages: list[Json]) -> ChatAnswer:
+        answer = await self.model.ask(messages, name=SCORES, schema=SCHEMA)
+        self.usage += answer.usage
+        logger.log(
+            logging.WARNING if self.debug else logging.DEBUG,
+            "judge.asked %s\n%s\njudge.answered %s",
+            self.model,
+            messages[-1]["content"],
+            answer.text,
+        )
+        return answer
+
+
+def _scores(opinions: Mapping[int, Opinion]) -> dict[int, float]:
+    return {i: opinion.score for i, opinion in opinions.items()}
+
+
+def _digest(attempt: Attempt) -> str:
+    parts = [[list(part.messages), list(part.tools)] for part in attempt.conversations]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+async def _together(asked: Iterable[Coroutine[Any, Any, Answered]]) -> list[Answered]:
+    """What all return, in their order; the first error ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in asked]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,107 @@
+"""What a judge answered becomes a score for each attempt, or a complaint that it can be told.
+
+Knows: JSON, ids, the range of scores.  Knows not: prompts, HTTP, rewards.
+Invariant: a score that leaves here is from 0 to 1 and belongs to the attempt whose id the judge wrote beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+
+
+class TrajectoryScore(pydantic.BaseModel):
+    """A judge's opinion of one trajectory."""
+
+    trajectory_id: str
+    """Its place in the group, counted from 1."""
+    explanation: str
+    score: float
+    """From 0 to 1."""
+
+
+class UnusableError(Exception):
+    """The answer cannot be used; the message is for the judge to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What one answer says of one attempt."""
+
+    score: float
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One usable answer: an opinion of every attempt that was shown, by id."""
+
+    opinions: Mapping[str, Opinion]
+    num_clamped: int = 0
+    """Scores that were out of range and were moved to its end."""
+
+
+def read_verdict(text: str, ids: Sequence[str], *, clamp: bool) -> Verdict:
+    """The verdict in `text` on the attempts `ids`, in whatever order it names them.
+
+    clamp: scores out of range are moved to its end; otherwise they make the answer unusable.
+    Raises UnusableError.
+    """
+    opinions: dict[str, Opinion] = {}
+    num_clamped = 0
+    for entry in _entries(text):
+        attempt_id, score, explanation = _fields(entry)
+        if attempt_id not in ids:
+            raise UnusableError(f"there is no trajectory {attempt_id!r}; there are {', '.join(ids)}")
+        if attempt_id in opinions:
+            raise UnusableError(f"trajectory {attempt_id!r} was scored twice")
+        if not 0.0 <= score <= 1.0:
+            if not clamp:
+                raise UnusableError(f"the score {score:g} of trajectory {attempt_id!r} is not from 0 to 1")
+            score, num_clamped = min(1.0, max(0.0, score)), num_clamped + 1
+        opinions[attempt_id] = Opinion(score, explanation)
+    missing = [attempt_id for attempt_id in ids if attempt_id not in opinions]
+    if missing:
+        raise UnusableError(f"there is no score of trajectory {', '.join(missing)}")
+    return Verdict(opinions, num_clamped)
+
+
+def _entries(text: str) -> Sequence[Any]:
+    for candidate in _candidates(text):
+        try:
+            data = json.loads(candidate)
+        except (json.JSONDecodeError, RecursionError):
+            continue
+        if isinstance(data, Mapping) and isinstance(data.get("scores"), list):
+            return list(data["scores"])
+    raise UnusableError("it is not a JSON object with a list called 'scores'")
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """Where in the text the object may be: all of it, a fenced block, from the first brace to the last."""
+    yield text
+    yield from _FENCED.findall(text)
+    start, end = text.find("{"), text.rfind("}")
+    if 0 <= start < end:
+        yield text[start : end + 1]
+
+
+def _fields(entry: Any) -> tuple[str, float, str]:
+    if not isinstance(entry, Mapping) or "trajectory_id" not in entry or "score" not in entry:
+        raise UnusableError(f"{json.dumps(entry)[:100]} is no entry with 'trajectory_id', 'explanation' and 'score'")
+    attempt_id = str(entry["trajectory_id"]).strip()
+    try:
+        score = float(entry["score"])
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise UnusableError(f"the score {entry['score']!r:.100} of trajectory {attempt_id!r} is not a number")
+    return attempt_id, score, str(entry.get("explanation") or "")

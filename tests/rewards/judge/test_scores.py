@@ -1,0 +1,75 @@
+"""What judges answer: ids, numbers, ranges, and everything that is not JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ludus.rewards.judge.scores import UnusableError, read_verdict
+
+
+def entry(attempt_id: Any, score: Any, **more: Any) -> dict[str, Any]:
+    return {"trajectory_id": attempt_id, "explanation": f"of {attempt_id}", "score": score, **more}
+
+
+def answer(*entries: Any) -> str:
+    return json.dumps({"scores": list(entries)})
+
+
+def test_scores_belong_to_ids_in_any_order() -> None:
+    """A judge that answers best first rewards nobody else for it."""
+    verdict = read_verdict(answer(entry("3", 1), entry("1", 0), entry("2", 0.5)), ["1", "2", "3"], clamp=False)
+    assert {name: opinion.score for name, opinion in verdict.opinions.items()} == {"1": 0.0, "2": 0.5, "3": 1.0}
+    assert verdict.opinions["3"].explanation == "of 3"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        answer(entry(1, "0.5")),
+        answer(entry(" 1 ", 0.5, confidence="high")),
+        f"Here you are:\n```json\n{answer(entry('1', 0.5))}\n```\nDone.",
+        f"I think {answer(entry('1', 0.5))}.",
+        answer({"trajectory_id": "1", "score": 0.5}),
+    ],
+)
+def test_what_can_be_understood_is(text: str) -> None:
+    """Numbers as ids or texts, fences, prose around it, no explanation."""
+    assert read_verdict(text, ["1"], clamp=False).opinions["1"].score == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "not a JSON object with a list called 'scores'"),
+        ("I cannot judge that.", "not a JSON object"),
+        ('{"scores": [{"trajectory_id": "1", "sco', "not a JSON object"),
+        ('[{"trajectory_id": "1", "score": 1}]', "not a JSON object"),
+        ('{"scores": {"1": 0.5}}', "not a JSON object"),
+        ("[" * 100_000, "not a JSON object"),
+        (answer(0.5), "0.5 is no entry"),
+        (answer({"score": 1}), "is no entry"),
+        (answer(entry("1", "good")), "the score 'good' of trajectory '1' is not a number"),
+        (answer(entry("1", None)), "is not a number"),
+        ('{"scores": [{"trajectory_id": "1", "score": NaN}]}', "is not a number"),
+        (answer(entry("7", 0.5)), "there is no trajectory '7'; there are 1, 2"),
+        (answer(entry("1", 0.5), entry("1", 0.6)), "trajectory '1' was scored twice"),
+        (answer(entry("1", 0.5)), "there is no score of trajectory 2"),
+        (answer(), "there is no score of trajectory 1, 2"),
+        (answer(entry("1", 7), entry("2", 0.5)), "the score 7 of trajectory '1' is not from 0 to 1"),
+    ],
+)
+def test_what_cannot_be_used_is_complained_of(text: str, complaint: str) -> None:
+    """The complaint says what is wrong, so that the judge can do better."""
+    with pytest.raises(UnusableError) as raised:
+        read_verdict(text, ["1", "2"], clamp=False)
+    assert complaint in str(raised.value)
+
+
+def test_scores_out_of_range_can_be_clamped() -> None:
+    """They end at 0 and 1, and are counted."""
+    verdict = read_verdict(answer(entry("1", 15), entry("2", -3), entry("3", 1.0)), ["1", "2", "3"], clamp=True)
+    assert [verdict.opinions[name].score for name in ("1", "2", "3")] == [1.0, 0.0, 1.0]
+    assert verdict.num_clamped == 2
