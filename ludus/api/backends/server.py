@@ -121,7 +121,11 @@ class ServerBackend:
         from_project: str | None = None,
         not_after_step: int | None = None,
     ) -> int:
-        arguments: dict[str, Any] = {"from_model": from_model, "from_project": from_project, "not_after_step": not_after_step}
+        arguments: dict[str, Any] = {
+            "from_model": from_model,
+            "from_project": from_project,
+            "not_after_step": not_after_step,
+        }
         result = await self._run(model, SubmitJob(kind="fork", arguments=arguments), None, None)
         return int(result["step"])
 
