@@ -33,7 +33,7 @@ test-frameworks: $(READY) $(FRAMEWORKS)
 
 # More than 10,000 bodies, most of them wrong, to every route of the gateway.
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/gateway/test_fuzz.py --hypothesis-profile=fuzz
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/gateway/test_fuzz.py --hypothesis-profile=fuzz --timeout=1200
 
 test-engines: $(READY)
 	$(BIN)/ludus models get smollm2-135m
