@@ -192,10 +192,11 @@ async def usage_of_choices(probe: Probe) -> None:
     expect.equal("completion_tokens", counts.completion_tokens, sum(len(call.token_ids) for call in calls))
 
 
-@case("chat", "n", "each choice is a turn of its own, and a later one names the id that rewards it", ours=RECORD)
+@case("chat", "n", "each choice is a turn of its own, and names the id that rewards it", ours=RECORD)
 async def turns_of_choices(probe: Probe) -> None:
     answer = await probe.chat(n=3, temperature=1)
-    named = [answer.id, *(choice.model_extra.get("turn_id") for choice in answer.choices[1:])]
+    named = [choice.model_extra.get("turn_id") for choice in answer.choices]
+    expect.equal("the first choice's", named[0], answer.id)
     expect.equal("ids of the turns", sorted(turn.id for turn in probe.own.turns), sorted(map(str, named)))
 
 

@@ -300,10 +300,12 @@ def test_logprob_without_a_number_in_json() -> None:
     assert body["choices"][0]["logprobs"]["content"][0]["logprob"] == -9999.0
 
 
-def test_later_choices_tell_their_turn_ids() -> None:
-    """With n > 1 a choice after the first carries the id under which it can be rewarded."""
-    body = DIALECT.response(answer(Message("assistant", "1"), Message("assistant", "2")), parse(n=2), "tiny")
-    assert ["turn_id" in choice for choice in body["choices"]] == [False, True]
+def test_choices_tell_their_turn_ids() -> None:
+    """Every choice carries the id under which it is recorded, so that it says so without its completion."""
+    given = answer(Message("assistant", "1"), Message("assistant", "2"))
+    body = DIALECT.response(given, parse(n=2), "tiny")
+    assert [choice["turn_id"] for choice in body["choices"]] == [turn.id for turn in given.turns]
+    assert body["choices"][0]["turn_id"] == body["id"]
 
 
 def test_stream_adds_up_to_the_response() -> None:

@@ -17,7 +17,8 @@ from ludus.types import Message, Turn
 
 
 def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
-    """The body of an answer that is not streamed."""
+    """The body of an answer that is not streamed. Each choice names its turn, so that it can be taken out of the answer
+    and still be rewarded and trained."""
     return {
         "id": answer.turns[0].id,
         "object": "chat.completion",
@@ -29,7 +30,7 @@ def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
                 "message": _message_json(turn.reply),
                 "logprobs": _logprobs(turn, answer) if parsed.logprobs else None,
                 "finish_reason": finish_reason(turn),
-                **_turn_id(turn, i),
+                "turn_id": turn.id,
             }
             for i, turn in enumerate(answer.turns)
         ],
@@ -82,7 +83,7 @@ class ChatStream:
         last = {
             "logprobs": logprobs,
             "finish_reason": finish_reason(turn),
-            **_turn_id(turn, choice_idx),
+            "turn_id": turn.id,
             **({"ludus": {"undecoded_tool_calls": broken}} if broken else {}),
         }
         return begun + self._chunk(choice_idx, {}, last)
@@ -127,11 +128,6 @@ def _delta_json(delta: Delta) -> JsonObject:
     if delta.name is not None:
         function = {"name": delta.name, **function}
     return {"tool_calls": [{**call, "function": function}]}
-
-
-def _turn_id(turn: Turn, choice_idx: int) -> JsonObject:
-    """The id by which a choice after the first can be given a reward; the first has the completion's."""
-    return {"turn_id": turn.id} if choice_idx else {}
 
 
 def _logprobs(turn: Turn, answer: Answer) -> JsonObject:
