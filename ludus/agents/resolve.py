@@ -10,6 +10,7 @@ from typing import Any
 
 from ludus.agents.door import Door
 from ludus.agents.imports import import_object
+from ludus.agents.queues import from_queue, is_queue_agent
 from ludus.agents.workflow import FORMS, from_workflow
 from ludus.errors import UserError
 
@@ -23,4 +24,6 @@ def resolve_workflow(workflow: object, kwargs: Mapping[str, Any] | None = None) 
         raise UserError(f"no workflow was given; pass {FORMS}")
     if isinstance(workflow, str):
         workflow = import_object(workflow)
+    if is_queue_agent(workflow):
+        return from_queue(workflow, kwargs or {})
     return from_workflow(workflow, dict(kwargs or {}))

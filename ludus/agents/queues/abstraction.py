@@ -1,0 +1,51 @@
+"""Which agent and which environment a run uses, by registered name, and the registers themselves.
+
+Knows: names, classes, constructor arguments.  Knows not: what an agent or an environment does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ludus.errors import UserError
+from ludus.settings import nearest
+
+
+@dataclass
+class AgentAbstraction:
+    """A registered agent and the arguments of its constructor."""
+
+    type_: str = "null"
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class EnvServiceAbstraction:
+    """A registered environment and the arguments of its constructor."""
+
+    type_: str = "null"
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+def register(table: dict[str, Any], kind: str, name: str, cls: Any) -> None:
+    """Enters `cls` as `name`. Raises UserError if another class has that name."""
+    if not isinstance(name, str) or not name or "/" in name:
+        raise UserError(f"the {kind} {cls!r:.100} cannot be registered as {name!r}: a name is a string without '/'")
+    known = table.get(name)
+    # A module that is read again, as in a notebook, brings the same class anew.
+    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise UserError(f"the {kind} {name!r} is registered already, as {known.__module__}.{known.__qualname__}")
+    table[name] = cls
+
+
+def make(table: Mapping[str, Any], kind: str, type_: str, args: Mapping[str, Any]) -> Any:
+    """An instance of what is registered as `type_`. Raises UserError if nothing is, naming the nearest."""
+    cls = table.get(type_)
+    if cls is None:
+        best = nearest(str(type_), table)
+        hint = f"; did you mean {best!r}?" if best else ""
+        known = ", ".join(sorted(table))
+        raise UserError(f"no {kind} is registered as {type_!r}{hint} Registered: {known}; import the module of yours")
+    return cls(**args)
