@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ludus.agents.clients import SharedClients
 from ludus.record.recorder import RecordedSession
 from ludus.trace.spans import SpanLog, collect_spans
 
@@ -41,6 +42,10 @@ class EpisodeContext:
     about: About = About("", "", "")
     spans: SpanLog = field(default_factory=SpanLog)
     """What was done meanwhile, besides asking the model."""
+    numbers: dict[str, list[float]] = field(default_factory=dict)
+    """What the agent counted meanwhile; the mean of each becomes a metric of the episode."""
+    clients: SharedClients = field(default_factory=SharedClients)
+    """For other hosts; shared with the other episodes on this event loop."""
 
     @contextmanager
     def entered(self) -> Iterator[None]:

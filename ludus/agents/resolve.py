@@ -15,9 +15,10 @@ from ludus.agents.workflow import FORMS, from_workflow
 from ludus.errors import UserError
 
 
-def resolve_workflow(workflow: object, kwargs: Mapping[str, Any] | None = None) -> Door:
+def resolve_workflow(workflow: object, kwargs: Mapping[str, Any] | None = None, *, may_block: bool = False) -> Door:
     """The agent behind `workflow`, in any form of any family. kwargs: of its class or function.
 
+    may_block: it has a process of its own, and need not be async.
     Raises UserError that names what was got where it is no agent.
     """
     if workflow is None:
@@ -26,4 +27,4 @@ def resolve_workflow(workflow: object, kwargs: Mapping[str, Any] | None = None) 
         workflow = import_object(workflow)
     if is_queue_agent(workflow):
         return from_queue(workflow, kwargs or {})
-    return from_workflow(workflow, dict(kwargs or {}))
+    return from_workflow(workflow, dict(kwargs or {}), may_block=may_block)

@@ -45,7 +45,8 @@ class Scored:
     """By turn id: what credit is computed from."""
     outcome: Outcome
     reward: float | None = None
-    """Of the whole episode: the number returned, or the sum of the mapping. None: neither was returned."""
+    """Of the whole episode: the number returned, or the sum of the mapping; of returns, their mean. None: neither was
+    returned."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -68,7 +69,7 @@ def score_episode(returned: object, turns: Sequence[Turn]) -> Scored:
             raise _WrongError("the agent never called the model: no chat completion reached the base_url it was given")
         if isinstance(result.reward, Mapping):
             rewards = _named_rewards(result.reward, turns)
-            reward = math.fsum(rewards.values()) if rewards else None
+            reward = _whole(rewards, result.are_returns)
         else:
             reward = _number(result.reward, "reward")
             rewards = assign_outcome_reward(_completed(turns), reward)
@@ -89,6 +90,13 @@ def _as_result(returned: object) -> Result:
         if not isinstance(value, Mapping):
             raise _WrongError(f"the {name} the agent returned must be a mapping, got {value!r:.200}")
     return returned
+
+
+def _whole(rewards: Mapping[str, float], are_returns: bool) -> float | None:
+    """One number for rewards by turn; returns hold later rewards already, and would be counted twice in a sum."""
+    if not rewards:
+        return None
+    return math.fsum(rewards.values()) / (len(rewards) if are_returns else 1)
 
 
 def _named_rewards(reward: Mapping[Any, Any], turns: Sequence[Turn]) -> dict[str, float]:

@@ -28,7 +28,8 @@ class AgentRun:
     """A resolved agent, ready to play one row."""
 
     name: str
-    function: Callable[..., Awaitable[object]]
+    function: Callable[..., Awaitable[object] | object]
+    """Not async only where it has a process of its own."""
     accepted: frozenset[str] | None
     """Keyword arguments the function takes. None: all."""
     extra_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -39,7 +40,8 @@ class AgentRun:
         injected = {"base_url": context.base_url, "api_key": context.api_key, "http_client": context.http_client}
         if self.accepted is not None:
             injected = {name: value for name, value in injected.items() if name in self.accepted}
-        return await self.function(Row(copy.deepcopy(dict(data))), **injected, **self.extra_kwargs)
+        returned = self.function(Row(copy.deepcopy(dict(data))), **injected, **self.extra_kwargs)
+        return await returned if inspect.isawaitable(returned) else returned
 
     async def setup(self) -> None:
         """What an agent needs was made with it."""
@@ -57,17 +59,18 @@ class Row(dict[str, Any]):
         raise KeyError(f"the row has no column {name!r}{hint} It has: {', '.join(map(str, self))}")
 
 
-def from_workflow(workflow: object, kwargs: Mapping[str, Any]) -> AgentRun:
+def from_workflow(workflow: object, kwargs: Mapping[str, Any], *, may_block: bool = False) -> AgentRun:
     """The agent behind a class, an instance or an async function; a class is instantiated here, once, with `kwargs`.
 
+    may_block: it has a process of its own, and need not be async.
     Raises UserError that names what was got where there is no async `run` to call.
     """
     if inspect.isclass(workflow):
-        return _from_instance(construct(workflow, kwargs), workflow.__qualname__)
+        return _from_instance(construct(workflow, kwargs), workflow.__qualname__, may_block)
     if inspect.isfunction(workflow) or inspect.ismethod(workflow) or not callable(getattr(workflow, "run", None)):
-        return _from_function(workflow, kwargs)
+        return _from_function(workflow, kwargs, may_block)
     refuse_kwargs(workflow, kwargs)
-    return _from_instance(workflow, type(workflow).__qualname__)
+    return _from_instance(workflow, type(workflow).__qualname__, may_block)
 
 
 def refuse_kwargs(instance: object, kwargs: Mapping[str, Any]) -> None:
@@ -90,19 +93,19 @@ def construct(cls: type, kwargs: Mapping[str, Any]) -> object:
     return cls(**kwargs)
 
 
-def _from_instance(instance: object, name: str) -> AgentRun:
+def _from_instance(instance: object, name: str, may_block: bool) -> AgentRun:
     run = getattr(instance, "run", None)
     if not callable(run):
         raise UserError(f"the workflow {name} has no method `run`; pass {FORMS}")
-    _check_async(run, f"{name}.run")
+    _check_callable(run, f"{name}.run", may_block)
     return AgentRun(name=name, function=run, accepted=_accepted(run))
 
 
-def _from_function(function: Any, kwargs: Mapping[str, Any]) -> AgentRun:
+def _from_function(function: Any, kwargs: Mapping[str, Any], may_block: bool) -> AgentRun:
     if not callable(function):
         raise UserError(f"the workflow is {function!r:.200} of type {type(function).__name__}; pass {FORMS}")
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    _check_async(function, name)
+    _check_callable(function, name, may_block)
     accepted = _accepted(function)
     unknown = sorted(set(kwargs) - accepted) if accepted is not None else []
     if unknown:
@@ -111,10 +114,13 @@ def _from_function(function: Any, kwargs: Mapping[str, Any]) -> AgentRun:
     return AgentRun(name=name, function=function, accepted=accepted, extra_kwargs=kwargs)
 
 
-def _check_async(function: Any, name: str) -> None:
+def _check_callable(function: Any, name: str, may_block: bool) -> None:
     call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)):
-        raise UserError(f"{name} must be async (`async def`); blocking calls inside it are fine")
+    if not (may_block or inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)):
+        raise UserError(
+            f"{name} must be async (`async def`); blocking calls inside it are fine. "
+            "With rollout.agent.mode=subproc it need not be"
+        )
     parameters = list(inspect.signature(function).parameters.values())
     by_name_alone = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
     if not parameters or parameters[0].kind in by_name_alone:

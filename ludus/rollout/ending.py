@@ -24,7 +24,7 @@ _MAX_FRAMES = 4
 _MAX_CAUSES = 8
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _NUM_OWN_FRAMES = 2
-"""Frames that every traceback begins with: `_guarded` and the door's `play`."""
+"""Frames that every traceback begins with: `guarded` and the door's `play`."""
 _GRACE_SHARE = 0.1
 """After the deadline the model no longer answers; the agent then has this share of its time to give its reward."""
 _MAX_GRACE_S = 5.0
@@ -58,6 +58,14 @@ class Cancelled:
 Ending = Returned | Raised | Overdue | Cancelled
 
 
+class RaisedElsewhereError(Exception):
+    """The agent raised in another process; what is known of that is kept as it was there."""
+
+    def __init__(self, raised: Raised) -> None:
+        super().__init__(raised.trace)
+        self.raised = raised
+
+
 async def play_to_end(
     agents: AgentThread,
     agent: Door,
@@ -67,7 +75,7 @@ async def play_to_end(
     timeout_s: float | None,
 ) -> Ending:
     """How the agent's run on this row ended. Cancelling is an ending too, and does not raise."""
-    playing = asyncio.wrap_future(agents.submit(_guarded(agent, data, context)))
+    playing = asyncio.wrap_future(agents.submit(guarded(agent, data, context)))
     try:
         await asyncio.wait({playing}, timeout=_patience_s(timeout_s))
     except asyncio.CancelledError:
@@ -128,7 +136,12 @@ def ended_episode(
     )
 
 
-async def _guarded(agent: Door, data: Mapping[str, object], context: EpisodeContext) -> Ending:
+def grace_s(timeout_s: float) -> float:
+    """How long after its deadline an agent may still return its reward."""
+    return min(_MAX_GRACE_S, _GRACE_SHARE * timeout_s)
+
+
+async def guarded(agent: Door, data: Mapping[str, object], context: EpisodeContext) -> Ending:
     """However the agent ends, as a value; `sys.exit` in an agent must not end the thread of all agents."""
     try:
         with context.entered():
@@ -143,6 +156,8 @@ async def _guarded(agent: Door, data: Mapping[str, object], context: EpisodeCont
 
 
 def _raised(error: BaseException) -> Raised:
+    if isinstance(error, RaisedElsewhereError):
+        return error.raised
     codes: list[str] = []
     at: BaseException | None = error
     while at is not None and len(codes) < _MAX_CAUSES:
@@ -169,4 +184,4 @@ def _truncated(limits: list[str]) -> Outcome:
 
 
 def _patience_s(timeout_s: float | None) -> float | None:
-    return None if timeout_s is None else timeout_s + min(_MAX_GRACE_S, _GRACE_SHARE * timeout_s)
+    return None if timeout_s is None else timeout_s + grace_s(timeout_s)

@@ -12,8 +12,11 @@ its record; the episode has been kept when `run` returns.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from ludus.agents.door import About, Door
@@ -22,6 +25,7 @@ from ludus.record.recorder import RecordedSession
 from ludus.rollout.ending import ended_episode, play_to_end, score_ending
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
+from ludus.rollout.subproc import SubprocDoor
 from ludus.rollout.tasks import EpisodeTask
 from ludus.trace.journal import Journal
 from ludus.types import Episode
@@ -67,6 +71,17 @@ class EpisodeRunner:
 
     async def run(self, task: EpisodeTask) -> Episode:
         """The finished episode, kept. Cancelling ends it with outcome `cancelled` instead of raising."""
+        async with self._place(task):
+            episode = await self._play(task)
+        if self._keep is not None:
+            await asyncio.to_thread(self._keep, episode, task.step)
+        return episode
+
+    def _place(self, task: EpisodeTask) -> AbstractAsyncContextManager[None]:
+        """Where the agent plays; an episode's time begins when there is a process for it."""
+        return self._agent.place(task.episode_id) if isinstance(self._agent, SubprocDoor) else nullcontext()
+
+    async def _play(self, task: EpisodeTask) -> Episode:
         started_at = time.time()
         session = self._open(task)
         about = About(task.episode_id, task.task_id, task.group_id, task.step, task.is_eval)
@@ -75,8 +90,9 @@ class EpisodeRunner:
             ending = await play_to_end(self._stage.agents, self._agent, task.data, context, timeout_s=timeout_s)
             record = await session.aclose(type(ending).__name__.lower())
         scored = score_ending(ending, record.turns, session.stats().refused)
-        episode = ended_episode(
-            scored,
+        counted = {name: math.fsum(values) / len(values) for name, values in context.numbers.items()}
+        return ended_episode(
+            replace(scored, metrics={**counted, **scored.metrics}),
             record,
             episode_id=task.episode_id,
             task_id=task.task_id,
@@ -85,9 +101,6 @@ class EpisodeRunner:
             is_eval=task.is_eval,
             spans=context.spans.snapshot(),
         )
-        if self._keep is not None:
-            await asyncio.to_thread(self._keep, episode, task.step)
-        return episode
 
     def _open(self, task: EpisodeTask) -> RecordedSession:
         settings, generation = self._settings, self._evaluation if task.is_eval else self._training

@@ -10,7 +10,7 @@ from ludus.errors import ConfigError
 from ludus.settings import Settings
 from ludus.types import Sampling
 
-MODES = ("inline", "online")
+MODES = ("inline", "subproc", "online")
 
 Pinnable = Literal[
     "temperature",
@@ -29,7 +29,8 @@ class AgentSettings(Settings):
     """How the agent is run, and how its turns become training data."""
 
     mode: str = "inline"
-    """inline: on a thread of this process. online: nowhere; sessions that others play over HTTP are trained on."""
+    """inline: on a thread of this process. subproc: each episode in a process of its own, which is killed at its
+    deadline. online: nowhere; sessions that others play over HTTP are trained on."""
     host: str = "127.0.0.1"
     """online: the address that the gateway listens on."""
     port: int = pydantic.Field(default=8000, ge=0, le=65535)
@@ -39,13 +40,15 @@ class AgentSettings(Settings):
     export_style: Literal["individual", "concat"] = "individual"
     """individual: a training sequence a turn; concat: one a path. Their gradients are equal."""
     subproc_max_workers: int = pydantic.Field(default=4, ge=1)
+    """subproc: processes, and so episodes that play at the same time."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
         if self.mode not in MODES:
             raise ConfigError(f"mode={self.mode!r} is not available; there are {', '.join(map(repr, MODES))}")
-        for name in ("subproc_max_workers",) if self.is_online else ("subproc_max_workers", "host", "port"):
-            if self.is_set(name):
+        acts = {"subproc_max_workers": self.mode == "subproc", "host": self.is_online, "port": self.is_online}
+        for name, does_act in acts.items():
+            if self.is_set(name) and not does_act:
                 raise ConfigError(f"{name}={getattr(self, name)} cannot act: mode is {self.mode!r}; remove it")
         return self
 

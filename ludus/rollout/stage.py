@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ludus.agents.clients import SharedClients
 from ludus.agents.door import About, EpisodeContext
 from ludus.agents.thread import AgentThread
 from ludus.gateway.server import GatewayServer
@@ -24,6 +25,7 @@ class Stage:
         self._server = server
         self._clients: ClientFactory | None = None
         """None: the stage has not been entered."""
+        self._shared = SharedClients()
 
     def __repr__(self) -> str:
         return f"Stage({self._server!r}, {self.agents!r})"
@@ -37,6 +39,7 @@ class Stage:
     def __exit__(self, *error: object) -> None:
         if self._clients is not None:
             self.agents.submit(self._clients.aclose())
+            self.agents.submit(self._shared.aclose())
         self.agents.__exit__(*error)
         self._server.stop()
 
@@ -46,7 +49,7 @@ class Stage:
         assert self._clients is not None, "the stage has been entered"
         secret, client = self._server.sessions.add(session), self._clients.open()
         try:
-            yield EpisodeContext(self._server.url_for(secret), secret, client, session, about)
+            yield EpisodeContext(self._server.url_for(secret), secret, client, session, about, clients=self._shared)
         finally:
             self._server.sessions.remove(secret)
             self.agents.submit(client.aclose())  # nobody waits: the agent may block its thread still

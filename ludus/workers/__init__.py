@@ -12,12 +12,13 @@ from ludus.workers.calls import (
     WorkerCrashedError,
     WorkerTimeoutError,
 )
-from ludus.workers.pool import WorkerPool
+from ludus.workers.pool import Lease, WorkerPool
 
 __all__ = [
     "Call",
     "CallEnd",
     "Crashed",
+    "Lease",
     "Output",
     "Raised",
     "Remote",

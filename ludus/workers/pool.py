@@ -11,8 +11,9 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -69,12 +70,21 @@ class WorkerPool:
 
     async def run(self, call: Call) -> CallEnd:
         """How the call ended, once a process was free for it. Cancelling kills its process."""
-        job = self._staff.submit(call)
+        return await self._staff.run(_Job(call))
+
+    @asynccontextmanager
+    async def lease(self, first: Call) -> AsyncIterator[Lease]:
+        """A process that is the caller's alone for the length of the block, once it has ended the call `first`.
+
+        Raises what `first` raises: such a call loads what the block needs before any clock of the block starts.
+        """
+        job = _Job(first, keeps_slot=True)
         try:
-            return await asyncio.wrap_future(job.future)
-        except asyncio.CancelledError:
-            self._staff.cancel(job)
-            raise
+            (await self._staff.run(job)).result()
+            assert job.slot is not None, "a call that has ended had a place"
+            yield Lease(self._staff, job.slot)
+        finally:
+            self._staff.release(job)
 
     async def call(
         self,
@@ -102,7 +112,8 @@ class WorkerPool:
         env: Mapping[str, str] | None = None,
     ) -> Any:
         """`call` for code that does not await; it holds up its thread."""
-        job = self._staff.submit(Call.of(function, args, kwargs, timeout_s=timeout_s, env=env))
+        job = _Job(Call.of(function, args, kwargs, timeout_s=timeout_s, env=env))
+        self._staff.submit(job)
         try:
             return job.future.result().result()
         except KeyboardInterrupt:
@@ -114,10 +125,31 @@ class WorkerPool:
         self._finalizer()
 
 
+class Lease:
+    """One process of a pool for one caller. For any event loop, one call at a time."""
+
+    def __init__(self, staff: _Staff, slot: _Slot) -> None:
+        self._staff = staff
+        self._slot = slot
+
+    def __repr__(self) -> str:
+        return f"Lease({self._slot.name})"
+
+    async def run(self, call: Call) -> CallEnd:
+        """As `WorkerPool.run`; if the process has ended, a new one starts in its place."""
+        return await self._staff.run(_Job(call, is_leased=True), self._slot)
+
+
 @dataclass(eq=False)
 class _Job:
     call: Call
+    keeps_slot: bool = False
+    """Its place stays taken after its end, until it is released."""
+    is_leased: bool = False
+    """Its place was taken before."""
     future: Future[CallEnd] = field(default_factory=Future)
+    slot: _Slot | None = None
+    """None: it waits for a place."""
     is_cancelled: bool = False
 
 
@@ -136,7 +168,13 @@ class _Slot:
     def __init__(self, name: str, make: _Maker) -> None:
         self.name = name
         self.job: _Job | None = None
-        """What the place plays, or shall. None: it is free."""
+        """What the place plays, or shall. None: nothing."""
+        self.holder: _Job | None = None
+        """Whose place it is also when it plays nothing. None: nobody's."""
+        self.next: _Job | None = None
+        """Of its holder, who did not wait for the end of the one before. None: there is none."""
+        self.is_busy = False
+        """The thread has not come back from its last job."""
         self.process: WorkerProcess | None = None
         self.thread: threading.Thread | None = None
         self._make = make
@@ -184,21 +222,57 @@ class _Staff:
         processes = [slot.process for slot in self._slots]
         return tuple(process.pid for process in processes if process is not None)
 
-    def submit(self, call: Call) -> _Job:
-        job = _Job(call)
+    async def run(self, job: _Job, slot: _Slot | None = None) -> CallEnd:
+        """How the job ended; cancelling kills its process. slot: where. None: wherever a place is free first."""
+        self.submit(job, slot)
+        try:
+            return await asyncio.wrap_future(job.future)
+        except asyncio.CancelledError:
+            self.cancel(job)
+            raise
+
+    def submit(self, job: _Job, slot: _Slot | None = None) -> None:
         with self._changed:
             if self._is_closed:
                 raise UserError(f"the pool {self._name!r} was closed; make a new one")
-            if not self._free:
+            if slot is None and not self._free:
                 self._waiting.append(job)
-                return job
-            slot = self._free.pop()
-            slot.job = job
-            if slot.thread is None:
-                slot.thread = threading.Thread(target=self._serve, args=(slot,), name=slot.name, daemon=True)
-                slot.thread.start()
-            self._changed.notify_all()
-        return job
+            elif slot is not None and slot.is_busy:
+                slot.next = job
+            else:
+                self._give(slot or self._free.pop(), job)
+
+    def release(self, job: _Job) -> None:
+        """The place that the job kept is free again."""
+        with self._changed:
+            slot = job.slot
+            if slot is not None and slot.holder is job:
+                slot.holder = None
+                if not slot.is_busy:
+                    self._go_on(slot)
+
+    def _give(self, slot: _Slot, job: _Job) -> None:
+        job.slot = slot
+        slot.job = job
+        slot.is_busy = True
+        if job.keeps_slot:
+            slot.holder = job
+        if slot.thread is None:
+            slot.thread = threading.Thread(target=self._serve, args=(slot,), name=slot.name, daemon=True)
+            slot.thread.start()
+        self._changed.notify_all()
+
+    def _go_on(self, slot: _Slot) -> None:
+        """The place plays what has waited longest, or is free; a place that is held waits for its holder."""
+        if slot.next is not None:
+            job, slot.next = slot.next, None
+            self._give(slot, job)
+        elif slot.holder is not None:
+            return
+        elif self._waiting:
+            self._give(slot, self._waiting.popleft())
+        else:
+            self._free.append(slot)
 
     def cancel(self, job: _Job) -> None:
         """The job's process is killed, or the job is forgotten where it has none yet."""
@@ -206,12 +280,15 @@ class _Staff:
             job.is_cancelled = True
             if job in self._waiting:
                 self._waiting.remove(job)
+            for slot in self._slots:
+                slot.next = None if slot.next is job else slot.next
             self._kill([slot for slot in self._slots if slot.job is job])
 
     def close(self) -> None:
         with self._changed:
             self._is_closed = True
-            waiting, self._waiting = list(self._waiting), deque()
+            waiting = [*self._waiting, *(slot.next for slot in self._slots if slot.next is not None)]
+            self._waiting.clear()
             self._kill(self._slots)
             self._changed.notify_all()
         for job in waiting:
@@ -230,10 +307,6 @@ class _Staff:
         """The life of a place: one job after the other, until the pool is closed."""
         while (job := self._wait_job(slot)) is not None:
             self._play(slot, job)
-            with self._changed:
-                slot.job = self._waiting.popleft() if self._waiting else None
-                if slot.job is None:
-                    self._free.append(slot)
         slot.leave()
 
     def _play(self, slot: _Slot, job: _Job) -> None:
@@ -241,6 +314,7 @@ class _Staff:
             end = slot.run(job.call, lambda: not (job.is_cancelled or self._is_closed))
         except Exception as error:  # the boundary of a job: its process could not be started, or not be understood
             slot.leave()
+            self._vacate(slot)
             if job.future.set_running_or_notify_cancel():
                 job.future.set_exception(error)
             return
@@ -251,7 +325,14 @@ class _Staff:
             slot.leave()
         if end is None or (self._is_closed and isinstance(end.ending, Crashed)):
             end = self._closed_end()
+        self._vacate(slot)
         _settle(job, end)
+
+    def _vacate(self, slot: _Slot) -> None:
+        with self._changed:
+            slot.job = None
+            slot.is_busy = False
+            self._go_on(slot)
 
     def _wait_job(self, slot: _Slot) -> _Job | None:
         with self._changed:

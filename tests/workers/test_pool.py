@@ -391,3 +391,52 @@ def test_nonsense_is_refused() -> None:
         WorkerPool(0)
     with pytest.raises(UserError, match="timeout_s=0"):
         Call.of(abs, (-1,), timeout_s=0)
+
+
+def test_a_lease_is_one_process_that_others_do_not_get(pair: WorkerPool) -> None:
+    """A lease begins when its first call has ended; its calls share a process; other calls go elsewhere."""
+
+    async def lease() -> None:
+        async with pair.lease(Call.of(os.getpid)) as lease:
+            own = [(await lease.run(Call.of(os.getpid))).result() for _ in range(3)]
+            others = {await pair.call(os.getpid) for _ in range(3)}
+            assert len(set(own)) == 1
+            assert not others & set(own)
+        assert await asyncio.gather(*(pair.call(abs, (-1,)) for _ in range(4))) == [1, 1, 1, 1]
+
+    asyncio.run(lease())
+
+
+def test_a_leased_process_that_dies_is_replaced_in_its_place(pool: WorkerPool) -> None:
+    """Its holder goes on with a new process, also right after giving a call up; then the place is free again."""
+
+    async def lease() -> None:
+        async with pool.lease(Call.of(os.getpid)) as lease:
+            assert isinstance((await lease.run(Call.of(os._exit, (1,)))).ending, Crashed)
+            hanging = asyncio.create_task(lease.run(Call.of(time.sleep, (600,))))
+            await asyncio.sleep(0.05)
+            hanging.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await hanging
+            assert (await lease.run(Call.of(abs, (-1,)))).result() == 1
+        assert await pool.call(abs, (-1,)) == 1
+
+    asyncio.run(lease())
+
+
+def test_a_lease_that_is_given_up_frees_its_place(pool: WorkerPool) -> None:
+    """Whoever waits for a lease, or whose first call fails, leaves no place taken."""
+
+    async def lease() -> None:
+        with pytest.raises(KeyError):
+            async with pool.lease(Call.of({}.__getitem__, ("x",))):
+                pytest.fail("a lease begins only when its first call has returned")
+        async with pool.lease(Call.of(abs, (-1,))):
+            waiting = asyncio.create_task(pool.lease(Call.of(abs, (-1,))).__aenter__())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await waiting
+        assert await pool.call(abs, (-1,)) == 1
+
+    asyncio.run(lease())

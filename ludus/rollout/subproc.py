@@ -1,0 +1,214 @@
+"""An agent whose every episode has a process: it may block, hang, crash or print without end.
+
+Knows: worker processes, what an agent is given and how its run ends.  Knows not: groups, training.
+Invariants: an episode is over at its deadline, with its process; what it printed is kept with it; the agent is set up
+once in each process, there and nowhere else.
+
+    this process                                   a worker process
+    row, base_url, api_key, about ───────────────▶ the agent plays, over HTTP
+    value or traceback, spans, numbers, output ◀── however that ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import pickle
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ludus.agents.clients import SharedClients
+from ludus.agents.door import About, EpisodeContext
+from ludus.agents.resolve import resolve_workflow
+from ludus.agents.workflow import AgentRun
+from ludus.errors import UserError
+from ludus.gateway.transport import TIMEOUT_S, sdk_http_module
+from ludus.rollout.ending import Ending, Raised, RaisedElsewhereError, Returned, grace_s, guarded
+from ludus.trace.spans import SpanLog
+from ludus.types import Span
+from ludus.workers import calls
+from ludus.workers.calls import Call, CallEnd, Remote, dumps
+from ludus.workers.pool import Lease, WorkerPool
+
+# Of the time that an agent has after its deadline: its process is killed before it is given up, so that what it
+# printed is kept.
+_KILLED_AFTER_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """What travels to a process for one episode."""
+
+    data: dict[str, Any]
+    base_url: str
+    api_key: str
+    about: About
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """What comes back."""
+
+    ending: Ending
+    spans: tuple[Span, ...]
+    numbers: dict[str, list[float]]
+
+
+class SubprocDoor:
+    """Plays episodes of one agent in worker processes, which start when they are first needed."""
+
+    def __init__(self, workflow: object, kwargs: Mapping[str, Any] | None = None, *, max_workers: int) -> None:
+        """workflow, kwargs: as for `resolve_workflow`; the agent reaches the model by HTTP.
+
+        Raises UserError if it cannot travel to another process, or cannot be set up there.
+        """
+        self.name = workflow if isinstance(workflow, str) else _name_of(workflow)
+        make = partial(_Player.of, dumps(workflow, "the agent"), dumps(dict(kwargs or {}), "workflow_kwargs"))
+        self._player = Remote.made_by(make)
+        self._pool = WorkerPool(max_workers, name="agents")
+        self._leases: dict[str, Lease] = {}
+        """By episode that plays."""
+        self._check()
+
+    def __repr__(self) -> str:
+        return f"SubprocDoor({self.name}, {self._pool!r})"
+
+    async def setup(self) -> None:
+        """The agent is set up in each process when that starts."""
+
+    async def close(self) -> None:
+        """No process is left."""
+        await asyncio.to_thread(self._pool.close)
+
+    @asynccontextmanager
+    async def place(self, episode_id: str) -> AsyncIterator[None]:
+        """A process, in which the agent has been set up, is the episode's for the length of the block."""
+        async with self._pool.lease(Call.of(self._player, (None,))) as lease:
+            self._leases[episode_id] = lease
+            try:
+                yield
+            finally:
+                del self._leases[episode_id]
+
+    async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
+        """What the agent returned, in the episode's place; of what it raised, and how its process ended,
+        RaisedElsewhereError."""
+        seat = _Seat(dict(data), context.base_url, context.api_key, context.about)
+        call = Call.of(
+            self._player, (seat,), timeout_s=_time_left_s(context), env=_environment(seat.base_url, seat.api_key)
+        )
+        started_at = time.time()
+        end = await self._leases[context.about.episode_id].run(call)
+        played = end.ending.value if isinstance(end.ending, calls.Returned) else _broken(end)
+        for span in (_process_span(self.name, started_at, end), *played.spans):
+            context.spans.add(span)
+        for name, values in played.numbers.items():
+            context.numbers.setdefault(name, []).extend(values)
+        if isinstance(played.ending, Returned):
+            return played.ending.value
+        assert isinstance(played.ending, Raised), "a process cannot say that it was late or cancelled"
+        raise RaisedElsewhereError(played.ending)
+
+    def _check(self) -> None:
+        """Sets the agent up in one process, which will play."""
+        try:
+            self._pool.call_blocking(self._player, (None,))
+        except Exception as error:
+            self._pool.close()
+            raise UserError(f"the agent {self.name} cannot be set up in a process of its own: {error}") from error
+
+
+class _Player:
+    """The agent inside a process."""
+
+    def __init__(self, agent: AgentRun) -> None:
+        self._agent = agent
+        self._http_client: Any = None
+        """None: no episode was played yet."""
+        self._clients = SharedClients()
+
+    @classmethod
+    def of(cls, workflow: bytes, kwargs: bytes) -> _Player:
+        """The agent is set up here, once in the life of the process."""
+        agent = resolve_workflow(pickle.loads(workflow), pickle.loads(kwargs), may_block=True)
+        if not isinstance(agent, AgentRun):
+            raise UserError(
+                f"{agent.name} asks the model by tokens, inside this program; with rollout.agent.mode=subproc an agent "
+                "reaches it by HTTP: `async def run(self, data, **extra_kwargs)`. Set rollout.agent.mode=inline"
+            )
+        return cls(agent)
+
+    async def __call__(self, seat: _Seat | None) -> _Played | None:
+        """How one episode ended. seat: None: nothing is played; it was asked whether the agent can be set up."""
+        if seat is None:
+            return None
+        if self._http_client is None or self._http_client.is_closed:  # agents may close it
+            self._http_client = importlib.import_module(sdk_http_module()).AsyncClient(timeout=TIMEOUT_S)
+        spans = SpanLog()
+        context = EpisodeContext(
+            seat.base_url, seat.api_key, self._http_client, about=seat.about, spans=spans, clients=self._clients
+        )
+        ending = await guarded(self._agent, seat.data, context)
+        return _Played(ending, spans.snapshot(), context.numbers)
+
+
+def _time_left_s(context: EpisodeContext) -> float | None:
+    """How long the process may take. None: for ever."""
+    assert context.session is not None, "the session lies in this process"
+    deadline_at = context.session.limits.deadline_at
+    if deadline_at is None:
+        return None
+    left_s = max(0.0, deadline_at - time.monotonic())
+    return left_s + _KILLED_AFTER_SHARE * grace_s(left_s)
+
+
+def _environment(base_url: str, api_key: str) -> dict[str, str]:
+    """For SDKs that are given no arguments; they reach this machine without a proxy."""
+    direct = [host for host in (os.environ.get("NO_PROXY"), "127.0.0.1", "localhost") if host]
+    return {
+        "OPENAI_BASE_URL": base_url,
+        "OPENAI_API_KEY": api_key,
+        "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": api_key,
+        "NO_PROXY": ",".join(direct),
+    }
+
+
+def _broken(end: CallEnd) -> _Played:
+    """What there is to say where the process did not."""
+    match end.ending:
+        case calls.TimedOut(timeout_s):
+            what = f"the agent was still playing after {timeout_s:.1f} s; its process was killed"
+            raised = Raised(_with_last_words(what, end), "deadline")
+        case calls.Crashed(how):
+            raised = Raised(_with_last_words(f"the agent's process ended in the middle of the episode: {how}", end), "")
+        case calls.Raised(words, trace, codes):  # the row or the value returned could not travel
+            raised = Raised(f"{trace}\n{words}".strip(), codes)
+    return _Played(raised, (), {})
+
+
+def _with_last_words(what: str, end: CallEnd) -> str:
+    said = end.output.stderr.strip().splitlines()[-3:]
+    return what + ("".join(f"\n  {line}" for line in ["stderr:", *said]) if said else "")
+
+
+def _process_span(name: str, started_at: float, end: CallEnd) -> Span:
+    """The process of an episode, with what it printed."""
+    output = end.output
+    return Span(
+        kind="process",
+        name=name,
+        started_at=started_at,
+        finished_at=time.time(),
+        outputs={"stdout": output.stdout, "stderr": output.stderr, "num_bytes": output.num_bytes},
+        error=None if isinstance(end.ending, calls.Returned) else type(end.ending).__name__,
+    )
+
+
+def _name_of(workflow: object) -> str:
+    return str(getattr(workflow, "__qualname__", type(workflow).__qualname__))
