@@ -1,7 +1,7 @@
 """A plain function as a tool: its signature is the schema, its docstring the description.
 
-Knows: functions, threads.  Knows not: trajectories; a function has no state that Ludus would know of.
-Invariant: a function that blocks never holds up the event loop.
+Knows: functions, processes and threads to run them in.  Knows not: trajectories; a function keeps nothing for one.
+Invariant: a function that blocks never holds up the event loop, and one that hangs in a process is killed.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypedDict, TypeVar, overload
 
 from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
 from ludus.agents.tools.signature import Signature
+from ludus.errors import UserError
+from ludus.workers import Remote, WorkerPool
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-
 Schema = OpenAIFunctionToolSchema | Mapping[str, Any]
+Place = Literal["process", "thread"]
 
 _MARK = "__ludus_tool__"
+_MAX_PROCESSES = 4
+"""Of one function, begun as calls need them."""
 
 
 class FunctionTool(BaseTool):
@@ -33,22 +37,56 @@ class FunctionTool(BaseTool):
         *,
         name: str | None = None,
         schema: Schema | None = None,
+        runs_in: Place = "process",
     ) -> None:
-        """schema: what the model is told in place of the signature; arguments are then passed as they come."""
+        """schema: what the model is told in place of the signature; arguments are then passed as they come.
+        runs_in: where a function that is not async runs: in processes, which are killed at the deadline and share no
+        variables; or in threads of this process, which share all, and go on where they hang."""
         self._function = function
+        self._runs_in = runs_in
         self._signature = Signature(function) if schema is None else None
+        self._pool: WorkerPool | None = None
+        self._remote: Remote | None = None
         own_name = name or _name_of(function)
         if self._signature is not None:
             super().__init__(tool_schema=self._signature.schema(own_name))
         else:
             super().__init__(tool_schema=read_schema(schema or {}, f"the schema of {own_name}"))
 
+    async def setup(self) -> None:
+        """Raises UserError if the function cannot be sent to a process."""
+        if self._runs_in == "thread" or _is_async(self._function):
+            return
+        try:
+            self._remote = Remote.of(self._function)
+        except UserError as error:
+            raise UserError(
+                f"the tool {self.name!r}: {error}; or let it run in threads: @function_tool(runs_in='thread')"
+            ) from error
+        self._pool = WorkerPool(_MAX_PROCESSES, name=f"tool-{self.name}")
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
     async def execute(self, instance_id: str, parameters: dict[str, Any]) -> Any:  # type: ignore[override]  # noqa: ARG002
         """What the function returns; it has no instance, and takes nothing from a row."""
         arguments = parameters if self._signature is None else self._signature.read(parameters)
         if _is_async(self._function):
             return await self._function(**arguments)
-        return await _in_thread(lambda: self._function(**arguments))
+        if self._runs_in == "thread":
+            return await _in_thread(lambda: self._function(**arguments))
+        assert self._pool is not None and self._remote is not None, f"{self!r} was set up"
+        return await self._pool.call(self._remote, kwargs=arguments)
+
+
+class _Mark(TypedDict):
+    """What a decorated function carries; no class of ours, because the function may travel to another process."""
+
+    name: str | None
+    schema: Schema | None
+    runs_in: Place
 
 
 @overload
@@ -57,43 +95,42 @@ def function_tool(function: FunctionT) -> FunctionT: ...
 
 @overload
 def function_tool(
-    function: str | None = None,
-    *,
-    name: str | None = None,
-    schema: OpenAIFunctionToolSchema | Mapping[str, Any] | None = None,
+    function: str | None = None, *, name: str | None = None, schema: Schema | None = None, runs_in: Place = "process"
 ) -> Callable[[FunctionT], FunctionT]: ...
 
 
-def function_tool(function: Any = None, *, name: str | None = None, schema: Any = None) -> Any:
+def function_tool(
+    function: Any = None, *, name: str | None = None, schema: Schema | None = None, runs_in: Place = "process"
+) -> Any:
     """The function itself, marked as a tool: `@function_tool`, `@function_tool("name")`, `@function_tool(schema=…)`.
 
-    Raises UserError where it is defined if a model could not call it.
+    Raises UserError where it is defined if a model could not call it. The rest is as for `FunctionTool`.
     """
-    if isinstance(function, str) or function is None:
-        given = function if isinstance(function, str) else name
-        return lambda decorated: _marked(decorated, given, schema)
-    return _marked(function, name, schema)
+    own_name = function if isinstance(function, str) else name
+
+    def mark(decorated: FunctionT) -> FunctionT:
+        FunctionTool(decorated, name=own_name, schema=schema, runs_in=runs_in)
+        setattr(decorated, _MARK, _Mark(name=own_name, schema=schema, runs_in=runs_in))
+        return decorated
+
+    return mark if function is None or isinstance(function, str) else mark(function)
 
 
 def functions_of(namespace: Mapping[str, Any]) -> Iterator[FunctionTool]:
     """The tools among the names of a module, in the order of their definition."""
     seen: set[int] = set()
     for value in namespace.values():
-        tool = tool_of(value)
-        if tool is not None and id(tool) not in seen:
-            seen.add(id(tool))
+        if id(value) not in seen and (tool := tool_of(value)) is not None:
+            seen.add(id(value))
             yield tool
 
 
 def tool_of(value: object) -> FunctionTool | None:
-    """The tool that a function was marked as. None: it was not."""
-    tool = getattr(value, _MARK, None) if inspect.isroutine(value) else None
-    return tool if isinstance(tool, FunctionTool) else None
-
-
-def _marked(function: Any, name: str | None, schema: Any) -> Any:
-    setattr(function, _MARK, FunctionTool(function, name=name, schema=schema))
-    return function
+    """The tool that a function is marked as. None: it is not marked."""
+    mark: _Mark | None = getattr(value, _MARK, None) if inspect.isroutine(value) else None
+    if mark is None or not callable(value):
+        return None
+    return FunctionTool(value, name=mark["name"], schema=mark["schema"], runs_in=mark["runs_in"])
 
 
 def _name_of(function: Callable[..., Any]) -> str:
