@@ -67,9 +67,11 @@ BodyT = TypeVar("BodyT", bound=Body)
 class Models(Protocol):
     """What the server knows of models beyond their jobs. Called on the server's loop."""
 
-    async def register(self, model: RegisterModel) -> ModelView: ...
+    async def ready(self, model: RegisterModel) -> ModelView:
+        """The model, loaded; it is not yet if that takes longer than a client should wait for an answer."""
 
-    async def look(self, model: RegisterModel) -> ModelView: ...
+    async def look(self, model: RegisterModel) -> ModelView:
+        """The model as it is; nothing is loaded."""
 
     async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView: ...
 
@@ -128,7 +130,7 @@ class Api:
     async def _register(self, request: Request) -> Response:
         model = await _read(RegisterModel, request, MAX_SMALL_BODY_BYTES)
         await asyncio.to_thread(self._jobs.store.register, model)
-        return _json(await self._models.register(model))
+        return _json(await self._models.ready(model))
 
     async def _list_models(self, request: Request) -> Response:
         del request
@@ -136,7 +138,7 @@ class Api:
         return _json(ModelList(models=[await self._models.look(model) for model in models]))
 
     async def _look(self, request: Request) -> Response:
-        return _json(await self._models.look(await self._named(request)))
+        return _json(await self._models.ready(await self._named(request)))
 
     async def _keep_checkpoints(self, request: Request) -> Response:
         model = await self._named(request)

@@ -21,6 +21,7 @@ from ludus.serve.store import BegunJob, JobStore
 logger = logging.getLogger(__name__)
 
 MOST_ATTEMPTS = 3  # a job that ended its server twice may have been unlucky; one that did so three times was not
+SECONDS_BETWEEN_TRIES = 5.0  # a person who frees disk space needs longer; one who waits for us not much
 Report = Callable[[Mapping[str, Any]], None]
 """Tells how far a job is, from any thread."""
 
@@ -88,11 +89,16 @@ class Jobs:
         with self._bell.listening() as rung:
             while True:
                 rung.clear()
-                job_id = await asyncio.to_thread(self.store.next_job)
-                if job_id is None:
-                    await rung.wait()
+                try:
+                    job_id = await asyncio.to_thread(self.store.next_job)
+                    if job_id is not None:
+                        await self._do(job_id)
+                except BackendError:  # a disk that is full now: the jobs are there still, and the next time may do
+                    logger.exception("jobs.not_kept")
+                    await asyncio.sleep(SECONDS_BETWEEN_TRIES)
                 else:
-                    await self._do(job_id)
+                    if job_id is None:
+                        await rung.wait()
 
     async def _do(self, job_id: str) -> None:
         job = self.store.begin(job_id)

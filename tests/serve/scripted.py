@@ -72,7 +72,7 @@ class ScriptedWorkshop:
 
     # ---- as Models
 
-    async def register(self, model: RegisterModel) -> ModelView:
+    async def ready(self, model: RegisterModel) -> ModelView:
         self.num_looks_until_ready -= 1
         return await self.look(model)
 
@@ -82,8 +82,7 @@ class ScriptedWorkshop:
             name=model.name,
             base_model=model.base_model,
             config=model.config,
-            is_ready=self.num_looks_until_ready <= 0,
-            step=self.steps.get(model.name, 0),
+            step=self.steps.get(model.name, 0) if self.num_looks_until_ready <= 0 else None,
             inference_name=model.name,
             inference_path=f"/m/{model.project}/{model.name}/v1",
         )

@@ -108,7 +108,9 @@ class ServerBackend:
         return TrainResult(**await self._run(model, job, on_progress, idempotency_key))
 
     async def get_step(self, model: TrainableSpec) -> int:
-        return (await self._client.get(ModelView, _path(model))).step
+        while (step := (await self._client.get(ModelView, _path(model))).step) is None:
+            pass  # as for `_register`
+        return step
 
     async def delete_checkpoints(self, model: TrainableSpec, keep: Collection[int]) -> None:
         await self._client.post(ModelView, f"{_path(model)}/checkpoints", KeepCheckpoints(steps=sorted(keep)))
@@ -142,7 +144,7 @@ class ServerBackend:
             project=model.project, name=model.name, base_model=model.base_model, config=dict(model.internal_config)
         )
         # The server answers after a while even if it is still loading, so that nobody on the way loses patience.
-        while not (view := await self._client.post(ModelView, "/models", body)).is_ready:
+        while (view := await self._client.post(ModelView, "/models", body)).step is None:
             pass
         return view
 

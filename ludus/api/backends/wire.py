@@ -68,10 +68,8 @@ class ModelView(pydantic.BaseModel):
     name: str
     base_model: str
     config: dict[str, Any]
-    is_ready: bool
-    """Loaded; else it is being loaded, and the same request later tells more."""
-    step: int
-    """Steps trained; 0 is the base model."""
+    step: int | None
+    """Steps trained; 0 is the base model. None: it is not loaded yet, and the same request later tells more."""
     inference_name: str
     inference_path: str
     """Below the server's address; its OpenAI-compatible API."""

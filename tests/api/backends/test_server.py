@@ -57,7 +57,7 @@ def test_every_call_of_a_backend_reaches_the_server(served: Served) -> None:
         backend, model = backend_of(served), Model()
         served.workshop.num_looks_until_ready = 3
         await backend.register(model)
-        assert served.workshop.num_looks_until_ready == 0
+        assert served.workshop.num_looks_until_ready <= 0
         assert await backend.get_step(model) == 0
         result = await backend.train(model, groups(), TrainConfig(learning_rate=1e-4))
         assert (result.step, result.metrics) == (1, {"loss": 0.5})
