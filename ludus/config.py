@@ -25,6 +25,7 @@ from ludus.loop.settings import (
 from ludus.model.settings import ModelSettings
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.settings import Settings, dump_settings, load_settings
+from ludus.trace.settings import TraceSettings
 from ludus.trainer.settings import TrainerSettings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -59,6 +60,7 @@ class Config(Settings):
     """Wall time of training, evaluations left out; with a number of steps, whichever ends first."""
     eval: EvalSettings = EvalSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
+    trace: TraceSettings = TraceSettings()
 
     @pydantic.field_serializer("eval_gconfig")
     def _keys_given(self, settings: GenerationSettings | None) -> dict[str, Any] | None:

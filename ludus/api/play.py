@@ -18,6 +18,7 @@ from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
+from ludus.trace.exporters import Finished, NoExporter, open_exporter
 from ludus.types import Episode
 
 
@@ -43,11 +44,24 @@ async def _play(
     config: Config, agent: Door, rows: Sequence[Row], on_episode: Callable[[Episode], None]
 ) -> tuple[Episode, ...]:
     places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
+    exporter = open_exporter(config.trace, config.name)
+
+    def keep(episode: Episode, step: int | None) -> None:
+        exporter.add(Finished.of(episode, step))
+
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config))
+        stack.enter_context(exporter)
         stage = stack.enter_context(Stage(local.recorder, GatewayServer(Sessions())))
         runner = await stack.enter_async_context(
-            EpisodeRunner(agent, stage, config.rollout, training=config.gconfig, evaluation=config.gconfig)
+            EpisodeRunner(
+                agent,
+                stage,
+                config.rollout,
+                training=config.gconfig,
+                evaluation=config.gconfig,
+                keep=None if isinstance(exporter, NoExporter) else keep,
+            )
         )
 
         async def play_one(task: EpisodeTask) -> Episode:

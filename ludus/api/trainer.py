@@ -32,6 +32,7 @@ from ludus.rollout.online import OnGateway, OnlineRollouts
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import Row, derive_seed
+from ludus.trace.exporters import Exporter, Finished, NoExporter, open_exporter
 from ludus.trace.store import RunStore
 from ludus.types import Episode
 
@@ -105,8 +106,10 @@ class Trainer:
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(self.config))
             learner = local.trainer(self.config)
+            exporter = open_exporter(self.config.trace, self.config.name)
             # Only now, so that a run whose model cannot be opened leaves no folder that stands in the next one's way.
             store = stack.enter_context(self._open_store(resume))
+            store.export_to(stack.enter_context(exporter))
             found = latest_checkpoint(store.checkpoints) if resume else None
             if found is not None:
                 learner.load(found.trainer_folder)
@@ -142,15 +145,18 @@ class Trainer:
     async def _evaluate(self, agent: Door, plan: EvalPlan) -> Evaluation:
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(self.config))
-            runner = await self._runner(stack, local, agent, store=None)
+            exporter = stack.enter_context(open_exporter(self.config.trace, self.config.name))
+            runner = await self._runner(stack, local, agent, None if isinstance(exporter, NoExporter) else exporter)
             return await evaluate(runner.run, plan, step=0)
 
     async def _runner(
-        self, stack: AsyncExitStack, local: LocalModel, agent: Door, store: RunStore | None
+        self, stack: AsyncExitStack, local: LocalModel, agent: Door, kept_by: RunStore | Exporter | None
     ) -> EpisodeRunner:
         def keep(episode: Episode, step: int | None) -> None:
-            assert store is not None, "only a run keeps episodes"
-            store.add_episode(episode, step=step)
+            if isinstance(kept_by, RunStore):
+                kept_by.add_episode(episode, step=step)
+            elif kept_by is not None:
+                kept_by.add(Finished.of(episode, step))
 
         stage = stack.enter_context(Stage(local.recorder, GatewayServer(Sessions())))
         runner = EpisodeRunner(
@@ -159,8 +165,8 @@ class Trainer:
             self.config.rollout,
             training=self.config.gconfig,
             evaluation=self.config.eval_generation,
-            keep=None if store is None else keep,
-            journal=None if store is None else store.journal,
+            keep=None if kept_by is None else keep,
+            journal=kept_by.journal if isinstance(kept_by, RunStore) else None,
         )
         return await stack.enter_async_context(runner)
 

@@ -29,6 +29,7 @@ from typing import Any
 from ludus.errors import UserError
 from ludus.metrics import Metrics
 from ludus.trace.codec import decode_episode, encode_episode
+from ludus.trace.exporters.base import Exporter, Finished, NoExporter
 from ludus.trace.journal import Journal, Unfinished, left_behind, read_unfinished
 from ludus.types import Episode, Outcome
 
@@ -78,6 +79,7 @@ class RunStore:
         """File descriptor that marks this process as the run's writer. None: it has only read so far."""
         self._journal: Journal | None = None
         """None: nobody asked for it."""
+        self._exporter: Exporter = NoExporter()
 
     @classmethod
     def create(cls, root: Path | str, name: str, config_text: str) -> RunStore:
@@ -175,12 +177,18 @@ class RunStore:
 
     # Episodes
 
+    def export_to(self, exporter: Exporter) -> None:
+        """From now on every episode that is added goes there too, once it is durable here."""
+        self._exporter = exporter
+
     def add_episode(self, episode: Episode, *, step: int | None = None) -> None:
         """Durable when it returns. `step`: the training step that asked for the episode; None: no step did."""
+        finished = Finished.of(episode, step)
         with self._transaction("write an episode") as db:
-            db.execute(_INSERT, _row(episode, step))
+            db.execute(_INSERT, _row(episode, finished))
         if self._journal is not None:
             self._journal.end(episode.session.id)
+        self._exporter.add(finished)
 
     def change_episode(self, episode: Episode) -> None:
         """Writes the last episode with this id anew; rewards may come after its end. Raises UserError if none is."""
@@ -321,7 +329,8 @@ class RunStore:
             is_there = any(turn.id in record for (record,) in rows for turn in found.record.turns)
             if found.record.turns and not is_there:
                 with self._transaction("write an episode") as db:
-                    db.execute(_INSERT, _row(_broken_off(found), None))
+                    broken_off = _broken_off(found)
+                    db.execute(_INSERT, _row(broken_off, Finished.of(broken_off)))
         for path in segments:
             path.unlink(missing_ok=True)
 
@@ -331,11 +340,11 @@ class RunStore:
             self._writer_lock = None
 
 
-def _row(episode: Episode, step: int | None) -> tuple[object, ...]:
+def _row(episode: Episode, finished: Finished) -> tuple[object, ...]:
     return (
-        *(episode.id, step, episode.group_id, episode.task_id, episode.is_eval, episode.outcome.kind),
+        *(episode.id, finished.step, episode.group_id, episode.task_id, episode.is_eval, episode.outcome.kind),
         *(episode.reward, len(episode.session.turns), episode.session.num_sampled_tokens, episode.finished_at),
-        *encode_episode(episode),
+        *(finished.record, finished.numbers),
     )
 
 

@@ -1,0 +1,61 @@
+"""What takes finished episodes away from a run: the seam to other people's viewers.
+
+Knows: encoded episodes.  Knows not: any viewer, who plays, the run's folder.
+Invariant: `add` costs its caller next to nothing and never fails, whatever became of the viewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from ludus.trace.codec import decode_episode, encode_episode
+from ludus.types import Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished episode as it is kept, and as it travels to another process."""
+
+    record: str
+    numbers: bytes
+    step: int | None = None
+    """The training step that asked for it. None: no step did."""
+    is_eval: bool = False
+
+    @classmethod
+    def of(cls, episode: Episode, step: int | None = None) -> Self:
+        return cls(*encode_episode(episode), step, episode.is_eval)
+
+    @property
+    def episode(self) -> Episode:
+        return decode_episode(self.record, self.numbers)
+
+
+class Exporter(Protocol):
+    """Use as a context manager. `add` may be called from any thread."""
+
+    def add(self, finished: Finished) -> None: ...
+
+    def close(self) -> None:
+        """Returns when all episodes have left, or will not."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class NoExporter:
+    """Nobody watches but the run's own folder."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def add(self, finished: Finished) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """There is nothing to wait for."""

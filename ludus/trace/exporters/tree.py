@@ -1,0 +1,198 @@
+"""An episode as a tree of spans: the run, and below it every answer of the model, every tool and every reward.
+
+Knows: episodes.  Knows not: any viewer's words, how spans are stored.
+Invariants: every turn and every span of the episode is in the tree; a span lies within the run's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ludus.types import Episode, Message, ToolSpec, Turn
+
+MAX_CHARS = 20_000
+"""Of one text: a viewer is for reading, and a history is told again with every turn."""
+UNDECODED = "Failed to decode tool call"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A moment within a span."""
+
+    name: str
+    at: float
+    """Unix time in seconds, as everywhere here."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSpan:
+    """One span; its values are JSON-able."""
+
+    kind: str
+    """`run`, `generate`, `tool`, `reward`, or an agent's own word."""
+    name: str
+    started_at: float
+    finished_at: float
+    inputs: Any = None
+    outputs: Any = None
+    error: str | None = None
+    """None: it did not fail."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    usage: tuple[int, int] | None = None
+    """Tokens of the prompt and of the answer. None: no model was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeTree:
+    """The run's span, and what is below it in the order of time."""
+
+    run: TreeSpan
+    children: tuple[TreeSpan, ...]
+
+
+def episode_tree(episode: Episode) -> EpisodeTree:
+    """The spans of a finished episode."""
+    children = [*_answers(episode), *_others(episode)]
+    if episode.reward is not None and not any(child.kind == "reward" for child in children):
+        children.append(_reward(episode))
+    children.sort(key=lambda child: (child.started_at, child.finished_at))
+    started_at = min([episode.started_at or episode.finished_at, *(child.started_at for child in children)])
+    finished_at = max([episode.finished_at, *(child.finished_at for child in children)])
+    turns = episode.session.turns
+    outcome = episode.outcome
+    run = TreeSpan(
+        kind="run",
+        name="run",
+        started_at=started_at,
+        finished_at=finished_at,
+        inputs={"messages": [as_openai(message) for message in turns[0].messages]} if turns else None,
+        outputs={
+            "reply": cut(turns[-1].reply.content) if turns else None,
+            "reward": episode.reward,
+            "outcome": outcome.kind,
+        },
+        error=outcome.reason or outcome.kind if outcome.kind in ("failed", "timeout", "cancelled") else None,
+        attributes={
+            "outcome": {"kind": outcome.kind, "reason": outcome.reason},
+            "rewards": dict(episode.rewards),
+            "metrics": dict(episode.metrics),
+            "metadata": dict(episode.metadata),
+            "num_turns": len(turns),
+            "num_sampled_tokens": episode.session.num_sampled_tokens,
+        },
+    )
+    return EpisodeTree(run, tuple(children))
+
+
+def _answers(episode: Episode) -> Iterator[TreeSpan]:
+    record = episode.session
+    for turn in record.turns:
+        sampled = turn.sampled
+        num_sampled = len(sampled.token_ids)
+        num_prompt = len(record.path_ids(turn.node)) - num_sampled
+        yield TreeSpan(
+            kind="generate",
+            name="generate" if not turn.agent else f"generate ({turn.agent})",
+            started_at=turn.started_at,
+            finished_at=turn.finished_at,
+            inputs=_asked(turn),
+            outputs={"choices": [{"index": 0, "finish_reason": _finish(turn), "message": as_openai(turn.reply)}]},
+            error=f"aborted: {turn.abort_cause or 'by the engine'}" if sampled.stop_reason == "abort" else None,
+            attributes={
+                "turn_id": turn.id,
+                "prefix": turn.prefix,
+                "follows": turn.follows,
+                "fork": turn.fork,
+                "reward": episode.rewards.get(turn.id),
+                "stop_reason": sampled.stop_reason,
+                "versions": sorted(set(sampled.versions)),
+                "mean_logprob": sum(sampled.logprobs) / num_sampled if num_sampled else None,
+                "num_cached_tokens": sampled.num_cached_tokens,
+                "temperature": turn.sampling.temperature,
+                "seed": sampled.seed,
+                "token_ids": list(sampled.token_ids),
+            },
+            events=tuple(Event(UNDECODED, turn.finished_at, {"text": cut(text) or ""}) for text in turn.undecoded),
+            usage=(num_prompt, num_sampled),
+        )
+
+
+def _others(episode: Episode) -> Iterator[TreeSpan]:
+    for span in episode.spans:
+        yield TreeSpan(
+            kind=span.kind,
+            name=span.name,
+            started_at=span.started_at,
+            finished_at=span.finished_at,
+            inputs=_cut_all(span.inputs),
+            outputs=_cut_all(span.outputs),
+            error=span.error,
+            attributes={"turn_id": span.turn_id, **span.metrics},
+        )
+
+
+def _reward(episode: Episode) -> TreeSpan:
+    """The agent computed its reward itself, in no time that anybody took."""
+    return TreeSpan(
+        kind="reward",
+        name="reward",
+        started_at=episode.finished_at,
+        finished_at=episode.finished_at,
+        outputs={"reward": episode.reward, "rewards": dict(episode.rewards)},
+    )
+
+
+def _asked(turn: Turn) -> dict[str, Any]:
+    asked: dict[str, Any] = {"messages": [as_openai(message) for message in turn.messages]}
+    if turn.tools:
+        asked["tools"] = [_tool(tool) for tool in turn.tools]
+    return asked
+
+
+def _finish(turn: Turn) -> str:
+    if turn.sampled.stop_reason == "stop" and turn.reply.tool_calls:
+        return "tool_calls"
+    return turn.sampled.stop_reason
+
+
+def as_openai(message: Message) -> dict[str, Any]:
+    """A message as OpenAI's protocol writes it, which viewers show as a chat."""
+    found: dict[str, Any] = {"role": message.role, "content": cut(message.content)}
+    if message.reasoning is not None:
+        found["reasoning_content"] = cut(message.reasoning)
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": cut(call.arguments)}}
+            for call in message.tool_calls
+        ]
+    for name in ("tool_call_id", "name"):
+        if (value := getattr(message, name)) is not None:
+            found[name] = value
+    return found
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def cut(text: str | None) -> str | None:
+    """The text, its middle left out where it is very long."""
+    if text is None or len(text) <= MAX_CHARS:
+        return text
+    half = MAX_CHARS // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
+
+
+def _cut_all(value: Any) -> Any:
+    if isinstance(value, str):
+        return cut(value)
+    if isinstance(value, Mapping):
+        return {name: _cut_all(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cut_all(item) for item in value]
+    return value
