@@ -6,7 +6,6 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from ludus.api.backends.base import TrainConfig, TrainProgress, TrainSFTConfig
 from ludus.api.backends.server import ServerBackend
 from ludus.errors import AgentError, BackendError, ConfigError, InternalError, UserError
 from tests.serve.scripted import KEY, ScriptedWorkshop, Served, serving
+from tests.serve.specs import Model
 
 CHOICE = {
     "index": 0,
@@ -25,14 +25,6 @@ CHOICE = {
     "message": {"role": "assistant", "content": "7"},
     "logprobs": {"content": [{"token": "7", "logprob": -0.5}]},
 }
-
-
-@dataclass(frozen=True)
-class Model:
-    name: str = "agent-001"
-    project: str = "mail"
-    base_model: str = "smollm2-135m"
-    internal_config: dict[str, Any] = field(default_factory=dict)
 
 
 @pytest.fixture
