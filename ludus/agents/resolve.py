@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ludus.agents.environments  # noqa: F401  (they register themselves)
 from ludus.agents.door import Door
 from ludus.agents.imports import import_object
 from ludus.agents.queues import from_queue, is_queue_agent

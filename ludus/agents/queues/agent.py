@@ -19,6 +19,9 @@ ALL_AGENTS: dict[str, Any] = {}
 class Agent:
     """Base of queue agents. One instance plays all episodes, many at once."""
 
+    takes_prompt = True
+    """False: the environment gives the first observation, and rows need no prompt; `packed_prompts` is then empty."""
+
     async def collect_trajectory(
         self,
         prompt: SequenceSample,

@@ -18,7 +18,7 @@ from ludus.agents.door import EpisodeContext
 from ludus.agents.handback import TokenRow, claim_rows
 from ludus.agents.imports import import_object
 from ludus.agents.queues.abstraction import AgentAbstraction, EnvServiceAbstraction
-from ludus.agents.queues.agent import make_agent
+from ludus.agents.queues.agent import Agent, make_agent
 from ludus.agents.queues.environment import ALL_ENV_CLASSES, EnvironmentService, make_env
 from ludus.agents.queues.inference import Inference
 from ludus.agents.queues.prompts import ROW, prompt_sample, query_id
@@ -59,7 +59,9 @@ class QueueDoor:
         if session is None:
             raise UserError("a queue agent needs the model's tokens in this process: set rollout.agent.mode=inline")
         row = copy.deepcopy(dict(data))
-        prompt = prompt_sample(row, session.text, query_id(row, context.about.task_id))
+        takes_prompt = not isinstance(self._agent, Agent) or self._agent.takes_prompt
+        qid = query_id(row, context.about.task_id)
+        prompt = prompt_sample(row, session.text, qid, takes_prompt=takes_prompt)
         env = self._env.for_episode(row) if isinstance(self._env, EnvironmentService) else self._env
         try:
             async with Inference(session) as inference:

@@ -28,10 +28,10 @@ def query_id(row: Mapping[str, Any], task_id: str) -> str:
     return next((str(row[name]) for name in _ID_COLUMNS if row.get(name) is not None), task_id)
 
 
-def prompt_sample(row: Mapping[str, Any], text: ChatText, qid: str) -> SequenceSample:
+def prompt_sample(row: Mapping[str, Any], text: ChatText, qid: str, *, takes_prompt: bool = True) -> SequenceSample:
     """The row as agents of this family read it: token ids under `packed_prompts`, the row itself in the metadata."""
     torch = import_torch()
-    ids = prompt_ids(row, text)
+    ids = prompt_ids(row, text) if takes_prompt else ()
     data = {"packed_prompts": torch.tensor(ids, dtype=torch.long)}
     if row.get("task") in RL_TASKS:
         data["task_ids"] = torch.tensor([RL_TASKS.index(row["task"])], dtype=torch.long)
