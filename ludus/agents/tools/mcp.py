@@ -1,0 +1,342 @@
+"""Tools of MCP servers: processes that are started here and spoken to over their streams, or servers over HTTP.
+
+Knows: the `mcp` package, how its answers become text.  Knows not: trajectories, which share the server.
+Invariants: a server that dies is an error of the calls that it leaves open, and is connected to anew at the next call;
+what it writes to its errors is kept within bounds and told where it fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ludus.agents.tools.answer import ToolError
+from ludus.agents.tools.base import BaseTool, ToolResponse
+from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
+from ludus.errors import UserError
+from ludus.workers.capture import Capture
+
+if TYPE_CHECKING:
+    import mcp
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S = 60.0
+"""Servers that `npx` and `uvx` start download themselves first."""
+_LEAVE_TIMEOUT_S = 10.0
+"""The package itself waits some 4 s for a process before it kills it."""
+_HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0
+"""A server may hold an answer open for long; the deadline of a call is the toolbox's."""
+_ERROR_BYTES = 4096
+_CLOSED = -32000
+"""The code with which the package ends the calls of a connection that is gone."""
+
+
+class McpTool(BaseTool):
+    """One tool of a server."""
+
+    def __init__(
+        self, config: Mapping[str, Any] | None, tool_schema: OpenAIFunctionToolSchema | None, server: McpServer
+    ) -> None:
+        super().__init__(config, tool_schema)
+        self._server = server
+
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:  # noqa: ARG002
+        return ToolResponse(text=await self._server.call(self.name, parameters))
+
+
+@dataclass(frozen=True, slots=True)
+class McpAddress:
+    """Where a server is: a command that is started, or a URL."""
+
+    command: str | None = None
+    """None: there is a `url`."""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Beside PATH, HOME and their like, which it gets anyway."""
+    cwd: str | None = None
+    url: str | None = None
+    """Of its streamable HTTP endpoint. None: there is a `command`."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.command is None) == (self.url is None):
+            raise UserError(f"an MCP server has either a command or a url, got {self.command!r} and {self.url!r}")
+        for name, needs, is_there in (
+            ("args", "command", self.command),
+            ("env", "command", self.command),
+            ("cwd", "command", self.command),
+            ("headers", "url", self.url),
+        ):
+            if getattr(self, name) and is_there is None:
+                raise UserError(f"{name} of an MCP server cannot act: it has no {needs}")
+
+
+class McpServer:
+    """A server as a source of tools; its tools serve all trajectories of a run."""
+
+    def __init__(
+        self,
+        name: str,
+        address: McpAddress,
+        *,
+        tool_class: type[McpTool] = McpTool,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """tool_class, config: what its tools are made of."""
+        self.name = name
+        self._address = address
+        self._tool_class = tool_class
+        self._config = dict(config or {})
+        self._link: _Link | None = None
+        self._connecting = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        where = self._address.url or " ".join((self._address.command or "", *self._address.args))
+        return f"McpServer({self.name!r}, {where!r}, connected={self._link is not None and self._link.is_alive})"
+
+    async def setup(self) -> Sequence[BaseTool]:
+        """All of its tools. Raises UserError if it cannot be reached."""
+        try:
+            link = await self._connected()
+            return [self._tool_class(self._config, _schema(tool), self) for tool in await link.tools()]
+        except ToolError as error:
+            await self.close()
+            raise UserError(str(error)) from error
+
+    async def close(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            await link.leave()
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """What the tool answers. Raises ToolError with what the tool or the connection says is wrong."""
+        link = await self._connected()
+        return _text(await link.call(name, arguments))
+
+    async def _connected(self) -> _Link:
+        async with self._connecting:
+            if self._link is not None and not self._link.is_alive:
+                logger.warning("the MCP server %r is connected to anew: %s", self.name, self._link.failure)
+                await self.close()
+            if self._link is None:
+                link = _Link(self.name, self._address)
+                await link.enter()
+                self._link = link
+            return self._link
+
+
+class McpServers:
+    """Several servers as one source, of which some tools are selected."""
+
+    def __init__(self, servers: Sequence[McpServer], selected: Sequence[str] | None = None) -> None:
+        """selected: names of tools, each of any server; None: all of all."""
+        self._servers = tuple(servers)
+        self._selected = None if selected is None else tuple(selected)
+
+    def __repr__(self) -> str:
+        return f"McpServers({', '.join(server.name for server in self._servers)})"
+
+    async def setup(self) -> Sequence[BaseTool]:
+        """As for one server; those that were connected to are left if one cannot be."""
+        tools: list[BaseTool] = []
+        try:
+            for server in self._servers:
+                tools += await server.setup()
+            if self._selected is None:
+                return tools
+            offered = [tool.name for tool in tools]
+            for name in self._selected:
+                if name not in offered:
+                    raise UserError(f"no MCP server has the tool {name!r}; they have: {', '.join(offered) or 'none'}")
+            return [tool for tool in tools if tool.name in self._selected]
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        for server in self._servers:
+            await server.close()
+
+
+class _Link:
+    """One connection, held by a task of its own: the package must leave it in the task that entered it."""
+
+    def __init__(self, name: str, address: McpAddress) -> None:
+        self._name = name
+        self._address = address
+        self._leave = asyncio.Event()
+        self._client: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._said = ""
+        """The end of what the process wrote to its errors."""
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._is_closed and self._task is not None and not self._task.done()
+
+    @property
+    def failure(self) -> str:
+        """What went wrong with it."""
+        error = self._task.exception() if self._task is not None and self._task.done() else None
+        why = "the connection was closed" if error is None else ", ".join(_reasons(error))
+        return why + (f"; it last said: {self._said}" if self._said else "")
+
+    async def enter(self) -> None:
+        """Raises ToolError if there is no connection in time."""
+        self._task = asyncio.get_running_loop().create_task(self._hold())
+        self._task.add_done_callback(_forget)
+        either: set[asyncio.Future[Any]] = {self._task, self._client}
+        try:
+            await asyncio.wait(either, timeout=_CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        if not self._client.done():
+            why = self.failure if self._task.done() else f"no answer within {_CONNECT_TIMEOUT_S:g} s"
+            self._task.cancel()
+            raise ToolError(f"the MCP server {self._name!r} cannot be reached: {why}")
+
+    async def leave(self) -> None:
+        assert self._task is not None, "it was entered"
+        self._leave.set()
+        await asyncio.wait({self._task}, timeout=_LEAVE_TIMEOUT_S)
+        self._task.cancel()
+
+    async def tools(self) -> list[Any]:
+        """All that the server has, of every page."""
+        tools: list[Any] = []
+        cursor: str | None = None
+        while True:
+            page = await self._asked(self._client.result().list_tools(cursor=cursor))
+            tools += page.tools
+            cursor = page.next_cursor
+            if cursor is None:
+                return tools
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        return await self._asked(self._client.result().call_tool(name, dict(arguments)))
+
+    async def _asked(self, request: Any) -> Any:
+        """The answer. Raises ToolError if the server says no, or is gone before it has said anything."""
+        assert self._task is not None, "it was entered"
+        asking = asyncio.ensure_future(request)
+        try:
+            await asyncio.wait({asking, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asking.add_done_callback(_forget)
+            if not asking.done():
+                asking.cancel()
+        if not asking.done() or asking.cancelled():
+            self._is_closed = True
+            raise ToolError(f"the MCP server {self._name!r} is gone: {self.failure}")
+        error = asking.exception()
+        if error is None:
+            return asking.result()
+        if isinstance(error, _errors()):
+            self._is_closed = self._is_closed or error.code == _CLOSED
+            gone = f" ({self.failure})" if self._is_closed else ""
+            raise ToolError(f"the MCP server {self._name!r} says: {error.message}{gone}") from error
+        self._is_closed = True
+        raise ToolError(f"the MCP server {self._name!r} failed: {type(error).__name__}: {error}") from error
+
+    async def _hold(self) -> None:
+        async with AsyncExitStack() as stack:
+            with self._hearing_errors() as errors:
+                transport = await self._transport(stack, errors)
+                client = await stack.enter_async_context(_package().Client(transport))
+                self._client.set_result(client)
+                await self._leave.wait()
+
+    async def _transport(self, stack: AsyncExitStack, errors: TextIO) -> Any:
+        address = self._address
+        if address.command is not None:
+            parameters = _package().StdioServerParameters(
+                command=address.command, args=list(address.args), env=dict(address.env), cwd=address.cwd
+            )
+            return _package().stdio_client(parameters, errlog=errors)
+        httpx2 = importlib.import_module("httpx2")  # what the package itself speaks HTTP with
+        timeout = httpx2.Timeout(_HTTP_TIMEOUT_S, read=_HTTP_READ_TIMEOUT_S)
+        http_client = await stack.enter_async_context(
+            httpx2.AsyncClient(headers=dict(address.headers), timeout=timeout)
+        )
+        return _module("mcp.client.streamable_http").streamable_http_client(address.url, http_client=http_client)
+
+    @contextmanager
+    def _hearing_errors(self) -> Iterator[TextIO]:
+        """A file for the errors of a process, whose end is kept."""
+        loop = asyncio.get_running_loop()
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        capture = Capture(read_fd, _ERROR_BYTES)
+
+        def drain() -> None:
+            if not capture.drain_nowait():
+                loop.remove_reader(read_fd)
+            self._said = capture.text().strip()[-500:]
+
+        loop.add_reader(read_fd, drain)
+        try:
+            with os.fdopen(write_fd, "w") as errors:
+                yield errors
+        finally:
+            drain()
+            loop.remove_reader(read_fd)
+            capture.close()
+
+
+def _schema(tool: Any) -> OpenAIFunctionToolSchema:
+    function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+    return read_schema({"type": "function", "function": function}, f"the schema of the MCP tool {tool.name!r}")
+
+
+def _text(result: Any) -> str:
+    """An answer as text. Raises ToolError for an error, and for what is no text."""
+    parts: list[str] = []
+    for block in result.content:
+        resource = getattr(block, "resource", None)  # the package's classes of blocks have no field in common
+        text = getattr(block, "text", None) or getattr(resource, "text", None) or getattr(block, "uri", None)
+        if text is None and block.type != "text":
+            raise ToolError(f"the tool answered with {block.type}, and this model reads text alone")
+        parts.append(str(text or ""))
+    text = "\n".join(parts)
+    if result.is_error:
+        raise ToolError(text or "the tool failed and did not say why")
+    return text
+
+
+def _reasons(error: BaseException) -> Iterator[str]:
+    """What is at the bottom of groups of errors."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _reasons(one)
+    else:
+        yield f"{type(error).__name__}: {error}"
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    """Its error is asked for where it matters."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _package() -> Any:
+    return _module("mcp")
+
+
+def _errors() -> Any:
+    return _package().MCPError
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"tools of MCP servers need {error.name}; run `pip install 'ludus[mcp]'`") from None
