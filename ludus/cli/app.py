@@ -20,6 +20,7 @@ from ludus.cli.doctor import doctor
 from ludus.cli.eval import evaluate
 from ludus.cli.export import export
 from ludus.cli.gateway import gateway
+from ludus.cli.imports import build_import_app
 from ludus.cli.log import show_log
 from ludus.cli.models import build_models_app
 from ludus.cli.report import report
@@ -75,6 +76,7 @@ def build_app() -> typer.Typer:
     app.command("eval")(evaluate)
     app.command("report")(report)
     app.command("export")(export)
+    app.add_typer(build_import_app(), name="import")
     app.add_typer(build_models_app(), name="models")
     app.command("gateway")(gateway)
     app.command("doctor")(doctor)

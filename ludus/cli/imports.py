@@ -1,0 +1,136 @@
+"""`ludus import`: what users of other frameworks already have comes along, with a report of what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ludus.errors import UserError
+from ludus.migrate.areal import import_areal
+from ludus.migrate.art import find_models, import_model, write_model
+from ludus.migrate.files import read_rows
+from ludus.migrate.interpolate import read_yaml
+from ludus.migrate.report import FATES, Entry, Fate, Report, by_note, lines, write_text
+from ludus.migrate.verl import import_verl
+
+_COLOURS: dict[Fate, str] = {"left out": "red", "changed": "yellow", "taken": "green", "not needed": "dim"}
+_MEANINGS: dict[Fate, str] = {
+    "left out": "acted there, and nothing does here: look at these",
+    "changed": "taken, with a difference",
+    "taken": "taken as it is",
+    "not needed": "nothing is lost",
+}
+_WITHOUT_NOTE: dict[Fate, str] = {"taken": "under the same name", "not needed": "so it is here anyway"}
+MOST_NAMES = 8
+"""Of names with one note, so many are shown; the report has them all."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Add the report as one JSON object.")]
+
+
+def build_import_app() -> typer.Typer:
+    app = typer.Typer(help="Take along what you already have: ART's folders, verl's rows, AReaL's YAML.")
+    app.command("art")(import_art_folder)
+    app.command("verl")(import_verl_rows)
+    app.command("areal")(import_areal_yaml)
+    return app
+
+
+def import_art_folder(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="ART's folder, a project's or a model's.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; one for each model is made in it.")] = Path("imported"),
+    as_json: AsJson = False,
+) -> None:
+    """Trajectories, metrics and state of ART's models.
+
+    Groups become JSON lines, one group each, for supervised training and for
+    judges. ART keeps no tokens, so that they cannot be reinforced.
+
+    [bold]Example:[/]  ludus import art .art/my-project --out imported
+    """
+    models = [import_model(path) for path in find_models(folder)]
+    written = [path for model in models for path in write_model(model, out)]
+    several = len(models) > 1
+    entries = [
+        Entry(f"{model.name}: {entry.name}" if several else entry.name, entry.fate, entry.note)
+        for model in models
+        for entry in model.entries
+    ]
+    groups, trajectories = (
+        sum(getattr(model, f"num_{what}") for model in models) for what in ("groups", "trajectories")
+    )
+    _finish(folder, entries, written, out / "import.json", as_json)
+    names = ", ".join(model.name for model in models)
+    _console().print(f"{names}: {groups:,} groups, {trajectories:,} trajectories in {out}", soft_wrap=True)
+
+
+def import_verl_rows(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="verl's .parquet files, or JSON of them.")],
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("rows.jsonl"),
+    as_json: AsJson = False,
+) -> None:
+    """Rows of verl, as rows that the same agent loops play here.
+
+    [bold]Example:[/]  ludus import verl ~/data/gsm8k/train.parquet --out train.jsonl
+    """
+    imported = import_verl([row for path in files for row in read_rows(path)])
+    if not imported.rows:
+        raise UserError(f"{', '.join(map(str, files))}: there is no row with a usable prompt")
+    write_text(out, lines(imported.rows))
+    _finish(", ".join(map(str, files)), imported.entries, [out], out.with_suffix(".import.json"), as_json)
+    _console().print(f"{out}: {len(imported.rows):,} rows", soft_wrap=True)
+
+
+def import_areal_yaml(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="AReaL's YAML.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="As on AReaL's command line.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("run.yaml"),
+    as_json: AsJson = False,
+) -> None:
+    """A configuration of AReaL, as one that `ludus train` loads.
+
+    [bold]Example:[/]  ludus import areal config.yaml actor.optimizer.lr=1e-5 --out run.yaml
+    """
+    imported = import_areal(read_yaml(config, overrides or ()))
+    write_text(
+        out, f"# Imported from {config.name}; {out.stem}.import.json says what was not taken.\n" + imported.to_yaml()
+    )
+    _finish(config, imported.entries, [out], out.with_suffix(".import.json"), as_json)
+    _console().print(f"{out}: ludus train {out}", soft_wrap=True)
+
+
+def _finish(
+    source: object, entries: list[Entry] | tuple[Entry, ...], written: list[Path], at: Path, as_json: bool
+) -> None:
+    """Writes the report, and shows it."""
+    report = Report(str(source), tuple(entries), tuple(map(str, written)))
+    write_text(at, report.to_json(), replace=True)
+    _console().print(_table(report))
+    if as_json:
+        typer.echo(report.to_json(), nl=False)
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for fate in FATES:
+        found = report.of(fate)
+        if not found:
+            continue
+        colour = _COLOURS[fate]
+        table.add_row(f"[{colour}]{len(found)} {fate}[/]", f"[{colour}]{_MEANINGS[fate]}[/]")
+        for note, names in by_note(found).items():
+            shown = ", ".join(names[:MOST_NAMES]) + (
+                f" and {len(names) - MOST_NAMES} more" if names[MOST_NAMES:] else ""
+            )
+            table.add_row(f"  {escape(shown)}", escape(note or _WITHOUT_NOTE.get(fate, "")))
+    return table
+
+
+def _console() -> Console:
+    return Console(highlight=False)

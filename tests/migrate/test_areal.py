@@ -1,0 +1,213 @@
+"""AReaL's YAML as a configuration of Ludus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from ludus.config import Config
+from ludus.errors import ConfigError
+from ludus.migrate.areal import Imported, import_areal
+from ludus.migrate.areal_keys import SAME
+from ludus.migrate.interpolate import leaves
+
+ACTOR: dict[str, Any] = {
+    "path": "Qwen/Qwen3-0.6B",
+    "dtype": "bfloat16",
+    "optimizer": {"type": "adam", "lr": 1.7e-5, "beta1": 0.9, "beta2": 0.999, "gradient_clipping": 1.0},
+    "eps_clip": 0.4,
+    "ppo_n_minibatches": 1,
+    "recompute_logprob": True,
+    "use_decoupled_loss": True,
+    "reward_norm": {"mean_level": "group", "std_level": "group", "group_size": 4},
+}
+
+
+def imported(data: dict[str, Any]) -> Imported:
+    return import_areal(data)
+
+
+def config_of(data: dict[str, Any]) -> Config:
+    return Config(**import_areal(data).config)
+
+
+def fates(data: dict[str, Any]) -> dict[str, str]:
+    return {entry.name: entry.fate for entry in import_areal(data).entries}
+
+
+def actor(**changes: Any) -> dict[str, Any]:
+    return {"actor": {**ACTOR, **changes}}
+
+
+def test_every_target_is_a_key_of_ludus() -> None:
+    """The table names nothing that was renamed since."""
+    known = leaves(Config().model_dump())
+    for target in SAME.values():
+        room = target.split(".")[0]
+        assert target in known or (room in ("workflow_kwargs", "eval_workflow_kwargs")), target
+
+
+def test_what_has_the_same_meaning_is_taken() -> None:
+    """Names and numbers, from wherever they stand there."""
+    config = config_of(
+        {
+            "experiment_name": "gsm8k grpo",
+            "trial_name": "trial/0",
+            "cluster": {"fileroot": "out", "n_nodes": 1},
+            "seed": 7,
+            "total_train_epochs": 3,
+            "rollout": {"max_head_offpolicyness": 2, "agent": {"turn_discount": 0.9, "mode": "inline"}},
+            "gconfig": {"n_samples": 4, "max_new_tokens": 64, "top_k": 100_000_000},
+            "train_dataset": {"batch_size": 16, "path": "rows.jsonl"},
+            **actor(),
+        }
+    )
+    assert (config.name, config.run_root, config.seed, config.total_train_epochs) == ("gsm8k-grpo-trial-0", "out", 7, 3)
+    assert (config.model.path, config.trainer.optimizer.lr) == ("Qwen/Qwen3-0.6B", 1.7e-5)
+    assert (config.trainer.optimizer.betas, config.rollout.agent.turn_discount) == ((0.9, 0.999), 0.9)
+    assert (config.gconfig.n_samples, config.gconfig.top_k) == (4, 0)
+    assert config.train_dataset.batch_size == 16
+
+
+def test_every_key_that_is_set_is_in_the_report() -> None:
+    """Taken or not; keys that nobody knows are left out by name."""
+    data = {
+        "experiment_name": "e",
+        "trial_name": "t",
+        "brand_new": {"key": 1, "empty": None},
+        "rollout": {"openai": {"mode": "inline", "tool_call_parser": "qwen25"}, "queue_size": 5},
+        "saver": {"freq_epochs": 1},
+        "evaluator": {"freq_epochs": 1},
+        "gconfig": {"max_tokens": 2048, "greedy": False, "min_new_tokens": 3},
+        "sglang": {"max_running_requests": 8, "context_length": 1024},
+        "actor": {**ACTOR, "adv_norm": {"mean_level": "batch"}, "reward_scaling": 10.0, "c_clip": 3.0, "kl_ctl": 0.1},
+        "ref": {"path": ACTOR["path"]},
+        "train_dataset": {"path": "openai/gsm8k", "max_length": 1024, "drop_last": False},
+        "stats_logger": {"wandb": {"mode": "online"}},
+    }
+    told = fates(data)
+    assert set(told) == {key for key, value in leaves(data).items() if value is not None}
+    left_out = {key for key, fate in told.items() if fate == "left out"}
+    assert left_out == {
+        "brand_new.key",
+        "rollout.queue_size",
+        "saver.freq_epochs",
+        "gconfig.min_new_tokens",
+        "actor.adv_norm.mean_level",
+        "actor.c_clip",
+        "train_dataset.path",
+        "train_dataset.max_length",
+        "train_dataset.drop_last",
+        "stats_logger.wandb.mode",
+    }
+    assert told["rollout.openai.mode"] == "taken"
+
+
+def test_the_ratio_is_to_whom_it_was() -> None:
+    """Decoupled: a capped weight to the sampler. Otherwise the ratio itself is to the sampler, and is clipped."""
+    decoupled = config_of(actor(rejection_sampling={"metric": "ratio", "upper": 5.0}))
+    assert decoupled.trainer.loss.tis_cap == 5.0
+    assert not decoupled.trainer.loss.is_set("clip_low")  # with one minibatch there is nothing to clip
+    older = config_of(actor(behav_imp_weight_cap=4.0))
+    assert older.trainer.loss.tis_cap == 4.0
+    plain = config_of(actor(use_decoupled_loss=False, recompute_logprob=False))
+    assert (plain.trainer.loss.tis_cap, plain.trainer.loss.clip_low, plain.trainer.loss.clip_high) == (None, 0.4, 0.4)
+    several = config_of(actor(ppo_n_minibatches=4, eps_clip=0.2, eps_clip_higher=0.28))
+    assert (several.trainer.minibatches, several.trainer.loss.clip_high) == (4, 0.28)
+
+
+def test_minibatches_that_are_not_set_are_areals_own() -> None:
+    """Four, where Ludus takes one."""
+    data = actor()
+    del data["actor"]["ppo_n_minibatches"]
+    assert config_of(data).trainer.minibatches == 4
+    assert "trainer" not in imported({"seed": 1}).config
+
+
+@pytest.mark.parametrize(
+    ("norm", "baseline", "scale", "fate"),
+    [
+        ({"mean_level": "group", "std_level": "group"}, "mean", "std", "taken"),
+        ({"mean_level": "group", "std_level": None}, "mean", "none", "taken"),
+        ({"mean_level": "group", "std_level": None, "mean_leave1out": True}, "leave_one_out", "none", "taken"),
+        ({"mean_level": "batch", "std_level": "batch"}, "mean", "std", "changed"),
+        (None, "mean", "std", "changed"),
+    ],
+)
+def test_group_norms_become_baselines(norm: Any, baseline: str, scale: str, fate: str) -> None:
+    """GRPO, Dr.GRPO, RLOO; what was over rows of a batch is over members of a group, and the report says so."""
+    data = actor(reward_norm=norm)
+    config = config_of(data)
+    assert (config.algorithm.baseline, config.algorithm.scale) == (baseline, scale)
+    assert {value for key, value in fates(data).items() if "reward_norm" in key} == {fate}
+
+
+def test_scaling_of_rewards_cancels_or_is_left_out() -> None:
+    """Divided by the group's deviation it does; as Dr.GRPO it would act."""
+    scaled = {"reward_scaling": 10.0, "reward_bias": -0.5}
+    assert fates(actor(**scaled))["actor.reward_scaling"] == "not needed"
+    told = fates(actor(**scaled, reward_norm={"mean_level": "group", "std_level": None}))
+    assert (told["actor.reward_scaling"], told["actor.reward_bias"]) == ("left out", "not needed")
+
+
+def test_adapters() -> None:
+    """LoRA with AReaL's numbers, every linear layer as `all-linear`."""
+    config = config_of(actor(use_lora=True, lora_rank=16, target_modules=["all-linear"]))
+    assert config.model.lora is not None
+    assert (config.model.lora.rank, config.model.lora.alpha, len(config.model.lora.target_modules)) == (16, 16, 7)
+    assert config_of(actor(use_lora=False, lora_rank=16)).model.lora is None
+
+
+def test_schedules_need_a_number_of_steps() -> None:
+    """A share of the steps is a number where they are counted, and is left out where they are not."""
+    optimizer = {**ACTOR["optimizer"], "warmup_steps_proportion": 0.1, "lr_scheduler_type": "cosine"}
+    config = config_of({"total_train_steps": 50, "total_train_epochs": 9, **actor(optimizer=optimizer)})
+    assert (config.trainer.optimizer.warmup_steps, config.trainer.optimizer.total_steps) == (5, 50)
+    assert (config.trainer.optimizer.decay, config.total_train_steps, config.total_train_epochs) == ("cosine", 50, None)
+    told = fates({"total_train_epochs": 3, **actor(optimizer=optimizer)})
+    assert told["actor.optimizer.warmup_steps_proportion"] == told["actor.optimizer.lr_scheduler_type"] == "left out"
+
+
+def test_keys_that_act_in_one_mode_alone() -> None:
+    """Workers of subproc, idle sessions of online."""
+    agent = {"subproc_max_workers": 8, "session_timeout_seconds": 60}
+    assert fates({"rollout": {"agent": {"mode": "inline", **agent}}})["rollout.agent.subproc_max_workers"] == (
+        "not needed"
+    )
+    online = config_of({"rollout": {"request_timeout": 3600, "agent": {"mode": "online", **agent}}})
+    assert online.rollout.episode_timeout_s == 60
+
+
+def test_greedy_and_evaluation() -> None:
+    """Greedy is a temperature of 0; evaluation has its own."""
+    config = config_of(
+        {"gconfig": {"temperature": 1.0}, "eval_gconfig": {"greedy": True, "temperature": 1.0, "n_samples": 2}}
+    )
+    assert config.eval_gconfig is not None
+    assert (config.eval_gconfig.temperature, config.eval_gconfig.n_samples) == (0.0, 2)
+
+
+def test_values_that_are_not_in_the_file_are_left_out() -> None:
+    """Those that must be given, and those of the environment."""
+    told = fates({"actor": {"path": "???"}, "seed": "${oc.env:SEED}", "cluster": {"fileroot": "???"}})
+    assert told == dict.fromkeys(("actor.path", "seed", "cluster.fileroot"), "left out")
+
+
+def test_agents_of_areal_have_their_modules_here() -> None:
+    """A workflow of the user's own keeps its name."""
+    assert imported({"workflow": "areal.workflow.x.Agent"}).config["workflow"] == "ludus.areal.workflow.x.Agent"
+    assert imported({"workflow": "mine.Agent"}).config["workflow"] == "mine.Agent"
+
+
+def test_a_value_that_cannot_be_is_said() -> None:
+    """Nothing is written that `ludus train` would refuse."""
+    with pytest.raises(ConfigError, match=r"would not load: .*n_samples=0"):
+        import_areal({"gconfig": {"n_samples": 0}})
+
+
+def test_what_is_written_is_yaml() -> None:
+    """And loads as the same configuration."""
+    found = imported(actor())
+    assert yaml.safe_load(found.to_yaml()) == found.config
