@@ -7,7 +7,6 @@ on the way in or out therefore gets other tokens from the next call on, and othe
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from array import array
@@ -22,12 +21,10 @@ from ludus.session.export import TurnCredit, export_session
 from ludus.text.chat import ChatText
 from ludus.types import Call, ForkReason, Sampling, SessionRecord
 from ludus.verify.agents import AGENTS, MakeAgent, converse
+from ludus.verify.author import WORDS, digest, rng_of, sampled_ids, some_words
 from ludus.verify.chat import chat_of_words
 
-_WORDS = ("stone", "corner", "of", "a", "wall", "perhaps", "sum", "is", "größe", "now", "look", "so")
 _ASSISTANT = "<|im_start|>assistant"
-_SPELLED = 0.2
-"""Share of the words that are sampled letter by letter, as no tokenizer would write them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ def verify_dialects(
     *, seed: int, agents: Mapping[str, MakeAgent] = AGENTS, on_agent: Callable[[int], object] | None = None
 ) -> DialectsResult:
     """The same conversation by every agent, each in a session of its own. `on_agent` is told how many are done."""
-    text = chat_of_words(_WORDS)
+    text = chat_of_words(WORDS)
     traces: dict[str, Trace] = {}
     sessions = Sessions()
     with GatewayServer(sessions) as server:
@@ -94,21 +91,13 @@ def _trace(record: SessionRecord) -> Trace:
     credit = {turn.id: TurnCredit(1.0, None) for turn in record.turns}
     sequences = export_session(record, credit, weight=1.0, style="individual").sequences
     return Trace(
-        ids=_digest([array("q", sequence.token_ids) for sequence in sequences]),
-        masks=_digest([array("q", sequence.target_idx) for sequence in sequences]),
-        logprobs=_digest([array("d", sequence.logprobs) for sequence in sequences]),
+        ids=digest([array("q", sequence.token_ids) for sequence in sequences]),
+        masks=digest([array("q", sequence.target_idx) for sequence in sequences]),
+        logprobs=digest([array("d", sequence.logprobs) for sequence in sequences]),
         num_turns=len(record.turns),
         num_tokens=record.num_sampled_tokens,
         forks=tuple(turn.fork for turn in record.turns),
     )
-
-
-def _digest(rows: list[array[int]] | list[array[float]]) -> str:
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(len(row).to_bytes(8, "little"))
-        digest.update(row.tobytes())
-    return digest.hexdigest()[:16]
 
 
 class _Author:
@@ -118,11 +107,10 @@ class _Author:
         self._tokenizer = text.tokenizer
 
     def answer(self, call: Call) -> list[int]:
-        prompt = array("q", call.prompt_ids).tobytes()
-        rng = random.Random(f"{call.sampling.seed}/{hashlib.sha256(prompt).hexdigest()}")
+        rng = rng_of(call.prompt_ids, call.sampling.seed)
         number = self._tokenizer.decode(call.prompt_ids).count(_ASSISTANT) - 1
-        thought = f"<think>\n{_words(rng)}\n</think>\n\n" if rng.random() < 0.8 else ""
-        content = _words(rng) if number in (2, 5) or rng.random() < 0.5 else ""
+        thought = f"<think>\n{some_words(rng)}\n</think>\n\n" if rng.random() < 0.8 else ""
+        content = some_words(rng) if number in (2, 5) or rng.random() < 0.5 else ""
         calls = {
             0: [_add(rng)],
             1: [_add(rng), _look_up(rng)],
@@ -130,16 +118,7 @@ class _Author:
             4: [_look_up(rng), _add(rng)],
         }.get(number, [])
         parts = [thought, content, *calls]
-        return [token for part in parts for word in part.split(" ") for token in self._sampled(rng, word)]
-
-    def _sampled(self, rng: random.Random, word: str) -> list[int]:
-        # The blank that `split` took leads the next word, as byte-level tokenizers have it.
-        pieces = list(word) if rng.random() < _SPELLED else [word]
-        return [token for piece in (*pieces, " ") for token in self._tokenizer.encode(piece)]
-
-
-def _words(rng: random.Random) -> str:
-    return " ".join(rng.choices(_WORDS, k=rng.randrange(1, 6)))
+        return [token for part in parts for token in sampled_ids(rng, self._tokenizer, part)]
 
 
 def _add(rng: random.Random) -> str:
@@ -147,7 +126,7 @@ def _add(rng: random.Random) -> str:
 
 
 def _look_up(rng: random.Random) -> str:
-    return _call(rng, "look_up", {"word": _words(rng) + rng.choice(("", '"', "\n", "\U0001f9f1"))})
+    return _call(rng, "look_up", {"word": some_words(rng) + rng.choice(("", '"', "\n", "\U0001f9f1"))})
 
 
 def _call(rng: random.Random, name: str, arguments: Mapping[str, object]) -> str:

@@ -1,0 +1,45 @@
+"""Answers that a check's engine writes: words, now and then spelled in tokens that no tokenizer would choose.
+
+Knows: a tokenizer, chance.  Knows not: what is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from array import array
+from collections.abc import Iterable, Sequence
+
+from ludus.text.tokenizer import Tokenizer
+
+WORDS = ("stone", "corner", "of", "a", "wall", "perhaps", "sum", "is", "größe", "now", "look", "so")
+_SPELLED = 0.2
+"""Share of the words that are sampled letter by letter."""
+
+
+def some_words(rng: random.Random, *, most: int = 5) -> str:
+    """One word to `most` of them."""
+    return " ".join(rng.choices(WORDS, k=rng.randrange(1, most + 1)))
+
+
+def sampled_ids(rng: random.Random, tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids that decode to `text` and one blank behind it; others than encoding it gives, here and there."""
+    pieces: list[str] = []
+    for word in text.split(" "):
+        # The blank that `split` took leads the next word, as byte-level tokenizers have it.
+        pieces += [*(list(word) if rng.random() < _SPELLED else [word]), " "]
+    return [token for piece in pieces for token in tokenizer.encode(piece)]
+
+
+def rng_of(prompt_ids: Sequence[int], seed: object) -> random.Random:
+    """Chance that the prompt's tokens and the seed decide."""
+    return random.Random(f"{seed}/{hashlib.sha256(array('q', prompt_ids).tobytes()).hexdigest()}")
+
+
+def digest(rows: Iterable[array[int] | array[float]]) -> str:
+    """Of rows of numbers, their lengths included."""
+    found = hashlib.sha256()
+    for row in rows:
+        found.update(len(row).to_bytes(8, "little"))
+        found.update(row.tobytes())
+    return found.hexdigest()[:16]
