@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import pydantic
 
+from ludus.agents.loop.settings import RewardSettings
 from ludus.errors import ConfigError
 from ludus.inference.settings import InferenceSettings
 from ludus.loop.settings import (
@@ -48,6 +49,7 @@ class Config(Settings):
     """How evaluations differ from `gconfig`: the keys given here replace its, and a row is played once unless
     `n_samples` is given. None: by nothing else."""
     rollout: RolloutSettings = RolloutSettings()
+    reward: RewardSettings = RewardSettings()
     train_dataset: TrainDatasetSettings = TrainDatasetSettings()
     valid_dataset: ValidDatasetSettings = ValidDatasetSettings()
     workflow: str | None = None

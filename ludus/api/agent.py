@@ -1,40 +1,103 @@
-"""Which agent plays: the one that is passed in Python, else the one that the configuration names.
+"""Which agent plays: the one that is passed in Python, else the one that the configuration or the rows name.
 
-Knows: which `workflow_kwargs` belong to which agent.  Knows not: how an agent is resolved or run.
+Knows: which keys of the configuration belong to which agent.  Knows not: how an agent is resolved or run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.agents.door import Door
+from ludus.agents.loop import LoopDoor, LoopPlan
+from ludus.agents.loop.plan import DEFAULT_LOOP
 from ludus.agents.resolve import resolve_workflow
 from ludus.config import Config
 from ludus.errors import ConfigError
+from ludus.rollout.settings import GenerationSettings
 from ludus.rollout.subproc import SubprocDoor
+from ludus.rollout.tasks import Row
 
 
-def choose_agent(config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None) -> Door:
-    """The agent, with its keyword arguments.
+def choose_agent(
+    config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None, *, rows: Sequence[Row] = ()
+) -> Door:
+    """The agent, with its keyword arguments; agent loops where the configuration, or the first of `rows`, names one.
 
     kwargs: None: those of the configuration for the agent that it names, none for another.
-    Raises ConfigError if there is no agent, or if the configuration has keyword arguments for none.
+    Raises ConfigError if there is no agent, or if the configuration says something about another kind of agent.
     """
-    if workflow is None:
-        if config.workflow is None:
-            raise ConfigError("no agent was given: set workflow='pkg.mod:Name', or pass workflow=… in Python")
-        return _resolve(config, config.workflow, config.workflow_kwargs if kwargs is None else kwargs)
-    if config.workflow_kwargs and config.workflow is None:
+    if workflow is None and config.workflow is None and _wants_loops(config, rows):
+        if config.rollout.agent.mode == "subproc":
+            raise ConfigError("rollout.agent.mode='subproc' cannot act: agent loops play in this process; remove it")
+        return LoopDoor(_loop_plan(config))
+    if workflow is None and config.workflow is None:
+        raise ConfigError(
+            "no agent was given: set workflow='pkg.mod:Name', or pass workflow=… in Python; agent loops are played "
+            "where rows have the column 'agent_name' or rollout.agent.default_agent_loop is set"
+        )
+    if workflow is not None and config.workflow_kwargs and config.workflow is None:
         raise ConfigError(
             "workflow_kwargs of the configuration cannot act: they belong to the agent that `workflow` names there, "
             "and the agent was passed in Python; pass workflow_kwargs=… beside it"
         )
-    return _resolve(config, workflow, kwargs)
+    if workflow is None:
+        workflow, kwargs = config.workflow, config.workflow_kwargs if kwargs is None else kwargs
+    door: Door
+    if config.rollout.agent.mode == "subproc":
+        door = SubprocDoor(workflow, kwargs, max_workers=config.rollout.agent.subproc_max_workers)
+    else:
+        door = resolve_workflow(workflow, kwargs, loops=_loop_plan(config))
+    if not isinstance(door, LoopDoor):
+        _refuse_loop_keys(config, door)
+    return door
 
 
-def _resolve(config: Config, workflow: object, kwargs: Mapping[str, Any] | None) -> Door:
+def _wants_loops(config: Config, rows: Sequence[Row]) -> bool:
     agent = config.rollout.agent
-    if agent.mode == "subproc":
-        return SubprocDoor(workflow, kwargs, max_workers=agent.subproc_max_workers)
-    return resolve_workflow(workflow, kwargs)
+    is_named = agent.default_agent_loop is not None or agent.agent_loop_config_path is not None
+    return is_named or (len(rows) > 0 and rows[0].get("agent_name") is not None)
+
+
+def _loop_plan(config: Config) -> LoopPlan:
+    rollout, generation, evaluation = config.rollout, config.gconfig, config.eval_generation
+    return LoopPlan(
+        default_agent_loop=rollout.agent.default_agent_loop or DEFAULT_LOOP,
+        agent_loop_config_path=rollout.agent.agent_loop_config_path,
+        multi_turn=rollout.multi_turn,
+        prompt_length=rollout.prompt_length,
+        response_length=rollout.response_length,
+        reward=config.reward,
+        config={
+            "actor_rollout_ref": {
+                "model": {"path": config.model.path},
+                "rollout": {**_sampling(generation), "val_kwargs": _sampling(evaluation)},
+            },
+            "trainer": {"project_name": config.run_root, "experiment_name": config.name},
+        },
+    )
+
+
+def _sampling(generation: GenerationSettings) -> dict[str, Any]:
+    return {
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "top_k": generation.top_k or -1,
+        "n": generation.n_samples,
+    }
+
+
+def _refuse_loop_keys(config: Config, door: Door) -> None:
+    """Raises ConfigError for a key that only agent loops read."""
+    rollout = config.rollout
+    deaf = {
+        "rollout.agent.default_agent_loop": rollout.agent.is_set("default_agent_loop"),
+        "rollout.agent.agent_loop_config_path": rollout.agent.is_set("agent_loop_config_path"),
+        "rollout.prompt_length": rollout.is_set("prompt_length"),
+        "rollout.response_length": rollout.is_set("response_length"),
+        "rollout.multi_turn": rollout.is_set("multi_turn"),
+        "reward": config.is_set("reward"),
+    }
+    for name, is_set in deaf.items():
+        if is_set:
+            raise ConfigError(f"{name} cannot act: agent loops alone read it, and {door.name} is none; remove it")

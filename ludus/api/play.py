@@ -36,8 +36,9 @@ def play(
     on_episode: told each episode as it ends.
     """
     config = config or Config()
-    agent = choose_agent(config, workflow, workflow_kwargs)
-    return run_blocking(_play(config, agent, load_rows(dataset), on_episode))
+    rows = load_rows(dataset)
+    agent = choose_agent(config, workflow, workflow_kwargs, rows=rows)
+    return run_blocking(_play(config, agent, rows, on_episode))
 
 
 async def _play(

@@ -86,7 +86,8 @@ class Trainer:
             self._check_online(workflow, on_gateway, admin_key)
             rows, door = (), _Online(on_gateway, admin_key)
         else:
-            rows, door = self._train_rows(), choose_agent(self.config, workflow, workflow_kwargs)
+            rows = self._train_rows()
+            door = choose_agent(self.config, workflow, workflow_kwargs, rows=rows)
         evaluation = self._eval_plan()
         self._check_run(resume)
         plan = self._plan(rows, evaluation)
@@ -96,8 +97,8 @@ class Trainer:
     def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
         """Play the held-out rows with the model as it is, and return the episodes and their means."""
         plan = self._eval_plan(is_asked=True)
-        agent = choose_agent(self.config, workflow, workflow_kwargs)
         assert plan is not None, "an evaluation that is asked for has rows"
+        agent = choose_agent(self.config, workflow, workflow_kwargs, rows=plan.rows)
         return run_blocking(self._evaluate(agent, plan))
 
     async def _train(

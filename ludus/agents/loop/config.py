@@ -1,0 +1,54 @@
+"""The run's configuration as agent loops read it: nested, by attribute, by key, with the names that verl uses.
+
+Knows: mappings.  Knows not: which settings a run has; `LoopPlan` builds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ludus.settings import nearest
+
+
+class LoopConfig(Mapping[str, Any]):
+    """A read-only tree: `config.actor_rollout_ref.rollout.prompt_length`, `config["data"].get("key", default)`."""
+
+    def __init__(self, values: Mapping[str, Any], path: str = "config") -> None:
+        self._values = {
+            key: LoopConfig(value, f"{path}.{key}") if isinstance(value, Mapping) else value
+            for key, value in values.items()
+        }
+        self._path = path
+
+    def __repr__(self) -> str:
+        return f"LoopConfig({self._path}: {', '.join(self._values)})"
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copying and pickling ask for these before there are values
+            raise AttributeError(name)
+        if name not in self._values:
+            best = nearest(name, self._values)
+            hint = f"; did you mean {best!r}?" if best else ""
+            raise AttributeError(f"{self._path} has no {name!r}{hint} It has: {', '.join(self._values) or 'nothing'}")
+        return self._values[name]
+
+
+@dataclass(frozen=True, slots=True)
+class DictConfigWrap:
+    """What a loop is constructed with as `trainer_config`."""
+
+    config: Any
+    """The configuration, a `LoopConfig` in a run."""
+    run: Any = None
+    """Tools and simulated users of the run, for the loops that come with Ludus. None: there are none."""

@@ -1,0 +1,143 @@
+"""Simulated users: whoever answers the model in place of a person, by name, as verl's users write them.
+
+Knows: the file that names them, what a row asks for.  Knows not: models, tools.
+Invariant: `start_interaction` and `finalize_interaction` run once in a trajectory that has one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pydantic
+import yaml
+
+from ludus.agents.imports import import_object
+from ludus.errors import ConfigError, UserError
+from ludus.settings import Settings, nearest
+
+
+class BaseInteraction(ABC):
+    """A simulated user. One object serves a run; what belongs to one trajectory is an instance, known by its id."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """config: what stands below `config` in the file."""
+        self.config = dict(config)
+        self.name: str = self.config.get("name", "interaction_agent")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    async def start_interaction(self, instance_id: str | None = None, **kwargs: Any) -> str:  # noqa: ARG002
+        """The id of a new instance. kwargs: the row's `interaction_kwargs`."""
+        return instance_id or uuid4().hex
+
+    @abstractmethod
+    async def generate_response(
+        self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
+    ) -> tuple[bool, str, float, dict[str, Any]]:
+        """Whether the conversation ends, what the user says, what the model's answer was worth, and metrics."""
+
+    async def calculate_score(self) -> float:
+        """What the whole conversation was worth; asked for by loops of a user's own alone."""
+        return 0.0
+
+    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:  # noqa: B027  may stay as it is
+        """Ends the instance, however the trajectory ended."""
+
+
+class InteractionEntry(Settings):
+    """One simulated user, below `interaction`."""
+
+    class_name: str
+    """Its class: 'pkg.mod.Name' or 'path/to/file.py:Name'."""
+    name: str | None = None
+    """What rows call it. None: the class's name in lower case, without 'interaction'."""
+    config: dict[str, Any] = pydantic.Field(default_factory=dict)
+
+
+class InteractionFile(Settings):
+    """The whole file."""
+
+    interaction: tuple[InteractionEntry, ...]
+
+
+class Interactions:
+    """The simulated users of a run."""
+
+    def __init__(self, by_name: Mapping[str, BaseInteraction]) -> None:
+        self.by_name = dict(by_name)
+
+    def __repr__(self) -> str:
+        return f"Interactions({', '.join(self.by_name)})"
+
+    @classmethod
+    def load(cls, config_path: Path | str | None = None) -> Interactions:
+        """Those of the YAML file. Raises UserError or ConfigError that says which entry cannot be."""
+        if config_path is None:
+            return cls({})
+        path = Path(config_path).expanduser()
+        users: dict[str, BaseInteraction] = {}
+        for idx, entry in enumerate(_read_file(path)):
+            made = _make(entry, f"{path}: interaction.{idx}")
+            if made.name in users:
+                raise ConfigError(f"{path}: two interactions are called {made.name!r}; name one of them otherwise")
+            users[made.name] = made
+        return cls(users)
+
+    def find(self, name: str | None) -> BaseInteraction:
+        """The user that a row asks for; None is the only one there is. Raises UserError that names those there are."""
+        if name is None and len(self.by_name) == 1:
+            return next(iter(self.by_name.values()))
+        if name in self.by_name:
+            return self.by_name[name]
+        best = nearest(str(name), self.by_name)
+        hint = f"; did you mean {best!r}?" if best else "."
+        raise UserError(
+            f"the row asks for the interaction {name!r}{hint} There are: {', '.join(self.by_name) or 'none'}; they "
+            "are named in rollout.multi_turn.interaction_config_path"
+        )
+
+
+def read_reply(returned: object, name: str) -> tuple[bool, str, float | None]:
+    """What a simulated user said. Raises UserError that says what it should have returned."""
+    if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) not in (3, 4):
+        raise UserError(
+            f"generate_response of {name} returned {returned!r:.200}; allowed: (should_terminate, text, score, metrics)"
+        )
+    is_over, text, score = returned[:3]
+    if not isinstance(text, str):
+        raise UserError(f"generate_response of {name} said {text!r:.200}, which is no text")
+    return bool(is_over), text, None if score is None else float(score)
+
+
+def _read_file(path: Path) -> Sequence[InteractionEntry]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        where = f"(looked from {Path.cwd()})"
+        raise UserError(f"cannot read the interactions in {str(path)!r}: {error.strerror} {where}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold `interaction:`, a list, but holds a {type(data).__name__}")
+    try:
+        return InteractionFile(**data).interaction
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _make(entry: InteractionEntry, where: str) -> BaseInteraction:
+    cls = import_object(entry.class_name)
+    if not (inspect.isclass(cls) and issubclass(cls, BaseInteraction)):
+        raise ConfigError(
+            f"{where}: class_name={entry.class_name!r} must be a subclass of BaseInteraction, but is {cls!r:.100}"
+        )
+    name = entry.name or cls.__name__.lower().removesuffix("interaction") or cls.__name__.lower()
+    made: BaseInteraction = cls({**entry.config, "name": name})
+    made.name = name
+    return made

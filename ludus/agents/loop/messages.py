@@ -1,0 +1,75 @@
+"""Messages and tools as rows and loops write them, in plain dictionaries, read into the chat vocabulary.
+
+Knows: OpenAI's chat messages, columns of tables.  Knows not: templates, models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ludus.errors import UserError
+from ludus.gateway.dialects.base import ReadMessages
+from ludus.gateway.dialects.chat import ChatDialect
+from ludus.types import Message, Sampling, ToolSpec
+
+
+def read_messages(values: Iterable[Mapping[str, Any] | Message]) -> tuple[Message, ...]:
+    """The messages. Raises AgentError that names the field which cannot be."""
+    entries = list(values)
+    if entries and all(isinstance(entry, Message) for entry in entries):
+        return tuple(entry for entry in entries if isinstance(entry, Message))
+    body = {"messages": [plain(entry) for entry in entries]}
+    return ChatDialect().parse(body, Sampling(), ReadMessages()).request.messages
+
+
+def read_tools(values: Iterable[Any] | None) -> tuple[ToolSpec, ...]:
+    """Tools as OpenAI's protocol writes them, or as schemas with `model_dump`."""
+    if not values:
+        return ()
+    tools = [value if isinstance(value, Mapping) else value.model_dump(exclude_none=True) for value in values]
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [plain(tool) for tool in tools]}
+    return ChatDialect().parse(body, Sampling(), ReadMessages()).request.tools
+
+
+def message_value(message: Message) -> dict[str, Any]:
+    """A message as OpenAI's protocol writes it."""
+    value: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+    if message.reasoning is not None:
+        value["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        value["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        value["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        value["name"] = message.name
+    return value
+
+
+def plain(value: Any) -> Any:
+    """The value in dictionaries and lists; a table fills in None wherever another of its rows has a key, and arrays
+    where there were lists."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if not isinstance(value, str | bytes | int | float | bool) and callable(getattr(value, "tolist", None)):
+        return plain(value.tolist())
+    return value
+
+
+def prompt_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages that a row begins with: its `raw_prompt`, `prompt` or `messages`, or a question as a text."""
+    for name in ("raw_prompt", "prompt", "messages"):
+        value = plain(row.get(name))
+        if isinstance(value, str):
+            return [{"role": "user", "content": value}]
+        if isinstance(value, list) and value:
+            return value
+    raise UserError(
+        f"the row has no prompt: an agent loop reads the column 'prompt', a list of messages or a text; the row has "
+        f"{', '.join(map(str, row)) or 'no column'}"
+    )

@@ -1,0 +1,51 @@
+"""Settings of agent loops, with the keys that verl's users know.
+
+Knows: plain values.  Knows not: loops, tools, models.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+
+from ludus.settings import Settings
+
+
+class MultiTurnSettings(Settings):
+    """Tools, simulated users and limits of the loops that come with Ludus."""
+
+    max_assistant_turns: int | None = pydantic.Field(default=None, ge=1)
+    """Answers of the model. None: no limit. Calls in the last answer are not run: nobody would read what they give."""
+    max_user_turns: int | None = pydantic.Field(default=None, ge=1)
+    """Messages that answer it, of tools (all of one turn together) or of a simulated user. None: no limit."""
+    max_parallel_calls: int = pydantic.Field(default=1, ge=1)
+    """Calls of one answer that are run, at once; each one more comes back as an error that says so."""
+    max_tool_response_length: int | None = pydantic.Field(default=256, ge=1)
+    """Tokens of one tool's answer; a longer one is cut. None: no limit."""
+    tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
+    """What is kept of an answer that is cut: its left, its right, or both ends without the middle."""
+    tool_timeout_s: float | None = pydantic.Field(default=60.0, gt=0)
+    """Of one call, where the tool's file does not say otherwise. None: as long as the episode."""
+    tool_config_path: str | None = None
+    """YAML with `tools:`. None: there are none."""
+    function_tool_path: str | None = None
+    """Python file whose functions marked `@function_tool` are tools. None: there is none."""
+    interaction_config_path: str | None = None
+    """YAML with `interaction:`, simulated users by name. None: there are none."""
+    format: str | None = None
+    """The parser of tool calls; another than the model's own is an error. None: the model's own."""
+
+
+class CustomRewardSettings(Settings):
+    """A function that scores what a loop left unscored."""
+
+    path: str | None = None
+    """Python file, or module. None: the reward goes by the row's `data_source`, or by its tools."""
+    name: str = "compute_score"
+
+
+class RewardSettings(Settings):
+    """How episodes of agent loops are scored that bring no `reward_score`."""
+
+    custom_reward_function: CustomRewardSettings = CustomRewardSettings()

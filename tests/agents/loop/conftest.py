@@ -1,0 +1,84 @@
+"""Plays rows with agent loops over a scripted engine: what the runner does, without a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.agents.door import About, EpisodeContext
+from ludus.agents.loop import LoopPlan
+from ludus.agents.resolve import resolve_workflow
+from ludus.agents.reward import Scored, score_episode
+from ludus.engines.scripted import Answers, ScriptedEngine
+from ludus.record.limits import NO_LIMITS, Limits
+from ludus.record.recorder import Recorder
+from ludus.text.chat import ChatText
+from ludus.types import Sampling, SessionRecord, Span
+
+
+@dataclass(frozen=True)
+class Played:
+    """One episode of a loop."""
+
+    scored: Scored
+    record: SessionRecord
+    spans: tuple[Span, ...]
+    engine: ScriptedEngine
+
+    @property
+    def texts(self) -> list[str | None]:
+        return [turn.reply.content for turn in self.record.turns]
+
+
+@dataclass
+class Player:
+    """Makes a door of whatever is an agent loop, and plays rows with it, one after the other."""
+
+    text: ChatText
+    sampling: Sampling = field(default_factory=lambda: Sampling(seed=1))
+
+    def __call__(
+        self,
+        workflow: object,
+        row: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        answers: Answers,
+        *,
+        plan: LoopPlan | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        limits: Limits = NO_LIMITS,
+        context_length: int = 4096,
+    ) -> Played:
+        rows = [row] if isinstance(row, Mapping) else list(row)
+        engine = ScriptedEngine(answers, self.text.tokenizer, context_length=context_length)
+        recorder = Recorder(engine, self.text)
+
+        async def play() -> Played:
+            door = resolve_workflow(workflow, kwargs, loops=plan)
+            await door.setup()
+            try:
+                for idx, data in enumerate(rows):
+                    session = recorder.open(session_id=f"e{idx}", limits=limits, sampling=self.sampling)
+                    context = EpisodeContext("", "", None, session, About(f"e{idx}", "row0", "g0"))
+                    with context.entered():
+                        returned = await door.play(data, context)
+                    record = await session.aclose("done")
+                return Played(score_episode(returned, record.turns), record, context.spans.snapshot(), engine)
+            finally:
+                await door.close()
+
+        return asyncio.run(play())
+
+
+@pytest.fixture
+def text(tokenizer_folder: Path) -> ChatText:
+    return ChatText.load(tokenizer_folder, chat_template="chatml-tools")
+
+
+@pytest.fixture
+def play(text: ChatText) -> Callable[..., Played]:
+    return Player(text)
