@@ -4,6 +4,9 @@ from ludus.agents.tools.answer import ToolError, ToolLimits
 from ludus.agents.tools.base import BaseTool, ToolResponse
 from ludus.agents.tools.box import Toolbox, ToolResult
 from ludus.agents.tools.function import FunctionTool, function_tool
+from ludus.agents.tools.gsm8k import Gsm8kTool
+from ludus.agents.tools.mcp import McpAddress, McpServer, McpServers, McpTool
+from ludus.agents.tools.python import PythonTool
 from ludus.agents.tools.schema import (
     OpenAIFunctionParametersSchema,
     OpenAIFunctionPropertySchema,
@@ -16,10 +19,16 @@ from ludus.agents.tools.source import ToolPlan, ToolSource
 __all__ = [
     "BaseTool",
     "FunctionTool",
+    "Gsm8kTool",
+    "McpAddress",
+    "McpServer",
+    "McpServers",
+    "McpTool",
     "OpenAIFunctionParametersSchema",
     "OpenAIFunctionPropertySchema",
     "OpenAIFunctionSchema",
     "OpenAIFunctionToolSchema",
+    "PythonTool",
     "ToolError",
     "ToolLimits",
     "ToolPlan",

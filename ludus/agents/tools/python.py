@@ -1,0 +1,99 @@
+"""A tool that runs Python code of the model in the sandbox: a fresh process for each call.
+
+Knows: the sandbox, how a run reads as text.  Knows not: how the sandbox keeps code in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from ludus.agents.tools.answer import ToolError
+from ludus.agents.tools.base import BaseTool, ToolResponse
+from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
+from ludus.settings import Settings
+from ludus.workers.sandbox import SandboxLimits, SandboxRun, run_python
+
+logger = logging.getLogger(__name__)
+
+_SCHEMA: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "code_interpreter",
+        "description": "Runs a Python script and returns what it prints and the value of its last expression.",
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "The script. Nothing is kept between calls."}},
+            "required": ["code"],
+        },
+    },
+}
+
+
+class PythonToolSettings(Settings):
+    """The tool's `config`, with the keys of verl's sandbox tool."""
+
+    type: str = "native"
+    default_timeout: float = pydantic.Field(default=10.0, gt=0)
+    """Seconds of one run."""
+    memory_limit_mb: int = pydantic.Field(default=1024, ge=64)
+    num_workers: int = pydantic.Field(default=4, ge=1)
+    """Runs at a time, of all trajectories."""
+
+
+class PythonTool(BaseTool):
+    """`code_interpreter`, or whatever its schema calls it; the argument is `code`."""
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None
+    ) -> None:
+        super().__init__(config, tool_schema)
+        settings = PythonToolSettings(**self.config)
+        self._limits = SandboxLimits(timeout_s=settings.default_timeout, memory_bytes=settings.memory_limit_mb << 20)
+        self._slots = asyncio.Semaphore(settings.num_workers)
+
+    def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
+        return self.tool_schema or read_schema(_SCHEMA, "the schema of the Python tool")
+
+    async def setup(self) -> None:
+        """Warns where this system cannot keep code from the network, or from changing files."""
+        missing = {"network", "processes", "files"} - (await run_python("")).isolation
+        if missing:
+            logger.warning(
+                "the tool %r runs a model's code without keeping it from: %s (Linux with user namespaces and Landlock "
+                "does); run it in a container",
+                self.name,
+                ", ".join(sorted(missing)),
+            )
+
+    async def execute(
+        self,
+        instance_id: str,  # noqa: ARG002  each call is a process of its own
+        parameters: dict[str, Any],
+        **kwargs: Any,  # noqa: ARG002
+    ) -> tuple[ToolResponse, None, dict[str, float]]:
+        code = parameters.get("code")
+        if not isinstance(code, str):
+            raise ToolError(f"the argument 'code' must be a text, got {code!r:.200}")
+        async with self._slots:
+            run = await run_python(code, limits=self._limits, shows_last=True)
+        return (
+            ToolResponse(text=_text(run, self._limits)),
+            None,
+            {"ok": float(run.ending == "ok"), "time_s": run.time_s},
+        )
+
+
+def _text(run: SandboxRun, limits: SandboxLimits) -> str:
+    """What the model reads: what was printed, what went wrong, how it ended where that says more."""
+    parts = [run.stdout.rstrip("\n"), run.stderr.rstrip("\n")]
+    if run.ending == "timeout":
+        parts.append(f"(stopped after {limits.timeout_s:g} s)")
+    elif run.ending == "error" and not run.stderr:
+        parts.append(f"(exit status {run.exit_code})")
+    text = "\n".join(part for part in parts if part)
+    return text or "(no output)"
