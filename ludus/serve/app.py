@@ -1,14 +1,14 @@
 """The server's ASGI application: models, jobs, events, and each model's own gateway, behind one key.
 
 Knows: URLs, headers, status codes.  Knows not: what a job does, wire protocols of models, threads.
-Rules: everything but the handshake and the probes wants the key; below `/m/{project}/{name}` a key that begins with it
-and goes on with a dot and a name opens a session of that name. Errors are those of the wire, of a model's gateway those
-of its protocol.
+Rules: everything but the handshake and the probes wants the key. Errors are those of the wire, below
+`/m/{project}/{name}` those of the protocol that is spoken there.
 
     GET  /api                                     who is there, and which versions it speaks
     POST /api/v1/models                           register
     GET  /api/v1/models[/{project}/{name}]        look
     POST /api/v1/models/{project}/{name}/checkpoints   keep these, delete the others
+    POST /api/v1/models/{project}/{name}/sessions/end
     POST /api/v1/models/{project}/{name}/jobs     submit                  GET: all of them
     GET  /api/v1/jobs/{id}                        look
     POST /api/v1/jobs/{id}/cancel
@@ -29,7 +29,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 import ludus
 from ludus.api.backends.wire import (
@@ -38,6 +38,7 @@ from ludus.api.backends.wire import (
     MAX_JOB_BYTES,
     ROOT,
     VERSION,
+    EndSession,
     Handshake,
     JobEvent,
     KeepCheckpoints,
@@ -54,6 +55,7 @@ from ludus.gateway.app import KEEP_ALIVE_S
 from ludus.gateway.body import read_body
 from ludus.gateway.exchange import EVENT_STREAM, KEEP_ALIVE
 from ludus.gateway.keys import is_key, keys_of, unknown_key
+from ludus.serve.gateways import RolloutError
 from ludus.serve.jobs import Jobs
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,15 @@ PROBES = ("/", "/health", "/healthz")
 MAX_SMALL_BODY_BYTES = 2**20
 Handler = Callable[[Request], Awaitable[Response]]
 BodyT = TypeVar("BodyT", bound=Body)
+
+
+class Gateway(Protocol):
+    """Where one model answers."""
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    async def end(self, name: str, error: BaseException | None = None) -> None:
+        """The session of that name gets no more turns. error: what its rollout raised; None: it returned."""
 
 
 class Models(Protocol):
@@ -75,8 +86,8 @@ class Models(Protocol):
 
     async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView: ...
 
-    async def gateway(self, model: RegisterModel) -> ASGIApp:
-        """The model's gateway, loaded by now; it checks the keys of sessions itself."""
+    async def gateway(self, model: RegisterModel) -> Gateway:
+        """The model's, which is loaded when this returns."""
 
 
 class Api:
@@ -98,6 +109,7 @@ class Api:
             self._route("GET", f"{ROOT}/models", self._list_models),
             self._route("GET", model, self._look),
             self._route("POST", f"{model}/checkpoints", self._keep_checkpoints),
+            self._route("POST", f"{model}/sessions/end", self._end_session),
             self._route("POST", f"{model}/jobs", self._submit),
             self._route("GET", f"{model}/jobs", self._list_jobs),
             self._route("GET", job, self._job),
@@ -145,6 +157,15 @@ class Api:
         body = await _read(KeepCheckpoints, request, MAX_SMALL_BODY_BYTES)
         return _json(await self._models.keep_checkpoints(model, frozenset(body.steps)))
 
+    async def _end_session(self, request: Request) -> Response:
+        model = await self._named(request)
+        body = await _read(EndSession, request, MAX_SMALL_BODY_BYTES)
+        error: BaseException | None = None
+        if body.outcome != "ok":
+            error = RolloutError(body.reason) if body.outcome == "failed" else asyncio.CancelledError(body.reason)
+        await (await self._models.gateway(model)).end(body.session, error)
+        return Response(status_code=204)
+
     async def _named(self, request: Request) -> RegisterModel:
         project, name = request.path_params["project"], request.path_params["name"]
         model = await asyncio.to_thread(self._jobs.store.find_model, project, name)
@@ -190,15 +211,9 @@ class Api:
 
     async def _model(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        self._check_session_key(request)
+        self._check_key(request)
         gateway = await self._models.gateway(await self._named(request))
-        await gateway(scope, receive, send)
-
-    def _check_session_key(self, request: Request) -> None:
-        keys = keys_of(request.headers)
-        heads = [key.rpartition(".")[0] for key in keys]
-        if not any(is_key(key, self._key_digest) for key in (*keys, *heads)):
-            raise unknown_server_key(keys[0] if keys else "")
+        await gateway.app(scope, receive, send)
 
 
 def unknown_server_key(key: str) -> AgentError:

@@ -10,21 +10,28 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from ludus.api.backends.base import Backend, Inference, TrainableSpec
+from ludus.api.backends.base import Backend, TrainableSpec
 from ludus.api.backends.wire import ModelView, RegisterModel
+from ludus.serve.gateways import ModelGateway, SessionBook
 from ludus.serve.work import Hosted
 
 PATIENCE_S = 20.0  # less than proxies wait for the first byte of an answer, commonly 30 s or more
+SECONDS_BETWEEN_SWEEPS = 30.0  # a session may be idle for an hour; half a minute more is nothing
 ResultT = TypeVar("ResultT")
 
 
-class ServableBackend(Backend, Protocol):
-    """A backend whose models answer in this process."""
+class HostedSessions(Protocol):
+    """A model that is loaded, as far as a server needs it."""
 
-    def app(self, model: TrainableSpec) -> ASGIApp:
-        """The gateway of a registered model: it takes the requests that its `Inference` says how to send."""
+    @property
+    def book(self) -> SessionBook: ...
+
+
+class ServableBackend(Backend, Protocol):
+    """A backend whose models are in this process."""
+
+    async def hosted(self, model: TrainableSpec) -> HostedSessions:
+        """The model itself, registered."""
 
 
 class BackendModels:
@@ -37,7 +44,7 @@ class BackendModels:
         self._backend = backend
         self._loop = loop
         self._patience_s = patience_s
-        self._loading: dict[tuple[str, str], asyncio.Future[Inference]] = {}
+        self._loading: dict[tuple[str, str], asyncio.Future[ModelGateway]] = {}
 
     def __repr__(self) -> str:
         return f"BackendModels({self._backend!r}, loaded={len(self._loading)})"
@@ -50,14 +57,15 @@ class BackendModels:
         return await self.look(model)
 
     async def look(self, model: RegisterModel) -> ModelView:
-        inference = self._inference(model)
+        loading = self._loading.get((model.project, model.name))
+        is_loaded = loading is not None and loading.done() and loading.exception() is None
         return ModelView(
             project=model.project,
             name=model.name,
             base_model=model.base_model,
             config=model.config,
-            step=None if inference is None else await self._there(self._backend.get_step(Hosted.of(model))),
-            inference_name=model.name if inference is None else inference.inference_name,
+            step=await self._there(self._backend.get_step(Hosted.of(model))) if is_loaded else None,
+            inference_name=model.name,
             inference_path=f"/m/{model.project}/{model.name}/v1",
         )
 
@@ -66,39 +74,29 @@ class BackendModels:
         await self._there(self._backend.delete_checkpoints(Hosted.of(model), steps))
         return await self.look(model)
 
-    async def gateway(self, model: RegisterModel) -> ASGIApp:
-        inference = await asyncio.shield(self._load(model))
-        return _with_key(self._backend.app(Hosted.of(model)), inference.api_key)
+    async def gateway(self, model: RegisterModel) -> ModelGateway:
+        return await asyncio.shield(self._load(model))
 
-    def _inference(self, model: RegisterModel) -> Inference | None:
-        """None: the model is not loaded."""
-        loading = self._loading.get((model.project, model.name))
-        if loading is None or not loading.done() or loading.exception() is not None:
-            return None
-        return loading.result()
+    async def sweep(self) -> None:
+        """Ends sessions that are idle, until cancelled."""
+        while True:
+            await asyncio.sleep(SECONDS_BETWEEN_SWEEPS)
+            for loading in list(self._loading.values()):
+                if loading.done() and loading.exception() is None:
+                    await loading.result().expire()
 
-    def _load(self, model: RegisterModel) -> asyncio.Future[Inference]:
+    def _load(self, model: RegisterModel) -> asyncio.Future[ModelGateway]:
         name = (model.project, model.name)
         loading = self._loading.get(name)
         if loading is None or (loading.done() and loading.exception() is not None):
-            loading = asyncio.ensure_future(self._there(self._prepare(Hosted.of(model))))
+            loading = asyncio.ensure_future(self._open(model))
             self._loading[name] = loading
         return loading
 
-    async def _prepare(self, model: Hosted) -> Inference:
-        await self._backend.register(model)
-        return await self._backend.prepare(model)
+    async def _open(self, model: RegisterModel) -> ModelGateway:
+        hosted = await self._there(self._backend.hosted(Hosted.of(model)))
+        return ModelGateway(hosted.book, model.name)
 
     async def _there(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
         """The result of a call that runs on the backend's loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
-
-
-def _with_key(app: ASGIApp, api_key: str) -> ASGIApp:
-    """`app`, which sees its own key in place of the server's."""
-
-    async def send_on(scope: Scope, receive: Receive, send: Send) -> None:
-        others = [(name, value) for name, value in scope["headers"] if name not in (b"authorization", b"x-api-key")]
-        await app({**scope, "headers": [*others, (b"authorization", f"Bearer {api_key}".encode())]}, receive, send)
-
-    return send_on

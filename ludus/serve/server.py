@@ -62,7 +62,7 @@ async def running(store: JobStore, backend: ServableBackend, address: Address) -
     key_digest, made = _key(store, address.key)
     jobs = Jobs(store, BackendWorkshop(backend))
     models = BackendModels(backend, asyncio.get_running_loop())
-    http = HttpServer(Api(jobs, models, key_digest).build(), name="server")
+    http = HttpServer(Api(jobs, models, key_digest).build(), name="server", beside=models.sweep)
     url = await asyncio.to_thread(http.start, address.host, address.port)
     working = asyncio.create_task(jobs.work(), name="ludus-jobs")
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ludus.api.backends.wire import ModelView, RegisterModel, SubmitJob
 from ludus.errors import AgentError
@@ -47,6 +47,8 @@ class ScriptedWorkshop:
     num_looks_until_ready: int = 0
     asked: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     """Kind and arguments of the jobs that were run."""
+    ended: list[tuple[str, str | None]] = field(default_factory=list)
+    """Sessions by name, and what their rollouts raised."""
 
     def check(self, job: SubmitJob) -> None:
         if job.kind not in ("train", "train_sft", "fork"):
@@ -91,11 +93,22 @@ class ScriptedWorkshop:
         self.done.append(f"kept {sorted(steps)}")
         return await self.look(model)
 
-    async def gateway(self, model: RegisterModel) -> ASGIApp:
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await JSONResponse({"model": model.name, "path": scope["path"]})(scope, receive, send)
+    async def gateway(self, model: RegisterModel) -> ScriptedGateway:
+        return ScriptedGateway(model.name, self)
 
-        return app
+
+@dataclass
+class ScriptedGateway:
+    """Answers with what it was asked."""
+
+    name: str
+    workshop: ScriptedWorkshop
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await JSONResponse({"model": self.name, "path": scope["path"]})(scope, receive, send)
+
+    async def end(self, name: str, error: BaseException | None = None) -> None:
+        self.workshop.ended.append((name, None if error is None else f"{type(error).__name__}: {error}"))
 
 
 @dataclass

@@ -81,6 +81,18 @@ class ServerClient:
         """For what comes to the same when it is sent twice."""
         return _read(form, await self._send("POST", ROOT + path, content=body.model_dump_json()))
 
+    async def tell(self, path: str, body: pydantic.BaseModel) -> None:
+        """Once, whether anybody is there or not; for what the server finds out by itself later."""
+        try:
+            async with self._http() as http:
+                headers = {**self._headers, "content-type": "application/json"}
+                answer = await http.post(ROOT + path, content=body.model_dump_json(), headers=headers)
+        except httpx.TransportError as error:
+            logger.debug("tell.failed path=%s error=%r", path, error)
+            return
+        if not answer.is_success and answer.status_code not in _NOBODY_THERE:
+            raise _error(answer)
+
     async def run_job(
         self, model_path: str, job: SubmitJob, *, idempotency_key: str | None, on_event: OnEvent
     ) -> Mapping[str, Any]:

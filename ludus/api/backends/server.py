@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import uuid
+import weakref
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from ludus.agents.trajectory import Rollout, Trajectory, TrajectoryGroup, current_rollout
+from ludus.agents.trajectory import Gathering, Rollout, Trajectory, TrajectoryGroup, current_rollout
 from ludus.api.backends.base import (
     Inference,
     OnProgress,
@@ -24,7 +25,7 @@ from ludus.api.backends.base import (
     train_config,
 )
 from ludus.api.backends.client import OnEvent, ServerClient
-from ludus.api.backends.wire import SESSION, JobEvent, KeepCheckpoints, ModelView, RegisterModel, SubmitJob
+from ludus.api.backends.wire import SESSION, EndSession, JobEvent, KeepCheckpoints, ModelView, RegisterModel, SubmitJob
 from ludus.errors import UserError
 
 KEY_VARIABLE = "LUDUS_API_KEY"
@@ -47,9 +48,12 @@ class ServerBackend:
         self._client = ServerClient(base_url, key, patience_s=patience_s)
         self._key = key
         self._has_met = False
-        self._outside = _session_name()
-        self._sessions: dict[Rollout, str] = {}
-        """Of the rollouts that play now."""
+        self._prefix = uuid.uuid4().hex[:12]
+        """Of our sessions' names, so that they are no other client's."""
+        self._gatherings: weakref.WeakKeyDictionary[Gathering, int] = weakref.WeakKeyDictionary()
+        self._num_gatherings = 0
+        self._playing: set[tuple[str, Rollout]] = set()
+        """Models, by path, and the rollouts that have asked them."""
 
     def __repr__(self) -> str:
         return f"ServerBackend({self._client.base_url!r})"
@@ -69,7 +73,7 @@ class ServerBackend:
             base_url=self._client.base_url + view.inference_path,
             api_key=self._key,
             inference_name=view.inference_name,
-            headers=self._session_headers,
+            headers=lambda: self._session_headers(_path(model)),
             transport=lambda http: http.AsyncHTTPTransport(retries=CONNECT_RETRIES),
         )
 
@@ -154,25 +158,34 @@ class ServerBackend:
         on_event = _ignore if on_progress is None else _telling(on_progress)
         return await self._client.run_job(_path(model), job, idempotency_key=idempotency_key, on_event=on_event)
 
-    def _session_headers(self) -> Mapping[str, str]:
-        return {SESSION: self._session()}
-
-    def _session(self) -> str:
+    def _session_headers(self, model_path: str) -> Mapping[str, str]:
+        """Outside of rollouts all requests of this client are one session, but for what other clients do."""
         rollout = current_rollout()
         if rollout is None:
-            return self._outside
-        if rollout not in self._sessions:
-            self._sessions[rollout] = _session_name()
+            return {SESSION: self._prefix}
+        name = f"{self._prefix}-{self._number(rollout.gathering)}-g{rollout.group_idx:04d}/m{rollout.member_idx:03d}"
+        if (model_path, rollout) not in self._playing:
+            self._playing.add((model_path, rollout))
 
-            async def forget(_: BaseException | None) -> None:
-                del self._sessions[rollout]
+            async def end(error: BaseException | None) -> None:
+                self._playing.remove((model_path, rollout))
+                await self._client.tell(f"{model_path}/sessions/end", _end_session(name, error))
 
-            rollout.on_end(forget)
-        return self._sessions[rollout]
+            rollout.on_end(end)
+        return {SESSION: name}
+
+    def _number(self, gathering: Gathering) -> int:
+        if gathering not in self._gatherings:
+            self._gatherings[gathering] = self._num_gatherings
+            self._num_gatherings += 1
+        return self._gatherings[gathering]
 
 
-def _session_name() -> str:
-    return uuid.uuid4().hex
+def _end_session(name: str, error: BaseException | None) -> EndSession:
+    if error is None:
+        return EndSession(session=name)
+    outcome: Literal["failed", "cancelled"] = "failed" if isinstance(error, Exception) else "cancelled"
+    return EndSession(session=name, outcome=outcome, reason=f"{type(error).__name__}: {error}")
 
 
 def _path(model: TrainableSpec) -> str:

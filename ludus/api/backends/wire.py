@@ -20,7 +20,8 @@ ROOT = f"/api/{VERSION}"
 IDEMPOTENCY_KEY = "idempotency-key"
 LAST_EVENT = "last-event-id"
 SESSION = "x-ludus-session"
-"""Header that names the session a request to a model belongs to; of the client's choice, unlike any other's."""
+"""Header that names the session a request to a model belongs to, of the client's choice and unlike any other's:
+GROUP/NAME for one rollout, NAME for what several trajectories share."""
 # One job may hold a thousand conversations of 60,000 tokens of text each.
 MAX_JOB_BYTES = 256 * 2**20
 
@@ -52,6 +53,16 @@ class KeepCheckpoints(Body):
     """The steps whose checkpoints stay; the latest always does."""
 
     steps: list[Annotated[int, pydantic.Field(strict=True, ge=0)]]
+
+
+class EndSession(Body):
+    """A session of a model that gets no more requests."""
+
+    session: str
+    """As the header named it."""
+    outcome: Literal["ok", "failed", "cancelled"] = "ok"
+    """What became of the rollout."""
+    reason: str = ""
 
 
 class Handshake(pydantic.BaseModel):

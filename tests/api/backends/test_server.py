@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -186,20 +187,31 @@ def test_the_key_comes_from_the_environment(served: Served, monkeypatch: pytest.
 
 def test_every_rollout_is_a_session_of_its_own(served: Served) -> None:
     """The header names the rollout that plays, the same from everywhere inside of it; outside there is one more."""
+    names: list[str] = []
 
     async def main() -> None:
-        inference = await backend_of(served).prepare(Model())
+        backend = backend_of(served)
+        await backend.register(Model())
+        inference = await backend.prepare(Model())
         assert inference.base_url == f"{served.url}/m/mail/agent-001/v1"
 
-        async def play() -> tuple[Any, Any]:
-            first = inference.headers()
-            await asyncio.sleep(0)
-            return first, await asyncio.to_thread(inference.headers)
+        async def play(error: BaseException | None = None) -> None:
+            first = dict(inference.headers())
+            assert first == await asyncio.to_thread(inference.headers)
+            names.append(first["x-ludus-session"])
+            if error is not None:
+                raise error
 
-        outside = inference.headers()
-        one = await start_rollout(play(), Rollout(Gathering(), 0, 0))
-        other = await start_rollout(play(), Rollout(Gathering(), 0, 1))
-        assert one[0] == one[1] and other[0] == other[1] and outside == inference.headers()
-        assert len({dict(each)["x-ludus-session"] for each in (one[0], other[0], outside)}) == 3
+        names.append(dict(inference.headers())["x-ludus-session"])
+        gathering = Gathering()
+        await start_rollout(play(), Rollout(gathering, 0, 0))
+        with contextlib.suppress(ValueError):
+            await start_rollout(play(ValueError("lost")), Rollout(gathering, 0, 1))
+        with contextlib.suppress(asyncio.CancelledError):
+            await start_rollout(play(asyncio.CancelledError()), Rollout(Gathering(), 0, 0))
 
     asyncio.run(main())
+    prefix = names[0]
+    assert names[1:] == [f"{prefix}-0-g0000/m000", f"{prefix}-0-g0000/m001", f"{prefix}-1-g0000/m000"]
+    errors = [None, "RolloutError: ValueError: lost", "CancelledError: CancelledError: "]
+    assert served.workshop.ended == list(zip(names[1:], errors, strict=True))
