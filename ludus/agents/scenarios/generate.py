@@ -43,7 +43,7 @@ Think up {count} tasks that somebody might give to an agent with the tools below
 - Each asks for an answer in which one can see whether it was done: a finding, a summary, a report.
 - `difficulty` is 1 for a task of one call, up to 5 for one of many steps that build on each other.
 {more}
-Answer with JSON alone, with {count} entries: {{"scenarios": [{{"task": "<the task>", "difficulty": <1 to 5>}}, ...]}}"""
+Answer with JSON alone: {{"scenarios": [{{"task": "<the task>", "difficulty": <1 to 5>}}, ...]}}, {count} entries."""
 
 _SCHEMA: Json = {
     "type": "object",
