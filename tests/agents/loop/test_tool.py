@@ -24,7 +24,7 @@ from ludus.agents.tools import BaseTool, ToolResponse, function_tool
 
 
 @function_tool
-def add(a: int, b: int) -> str:
+async def add(a: int, b: int) -> str:
     """Adds.
 
     Args:
@@ -35,11 +35,11 @@ def add(a: int, b: int) -> str:
 
 
 @function_tool
-def shout(text: str) -> str:
+async def shout(text: str) -> str:
     """Says it often."""
     return text * 200
 '''
-STATEFUL = '''
+STATEFUL = """
 from ludus.agents.tools import BaseTool, ToolResponse
 
 SCHEMA = {"type": "function", "function": {"name": "solve", "description": "Checks.", "parameters": {
@@ -67,7 +67,7 @@ class Solve(BaseTool):
 
     async def release(self, instance_id, **kwargs):
         LOG.append("release")
-'''
+"""
 
 
 def says(name: str, **arguments: Any) -> str:
@@ -138,7 +138,8 @@ def test_a_call_that_cannot_be_decoded_comes_back(
     assert observation.role == "tool" and str(observation.content).startswith("Error: Failed to decode tool call")
     assert "Failed to decode tool call" in caplog.text
     assert played.texts[1] == "sorry" and played.record.turns[1].prefix == played.record.turns[0].id
-    assert [span.error for span in played.spans if span.kind == "tool"][0].startswith("Failed to decode tool call")
+    error = next(span.error for span in played.spans if span.kind == "tool")
+    assert error is not None and error.startswith("Failed to decode tool call")
     assert played.scored.metrics["tools/num_errors"] == 1
 
 
@@ -193,7 +194,7 @@ def test_the_response_never_gets_longer_than_it_may(play: Play, plan: Callable[.
 
 def test_a_prompt_that_is_too_long_is_not_cut(play: Play, plan: Callable[..., LoopPlan]) -> None:
     """A part of a prompt says something else: the episode fails, by name."""
-    with pytest.raises(UserError, match="rollout.prompt_length=50; raise it"):
+    with pytest.raises(UserError, match=r"rollout\.prompt_length=50; raise it"):
         play(ToolAgentLoop, ROW, ["never"], plan=plan(prompt_length=50))
 
 
@@ -241,7 +242,8 @@ def test_the_reward_function_reads_what_the_model_wrote_alone(play: Play, tmp_pa
     (tmp_path / "own_tools.py").write_text(TOOLS)
     (tmp_path / "own_score.py").write_text(
         "async def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
-        "    assert [message['role'] for message in extra_info['messages']] == ['user', 'assistant', 'tool', 'assistant']\n"
+        "    roles = [message['role'] for message in extra_info['messages']]\n"
+        "    assert roles == ['user', 'assistant', 'tool', 'assistant']\n"
         "    assert extra_info['tool_rewards'] == [] and extra_info['truncated'] is False\n"
         "    return ground_truth in solution_str\n"
     )
@@ -256,13 +258,13 @@ def test_the_reward_function_reads_what_the_model_wrote_alone(play: Play, tmp_pa
 
 def test_another_format_of_calls_is_an_error(play: Play, plan: Callable[..., LoopPlan]) -> None:
     assert play(ToolAgentLoop, ROW, ["ok"], plan=plan(format="hermes")).scored.reward == 1.0
-    with pytest.raises(UserError, match="multi_turn.format='kimi' is not how this model's calls are read"):
+    with pytest.raises(UserError, match=r"multi_turn\.format='kimi' is not how this model's calls are read"):
         play(ToolAgentLoop, ROW, ["ok"], plan=plan(format="kimi"))
 
 
 # ---- simulated users
 
-USER = '''
+USER = """
 from ludus.agents.loop import BaseInteraction
 
 LOG = []
@@ -282,7 +284,7 @@ class GuessInteraction(BaseInteraction):
 
     async def finalize_interaction(self, instance_id, **kwargs):
         LOG.append("finalize")
-'''
+"""
 
 
 @pytest.fixture
