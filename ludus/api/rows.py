@@ -1,11 +1,12 @@
 """Rows of a dataset, however it was given: a sequence, an iterable, a Hugging Face dataset, a file, a function.
 
-Knows: JSON, CSV, import strings.  Knows not: what is in a row.
+Knows: JSON, CSV, Parquet, import strings.  Knows not: what is in a row.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from ludus.errors import UserError
 from ludus.rollout.tasks import Row
 
 _FORMS = (
-    "a sequence or iterable of mappings, a Hugging Face Dataset, a .jsonl, .json or .csv file, "
+    "a sequence or iterable of mappings, a Hugging Face Dataset, a .parquet, .jsonl, .json or .csv file, "
     "or 'pkg.mod:function' that returns rows"
 )
 
@@ -59,16 +60,15 @@ def _from_reference(source: str | Path, key: str) -> Sequence[Row]:
             return _from_object(import_object(source), key)
         raise UserError(f"{key}={str(source)!r} is neither a file that can be read nor a function; allowed: {_FORMS}")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return read(path)
     except OSError as error:
         where = f"(looked from {Path.cwd()})"
         raise UserError(f"{key}: cannot read the file {str(path)!r}: {error.strerror} {where}") from None
-    return read(text, path)
 
 
-def _read_jsonl(text: str, path: Path) -> Sequence[Row]:
+def _read_jsonl(path: Path) -> Sequence[Row]:
     rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_text(path).splitlines(), start=1):
         if line.strip():
             row = _parse(line, f"line {number} of {str(path)!r}")
             if not isinstance(row, Mapping):
@@ -77,15 +77,32 @@ def _read_jsonl(text: str, path: Path) -> Sequence[Row]:
     return rows
 
 
-def _read_json(text: str, path: Path) -> Sequence[Row]:
-    rows = _parse(text, repr(str(path)))
+def _read_json(path: Path) -> Sequence[Row]:
+    rows = _parse(_text(path), repr(str(path)))
     if not isinstance(rows, list):
         raise UserError(f"{str(path)!r} must hold a JSON array of objects, but holds a {type(rows).__name__}")
     return rows
 
 
-def _read_csv(text: str, _: Path) -> Sequence[Row]:
-    return list(csv.DictReader(text.splitlines()))
+def _read_csv(path: Path) -> Sequence[Row]:
+    return list(csv.DictReader(_text(path).splitlines()))
+
+
+def _read_parquet(path: Path) -> Sequence[Row]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError:
+        raise UserError("reading Parquet needs pyarrow: pip install 'ludus[parquet]'") from None
+    with path.open("rb") as file:
+        try:
+            rows: list[Row] = parquet.read_table(file).to_pylist()
+        except ValueError as error:  # pyarrow's errors of broken files are ones
+            raise UserError(f"{str(path)!r} is not valid Parquet: {error}") from None
+    return rows
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8-sig")
 
 
 def _parse(text: str, where: str) -> Any:
@@ -95,8 +112,9 @@ def _parse(text: str, where: str) -> Any:
         raise UserError(f"{where} is not valid JSON: {error}") from None
 
 
-_READERS: Mapping[str, Callable[[str, Path], Sequence[Row]]] = {
+_READERS: Mapping[str, Callable[[Path], Sequence[Row]]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
+    ".parquet": _read_parquet,
 }

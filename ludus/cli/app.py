@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from ludus.cli.bench import build_bench_app
 from ludus.cli.conformance import conformance
+from ludus.cli.data import build_data_app
 from ludus.cli.doctor import doctor
 from ludus.cli.eval import evaluate
 from ludus.cli.export import export
@@ -78,6 +79,7 @@ def build_app() -> typer.Typer:
     app.command("export")(export)
     app.add_typer(build_import_app(), name="import")
     app.add_typer(build_models_app(), name="models")
+    app.add_typer(build_data_app(), name="data")
     app.command("gateway")(gateway)
     app.command("doctor")(doctor)
     app.add_typer(build_verify_app(), name="verify")

@@ -38,7 +38,10 @@ def rollout(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="path/to/file.py:Name, or pkg.mod:Name.")],
     overrides: Overrides = None,
     data: Annotated[
-        str, typer.Option(metavar="ROWS", help="A .jsonl, .json or .csv file, or pkg.mod:function that returns rows.")
+        str,
+        typer.Option(
+            metavar="ROWS", help="A .parquet, .jsonl, .json or .csv file, or pkg.mod:function that returns rows."
+        ),
     ] = ...,  # type: ignore[assignment]
     model: Annotated[str, typer.Option(help="An embedded name, a local folder, or a hub id.")] = "smollm2-135m",
     n: Annotated[int, typer.Option("--n", min=1, help="Episodes of each row; 2 or more have advantages.")] = 1,

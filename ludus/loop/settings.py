@@ -14,7 +14,8 @@ class TrainDatasetSettings(Settings):
     """Where training rows come from, and how many groups make a step."""
 
     path: str | None = None
-    """A .jsonl, .json or .csv file, or 'pkg.mod:function' that returns rows. None: rows are passed in Python."""
+    """A .parquet, .jsonl, .json or .csv file, or 'pkg.mod:function' that returns rows. None: they are passed in
+    Python."""
     batch_size: int = pydantic.Field(default=8, ge=1)
     """Groups of one step."""
     shuffle: bool = True
@@ -24,7 +25,8 @@ class ValidDatasetSettings(Settings):
     """Where held-out rows come from."""
 
     path: str | None = None
-    """A .jsonl, .json or .csv file, or 'pkg.mod:function' that returns rows. None: rows are passed in Python."""
+    """A .parquet, .jsonl, .json or .csv file, or 'pkg.mod:function' that returns rows. None: they are passed in
+    Python."""
     max_rows: int | None = pydantic.Field(default=None, ge=1)
     """Only the first rows. None: all."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from ludus.api.rows import load_rows
@@ -49,6 +51,16 @@ def test_files_are_read_by_their_suffix(tmp_path: Path, name: str, text: str, fi
     assert rows[0] == first and len(rows) == 2
 
 
+def test_parquet_is_read_with_its_nested_columns(tmp_path: Path) -> None:
+    """Lists and structures come back as Python has them; a broken file is named."""
+    rows = [{"prompt": [{"role": "user", "content": "2+2"}], "extra_info": {"index": n}} for n in range(3)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    assert load_rows(tmp_path / "rows.parquet") == rows
+    (tmp_path / "broken.parquet").write_text("no table")
+    with pytest.raises(UserError, match=r"broken.parquet' is not valid Parquet"):
+        load_rows(tmp_path / "broken.parquet")
+
+
 def test_a_function_is_named_by_an_import_string(tmp_path: Path) -> None:
     """'path/file.py:function' is called for its rows."""
     (tmp_path / "my_rows_file.py").write_text("def rows():\n    return [{'n': 5}]\n")
@@ -63,7 +75,7 @@ def test_a_function_is_named_by_an_import_string(tmp_path: Path) -> None:
         ({"train": ROWS, "test": ROWS}, "train is a mapping of train, test; pass one of them"),
         (7, "train is 7 of type int"),
         ("missing/rows.jsonl", "cannot read the file 'missing/rows.jsonl': No such file"),
-        ("rows.parquet", "neither a file that can be read nor a function"),
+        ("rows.arrow", "neither a file that can be read nor a function"),
     ],
 )
 def test_what_has_no_rows_is_named(source: Any, message: str) -> None:
