@@ -78,12 +78,19 @@ def save_checkpoint(root: Path, progress: Progress, *, save_trainer: Callable[[P
 def latest_checkpoint(root: Path) -> Checkpoint | None:
     """The checkpoint of the highest step. None: there is no whole one."""
     complete = _complete(root)
-    if not complete:
-        return None
-    values = json.loads((complete[-1] / _PROGRESS).read_text(encoding="utf-8"))
+    return _read(complete[-1]) if complete else None
+
+
+def checkpoints(root: Path) -> list[Checkpoint]:
+    """All whole checkpoints, by step."""
+    return [_read(folder) for folder in _complete(root)]
+
+
+def _read(folder: Path) -> Checkpoint:
+    values = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
     values["unconsumed"] = tuple(values["unconsumed"])
     values["ledger"] = Ledger(**values["ledger"])
-    return Checkpoint(complete[-1], Progress(**values))
+    return Checkpoint(folder, Progress(**values))
 
 
 def _write_whole(draft: Path, final: Path, progress: Progress, save_trainer: Callable[[Path], object]) -> None:

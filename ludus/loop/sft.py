@@ -63,6 +63,20 @@ def train_supervised(
     row_tokens: of one micro-batch.  seed: of the order of the conversations.
     The weights move after every step. Raises UserError for a row that is no conversation, with its number.
     """
+    step = 0
+    for batch in supervised_batches(text, rows, settings, row_tokens=row_tokens, seed=seed):
+        metrics = learner.train_batch(batch, "supervised")
+        learner.publish().copy_into_shared()
+        step += 1
+        if on_step is not None:
+            on_step(step, metrics)
+    return step
+
+
+def supervised_batches(
+    text: ChatText, rows: Sequence[Mapping[str, Any]], settings: SftSettings, *, row_tokens: int, seed: int
+) -> Iterator[Batch]:
+    """The batch of every step, one after the other; arguments and errors as in `train_supervised`."""
     conversations = [conversation_sequences(row, text, at=f"row {number}") for number, row in enumerate(rows)]
     if settings.max_tokens is not None:
         limit = settings.max_tokens
@@ -70,15 +84,8 @@ def train_supervised(
     conversations = [replies for replies in conversations if replies]
     if not conversations:
         raise UserError("nothing to train on: no row has a reply of the assistant within max_tokens")
-    step = 0
-    for replies in _batches(conversations, settings, seed):
-        batch = Batch(pack(_weighted(replies), row_tokens=row_tokens), version=step)
-        metrics = learner.train_batch(batch, "supervised")
-        learner.publish().copy_into_shared()
-        step += 1
-        if on_step is not None:
-            on_step(step, metrics)
-    return step
+    for step, replies in enumerate(_batches(conversations, settings, seed)):
+        yield Batch(pack(_weighted(replies), row_tokens=row_tokens), version=step)
 
 
 def conversation_sequences(row: Mapping[str, Any], text: ChatText, *, at: str = "row") -> list[TrainSequence]:

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import peft
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Parameter
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -143,6 +144,20 @@ def save_model(model: LoadedModel, folder: Path, *, chat_template: str | None = 
             shutil.copyfile(model.folder / name, folder / name)
     if chat_template is not None:
         (folder / "chat_template.jinja").write_text(chat_template)
+
+
+def read_trainable(model: LoadedModel, folder: Path) -> dict[str, Tensor]:
+    """The weights that `save_model` wrote into `folder`, by the names of the model's trainable parameters.
+
+    Raises UserError if it holds none of some parameter.
+    """
+    saved: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        saved.update(load_file(path))
+    missing = [name for name in model.trainable if model.saved_name(name) not in saved]
+    if missing:
+        raise UserError(f"{str(folder)!r} holds no weights of {missing[0]}; it is of another model, or not whole")
+    return {name: saved[model.saved_name(name)] for name in model.trainable}
 
 
 def _read_config(folder: Path) -> Any:

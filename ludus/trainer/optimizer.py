@@ -136,6 +136,17 @@ class MasterOptimizer:
         self.num_steps = int(state["num_steps"])
 
     @torch.no_grad()
+    def take_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Begin anew with these masters, by parameter name. Raises UserError if they are of other parameters."""
+        for name, master in self._masters.items():
+            if name not in weights or weights[name].shape != master.shape:
+                raise UserError(f"the weights are of another model: there is no {name} of shape {tuple(master.shape)}")
+            master.copy_(weights[name])
+        self._adamw = make_adamw(self._masters, self.settings)
+        self.forget_gradients()
+        self.num_steps = 0
+
+    @torch.no_grad()
     def _clip(self) -> Tensor:
         gradients = list(self.gradients().values())
         norm = torch.nn.utils.get_total_norm(gradients)

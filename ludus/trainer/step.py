@@ -20,7 +20,7 @@ from ludus.algo.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.errors import UserError
 from ludus.lease import ComputeLease
 from ludus.metrics import Metrics, merge_means
-from ludus.model.load import LoadedModel
+from ludus.model.load import LoadedModel, read_trainable
 from ludus.text.constraint import Constraints
 from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.forward import RowForward, RowTensors
@@ -28,7 +28,7 @@ from ludus.trainer.lean import recompute_layers
 from ludus.trainer.losses import LossInputs, LossName, loss_called
 from ludus.trainer.means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
-from ludus.trainer.settings import TrainerSettings
+from ludus.trainer.settings import LossSettings, TrainerSettings
 
 STATE_FILE = "trainer.pt"
 LEASE_NAME = "trainer"
@@ -77,12 +77,28 @@ class Trainer:
         model.embedding.sparse = model.embedding.weight.requires_grad
         self._reference: dict[str, Tensor] | None = None
         if settings.loss.kl_beta > 0:
-            self._reference = {name: each.detach().clone() for name, each in model.trainable.items()}
+            self._reference = self._copied_weights()
         if settings.activation_checkpointing:
             recompute_layers(model)
 
     def __repr__(self) -> str:
         return f"<Trainer of {self.model!r} at version {self.version}>"
+
+    def configure(self, *, lr: float, loss: LossSettings) -> None:
+        """From the next batch on this learning rate and this policy loss, in the place of those of the settings.
+
+        Raises UserError if the loss compares with weights of the beginning that were not kept.
+        """
+        if loss.kl_beta > 0 and self._reference is None:
+            if self.version > 0:
+                raise UserError(
+                    f"kl_beta={loss.kl_beta} compares with the weights that training began with, and after "
+                    f"{self.version} batches they are gone; set trainer.loss.kl_beta from the beginning"
+                )
+            self._reference = self._copied_weights()
+        optimizer = self.settings.optimizer.model_copy(update={"lr": lr})
+        self.settings = self.settings.model_copy(update={"optimizer": optimizer, "loss": loss})
+        self.optimizer.settings = optimizer
 
     def train_batch(self, batch: Batch, loss: LossName = "policy") -> Metrics:
         """Move the masters along the batch's gradient, once for each minibatch, and tell what was seen.
@@ -152,6 +168,18 @@ class Trainer:
         self.version = int(state["version"])
         with self._turn():
             self.optimizer.copy_to_parameters()
+
+    def take_weights(self, folder: Path) -> None:
+        """Begin with the weights of a saved model, with moments and schedule new; they sample afterwards.
+
+        Raises UserError if they are those of another model.
+        """
+        self.optimizer.take_weights(read_trainable(self.model, folder))
+        with self._turn():
+            self.optimizer.copy_to_parameters()
+
+    def _copied_weights(self) -> dict[str, Tensor]:
+        return {name: each.detach().clone() for name, each in self.model.trainable.items()}
 
     def _train_parts(self, parts: Sequence[Batch], means: TokenMeans, loss: LossName) -> list[Metrics]:
         steps: list[Metrics] = []

@@ -1,0 +1,5 @@
+"""The names of `art.local`."""
+
+from ludus.api.backends import LocalBackend
+
+__all__ = ["LocalBackend"]
