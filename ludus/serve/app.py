@@ -5,7 +5,7 @@ Rules: everything but the handshake and the probes wants the key. Errors are tho
 `/m/{project}/{name}` those of the protocol that is spoken there.
 
     GET  /api                                     who is there, and which versions it speaks
-    POST /api/v1/models                           register
+    POST /api/v1/models                           register, and load unless ?load=false
     GET  /api/v1/models[/{project}/{name}]        look
     POST /api/v1/models/{project}/{name}/checkpoints   keep these, delete the others
     POST /api/v1/models/{project}/{name}/sessions/end
@@ -35,6 +35,7 @@ import ludus
 from ludus.api.backends.wire import (
     IDEMPOTENCY_KEY,
     LAST_EVENT,
+    LOAD,
     MAX_JOB_BYTES,
     ROOT,
     VERSION,
@@ -142,7 +143,8 @@ class Api:
     async def _register(self, request: Request) -> Response:
         model = await _read(RegisterModel, request, MAX_SMALL_BODY_BYTES)
         await asyncio.to_thread(self._jobs.store.register, model)
-        return _json(await self._models.ready(model))
+        is_wanted = request.query_params.get(LOAD, "true") != "false"
+        return _json(await (self._models.ready(model) if is_wanted else self._models.look(model)))
 
     async def _list_models(self, request: Request) -> Response:
         del request

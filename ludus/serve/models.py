@@ -8,30 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from ludus.api.backends.base import Backend, TrainableSpec
 from ludus.api.backends.wire import ModelView, RegisterModel
-from ludus.serve.gateways import ModelGateway, SessionBook
-from ludus.serve.work import Hosted
+from ludus.serve.gateways import ModelGateway
+from ludus.serve.work import Described, ServableBackend
 
 PATIENCE_S = 20.0  # less than proxies wait for the first byte of an answer, commonly 30 s or more
 SECONDS_BETWEEN_SWEEPS = 30.0  # a session may be idle for an hour; half a minute more is nothing
 ResultT = TypeVar("ResultT")
-
-
-class HostedSessions(Protocol):
-    """A model that is loaded, as far as a server needs it."""
-
-    @property
-    def book(self) -> SessionBook: ...
-
-
-class ServableBackend(Backend, Protocol):
-    """A backend whose models are in this process."""
-
-    async def hosted(self, model: TrainableSpec) -> HostedSessions:
-        """The model itself, registered."""
 
 
 class BackendModels:
@@ -64,14 +49,14 @@ class BackendModels:
             name=model.name,
             base_model=model.base_model,
             config=model.config,
-            step=await self._there(self._backend.get_step(Hosted.of(model))) if is_loaded else None,
+            step=await self._there(self._backend.get_step(Described.of(model))) if is_loaded else None,
             inference_name=model.name,
             inference_path=f"/m/{model.project}/{model.name}/v1",
         )
 
     async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView:
         await asyncio.shield(self._load(model))
-        await self._there(self._backend.delete_checkpoints(Hosted.of(model), steps))
+        await self._there(self._backend.delete_checkpoints(Described.of(model), steps))
         return await self.look(model)
 
     async def gateway(self, model: RegisterModel) -> ModelGateway:
@@ -94,7 +79,7 @@ class BackendModels:
         return loading
 
     async def _open(self, model: RegisterModel) -> ModelGateway:
-        hosted = await self._there(self._backend.hosted(Hosted.of(model)))
+        hosted = await self._there(self._backend.hosted(Described.of(model)))
         return ModelGateway(hosted.book, model.name)
 
     async def _there(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:

@@ -15,9 +15,9 @@ from ludus.gateway.http import HttpServer
 from ludus.gateway.keys import MIN_ADMIN_KEY_CHARS, digest, is_loopback, new_key
 from ludus.serve.app import Api
 from ludus.serve.jobs import Jobs
-from ludus.serve.models import BackendModels, ServableBackend
+from ludus.serve.models import BackendModels
 from ludus.serve.store import JobStore
-from ludus.serve.work import BackendWorkshop
+from ludus.serve.work import BackendWorkshop, ServableBackend
 
 KEY_VARIABLE = "LUDUS_API_KEY"
 

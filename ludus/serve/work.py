@@ -6,22 +6,31 @@ Knows: backends, trajectories, the wire.  Knows not: HTTP, the store, how a step
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import pydantic
 
 from ludus.agents.trajectory import Trajectory, TrajectoryGroup
-from ludus.api.backends.base import Backend, OnProgress, TrainConfig, TrainProgress, TrainSFTConfig
+from ludus.api.backends.base import (
+    Backend,
+    OnProgress,
+    TrainableSpec,
+    TrainConfig,
+    TrainProgress,
+    TrainResult,
+    TrainSFTConfig,
+)
 from ludus.api.backends.wire import RegisterModel, SubmitJob
 from ludus.errors import AgentError, LudusError
+from ludus.serve.gateways import SessionBook
 from ludus.serve.jobs import Report
 from ludus.serve.store import BegunJob
 from ludus.settings import Settings, nearest
 
 
 @dataclass(frozen=True, slots=True)
-class Hosted:
+class Described:
     """A registered model as backends know models."""
 
     name: str
@@ -30,8 +39,25 @@ class Hosted:
     internal_config: Mapping[str, Any]
 
     @classmethod
-    def of(cls, model: RegisterModel) -> Hosted:
+    def of(cls, model: RegisterModel) -> Described:
         return cls(model.name, model.project, model.base_model, model.config)
+
+
+class LoadedModel(Protocol):
+    """A model that a backend has loaded, as far as a server needs it."""
+
+    @property
+    def book(self) -> SessionBook: ...
+
+    def last_result(self) -> TrainResult:
+        """Of the newest step, as it is on disk."""
+
+
+class ServableBackend(Backend, Protocol):
+    """A backend whose models are in this process."""
+
+    async def hosted(self, model: TrainableSpec) -> LoadedModel:
+        """The model itself, loaded."""
 
 
 class TrainArguments(Settings):
@@ -59,7 +85,7 @@ class ForkArguments(Settings):
 class BackendWorkshop:
     """A `Workshop` whose jobs are calls of `backend`."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: ServableBackend) -> None:
         self._backend = backend
 
     def __repr__(self) -> str:
@@ -69,40 +95,36 @@ class BackendWorkshop:
         _read(job.kind, job.arguments)
 
     async def step(self, model: RegisterModel) -> int:
-        # A server that was restarted has not loaded it yet.
-        await self._backend.register(Hosted.of(model))
-        return await self._backend.get_step(Hosted.of(model))
+        return await self._backend.get_step(Described.of(model))
 
     async def run(self, model: RegisterModel, job: BegunJob, report: Report) -> Mapping[str, Any]:
         def on_progress(progress: TrainProgress) -> None:
-            report(
-                {
-                    "stage": progress.stage,
-                    "num_done": progress.num_done,
-                    "num_total": progress.num_total,
-                    "metrics": None if progress.metrics is None else dict(progress.metrics),
-                }
-            )
+            report(asdict(progress))
 
-        return await _KINDS[job.kind].run(self._backend, Hosted.of(model), _read(job.kind, job.arguments), on_progress)
+        return await _KINDS[job.kind].run(
+            self._backend, Described.of(model), _read(job.kind, job.arguments), on_progress
+        )
 
     async def result(self, model: RegisterModel, job: BegunJob) -> Mapping[str, Any]:
-        step = await self._backend.get_step(Hosted.of(model))
-        return {"step": step} if job.kind == "fork" else {"step": step, "metrics": {}}
+        if job.kind == "fork":
+            return {"step": await self._backend.get_step(Described.of(model))}
+        return (await self._backend.hosted(Described.of(model))).last_result().model_dump(mode="json")
 
 
-async def _train(backend: Backend, model: Hosted, asked: TrainArguments, on_progress: OnProgress) -> Mapping[str, Any]:
+async def _train(
+    backend: Backend, model: Described, asked: TrainArguments, on_progress: OnProgress
+) -> Mapping[str, Any]:
     return (await backend.train(model, asked.groups, asked.config, on_progress=on_progress)).model_dump(mode="json")
 
 
 async def _train_sft(
-    backend: Backend, model: Hosted, asked: TrainSFTArguments, on_progress: OnProgress
+    backend: Backend, model: Described, asked: TrainSFTArguments, on_progress: OnProgress
 ) -> Mapping[str, Any]:
     result = await backend.train_sft(model, asked.trajectories, asked.config, on_progress=on_progress)
     return result.model_dump(mode="json")
 
 
-async def _fork(backend: Backend, model: Hosted, asked: ForkArguments, _: OnProgress) -> Mapping[str, Any]:
+async def _fork(backend: Backend, model: Described, asked: ForkArguments, _: OnProgress) -> Mapping[str, Any]:
     step = await backend.fork(
         model, asked.from_model, from_project=asked.from_project, not_after_step=asked.not_after_step
     )
@@ -112,7 +134,7 @@ async def _fork(backend: Backend, model: Hosted, asked: ForkArguments, _: OnProg
 @dataclass(frozen=True, slots=True)
 class _Kind:
     form: type[Settings]
-    run: Callable[[Backend, Hosted, Any, OnProgress], Awaitable[Mapping[str, Any]]]
+    run: Callable[[Backend, Described, Any, OnProgress], Awaitable[Mapping[str, Any]]]
 
 
 _KINDS: Mapping[str, _Kind] = {

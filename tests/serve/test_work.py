@@ -31,8 +31,11 @@ CHOICE = {"index": 0, "finish_reason": "stop", "turn_id": "t-1", "message": {"ro
 USER = {"role": "user", "content": "Guess."}
 
 
-class ScriptedHosted:
+class ScriptedLoaded:
     book: Any = None
+
+    def last_result(self) -> TrainResult:
+        return TrainResult(step=7, metrics={"loss": 0.25}, checkpoint_path="/there/0007")
 
 
 @dataclass
@@ -54,9 +57,9 @@ class ScriptedBackend:
     async def prepare(self, model: TrainableSpec) -> Inference:
         raise NotImplementedError
 
-    async def hosted(self, model: TrainableSpec) -> ScriptedHosted:
+    async def hosted(self, model: TrainableSpec) -> ScriptedLoaded:
         await self.register(model)
-        return ScriptedHosted()
+        return ScriptedLoaded()
 
     async def train(
         self,
@@ -148,6 +151,15 @@ def test_the_other_kinds_are_the_other_calls(backend: ScriptedBackend) -> None:
     [(sft, _, [trained], config), fork] = backend.calls
     assert (sft, trained.messages(), config) == ("train_sft", trajectory.messages(), TrainSFTConfig())
     assert fork == ("fork", "agent-001", "other", None, 4)
+
+
+@pytest.mark.parametrize("kind", ["train", "train_sft", "fork"])
+def test_what_was_done_before_the_server_ended_is_read_from_disk(backend: ScriptedBackend, kind: str) -> None:
+    """Step, metrics and checkpoint are those of the step that the job took."""
+    job = BegunJob("job-1", "mail", "agent-001", kind, {}, base_step=6, num_begun=2)
+    result = asyncio.run(BackendWorkshop(backend).result(MODEL, job))
+    whole = {"step": 7, "metrics": {"loss": 0.25}, "checkpoint_path": "/there/0007"}
+    assert result == ({"step": 7} if kind == "fork" else whole)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,16 @@ from ludus.api.backends.base import (
     train_config,
 )
 from ludus.api.backends.client import OnEvent, ServerClient
-from ludus.api.backends.wire import SESSION, EndSession, JobEvent, KeepCheckpoints, ModelView, RegisterModel, SubmitJob
+from ludus.api.backends.wire import (
+    LOAD,
+    SESSION,
+    EndSession,
+    JobEvent,
+    KeepCheckpoints,
+    ModelView,
+    RegisterModel,
+    SubmitJob,
+)
 from ludus.errors import UserError
 
 KEY_VARIABLE = "LUDUS_API_KEY"
@@ -132,6 +141,8 @@ class ServerBackend:
             "from_project": from_project,
             "not_after_step": not_after_step,
         }
+        await self._meet()
+        await self._client.post(ModelView, f"/models?{LOAD}=false", _registration(model))
         result = await self._run(model, SubmitJob(kind="fork", arguments=arguments), None, None)
         return int(result["step"])
 
@@ -140,15 +151,15 @@ class ServerBackend:
 
     # ---- inside
 
-    async def _register(self, model: TrainableSpec) -> ModelView:
+    async def _meet(self) -> None:
         if not self._has_met:
             await self._client.check_version()
             self._has_met = True
-        body = RegisterModel(
-            project=model.project, name=model.name, base_model=model.base_model, config=dict(model.internal_config)
-        )
+
+    async def _register(self, model: TrainableSpec) -> ModelView:
+        await self._meet()
         # The server answers after a while even if it is still loading, so that nobody on the way loses patience.
-        while (view := await self._client.post(ModelView, "/models", body)).step is None:
+        while (view := await self._client.post(ModelView, "/models", _registration(model))).step is None:
             pass
         return view
 
@@ -186,6 +197,12 @@ def _end_session(name: str, error: BaseException | None) -> EndSession:
         return EndSession(session=name)
     outcome: Literal["failed", "cancelled"] = "failed" if isinstance(error, Exception) else "cancelled"
     return EndSession(session=name, outcome=outcome, reason=f"{type(error).__name__}: {error}")
+
+
+def _registration(model: TrainableSpec) -> RegisterModel:
+    return RegisterModel(
+        project=model.project, name=model.name, base_model=model.base_model, config=dict(model.internal_config)
+    )
 
 
 def _path(model: TrainableSpec) -> str:

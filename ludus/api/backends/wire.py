@@ -19,6 +19,8 @@ VERSION = "v1"
 ROOT = f"/api/{VERSION}"
 IDEMPOTENCY_KEY = "idempotency-key"
 LAST_EVENT = "last-event-id"
+LOAD = "load"
+"""Parameter of the registration's URL; `false`: the model is not loaded, because it is to begin as a fork."""
 SESSION = "x-ludus-session"
 """Header that names the session a request to a model belongs to, of the client's choice and unlike any other's:
 GROUP/NAME for one rollout, NAME for what several trajectories share."""
