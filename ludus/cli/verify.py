@@ -16,6 +16,7 @@ from rich.table import Table
 from ludus.cli.log import expect_warnings
 from ludus.verify.credit import verify_credit
 from ludus.verify.dialects import verify_dialects
+from ludus.verify.doors import FAMILIES, verify_doors
 from ludus.verify.ledger import verify_ledger
 from ludus.verify.packing import verify_packing
 from ludus.verify.parity import verify_parity
@@ -56,6 +57,7 @@ def build_verify_app() -> typer.Typer:
     app.command("resume")(resume)
     app.command("credit")(credit)
     app.command("dialects")(dialects)
+    app.command("doors")(doors)
     return app
 
 
@@ -161,6 +163,20 @@ def dialects(seed: Seed = 0, as_json: AsJson = False) -> None:
     """
     with _status("playing the agent in every protocol", quiet=as_json):
         result = verify_dialects(seed=seed)
+    _finish(result, as_json)
+
+
+def doors(seed: Seed = 0, as_json: AsJson = False) -> None:
+    """Does a dialogue train the same, whichever family of agents has it?
+
+    The same four dialogues are played by a workflow, an agent loop, a
+    trajectory and a queue agent. Tokens, masks, logprobs and advantages
+    that would reach the trainer must be equal to the last bit.
+
+    [bold]Example:[/]  ludus verify doors --seed 3 --json
+    """
+    with _bar("playing", len(FAMILIES), quiet=as_json) as advance:
+        result = verify_doors(seed=seed, on_family=advance)
     _finish(result, as_json)
 
 

@@ -85,7 +85,7 @@ class ChatAgent:
     """Through `client.chat.completions`."""
 
     def __init__(self, base_url: str, *, stream: bool) -> None:
-        self._client = _sdk("openai").OpenAI(base_url=base_url, api_key="any")
+        self._client = sdk("openai").OpenAI(base_url=base_url, api_key="any")
         self._stream = stream
         self._messages: list[Any] = [{"role": "system", "content": INSTRUCTIONS}]
 
@@ -120,7 +120,7 @@ class ResponsesAgent:
     """Through `client.responses`. by_id: goes on from the response before; else sends the whole history."""
 
     def __init__(self, base_url: str, *, stream: bool, by_id: bool) -> None:
-        self._client = _sdk("openai").OpenAI(base_url=base_url, api_key="any")
+        self._client = sdk("openai").OpenAI(base_url=base_url, api_key="any")
         self._stream = stream
         self._by_id = by_id
         self._items: list[Any] = []
@@ -168,7 +168,7 @@ class MessagesAgent:
     """Through `client.messages`."""
 
     def __init__(self, base_url: str, *, stream: bool) -> None:
-        self._client = _sdk("anthropic").Anthropic(base_url=base_url, api_key="any")
+        self._client = sdk("anthropic").Anthropic(base_url=base_url, api_key="any")
         self._stream = stream
         self._messages: list[Any] = []
 
@@ -221,7 +221,7 @@ AGENTS: Mapping[str, MakeAgent] = {
 """Every way to have the conversation."""
 
 
-def _sdk(name: str) -> ModuleType:
+def sdk(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
