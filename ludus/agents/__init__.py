@@ -1,7 +1,8 @@
 """The doors: how a user's agent is found, called, and how what it returns becomes rewards."""
 
-from ludus.agents.client import InProcessGateway, Interaction, SessionClient
+from ludus.agents.client import InProcessGateway, SessionClient
 from ludus.agents.door import About, Door, EpisodeContext, current_episode
+from ludus.agents.interactions import Interaction
 from ludus.agents.resolve import resolve_workflow
 from ludus.agents.reward import Result, Scored, score_episode
 from ludus.agents.thread import AgentThread

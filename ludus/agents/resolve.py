@@ -13,6 +13,7 @@ from ludus.agents.door import Door
 from ludus.agents.imports import import_object
 from ludus.agents.loop import AgentLoopBase, LoopPlan, from_loop
 from ludus.agents.queues import from_queue, is_queue_agent
+from ludus.agents.rollout_door import from_rollout_workflow, is_rollout_workflow
 from ludus.agents.workflow import FORMS, from_workflow
 from ludus.errors import UserError
 
@@ -41,6 +42,8 @@ def resolve_workflow(
             f"an agent loop is given as its class, {type(workflow).__qualname__}, not as an object: each trajectory "
             "has one of its own; give constructor arguments as workflow_kwargs"
         )
+    if is_rollout_workflow(workflow):
+        return from_rollout_workflow(workflow, kwargs or {})
     if is_queue_agent(workflow):
         return from_queue(workflow, kwargs or {})
     return from_workflow(workflow, dict(kwargs or {}), may_block=may_block)

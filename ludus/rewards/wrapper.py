@@ -1,0 +1,103 @@
+"""Reward functions that compute or block, in processes of their own, while agents go on.
+
+Knows: worker processes, deadlines.  Knows not: what a reward is for, agents.
+Invariant: a call that hangs is over at its deadline, with its process; what it is worth then was said beforehand.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ludus.errors import UserError
+from ludus.trace.spans import span
+from ludus.workers.calls import Remote, WorkerCrashedError, WorkerTimeoutError
+from ludus.workers.pool import WorkerPool
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 15.0
+MAX_RETRIES = 3
+
+
+class AsyncRewardWrapper:
+    """A reward function to await: `await wrapper(prompt, completion, …)`. Make it once, in `__init__`.
+
+    For any event loop; its processes start when they are first needed, and end with it, or with `close`.
+    """
+
+    def __init__(
+        self,
+        reward_fn: Callable[..., Any],
+        timeout_seconds: float | None = TIMEOUT_S,
+        max_workers: int | None = None,
+        max_retries: int = MAX_RETRIES,
+        *,
+        timeout_reward: float | None = 0.0,
+    ) -> None:
+        """reward_fn: plain or async; what it returns is returned, and what it raises is raised.
+
+        timeout_seconds: for one call; its process is killed then. None: for ever.
+        max_workers: processes. None: half as many as there are cores, and one at least.
+        max_retries: how often a call whose process crashed is repeated; one that was too slow would be so again.
+        timeout_reward: what a call that was too slow is worth. None: it raises WorkerTimeoutError.
+        Raises UserError if the function is none, or cannot be sent to another process.
+        """
+        if not callable(reward_fn):
+            raise UserError(f"reward_fn is {reward_fn!r:.200} of type {type(reward_fn).__name__}; pass a function")
+        if max_retries < 0:
+            raise UserError(f"max_retries={max_retries} must be 0 or more")
+        self.reward_fn = reward_fn
+        self.timeout_seconds = timeout_seconds
+        self.max_workers = max_workers or max(1, (os.cpu_count() or 1) // 2)
+        self.max_retries = max_retries
+        self.timeout_reward = timeout_reward
+        self._name = getattr(reward_fn, "__name__", type(reward_fn).__name__)
+        self._function = Remote.of(reward_fn)
+        self._pool = WorkerPool(self.max_workers, name=f"reward-{self._name}")
+
+    def __repr__(self) -> str:
+        return f"AsyncRewardWrapper({self._name}, timeout_seconds={self.timeout_seconds}, {self._pool!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy in another process, where an agent is set up, has processes of its own."""
+        settings = (self.timeout_seconds, self.max_workers, self.max_retries, self.timeout_reward)
+        return _make, (self.reward_fn, *settings)
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns, or `timeout_reward`. Raises what it raises, and WorkerCrashedError."""
+        with span("reward", self._name) as begun:
+            begun.outputs = value = await self._value(args, kwargs)
+            return value
+
+    async def _value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for attempt in range(self.max_retries + 1):
+            try:
+                return await self._pool.call(self._function, args, kwargs, timeout_s=self.timeout_seconds)
+            except WorkerTimeoutError:
+                if self.timeout_reward is None:
+                    raise
+                logger.warning(
+                    "reward.timeout function=%s timeout_s=%s worth=%s",
+                    self._name,
+                    self.timeout_seconds,
+                    self.timeout_reward,
+                )
+                return self.timeout_reward
+            except WorkerCrashedError as error:
+                if attempt == self.max_retries:
+                    raise
+                logger.warning("reward.crashed function=%s attempt=%d error=%s", self._name, attempt + 1, error)
+        raise AssertionError("the last attempt returned or raised")
+
+    def close(self) -> None:
+        """Ends the processes; nobody waits for what they compute."""
+        self._pool.close()
+
+
+def _make(
+    reward_fn: Callable[..., Any], timeout_s: float | None, max_workers: int, max_retries: int, worth: float | None
+) -> AsyncRewardWrapper:
+    return AsyncRewardWrapper(reward_fn, timeout_s, max_workers, max_retries, timeout_reward=worth)
