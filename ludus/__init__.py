@@ -5,11 +5,12 @@ sampled, and updates the weights. Importing this package does not import torch.
 """
 
 from ludus.agents.reward import Result
+from ludus.api.experiment import ExperimentConfig, load_config
 from ludus.api.inside import open_gateway
 from ludus.api.play import play
 from ludus.api.supervised import train_supervised
 from ludus.api.trainer import Trainer
-from ludus.config import Config, load_config
+from ludus.config import Config
 from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
 from ludus.loop.evaluate import Evaluation
 from ludus.loop.observer import Observer, RunSummary
@@ -23,6 +24,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Evaluation",
+    "ExperimentConfig",
     "InternalError",
     "LudusError",
     "Observer",

@@ -55,6 +55,10 @@ class Config(Settings):
     workflow: str | None = None
     """The agent: 'pkg.mod:Name' or 'path/to/file.py:Name'. None: it is passed in Python."""
     workflow_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
+    config_class: str | None = None
+    """'pkg.mod.Name' of a dataclass that extends this configuration and has the agent as its property. None: none."""
+    config_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
+    """Values of that class's own parameters."""
     total_train_steps: int | None = pydantic.Field(default=None, ge=1)
     total_train_epochs: int | None = pydantic.Field(default=None, ge=1)
     """Passes over the training rows. Not together with total_train_steps."""
@@ -75,6 +79,10 @@ class Config(Settings):
             raise ConfigError(f"name={self.name!r} must be a folder's name: letters, digits, '.', '_' and '-'")
         if self.total_train_steps is not None and self.total_train_epochs is not None:
             raise ConfigError("total_train_steps and total_train_epochs say the same thing twice; set one of them")
+        if self.config_class is not None and self.workflow is not None:
+            raise ConfigError("workflow and config_class both name an agent; remove one of them")
+        if self.config_kwargs and self.config_class is None:
+            raise ConfigError("config_kwargs cannot act: they are parameters of a config_class, and none is named")
         rollout, n_samples = self.rollout, self.gconfig.n_samples
         if rollout.is_set("min_members") and rollout.min_members > n_samples:
             raise ConfigError(
@@ -123,11 +131,14 @@ def check_training(config: Config) -> None:
         raise ConfigError("gconfig.temperature=0 samples greedily, and greedy tokens cannot be trained on")
     smallest = min(config.rollout.min_members, generation.n_samples)
     needed = {"mean": 2, "leave_one_out": 2, "none": 1}[algorithm.baseline]
-    if smallest < needed:
+    # An episode may hold a whole group: answers to one prompt, each with a reward of its own.
+    is_group_by_itself = generation.n_samples == 1 and config.rollout.is_set("min_members")
+    if smallest < needed and not (algorithm.baseline == "mean" and is_group_by_itself):
         raise ConfigError(
             f"algorithm.baseline={algorithm.baseline!r} compares the members of a group, and a group may have "
             f"{smallest} (gconfig.n_samples={generation.n_samples}, rollout.min_members={config.rollout.min_members}); "
-            f"make both at least {needed}, or set algorithm.baseline=none"
+            f"make both at least {needed}, or set algorithm.baseline=none. Where one episode holds a whole group, "
+            "answers to one prompt that have a reward each, set gconfig.n_samples=1 and rollout.min_members=1"
         )
     if config.rollout.agent.is_online:
         _check_online(config)
@@ -138,6 +149,7 @@ def _check_online(config: Config) -> None:
     """Keys that only act where Ludus plays the agent itself."""
     deaf = {
         "workflow": config.workflow is not None,
+        "config_class": config.config_class is not None,
         "train_dataset.path": config.train_dataset.path is not None,
         "train_dataset.shuffle": config.train_dataset.is_set("shuffle"),
         "valid_dataset.path": config.valid_dataset.path is not None,

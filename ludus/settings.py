@@ -49,10 +49,10 @@ def load_settings(cls: type[SettingsT], yaml_path: Path | None, overrides: Seque
 
     Raises UserError if the file is missing, ConfigError for an unknown key or a value that cannot be.
     """
-    data = _read_yaml(yaml_path) if yaml_path is not None else {}
+    data = read_yaml(yaml_path) if yaml_path is not None else {}
     for override in overrides:
-        path, value = _parse_override(override)
-        data = _with_value(data, path, value, whole=".".join(path))
+        path, value = parse_override(override)
+        data = with_value(data, path, value, whole=".".join(path))
     return cls(**data)
 
 
@@ -67,7 +67,8 @@ def dump_settings(settings: Settings) -> str:
     return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a file. Raises UserError if it is missing, ConfigError if it holds none."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -83,7 +84,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def _parse_override(override: str) -> tuple[Path_, Any]:
+def parse_override(override: str) -> tuple[Path_, Any]:
+    """Key and value of `a.b=value`, the value read as YAML. Raises ConfigError for anything else."""
     key, sign, text = override.partition("=")
     path = tuple(key.strip().split("."))
     if not sign or not all(path):
@@ -95,14 +97,15 @@ def _parse_override(override: str) -> tuple[Path_, Any]:
     return path, value
 
 
-def _with_value(data: Mapping[str, Any], path: Path_, value: Any, *, whole: str) -> dict[str, Any]:
+def with_value(data: Mapping[str, Any], path: Path_, value: Any, *, whole: str) -> dict[str, Any]:
+    """The nested mapping with another value at `path`. whole: what error messages call it."""
     head, rest = path[0], path[1:]
     if not rest:
         return {**data, head: value}
     below = data.get(head)
     if below is not None and not isinstance(below, Mapping):
         raise ConfigError(f"override {whole!r}: {head!r} holds the value {below!r}, which has no keys below it")
-    return {**data, head: _with_value(below or {}, rest, value, whole=whole)}
+    return {**data, head: with_value(below or {}, rest, value, whole=whole)}
 
 
 def _explain(cls: type[pydantic.BaseModel], error: pydantic.ValidationError) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 from ludus.agents.door import Door
 from ludus.agents.loop import LoopDoor, LoopPlan
 from ludus.agents.loop.plan import DEFAULT_LOOP
+from ludus.agents.queues import is_queue_agent
 from ludus.agents.resolve import resolve_workflow
+from ludus.api.experiment import open_experiment
 from ludus.config import Config
 from ludus.errors import ConfigError
 from ludus.rollout.settings import GenerationSettings
@@ -27,6 +29,8 @@ def choose_agent(
     kwargs: None: those of the configuration for the agent that it names, none for another.
     Raises ConfigError if there is no agent, or if the configuration says something about another kind of agent.
     """
+    if workflow is None and config.config_class is not None:
+        workflow, kwargs = _of_experiment(config)
     if workflow is None and config.workflow is None and _wants_loops(config, rows):
         if config.rollout.agent.mode == "subproc":
             raise ConfigError("rollout.agent.mode='subproc' cannot act: agent loops play in this process; remove it")
@@ -45,12 +49,23 @@ def choose_agent(
         workflow, kwargs = config.workflow, config.workflow_kwargs if kwargs is None else kwargs
     door: Door
     if config.rollout.agent.mode == "subproc":
+        if is_queue_agent(workflow):
+            raise ConfigError(
+                "rollout.agent.mode='subproc' cannot act: a queue agent needs the model's tokens in this process; remove it"
+            )
         door = SubprocDoor(workflow, kwargs, max_workers=config.rollout.agent.subproc_max_workers)
     else:
         door = resolve_workflow(workflow, kwargs, loops=_loop_plan(config))
     if not isinstance(door, LoopDoor):
         _refuse_loop_keys(config, door)
     return door
+
+
+def _of_experiment(config: Config) -> tuple[object, dict[str, Any]]:
+    """The agent that a class of the user's own makes, and the environment with which it is played, if any."""
+    experiment = open_experiment(config)
+    env = getattr(experiment, "env", None)
+    return experiment.agent, {} if env is None else {"env": env}
 
 
 def _wants_loops(config: Config, rows: Sequence[Row]) -> bool:

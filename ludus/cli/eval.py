@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ludus.api.experiment import load_config
 from ludus.api.trainer import Trainer
 from ludus.cli.train import Overrides
-from ludus.config import Config, load_config
+from ludus.config import Config
 from ludus.errors import UserError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ludus.api.experiment import load_config
 from ludus.api.trainer import Trainer
 from ludus.cli.live import duration, watch
 from ludus.cli.names import free_name
 from ludus.cli.report import decoder_of
-from ludus.config import load_config
 from ludus.errors import UserError
 from ludus.loop.observer import RunSummary
 from ludus.loop.train import INTERRUPT
@@ -36,8 +37,14 @@ Overrides = Annotated[
 
 
 def train(
-    config: Annotated[Path, typer.Argument(metavar="RUN.YAML", help="The run's configuration.")],
+    config: Annotated[
+        Path | None, typer.Argument(metavar="RUN.YAML", help="The run's configuration; none with --config-class.")
+    ] = None,
     overrides: Overrides = None,
+    config_class: Annotated[
+        str | None,
+        typer.Option(help="A dataclass that extends the configuration and makes the agent, such as my_mod.MyConfig."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the run's latest checkpoint instead of beginning it.")
     ] = False,
@@ -59,8 +66,13 @@ def train(
       ludus train run.yaml name=hotter gconfig.temperature=1.2
 
       ludus train run.yaml --resume
+
+      ludus train --config-class my_mod.MyConfig my_param=5.0
     """
-    settings = load_config(config, overrides or ())
+    path, keys = _file_and_keys(config, overrides or ())
+    if path is None and config_class is None:
+        raise UserError("ludus train needs a configuration: RUN.YAML, or --config-class my_mod.MyConfig")
+    settings = load_config(path, keys, config_class=config_class)
     if new:
         settings = settings.model_copy(update={"name": free_name(Path(settings.run_root), settings.name)})
     console = Console()
@@ -75,11 +87,19 @@ def train(
         summary = trainer.train(resume=resume, observer=observer, on_gateway=say_where, admin_key=admin_key)
     _show(console, summary)
     if summary.stopped_by == INTERRUPT:
-        again = " ".join(["ludus train", str(config), *(overrides or ()), "--resume"])
+        named = [] if config_class is None else ["--config-class", config_class]
+        again = " ".join(["ludus train", *([] if path is None else [str(path)]), *named, *keys, "--resume"])
         console.print(f"interrupted and saved; go on with [bold]{escape(again)}[/]", highlight=False, soft_wrap=True)
     if as_json:
         line = {key: value for key, value in summary.to_json().items() if key in _LINE_KEYS}
         console.print(json.dumps({key: line[key] for key in _LINE_KEYS}), highlight=False, markup=False, soft_wrap=True)
+
+
+def _file_and_keys(first: Path | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file, and everything that is KEY=VALUE; without a file the first of these stands in its place."""
+    if first is not None and "=" in str(first) and not first.is_file():
+        return None, [str(first), *others]
+    return first, list(others)
 
 
 def _show(console: Console, summary: RunSummary) -> None:

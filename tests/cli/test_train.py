@@ -70,3 +70,26 @@ def test_an_interrupted_evaluation_is_one_line_and_code_130(
     """Ctrl-C while the held-out rows are played leaves no traceback."""
     ended = ludus("eval", run_yaml, f"workflow={agent_file}:is_interrupted")
     assert (ended.code, ended.err.strip(), ended.out) == (130, "interrupted", "")
+
+
+def test_a_dataclass_extends_the_configuration(run_yaml: Path, ludus: Callable[..., Any], tmp_path: Path) -> None:
+    """--config-class: its own parameters beside the keys, with or without a file."""
+    (tmp_path / "mine.py").write_text(
+        "import dataclasses, ludus\n"
+        "from ludus.realhf import AgentAbstraction, AsyncRLExperimentConfig\n"
+        "@dataclasses.dataclass\n"
+        "class MyConfig(AsyncRLExperimentConfig):\n"
+        "    my_param: float = 1.0\n"
+        "    @property\n"
+        "    def agent(self):\n"
+        "        assert self.my_param == 5.0 and self.dataset.batch_size == 2\n"
+        "        return AgentAbstraction('null', {'episode_length': 2})\n"
+    )
+    overrides = ("my_param=5.0", "workflow=null", "dataset.train_bs_n_seqs=2")
+    ended = ludus("train", run_yaml, "--config-class", f"{tmp_path}/mine.py:MyConfig", *overrides)
+    assert ended.code == 0, ended.err
+    saved = (run_yaml.parent / "runs" / "small" / "config.yaml").read_text()
+    assert "my_param: 5.0" in saved and "mine.py:MyConfig" in saved
+    assert "needs a configuration" in ludus("train", "my_param=5.0").err
+    ended = ludus("train", "--config-class", f"{tmp_path}/mine.py:MyConfig", "my_parm=5.0")
+    assert ended.code == 2 and "did you mean 'my_param'" in ended.err

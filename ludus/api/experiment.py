@@ -1,0 +1,201 @@
+"""A user's own dataclass that extends the configuration: parameters of its own, and the agent and environment made
+of them.
+
+Knows: dataclasses, which keys are whose.  Knows not: what an agent does with its parameters.
+Invariant: a key belongs to the configuration or to the class, never to both; one that belongs to neither is an error
+that names the nearest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
+
+import pydantic
+
+from ludus.agents.imports import import_object
+from ludus.config import Config
+from ludus.config import load_config as load_plain
+from ludus.errors import ConfigError
+from ludus.settings import nearest, parse_override, read_yaml, with_value
+
+_OWN_NAME = "config"
+_CLASS = "config_class"
+_KWARGS = "config_kwargs"
+
+
+@dataclasses.dataclass
+class ExperimentConfig:
+    """Base of such a class. Every key of the configuration is an attribute: `self.model.path`, `self.seed`."""
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Other names of keys of the configuration, dotted."""
+
+    @property
+    def agent(self) -> Any:
+        """What plays: an `AgentAbstraction`, or a workflow of any other family."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define the property `agent`")
+
+    @property
+    def env(self) -> Any:
+        """The environment of a queue agent. None: it needs none."""
+        return None
+
+    def settings(self) -> Mapping[str, Any]:
+        """Keys of the configuration that follow from the own parameters, nested; whatever is given comes before."""
+        return {}
+
+    def __getattr__(self, name: str) -> Any:
+        config = self.__dict__.get(_OWN_NAME)
+        if config is not None and name in type(config).model_fields:
+            return getattr(config, name)
+        raise AttributeError(f"{type(self).__qualname__} has no parameter {name!r}, nor has the configuration")
+
+
+def load_config(
+    path: Path | str | None = None, overrides: Sequence[str] = (), *, config_class: str | None = None
+) -> Config:
+    """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides.
+
+    config_class: import string of a dataclass that extends it, whose values stand below those of the file. None: the
+    one that the file or an override names, if any.
+    Raises UserError if the file or the class is missing, ConfigError for a key that is unknown or a value that cannot
+    act.
+    """
+    data = {} if path is None else read_yaml(Path(path))
+    keys = [parse_override(override) for override in overrides]
+    named = next((value for key, value in reversed(keys) if key == (_CLASS,)), data.get(_CLASS))
+    config_class = config_class or named
+    if config_class is None:
+        return load_plain(path, overrides)
+    cls = _import_class(config_class)
+    data = _with_aliases(cls, data)
+    for key, value in keys:
+        data = with_value(data, _renamed(cls, key), value, whole=".".join(key))
+    own_names = {field.name for field in dataclasses.fields(cls)} - set(Config.model_fields)
+    own = {**(data.pop(_KWARGS, None) or {}), **{name: data[name] for name in data if name in own_names}}
+    given = {name: value for name, value in data.items() if name not in own_names and name != _CLASS}
+    _check_names([*own, *given], own_names, config_class)
+    experiment = _made(cls, own)
+    merged = _merged(_merged(_fields_as_keys(experiment), _settings(experiment)), given)
+    return Config(**{**merged, _CLASS: config_class, _KWARGS: own})
+
+
+def _check_names(names: Sequence[str], own_names: Collection[str], config_class: str) -> None:
+    for name in names:
+        if name not in Config.model_fields and name not in own_names:
+            best = nearest(name, [*own_names, *Config.model_fields])
+            hint = f"; did you mean {best!r}?" if best else "."
+            known = ", ".join(sorted(own_names)) or "none"
+            raise ConfigError(f"unknown key {name!r}{hint} Parameters of {config_class}: {known}")
+
+
+def open_experiment(config: Config) -> Any:
+    """The user's object of a configuration that names its class; keys of the configuration are attributes of it."""
+    assert config.config_class is not None, "the configuration names a class"
+    experiment = _made(_import_class(config.config_class), config.config_kwargs)
+    for field in dataclasses.fields(experiment):
+        if field.name in Config.model_fields:
+            object.__setattr__(experiment, field.name, getattr(config, field.name))
+    object.__setattr__(experiment, _OWN_NAME, config)
+    return experiment
+
+
+def _import_class(reference: str) -> type[Any]:
+    cls = import_object(reference)
+    if not (inspect.isclass(cls) and dataclasses.is_dataclass(cls)):
+        raise ConfigError(f"config_class={reference!r} is {cls!r:.100}; it must be a class with @dataclass")
+    if not hasattr(cls, "agent"):
+        raise ConfigError(
+            f"config_class={reference!r} must have a property `agent`, and `env` where the agent needs it"
+        )
+    return cls
+
+
+def _made(cls: type[Any], own: Mapping[str, Any]) -> Any:
+    hints = get_type_hints(cls)
+    required = [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    missing = [name for name in required if name not in own]
+    if missing:
+        raise ConfigError(f"{cls.__qualname__} needs a value for {missing[0]!r}: give {missing[0]}=…")
+    return cls(**{name: _validated(name, hints[name], value) for name, value in own.items()})
+
+
+def _validated(name: str, hint: Any, value: Any) -> Any:
+    """The value as the field has it: numbers converted, mappings made into the dataclasses that they describe."""
+    _check_keys(name, hint, value)
+    try:
+        try:
+            adapter = pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
+        except pydantic.PydanticUserError:  # a dataclass or a model brings its own
+            adapter = pydantic.TypeAdapter(hint)
+        return adapter.validate_python(value)
+    except pydantic.ValidationError as error:
+        detail = error.errors()[0]
+        where = ".".join((name, *map(str, detail["loc"])))
+        raise ConfigError(f"{where}={detail['input']!r} is not possible: {detail['msg']}") from None
+
+
+def _check_keys(where: str, hint: Any, value: Any) -> None:
+    """Raises ConfigError for a key that the dataclass of a field does not have."""
+    if not (isinstance(value, Mapping) and inspect.isclass(hint) and dataclasses.is_dataclass(hint)):
+        return
+    hints = get_type_hints(hint)
+    known = [field.name for field in dataclasses.fields(hint)]
+    for key, below in value.items():
+        if key not in known:
+            best = nearest(str(key), known)
+            likely = f"; did you mean '{where}.{best}'?" if best else "."
+            raise ConfigError(f"unknown key '{where}.{key}'{likely} Known below {where!r}: {', '.join(known)}")
+        _check_keys(f"{where}.{key}", hints[key], below)
+
+
+def _fields_as_keys(experiment: Any) -> dict[str, Any]:
+    """Fields of the class that are named as keys of the configuration: other defaults for these."""
+    fields = dataclasses.fields(experiment)
+    return {field.name: getattr(experiment, field.name) for field in fields if field.name in Config.model_fields}
+
+
+def _settings(experiment: Any) -> Mapping[str, Any]:
+    return experiment.settings() if isinstance(experiment, ExperimentConfig) else {}
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of both; where both have one, `above` comes first, key by key."""
+    merged = dict(below)
+    for name, value in above.items():
+        lower = merged.get(name)
+        both = isinstance(lower, Mapping) and isinstance(value, Mapping)
+        merged[name] = _merged(lower, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _renamed(cls: type[Any], key: tuple[str, ...]) -> tuple[str, ...]:
+    aliases: Mapping[str, str] = cls.aliases if issubclass(cls, ExperimentConfig) else {}
+    name = aliases.get(".".join(key))
+    return key if name is None else tuple(name.split("."))
+
+
+def _with_aliases(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping of a file with every alias under the name that it stands for."""
+    renamed: dict[str, Any] = {}
+
+    def visit(below: Mapping[str, Any], path: tuple[str, ...]) -> None:
+        nonlocal renamed
+        for name, value in below.items():
+            key = (*path, str(name))
+            new = _renamed(cls, key)
+            if new == key and isinstance(value, Mapping) and value:
+                visit(value, key)
+            else:
+                renamed = with_value(renamed, new, value, whole=".".join(key))
+
+    visit(data, ())
+    return renamed

@@ -1,0 +1,76 @@
+"""Queue agents and environments under the names of AReaL's first generation: `realhf` becomes `ludus.realhf`."""
+
+from ludus.agents.environments import (
+    GymEnvironment,
+    MathCodeSingleStepEnv,
+    ReasoningGymEnvironment,
+    TextEnvironmentAgent,
+    load_metadata,
+    reasoning_gym_rows,
+)
+from ludus.agents.queues import (
+    Agent,
+    AgentAbstraction,
+    BundledGenerationOutputs,
+    EnvironmentService,
+    EnvServiceAbstraction,
+    GenerationHyperparameters,
+    MathMultiTurnAgent,
+    MathSingleStepAgent,
+    MicroBatchSpec,
+    NullAgent,
+    NullEnvironment,
+    SequenceSample,
+    SequenceSplitSpec,
+    TrajectoryBuilder,
+    make_agent,
+    make_env,
+    register_agent,
+    register_environment,
+)
+from ludus.agents.queues.tokenizer import load_hf_tokenizer
+from ludus.api.math_experiment import (
+    AsyncPPOMATHConfig,
+    AsyncPPOMATHMultiTurnConfig,
+    AsyncRLExperimentConfig,
+    PPOHyperparameters,
+    PPOMATHConfig,
+)
+from ludus.rewards.answers import math_verify_call
+from ludus.rewards.programs import code_verify_call, extract_code
+
+__all__ = [
+    "Agent",
+    "AgentAbstraction",
+    "AsyncPPOMATHConfig",
+    "AsyncPPOMATHMultiTurnConfig",
+    "AsyncRLExperimentConfig",
+    "BundledGenerationOutputs",
+    "EnvServiceAbstraction",
+    "EnvironmentService",
+    "GenerationHyperparameters",
+    "GymEnvironment",
+    "MathCodeSingleStepEnv",
+    "MathMultiTurnAgent",
+    "MathSingleStepAgent",
+    "MicroBatchSpec",
+    "NullAgent",
+    "NullEnvironment",
+    "PPOHyperparameters",
+    "PPOMATHConfig",
+    "ReasoningGymEnvironment",
+    "SequenceSample",
+    "SequenceSplitSpec",
+    "TextEnvironmentAgent",
+    "TrajectoryBuilder",
+    "code_verify_call",
+    "extract_code",
+    "load_hf_tokenizer",
+    "load_metadata",
+    "make_agent",
+    "make_env",
+    "math_verify_call",
+    "reasoning_gym_rows",
+    "register_agent",
+    "register_environment",
+]

@@ -1,0 +1,3 @@
+"""The interfaces, laid out as in `realhf.api`."""
+
+__all__: list[str] = []

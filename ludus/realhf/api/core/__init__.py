@@ -1,0 +1,3 @@
+"""The interfaces of agents, environments, samples and answers."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Configurations, laid out as in `realhf.experiments`."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Configurations of asynchronous experiments."""
+
+__all__: list[str] = []

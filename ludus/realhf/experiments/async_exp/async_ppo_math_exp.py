@@ -1,0 +1,5 @@
+"""Experiments in mathematics, bundle by bundle."""
+
+from ludus.api.math_experiment import AsyncPPOMATHConfig
+
+__all__ = ["AsyncPPOMATHConfig"]

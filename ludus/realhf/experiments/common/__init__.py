@@ -1,0 +1,3 @@
+"""Parameters that experiments share."""
+
+__all__: list[str] = []

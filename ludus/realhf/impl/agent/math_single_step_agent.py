@@ -1,0 +1,5 @@
+"""The mathematician who answers once."""
+
+from ludus.agents.queues.math_agents import MathSingleStepAgent
+
+__all__ = ["MathSingleStepAgent"]

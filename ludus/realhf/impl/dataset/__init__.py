@@ -1,0 +1,3 @@
+"""Rows of data sets."""
+
+__all__: list[str] = []
