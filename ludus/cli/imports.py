@@ -42,15 +42,16 @@ def build_import_app() -> typer.Typer:
 
 def import_art_folder(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="ART's folder, a project's or a model's.")],
-    out: Annotated[Path, typer.Option(help="Folder to write; one for each model is made in it.")] = Path("imported"),
+    out: Annotated[Path, typer.Option(help="Where projects lie: the `base_path` of models.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Trajectories, metrics and state of ART's models.
+    """Trajectories, history and state of ART's models.
 
-    Groups become JSON lines, one group each, for supervised training and for
-    judges. ART keeps no tokens, so that they cannot be reinforced.
+    Each model's logbook is written where a model of the same name and project
+    has its own. ART keeps no tokens: its trajectories can be judged and
+    imitated, not reinforced.
 
-    [bold]Example:[/]  ludus import art .art/my-project --out imported
+    [bold]Example:[/]  ludus import art .art/my-project
     """
     models = [import_model(path) for path in find_models(folder)]
     written = [path for model in models for path in write_model(model, out)]
@@ -60,12 +61,10 @@ def import_art_folder(
         for model in models
         for entry in model.entries
     ]
-    groups, trajectories = (
-        sum(getattr(model, f"num_{what}") for model in models) for what in ("groups", "trajectories")
-    )
-    _finish(folder, entries, written, out / "import.json", as_json)
-    names = ", ".join(model.name for model in models)
-    _console().print(f"{names}: {groups:,} groups, {trajectories:,} trajectories in {out}", soft_wrap=True)
+    _finish(folder, entries, written, out / f"{models[0].project}.import.json", as_json)
+    for model in models:
+        counts = f"{model.num_groups:,} groups, {model.num_trajectories:,} trajectories"
+        _console().print(f"{out / model.project / 'models' / model.name}: {counts}", soft_wrap=True)
 
 
 def import_verl_rows(

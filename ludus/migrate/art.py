@@ -1,8 +1,9 @@
-"""ART's folders become groups of trajectories, metrics and state, and a report of every file.
+"""ART's folders become the logbooks of models here, and a report of every file.
 
 Knows: where ART keeps what, in both of its formats.  Knows not: command lines, training.
-Invariants: a group that is written loads as a `TrajectoryGroup`; every file of a model is in the report. ART writes
-neither token ids nor logprobs, so that what is imported can be looked at, scored and imitated, not reinforced.
+Invariants: a group that is written loads as a `TrajectoryGroup`, a logbook as a model's own; every file of a model is
+in the report. ART writes neither token ids nor logprobs, so that what is imported can be looked at, scored and
+imitated, not reinforced.
 
     .art/PROJECT/models/NAME/  model.json  state.json  history.jsonl
                                trajectories/SPLIT/STEP.parquet, or .jsonl, or .yaml before that
@@ -11,7 +12,6 @@ neither token ids nor logprobs, so that what is imported can be looked at, score
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,7 @@ class ImportedModel:
     """One model of ART: what is written for it, by name of the file."""
 
     name: str
+    project: str
     files: dict[str, str] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     num_groups: int = 0
@@ -62,7 +63,8 @@ def find_models(path: Path) -> list[Path]:
 
 def import_model(folder: Path) -> ImportedModel:
     """What ART kept of one model. Raises UserError that names a file which cannot be read."""
-    model = ImportedModel(folder.name)
+    folder = folder.resolve()
+    model = ImportedModel(folder.name, folder.parent.parent.name if folder.parent.name == "models" else folder.name)
     for path in sorted(folder.iterdir()):
         if path.name == "trajectories" and path.is_dir():
             for found in sorted(path.rglob("*")):
@@ -74,7 +76,7 @@ def import_model(folder: Path) -> ImportedModel:
             _history(model, path)
         elif path.name == "state.json":
             model.files["state.json"] = read_text(path)
-            model.entries.append(Entry("state.json", "taken", "state.json"))
+            model.entries.append(Entry("state.json", "taken"))
         elif path.name == "model.json":
             _about(model, path)
         else:
@@ -85,10 +87,13 @@ def import_model(folder: Path) -> ImportedModel:
 
 
 def write_model(model: ImportedModel, out: Path) -> list[Path]:
-    """The files, below `out/NAME`. Raises UserError if one of them is there already."""
+    """Where the files are now: the logbook of a model whose `base_path` is `out`.
+
+    Raises UserError if one of them is there already.
+    """
     written = []
     for name, text in model.files.items():
-        path = out / model.name / name
+        path = out / model.project / "models" / model.name / name
         write_text(path, text)
         written.append(path)
     return written
@@ -114,8 +119,9 @@ def _trajectories(model: ImportedModel, path: Path, name: Path) -> None:
     model.num_trajectories += num_trajectories
     target = name.with_suffix(".jsonl")
     model.files[str(target)] = "".join(group.model_dump_json() + "\n" for group in groups)
-    note = f"{target}: {len(groups)} groups, {num_trajectories} trajectories; without token ids and logprobs, which "
-    model.entries.append(Entry(str(name), "changed", f"{note}ART does not keep: for supervised training"))
+    counts = f"{len(groups)} groups, {num_trajectories} trajectories"
+    note = f"{counts}, without tokens, which ART does not keep: for judges and supervised training"
+    model.entries.append(Entry(str(name), "changed", note))
     model.entries += [Entry(f"{name}: {column}", "left out", "no such field here") for column in sorted(odd)]
 
 
@@ -199,25 +205,25 @@ def _decoded(value: Any) -> Any:
 
 
 def _history(model: ImportedModel, path: Path) -> None:
-    rows, odd = [], set()
-    for line in json_lines(read_text(path), path):
-        numbers = {name: value for name, value in line.items() if isinstance(value, int | float)}
-        odd |= line.keys() - numbers.keys()
-        rows.append({"step": int(numbers.pop("step", line.get("training_step") or 0)), **numbers})
-    model.files["metrics.jsonl"] = lines(rows)
-    model.entries.append(Entry(path.name, "taken", f"metrics.jsonl: {len(rows)} rows"))
-    model.entries += [Entry(f"{path.name}: {name}", "left out", "it is no number") for name in sorted(odd)]
+    rows = []
+    for number, line in enumerate(json_lines(read_text(path), path), start=1):
+        step = line.get("step", line.get("training_step")) if isinstance(line, Mapping) else None
+        if isinstance(step, int):
+            rows.append({**line, "step": step})
+        else:
+            model.entries.append(Entry(f"{path.name}: line {number}", "left out", "it names no step"))
+    model.files["history.jsonl"] = lines(rows)
+    model.entries.append(Entry(path.name, "taken", f"{len(rows)} rows"))
 
 
 def _about(model: ImportedModel, path: Path) -> None:
     told = parse_json(read_text(path), repr(str(path)))
     known = ("name", "project", "base_model")
-    about = {name: told[name] for name in known if told.get(name) is not None}
-    model.files["model.json"] = json.dumps(about, indent=2) + "\n"
-    model.entries.append(Entry("model.json", "taken", ", ".join(f"{name} {value}" for name, value in about.items())))
+    about = ", ".join(f"{name}={told[name]!r}" for name in known if told.get(name) is not None)
+    model.entries.append(Entry("model.json", "not needed", f"say it when you make the model: TrainableModel({about})"))
     for name, value in told.items():
         if name not in (*known, "trainable") and value not in (None, {}, []):
-            model.entries.append(Entry(f"model.json: {name}", "left out", "say it when you make the model here"))
+            model.entries.append(Entry(f"model.json: {name}", "left out", "say it when you make the model"))
 
 
 def _checkpoints(model: ImportedModel, folder: Path) -> None:

@@ -55,9 +55,9 @@ def test_art(tmp_path: Path, ludus: Callable[..., Any]) -> None:
         (folder / "0001.jsonl").write_text(json.dumps(group) + "\n")
     ended = ludus("import", "art", tmp_path / ".art", "--out", tmp_path / "out")
     assert ended.code == 0, ended.err
-    assert "one, two: 2 groups, 2 trajectories" in " ".join(ended.out.split())
-    assert (tmp_path / "out" / "two" / "trajectories" / "train" / "0001.jsonl").is_file()
-    names = [entry["name"] for entry in json.loads((tmp_path / "out" / "import.json").read_text())["entries"]]
+    assert f"{tmp_path / 'out' / 'p' / 'models' / 'one'}: 1 groups, 1 trajectories" in ended.out
+    assert (tmp_path / "out" / "p" / "models" / "two" / "trajectories" / "train" / "0001.jsonl").is_file()
+    names = [entry["name"] for entry in json.loads((tmp_path / "out" / "p.import.json").read_text())["entries"]]
     assert names == ["one: trajectories/train/0001.jsonl", "two: trajectories/train/0001.jsonl"]
     again = ludus("import", "art", tmp_path / ".art", "--out", tmp_path / "out")
     assert (again.code, "exists already" in " ".join(again.err.split())) == (2, True)

@@ -89,7 +89,7 @@ def folder(tmp_path: Path) -> Path:
     )
     (model / "state.json").write_text('{"position": 12}')
     (model / "history.jsonl").write_text(
-        '{"step": 3, "train/reward": 0.5, "recorded_at": "noon"}\n{"step": 4, "l": 1}\n'
+        '{"step": 3, "train/reward": 0.5, "recorded_at": "noon"}\n{"training_step": 4, "l": 1}\n{"l": 1}\n'
     )
     for step in ("0002", "0003"):
         (model / "checkpoints" / step).mkdir(parents=True)
@@ -136,13 +136,12 @@ def test_older_files_become_groups(folder: Path, name: str) -> None:
     assert one.additional_histories[0].tools == [TOOL]
 
 
-def test_metrics_state_and_model_come_along(folder: Path) -> None:
+def test_metrics_and_state_come_along(folder: Path) -> None:
     """As files of their own."""
     files = model_of(folder).files
-    rows = [json.loads(line) for line in files["metrics.jsonl"].splitlines()]
-    assert rows == [{"step": 3, "train/reward": 0.5}, {"step": 4, "l": 1}]
+    rows = [json.loads(line) for line in files["history.jsonl"].splitlines()]
+    assert rows == [{"step": 3, "train/reward": 0.5, "recorded_at": "noon"}, {"training_step": 4, "l": 1, "step": 4}]
     assert json.loads(files["state.json"]) == {"position": 12}
-    assert json.loads(files["model.json"]) == {"name": "agent-001", "project": "proj", "base_model": "Qwen/Qwen3-0.6B"}
 
 
 def test_every_file_and_odd_field_is_in_the_report(folder: Path) -> None:
@@ -152,8 +151,8 @@ def test_every_file_and_odd_field_is_in_the_report(folder: Path) -> None:
         "checkpoints/0002": "not needed",
         "checkpoints/0003": "taken",
         "history.jsonl": "taken",
-        "history.jsonl: recorded_at": "left out",
-        "model.json": "taken",
+        "history.jsonl: line 3": "left out",
+        "model.json": "not needed",
         "model.json: x": "left out",
         "secret": "left out",
         "state.json": "taken",
@@ -204,8 +203,7 @@ def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
     """A second import goes elsewhere."""
     model = model_of(folder)
     written = write_model(model, tmp_path / "out")
-    assert sorted(path.relative_to(tmp_path / "out" / "agent-001").as_posix() for path in written) == sorted(
-        model.files
-    )
+    logbook = tmp_path / "out" / "proj" / "models" / "agent-001"
+    assert sorted(path.relative_to(logbook).as_posix() for path in written) == sorted(model.files)
     with pytest.raises(UserError, match="exists already"):
         write_model(model, tmp_path / "out")
