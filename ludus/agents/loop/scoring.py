@@ -21,6 +21,7 @@ from ludus.agents.loop.output import AgentLoopOutput
 from ludus.agents.loop.settings import CustomRewardSettings
 from ludus.agents.loop.tokens import LoopTokenizer
 from ludus.errors import UserError
+from ludus.rewards.sources import VERIFIERS, default_compute_score, verifier_of
 from ludus.trace.spans import span
 
 ComputeScore = Callable[..., Any]
@@ -54,10 +55,15 @@ async def score_outputs(
     compute_score: ComputeScore | None,
     tokenizer: LoopTokenizer,
 ) -> Score:
-    """The score of the last output. Raises UserError if nothing says it, or if a function says no number."""
+    """The score of the last output. Raises UserError if nothing says it, or if a function says no number.
+
+    compute_score: the run's own. None: the verifier of the row's data source says it, else its tools or its user.
+    """
     last = outputs[-1]
     if compute_score is None:
-        return _score_of_parts(last)
+        if not _has_verifier(row):
+            return _score_of_parts(last, row)
+        compute_score = default_compute_score
     begun = time.perf_counter()
     sampled = [token for token, is_own in zip(last.response_ids, last.response_mask, strict=True) if is_own]
     solution = tokenizer.decode(sampled, skip_special_tokens=True)
@@ -101,7 +107,18 @@ def _number(value: Any, name: str) -> float:
         raise UserError(f"{name} returned {value!r:.200}; allowed: a number, or a mapping with `score`") from None
 
 
-def _score_of_parts(output: AgentLoopOutput) -> Score:
+def _has_verifier(row: Mapping[str, Any]) -> bool:
+    """The row has a solution, and of a known data source."""
+    if (row.get("reward_model") or {}).get("ground_truth") is None:
+        return False
+    try:
+        verifier_of(row.get("data_source"))
+    except UserError:
+        return False
+    return True
+
+
+def _score_of_parts(output: AgentLoopOutput, row: Mapping[str, Any]) -> Score:
     """By what tools said of the whole trajectory, else by what the simulated user said of each answer."""
     tools, answers = output.extra_fields.get("tool_scores"), output.extra_fields.get("turn_scores")
     if tools:
@@ -110,5 +127,6 @@ def _score_of_parts(output: AgentLoopOutput) -> Score:
         return Score(sum(answers))
     raise UserError(
         "nothing says what this trajectory is worth: set reward_score in the loop's output, name a function in "
-        "reward.custom_reward_function.path, or give a tool a calc_reward"
+        "reward.custom_reward_function.path, give a tool a calc_reward, or give the row a reward_model.ground_truth "
+        f"and the data_source of a known data set (it is {row.get('data_source')!r}; known: {', '.join(VERIFIERS)})"
     )

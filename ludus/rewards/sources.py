@@ -1,0 +1,79 @@
+"""Verifiers by data source: what rows in verl's form are scored by where nothing else says how.
+
+Knows: how the solutions of well-known data sets are written.  Knows not: agents, episodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from ludus.errors import UserError
+from ludus.rewards.answers import math_verify_all
+from ludus.settings import nearest
+
+_FINAL = re.compile(r"####\s*(-?[$\d][\d.,]*)")
+"""GSM8K's own mark of the final answer, which the prompts of that data set ask for."""
+
+Verifier = Callable[[str, str], Awaitable[float]]
+"""(what the model wrote, the solution) to 1.0 or 0.0."""
+
+
+async def gsm8k(solution_str: str, ground_truth: str) -> float:
+    """Whether the last number behind `####` is the right one."""
+    found = _FINAL.findall(solution_str)
+    given = as_number(found[-1]) if found else None
+    return float(given is not None and given == as_number(ground_truth.rpartition("####")[2]))
+
+
+async def mathematics(solution_str: str, ground_truth: str) -> float:
+    """Whether math-verify finds the solution's value in the answer."""
+    (score,) = await math_verify_all([solution_str], [ground_truth])
+    return score
+
+
+VERIFIERS: Mapping[str, Verifier] = {
+    "openai/gsm8k": gsm8k,
+    "lighteval/MATH": mathematics,
+    "DigitalLearningGmbH/MATH-lighteval": mathematics,
+    "HuggingFaceH4/MATH-500": mathematics,
+    "math_dapo": mathematics,
+}
+"""By the column `data_source`."""
+
+
+def verifier_of(data_source: object) -> Verifier:
+    """The verifier of a data source; `math` and `aime` begin the names of many. Raises UserError that names those
+    there are."""
+    name = str(data_source)
+    if name in VERIFIERS:
+        return VERIFIERS[name]
+    if name.startswith(("aime", "math")):
+        return mathematics
+    best = nearest(name, VERIFIERS)
+    hint = f"; did you mean {best!r}?" if best else "."
+    raise UserError(f"no verifier knows the data_source {data_source!r}{hint} There are: {', '.join(VERIFIERS)}")
+
+
+async def default_compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,  # noqa: ARG001  verl's signature
+) -> float:
+    """The score of an answer by its data source. Raises UserError for a source that nobody knows."""
+    verify = verifier_of(data_source)
+    if ground_truth is None:
+        raise UserError(f"the row of {data_source!r} has no reward_model.ground_truth to compare the answer with")
+    return await verify(solution_str, str(ground_truth))
+
+
+def as_number(text: str) -> Fraction | None:
+    """The number that a text spells, its signs of thousands and currency left out. None: it spells none."""
+    bare = text.strip().rstrip(".").replace(",", "").replace("$", "").replace("%", "").strip()
+    try:
+        return Fraction(bare)
+    except (ValueError, ZeroDivisionError):
+        return None

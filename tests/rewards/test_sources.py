@@ -1,0 +1,49 @@
+"""Verifiers by data source."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ludus.errors import UserError
+from ludus.rewards.sources import default_compute_score
+
+
+def score(solution: str, truth: str, source: str = "openai/gsm8k") -> float:
+    return asyncio.run(default_compute_score(source, solution, truth, {}))
+
+
+@pytest.mark.parametrize(
+    ("solution", "truth", "expected"),
+    [
+        ("so it is\n#### 72", "72", 1.0),
+        ("#### 1,072.", "1072", 1.0),
+        ("#### $72.0", "72", 1.0),
+        ("#### -3", "-3", 1.0),
+        ("#### 71\nno:\n#### 72", "72", 1.0),
+        ("#### 72\nno:\n#### 71", "72", 0.0),
+        ("72", "72", 0.0),
+        ("#### seventy-two", "72", 0.0),
+        ("#### 1,,", "72", 0.0),
+        ("#### 72", "worked out: 70 + 2\n#### 72", 1.0),
+    ],
+)
+def test_gsm8k_counts_the_last_number_behind_its_mark(solution: str, truth: str, expected: float) -> None:
+    assert score(solution, truth) == expected
+
+
+def test_mathematics_is_compared_by_value() -> None:
+    pytest.importorskip("math_verify")
+    assert score("It is $\\boxed{\\frac{1}{2}}$", "0.5", "math_dapo") == 1.0
+    assert score("It is $\\boxed{3}$", "0.5", "aime2024") == 0.0
+
+
+def test_an_unknown_source_is_named() -> None:
+    with pytest.raises(UserError, match="'openai/gsm8'; did you mean 'openai/gsm8k'"):
+        score("#### 1", "1", "openai/gsm8")
+
+
+def test_a_row_without_a_solution_is_named() -> None:
+    with pytest.raises(UserError, match="no reward_model"):
+        asyncio.run(default_compute_score("openai/gsm8k", "#### 1", None))
