@@ -32,6 +32,10 @@ class BaseTool:
     `release` once, after its last. All of it runs on one event loop: what blocks belongs into a thread or a process.
     """
 
+    keeps_time = False
+    """True: `execute` is told its `timeout_s`, and raises OverdueError when it is over, rather than being cancelled.
+    For tools that must get ready before their time begins."""
+
     def __init__(
         self, config: Mapping[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None
     ) -> None:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypedDict, TypeVar, overload
 
 from ludus.agents.tools.base import BaseTool
+from ludus.agents.tools.bounded import OverdueError, bounded
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
 from ludus.agents.tools.signature import Signature
 from ludus.errors import UserError
-from ludus.workers import Remote, WorkerPool
+from ludus.workers import Remote, WorkerPool, WorkerTimeoutError
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Schema = OpenAIFunctionToolSchema | Mapping[str, Any]
@@ -30,6 +31,8 @@ _MAX_PROCESSES = 4
 
 class FunctionTool(BaseTool):
     """A tool that is a function: async, or one that may block."""
+
+    keeps_time = True  # starting a process is not the function's time
 
     def __init__(
         self,
@@ -70,15 +73,24 @@ class FunctionTool(BaseTool):
             self._pool.close()
             self._pool = None
 
-    async def execute(self, instance_id: str, parameters: dict[str, Any]) -> Any:  # type: ignore[override]  # noqa: ARG002
-        """What the function returns; it has no instance, and takes nothing from a row."""
+    async def execute(  # type: ignore[override]  # it has no instance, and takes nothing from a row
+        self,
+        instance_id: str,  # noqa: ARG002
+        parameters: dict[str, Any],
+        *,
+        timeout_s: float | None,
+    ) -> Any:
+        """What the function returns. Raises OverdueError after `timeout_s`."""
         arguments = parameters if self._signature is None else self._signature.read(parameters)
         if _is_async(self._function):
-            return await self._function(**arguments)
+            return await bounded(self._function(**arguments), timeout_s)
         if self._runs_in == "thread":
-            return await _in_thread(lambda: self._function(**arguments))
+            return await bounded(_in_thread(lambda: self._function(**arguments)), timeout_s)
         assert self._pool is not None and self._remote is not None, f"{self!r} was set up"
-        return await self._pool.call(self._remote, kwargs=arguments)
+        try:
+            return await self._pool.call(self._remote, kwargs=arguments, timeout_s=timeout_s)
+        except WorkerTimeoutError:
+            raise OverdueError from None
 
 
 class _Mark(TypedDict):

@@ -82,9 +82,12 @@ class ToolInstance:
         kwargs = dict(self._kwargs.execute_kwargs)
         if agent_data is not None and _takes(tool.execute, "agent_data"):
             kwargs["agent_data"] = agent_data
+        timeout_s = self.entry.timeout_s
+        if tool.keeps_time:
+            kwargs["timeout_s"], timeout_s = timeout_s, None
         async with self._slot():
             instance_id = await self._opened()
-            return read_answer(await bounded(tool.execute(instance_id, arguments, **kwargs), self.entry.timeout_s))
+            return read_answer(await bounded(tool.execute(instance_id, arguments, **kwargs), timeout_s))
 
     async def calc_reward(self) -> float | None:
         """What the tool says the trajectory earns by it. Raises as `execute` does."""
@@ -139,4 +142,4 @@ def _accepted(method: Callable[..., Any]) -> frozenset[str] | None:
         return None
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = (parameter.name for parameter in parameters if parameter.kind in by_name)
-    return frozenset(names) - {"instance_id", "parameters"}
+    return frozenset(names) - {"instance_id", "parameters", "timeout_s"}
