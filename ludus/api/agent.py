@@ -51,8 +51,7 @@ def choose_agent(
     if config.rollout.agent.mode == "subproc":
         if is_queue_agent(workflow):
             raise ConfigError(
-                "rollout.agent.mode='subproc' cannot act: a queue agent needs the model's tokens in this process; "
-                "remove it"
+                "rollout.agent.mode='subproc' cannot act: queue agents ask for tokens in this process; remove it"
             )
         door = SubprocDoor(workflow, kwargs, max_workers=config.rollout.agent.subproc_max_workers)
     else:
