@@ -59,6 +59,11 @@ class Config(Settings):
     """'pkg.mod.Name' of a dataclass that extends this configuration and has the agent as its property. None: none."""
     config_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
     """Values of that class's own parameters."""
+    eval_workflow: str | None = None
+    """The agent that plays evaluations. None: the one that is trained."""
+    eval_workflow_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
+    should_accept_fn: str | None = None
+    """Import string of a function of a complete group that says whether it is trained on. None: all are."""
     total_train_steps: int | None = pydantic.Field(default=None, ge=1)
     total_train_epochs: int | None = pydantic.Field(default=None, ge=1)
     """Passes over the training rows. Not together with total_train_steps."""
@@ -170,7 +175,11 @@ def _check_online(config: Config) -> None:
 def _check_evaluation(config: Config) -> None:
     if config.eval.is_asked:
         return
-    held_out = (("eval_gconfig", config.eval_gconfig), ("valid_dataset.max_rows", config.valid_dataset.max_rows))
+    held_out = (
+        ("eval_gconfig", config.eval_gconfig),
+        ("valid_dataset.max_rows", config.valid_dataset.max_rows),
+        ("eval_workflow", config.eval_workflow),
+    )
     for name, value in held_out:
         if value is not None:
             raise ConfigError(

@@ -68,6 +68,26 @@ def _of_experiment(config: Config) -> tuple[object, dict[str, Any]]:
     return experiment.agent, {} if env is None else {"env": env}
 
 
+def choose_eval_agent(
+    config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None, *, rows: Sequence[Row] = ()
+) -> Door | None:
+    """The agent of evaluations, as `choose_agent` chooses. None: the one that is trained."""
+    if workflow is None and config.eval_workflow is None:
+        if kwargs or config.eval_workflow_kwargs:
+            raise ConfigError(
+                "eval_workflow_kwargs cannot act without eval_workflow: evaluations are played by the agent that is "
+                "trained, with its workflow_kwargs; set eval_workflow, to the same agent if you like"
+            )
+        return None
+    if workflow is not None and config.eval_workflow_kwargs and config.eval_workflow is None:
+        raise ConfigError("eval_workflow_kwargs of the configuration cannot act: the agent was passed in Python")
+    named = config.eval_workflow if workflow is None else workflow
+    if workflow is None and kwargs is None:
+        kwargs = config.eval_workflow_kwargs
+    own = config.model_copy(update={"workflow": None, "workflow_kwargs": {}, "config_class": None})
+    return choose_agent(own, named, kwargs, rows=rows)
+
+
 def _wants_loops(config: Config, rows: Sequence[Row]) -> bool:
     agent = config.rollout.agent
     is_named = agent.default_agent_loop is not None or agent.agent_loop_config_path is not None

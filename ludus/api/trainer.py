@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from ludus.agents.door import Door
-from ludus.api.agent import choose_agent
+from ludus.api.accept import AcceptFn, accept_judge
+from ludus.api.agent import choose_agent, choose_eval_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
@@ -29,6 +30,7 @@ from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import Observer, RunSummary, Silent
 from ludus.loop.train import Parts, Plan, train
 from ludus.rollout.online import OnGateway, OnlineRollouts
+from ludus.rollout.pool import Judge
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import Row, derive_seed
@@ -46,6 +48,13 @@ class _Online:
 
     on_gateway: OnGateway | None
     admin_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Doors:
+    trained: Door | _Online
+    evaluated: Door | None
+    """None: the same."""
 
 
 class Trainer:
@@ -67,6 +76,9 @@ class Trainer:
         resume: bool = False,
         observer: Observer | None = None,
         *,
+        eval_workflow: object = None,
+        eval_workflow_kwargs: Mapping[str, Any] | None = None,
+        should_accept_fn: AcceptFn | str | None = None,
         on_gateway: OnGateway | None = None,
         admin_key: str | None = None,
     ) -> RunSummary:
@@ -74,6 +86,9 @@ class Trainer:
 
         workflow: a class, an instance, an async function or an import string; None: the configuration's.
         resume: go on from the run's latest checkpoint, with the same stream of groups.
+        eval_workflow: plays the evaluations; None: the configuration's, else `workflow`.
+        should_accept_fn: whether a complete group is trained on, from a mapping of its rewards and rows (`GroupView`);
+        None: the configuration's, else all are.
         on_gateway, admin_key: with `rollout.agent.mode: online`, who is told the gateway's address and admin key, and
         that key; None makes one.
         Raises UserError where the configuration, the data or the agent cannot work; the message says what would.
@@ -83,27 +98,31 @@ class Trainer:
         door: Door | _Online
         rows: Sequence[Row]
         if settings.is_online:
-            self._check_online(workflow, on_gateway, admin_key)
-            rows, door = (), _Online(on_gateway, admin_key)
+            self._check_online(eval_workflow if workflow is None else workflow, on_gateway, admin_key)
+            rows, door, eval_door = (), _Online(on_gateway, admin_key), None
         else:
             rows = self._train_rows()
             door = choose_agent(self.config, workflow, workflow_kwargs, rows=rows)
+            eval_door = self._eval_door(eval_workflow, eval_workflow_kwargs)
         evaluation = self._eval_plan()
         self._check_run(resume)
-        plan = self._plan(rows, evaluation)
+        plan = self._plan(rows, evaluation, accept_judge(should_accept_fn or self.config.should_accept_fn))
+        doors = _Doors(door, eval_door)
         with Interrupts() as interrupts:
-            return run_blocking(self._train(door, plan, resume, observer or Silent(), interrupts))
+            return run_blocking(self._train(doors, plan, resume, observer or Silent(), interrupts))
 
     def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
         """Play the held-out rows with the model as it is, and return the episodes and their means."""
         plan = self._eval_plan(is_asked=True)
         assert plan is not None, "an evaluation that is asked for has rows"
-        agent = choose_agent(self.config, workflow, workflow_kwargs, rows=plan.rows)
+        agent = None if workflow is not None else choose_eval_agent(self.config, rows=plan.rows)
+        agent = agent or choose_agent(self.config, workflow, workflow_kwargs, rows=plan.rows)
         return run_blocking(self._evaluate(agent, plan))
 
     async def _train(
-        self, door: Door | _Online, plan: Plan, resume: bool, observer: Observer, interrupts: Interrupts
+        self, doors: _Doors, plan: Plan, resume: bool, observer: Observer, interrupts: Interrupts
     ) -> RunSummary:
+        door = doors.trained
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(self.config))
             learner = local.trainer(self.config)
@@ -120,7 +139,9 @@ class Trainer:
             parts = Parts(
                 engine=local.engine,
                 learner=learner,
-                play=None if isinstance(door, _Online) else (await self._runner(stack, local, door, store)).run,
+                play=None
+                if isinstance(door, _Online)
+                else (await self._runner(stack, local, door, store, doors.evaluated)).run,
                 store=store,
                 observer=observer,
                 interrupts=interrupts,
@@ -151,7 +172,12 @@ class Trainer:
             return await evaluate(runner.run, plan, step=0)
 
     async def _runner(
-        self, stack: AsyncExitStack, local: LocalModel, agent: Door, kept_by: RunStore | Exporter | None
+        self,
+        stack: AsyncExitStack,
+        local: LocalModel,
+        agent: Door,
+        kept_by: RunStore | Exporter | None,
+        eval_agent: Door | None = None,
     ) -> EpisodeRunner:
         def keep(episode: Episode, step: int | None) -> None:
             if isinstance(kept_by, RunStore):
@@ -168,6 +194,7 @@ class Trainer:
             evaluation=self.config.eval_generation,
             keep=None if kept_by is None else keep,
             journal=kept_by.journal if isinstance(kept_by, RunStore) else None,
+            eval_agent=eval_agent,
         )
         return await stack.enter_async_context(runner)
 
@@ -206,7 +233,16 @@ class Trainer:
             max_concurrent=config.rollout.max_concurrent_rollouts,
         )
 
-    def _plan(self, rows: Sequence[Row], evaluation: EvalPlan | None) -> Plan:
+    def _eval_door(self, workflow: object, kwargs: Mapping[str, Any] | None) -> Door | None:
+        """The agent of evaluations. None: the one that is trained. Raises ConfigError if nothing is evaluated."""
+        door = choose_eval_agent(self.config, workflow, kwargs)
+        if door is not None and not self.config.eval.is_asked:
+            raise ConfigError(
+                "eval_workflow cannot act: no evaluation is asked for; set eval.before, eval.after or eval.every_steps"
+            )
+        return door
+
+    def _plan(self, rows: Sequence[Row], evaluation: EvalPlan | None, accept: Judge | None) -> Plan:
         config, batch_size = self.config, self.config.train_dataset.batch_size
         epochs = config.total_train_epochs
         return Plan(
@@ -222,6 +258,7 @@ class Trainer:
                 export_style=config.rollout.agent.export_style,
                 row_tokens=config.trainer.row_tokens,
                 max_head_offpolicyness=config.rollout.max_head_offpolicyness,
+                accept=accept,
             ),
             evaluation=evaluation,
             eval_settings=config.eval,

@@ -35,6 +35,8 @@ class BatchRules:
     export_style: Literal["individual", "concat"]
     row_tokens: int
     max_head_offpolicyness: int
+    accept: Judge | None = None
+    """Of the user. None: every group is accepted that can be trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,16 @@ def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
 
 
 def group_judge(rules: BatchRules) -> Judge | None:
-    """What rejects groups without anything to learn from, if the algorithm asks for it. None: nothing does."""
-    return partial(flat_group_mask, rules) if rules.algorithm.dynamic_sampling else None
+    """What rejects groups: the user's own word, and that there is nothing to learn from them, if the algorithm asks for
+    it. None: nothing does."""
+    judges: list[Judge] = [] if rules.accept is None else [rules.accept]
+    if rules.algorithm.dynamic_sampling:
+        judges.append(partial(flat_group_mask, rules))
+    return partial(_first_mask, judges) if judges else None
+
+
+def _first_mask(judges: Sequence[Judge], group: Group) -> MaskReason | None:
+    return next((mask for judge in judges if (mask := judge(group)) is not None), None)
 
 
 def account_discarded(discarded: Sequence[Discarded]) -> Ledger:

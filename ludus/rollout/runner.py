@@ -15,7 +15,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -47,11 +47,14 @@ class EpisodeRunner:
         evaluation: GenerationSettings,
         keep: Keep | None = None,
         journal: Journal | None = None,
+        eval_agent: Door | None = None,
     ) -> None:
-        """keep: None: episodes are only returned.  journal: keeps each turn before its answer ends. None: none does."""
+        """keep: None: episodes are only returned.  journal: keeps each turn before its answer ends. None: none does.
+        eval_agent: plays the evaluations. None: `agent` does."""
         self._agent = agent
+        self._eval_agent = eval_agent
         self._stage = stage
-        self._hosting = stage.agents.hosting(agent)
+        self._hosting = AsyncExitStack()
         self._settings = settings
         self._training = training
         self._evaluation = evaluation
@@ -64,6 +67,9 @@ class EpisodeRunner:
     async def __aenter__(self) -> EpisodeRunner:
         """What the agent needs is set up."""
         await self._hosting.__aenter__()
+        for agent in (self._agent, self._eval_agent):
+            if agent is not None:
+                await self._hosting.enter_async_context(self._stage.agents.hosting(agent))
         return self
 
     async def __aexit__(self, *error: Any) -> None:
@@ -79,7 +85,11 @@ class EpisodeRunner:
 
     def _place(self, task: EpisodeTask) -> AbstractAsyncContextManager[None]:
         """Where the agent plays; an episode's time begins when there is a process for it."""
-        return self._agent.place(task.episode_id) if isinstance(self._agent, SubprocDoor) else nullcontext()
+        agent = self._agent_of(task)
+        return agent.place(task.episode_id) if isinstance(agent, SubprocDoor) else nullcontext()
+
+    def _agent_of(self, task: EpisodeTask) -> Door:
+        return self._agent if self._eval_agent is None or not task.is_eval else self._eval_agent
 
     async def _play(self, task: EpisodeTask) -> Episode:
         started_at = time.time()
@@ -87,7 +97,9 @@ class EpisodeRunner:
         about = About(task.episode_id, task.task_id, task.group_id, task.step, task.is_eval)
         with self._stage.seat(session, about) as context:
             timeout_s = self._settings.episode_timeout_s
-            ending = await play_to_end(self._stage.agents, self._agent, task.data, context, timeout_s=timeout_s)
+            ending = await play_to_end(
+                self._stage.agents, self._agent_of(task), task.data, context, timeout_s=timeout_s
+            )
             record = await session.aclose(type(ending).__name__.lower())
         scored = score_ending(ending, record.turns, session.stats().refused)
         counted = {name: math.fsum(values) / len(values) for name, values in context.numbers.items()}

@@ -24,6 +24,7 @@ MaskReason = Literal[
     "kept_set",  # top-p, top-k or min-p kept more tokens than the record holds: nobody can say which
     "greedy",  # temperature 0: not a sample
     "aborted",  # the client left in the middle of the turn
+    "not_accepted",  # should_accept_fn refused the group
     "small_group",  # too few members of the group survived
     "too_long",  # lies beyond the longest sequence that is trained
     "left_out",  # the agent did not hand it back to be trained

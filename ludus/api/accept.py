@@ -1,0 +1,87 @@
+"""Whether a complete group is trained on, in the user's own words: `should_accept_fn(group) -> bool`.
+
+Knows: groups, and how users of the workflow family look at them.  Knows not: advantages, batches.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ludus.agents.imports import import_object
+from ludus.errors import UserError
+from ludus.rollout.pool import Judge
+from ludus.session.ledger import MaskReason
+from ludus.trace.interactions import Row, interactions
+from ludus.types import Group
+
+AcceptFn = Callable[[Mapping[str, Any]], Any]
+
+_PADDING = {"input_ids": 0, "attention_mask": 0, "loss_mask": 0, "logprobs": 0.0, "versions": -1}
+
+
+class GroupView(Mapping[str, Any]):
+    """A group as arrays of torch, made when they are asked for.
+
+    `rewards`: one number for each episode. `input_ids`, `attention_mask`, `loss_mask`, `logprobs`, `versions`: a row
+    for each path of tokens in the episodes, in their order, padded on the right. `episodes`: the members themselves.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def __repr__(self) -> str:
+        return f"GroupView({self.group.id!r}, episodes={len(self.group.episodes)})"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("rewards", *_PADDING, "episodes"))
+
+    def __len__(self) -> int:
+        return len(_PADDING) + 2
+
+    def __getitem__(self, name: str) -> Any:
+        episodes = sorted(self.group.episodes, key=lambda episode: episode.id)
+        if name == "episodes":
+            return tuple(episodes)
+        torch = importlib.import_module("torch")
+        if name == "rewards":
+            return torch.tensor([episode.reward or 0.0 for episode in episodes], dtype=torch.float32)
+        if name not in _PADDING:
+            raise KeyError(f"{name!r}; a group has {', '.join(self)}")
+        rows = [row for episode in episodes for row in interactions(episode, "concat")]
+        return torch.tensor(_padded([_column(row, name) for row in rows], _PADDING[name]))
+
+
+def accept_judge(should_accept_fn: AcceptFn | str | None) -> Judge | None:
+    """What refuses the groups that the function does not accept. None: there is no function.
+
+    Raises UserError if it is an import string of nothing, or no function.
+    """
+    if should_accept_fn is None:
+        return None
+    accept = import_object(should_accept_fn) if isinstance(should_accept_fn, str) else should_accept_fn
+    if not callable(accept):
+        raise UserError(f"should_accept_fn is {accept!r:.200} of type {type(accept).__name__}; pass a function")
+    return partial(_judge, accept)
+
+
+def _judge(accept: AcceptFn, group: Group) -> MaskReason | None:
+    try:
+        is_accepted = bool(accept(GroupView(group)))
+    except Exception as error:  # the boundary of user code
+        raise UserError(f"should_accept_fn raised on group {group.id!r}: {type(error).__name__}: {error}") from error
+    return None if is_accepted else "not_accepted"
+
+
+def _column(row: Row, name: str) -> Sequence[Any]:
+    if name == "attention_mask":
+        return [1] * len(row["token_ids"])
+    column: Sequence[Any] = row["token_ids" if name == "input_ids" else name]
+    return column
+
+
+def _padded(rows: Sequence[Sequence[Any]], padding: float) -> list[list[Any]]:
+    longest = max(map(len, rows), default=0)
+    return [[*row, *[padding] * (longest - len(row))] for row in rows]
