@@ -73,6 +73,6 @@ def spec_of(schema: OpenAIFunctionToolSchema) -> ToolSpec:
     """The same in the vocabulary of a request."""
     function = schema.function
     parameters = function.parameters.model_dump(exclude_unset=True)
-    return ToolSpec(
-        function.name, function.description, {"type": "object", "properties": {}} | parameters, function.strict
-    )
+    for name, value in (("type", "object"), ("properties", {})):
+        parameters.setdefault(name, value)
+    return ToolSpec(function.name, function.description, parameters, function.strict)

@@ -51,8 +51,10 @@ class Signature:
 
     def schema(self, name: str) -> OpenAIFunctionToolSchema:
         """The schema of the tool `name` that is this function."""
-        parameters = _without_titles(self._adapter.json_schema(schema_generator=_NoTitles))
+        parameters = _without_titles(self._adapter.json_schema(schema_generator=_Plain))
         parameters.setdefault("properties", {})
+        if parameters.get("additionalProperties") is False:  # models know, and a call that does not is told
+            del parameters["additionalProperties"]
         function = {"name": name, "description": self._docstring.summary, "parameters": parameters}
         return read_schema({"type": "function", "function": function}, f"the schema of {self._name}")
 
@@ -132,8 +134,11 @@ def read_docstring(text: str) -> Docstring:
     return Docstring("\n".join(summary).strip(), arguments)
 
 
-class _NoTitles(GenerateJsonSchema):
-    """Titles repeat names, and cost a prompt its tokens."""
+class _Plain(GenerateJsonSchema):
+    """Schemas as people write them: `type` first, and no titles, which repeat names and cost a prompt its tokens."""
+
+    def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:  # noqa: ARG002
+        return value
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  pydantic's signature
         return False
