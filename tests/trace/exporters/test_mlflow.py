@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from ludus.errors import ConfigError
 from ludus.trace.exporters import Finished, NoExporter, open_exporter
 from ludus.trace.settings import TraceSettings
-from ludus.types import Episode, Outcome, Span
 from tests.trace.conftest import episode_of
+from tests.trace.exporters.conftest import with_tools
 
 READ = """
 import json, sys
@@ -45,45 +44,9 @@ def read_back(uri: str, project: str) -> Any:
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def with_tools(seed: int) -> Episode:
-    """An episode with a tool, a broken call, and a tool that failed."""
-    base = episode_of(seed, num_turns=3, reward=0.5)
-    turns = [
-        turn.__class__(**{**fields_of(turn), "started_at": 100.0 + idx, "finished_at": 100.4 + idx})
-        for idx, turn in enumerate(base.session.turns)
-    ]
-    turns[1] = turns[1].__class__(**{**fields_of(turns[1]), "undecoded": ("<tool_call>{",)})
-    session = base.session.__class__(base.session.id, base.session.nodes, tuple(turns))
-    spans = (
-        Span("tool", "add", 100.5, 100.7, {"a": 1}, "3", turn_id=turns[0].id, metrics={"hits": 2.0}),
-        Span("tool", "search", 101.5, 101.7, {"q": "x" * 100_000}, None, error="TimeoutError: too long"),
-        Span("reward", "grade", 102.5, 102.6, None, 0.5),
-        Span("plan", "think", 102.4, 102.45),
-    )
-    return Episode(
-        **{**fields_of(base), "session": session, "spans": spans, "started_at": 99.9, "finished_at": 103.0}
-        | {"metrics": {"success": 1.0}}
-    )
-
-
-def fields_of(record: Any) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """What MLflow has after two runs: one good episode, one that failed, one of an evaluation."""
-    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlruns.db"
-    failed = Episode(
-        **{**fields_of(episode_of(9, reward=None, kind="failed")), "outcome": Outcome("failed", "ValueError: no")}
-    )
-    held_out = Episode(**{**fields_of(episode_of(10)), "is_eval": True})
-    settings = TraceSettings(backend="mlflow", tracking_uri=uri, project_name="math")
-    with open_exporter(settings, "first") as exporter:
-        exporter.add(Finished.of(with_tools(1), step=3))
-        exporter.add(Finished.of(failed, step=3))
-        exporter.add(Finished.of(held_out))
-    yield read_back(uri, "math")
+def found(database: str) -> Any:
+    return read_back(database, "math")
 
 
 def trace_of(found: Any, episode: str) -> Any:
@@ -167,8 +130,8 @@ def test_rewards_and_metrics_are_assessments(found: Any) -> None:
     assert trace_of(found, "ep-1")["assessments"] == {"reward": 0.5, "success": 1.0}
     held_out = trace_of(found, "ep-10")
     assert held_out["spans"][-1]["name"] == "reward"
-    assert held_out["spans"][-1]["outputs"]["reward"] == held_out["assessments"]["reward"] == 1.0
-    assert trace_of(found, "ep-9")["assessments"] == {"success": 0.0}
+    assert held_out["spans"][-1]["outputs"]["reward"] == held_out["assessments"]["reward"] == 0.5
+    assert trace_of(found, "ep-9")["assessments"] == {}
 
 
 def test_without_a_backend_nothing_happens() -> None:
