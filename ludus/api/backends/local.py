@@ -1,22 +1,20 @@
 """`LocalBackend`: models that live and are trained in this process.
 
-Knows: models by project and name, which rollout a request belongs to.  Knows not: how a model is trained, tokens.
-Invariants: a model is opened once however many ask for it; every rollout is a session of its own; what asks outside of
-any rollout has one session for each model.
+Knows: models by project and name.  Knows not: how a model is trained, tokens.
+Invariant: a model is opened once however many ask for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.trajectory import Gathering, Rollout, Trajectory, TrajectoryGroup, current_rollout
+from starlette.types import ASGIApp
+
+from ludus.agents.trajectory import Trajectory, TrajectoryGroup
 from ludus.api.backends.base import (
     Inference,
     OnProgress,
@@ -29,6 +27,7 @@ from ludus.api.backends.base import (
 )
 from ludus.api.backends.configs import check_config, default_config, model_config
 from ludus.api.backends.hosted import HostedModel, check_base, copy_checkpoint
+from ludus.api.backends.served import ServedModel
 from ludus.config import Config
 from ludus.errors import UserError
 from ludus.gateway.keys import Sessions
@@ -54,7 +53,7 @@ class LocalBackend:
         self._config = default_config() if config is None else check_config(config)
         self._server: GatewayServer | None = None
         """None: no model has been registered."""
-        self._models: dict[tuple[str, str], asyncio.Future[_Served]] = {}
+        self._models: dict[tuple[str, str], asyncio.Future[ServedModel]] = {}
 
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.path)!r}, models={len(self._models)})"
@@ -80,6 +79,14 @@ class LocalBackend:
             transport=lambda http: InProcessTransport(server, http),
         )
 
+    def app(self, model: TrainableSpec) -> ASGIApp:
+        """The gateway of a registered model, for a server in this process: it takes the requests that its `Inference`
+        says how to send, and those that name a session of their own in the header `x-ludus-session`."""
+        opened = self._models.get(_key(model))
+        if opened is None or not opened.done():
+            raise UserError(f"{model.name!r} of {model.project!r} is not registered; register it first")
+        return opened.result().app
+
     async def hosted(self, model: TrainableSpec) -> HostedModel:
         """The model itself, registered."""
         return (await self._served(model)).hosted
@@ -93,8 +100,10 @@ class LocalBackend:
         on_progress: OnProgress | None = None,
         **options: Any,
     ) -> TrainResult:
-        asked = train_config(config, options)
-        return await (await self.hosted(model)).train(list(trajectory_groups), asked, on_progress or _ignore)
+        served, asked = await self._served(model), train_config(config, options)
+        result = await served.hosted.train(list(trajectory_groups), asked, on_progress or _ignore)
+        await served.sweep()
+        return result
 
     async def train_sft(
         self,
@@ -155,7 +164,7 @@ class LocalBackend:
     def _folder(self, project: str, name: str) -> Path:
         return self.path / project / "models" / name
 
-    async def _served(self, model: TrainableSpec) -> _Served:
+    async def _served(self, model: TrainableSpec) -> ServedModel:
         key = _key(model)
         if key not in self._models:
             self._models[key] = asyncio.get_running_loop().create_future()
@@ -168,7 +177,7 @@ class LocalBackend:
                 raise
         return await self._models[key]
 
-    async def _open(self, model: TrainableSpec) -> _Served:
+    async def _open(self, model: TrainableSpec) -> ServedModel:
         folder = self._folder(model.project, model.name)
         config = model_config(
             self._config,
@@ -182,53 +191,7 @@ class LocalBackend:
         logger.info("model.opening project=%s name=%s base_model=%s", model.project, model.name, model.base_model)
         hosted = await HostedModel.open(config, model.base_model)
         logger.info("model.opened project=%s name=%s step=%d", model.project, model.name, hosted.step)
-        return _Served(hosted, self._server)
-
-
-@dataclass(eq=False)
-class _Served:
-    """A model and the keys of its sessions."""
-
-    hosted: HostedModel
-    server: GatewayServer
-    outside_key: str = field(init=False)
-    """Of the session for whoever asks outside of rollouts."""
-    _keys: dict[Rollout, str] = field(default_factory=dict)
-    _names: weakref.WeakKeyDictionary[Gathering, str] = field(default_factory=weakref.WeakKeyDictionary)
-    _num_gatherings: Counter[int] = field(default_factory=Counter)
-    """By step, so that a run that goes on from a step plays with the same seeds."""
-
-    def __post_init__(self) -> None:
-        session = self.hosted.book.open(f"s{self.hosted.step:06d}-outside", is_shared=True)
-        self.outside_key = self.server.sessions.add(session)
-
-    def headers(self) -> Mapping[str, str]:
-        """Of a request that is made now."""
-        rollout = current_rollout()
-        if rollout is None:
-            return {}
-        if rollout not in self._keys:
-            self._keys[rollout] = self._open(rollout)
-        return {"authorization": f"Bearer {self._keys[rollout]}"}
-
-    def _open(self, rollout: Rollout) -> str:
-        group_id = f"{self._name(rollout.gathering)}-g{rollout.group_idx:04d}"
-        session_id = f"{group_id}-m{rollout.member_idx:03d}"
-        key = self.server.sessions.add(self.hosted.book.open(session_id, group_id=group_id))
-
-        async def end(error: BaseException | None) -> None:
-            self.server.sessions.remove(self._keys.pop(rollout))
-            await self.hosted.book.end(session_id, error)
-
-        rollout.on_end(end)
-        return key
-
-    def _name(self, gathering: Gathering) -> str:
-        if gathering not in self._names:
-            step = self.hosted.step
-            self._num_gatherings[step] += 1
-            self._names[gathering] = f"s{step:06d}-{self._num_gatherings[step]:04d}"
-        return self._names[gathering]
+        return ServedModel(hosted, self._server)
 
 
 def _key(model: TrainableSpec) -> tuple[str, str]:

@@ -78,9 +78,17 @@ class TurnBook:
     # ---- sessions
 
     def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> RecordedSession:
-        """A new session, whose turns are found here. is_shared: several trajectories may have turns in it."""
+        """A new session, whose turns are found here; its seed is that of the id.
+
+        is_shared: several trajectories may have turns in it.  Where the id was used before, as by a process that was
+        killed, the session has one that goes on from it.
+        """
+        own_id, number = session_id, 0
+        while own_id in self._held or self._store.find_episode(own_id) is not None:
+            number += 1
+            own_id = f"{session_id}-r{number}"
         session = self._recorder.open(
-            session_id=session_id,
+            session_id=own_id,
             group_id=group_id,
             limits=Limits(
                 max_turns=None if is_shared else self._rollout.max_turns,
@@ -91,7 +99,7 @@ class TurnBook:
             sink=self,
         )
         with self._lock:
-            self._held[session_id] = _Held(session, is_shared)
+            self._held[own_id] = _Held(session, is_shared)
         return session
 
     def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
@@ -117,6 +125,15 @@ class TurnBook:
                 episode = self._keep(held, record, outcome)
                 self._failed.append(Discarded(episode, mask))
             self._evict()
+
+    def is_settled(self, session_id: str) -> bool:
+        """Training has taken all its turns, and none is being answered."""
+        with self._lock:
+            held = self._held.get(session_id)
+            if held is None:
+                return True
+            stats = held.session.stats()
+            return stats.num_running == 0 and 0 < stats.num_turns == len(held.claimed)
 
     # ---- what training takes
 

@@ -8,9 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.trajectory import Trajectory, TrajectoryGroup, gather_trajectory_groups
-from ludus.api.backends import LocalBackend, TrainProgress
+import httpx
+import pytest
+
+from ludus.agents.trajectory import History, Trajectory, TrajectoryGroup, gather_trajectory_groups
+from ludus.api.backends import LocalBackend, TrainProgress, TrainSFTConfig, create_lr_schedule
 from ludus.api.model import TrainableModel
+from ludus.errors import ConfigError, UserError
+from ludus.session.ledger import Ledger
 from ludus.trace.store import RunStore
 
 MakeBackend = Callable[..., LocalBackend]
@@ -87,3 +92,202 @@ def test_a_model_goes_on_where_it_was(make_backend: MakeBackend, make_model: Mak
         assert await steps("once", reopened=False) == await steps("again", reopened=True)
 
     asyncio.run(main())
+
+
+def test_what_a_trajectory_does_not_name(make_backend: MakeBackend, make_model: MakeModel, tmp_path: Path) -> None:
+    """An answer that is thrown away is left out, a failed rollout's tokens are masked as failed, what nobody trains is
+    unused when the backend closes: everything sampled has one account."""
+
+    async def hasty(model: TrainableModel[Any], number: int) -> Trajectory:
+        await rollout(model, "thrown away", turns=1)
+        if number == 2:
+            raise RuntimeError("lost")
+        found = await rollout(model, f"kept {number}", turns=1)
+        found.reward = number
+        return found
+
+    async def main() -> tuple[dict[str, float], Ledger]:
+        model = make_model()
+        async with make_backend() as backend:
+            await model.register(backend)
+            groups = await gather_trajectory_groups(
+                [TrajectoryGroup(hasty(model, number) for number in range(3))], max_exceptions=1, pbar_desc=None
+            )
+            assert [each.message for each in groups[0].exceptions] == ["lost"]
+            await gather(model, groups=1, members=1)
+            result = await model.train(groups)
+            await rollout(model, "asked outside of any rollout")
+            hosted = await backend.hosted(model)
+        return result.metrics, hosted.progress.ledger
+
+    metrics, ledger = asyncio.run(main())
+    assert metrics["ledger/masked_left_out"] > 0 and metrics["ledger/masked_failed"] > 0
+    assert metrics["ledger/trained"] > 0 and set(ledger.masked) == {"left_out", "failed", "unused"}
+    assert ledger.unbalanced == 0 and ledger.sampled > metrics["ledger/sampled"]
+    with RunStore.open(tmp_path / "projects" / "p" / "models" / "agent") as store:
+        outcomes = [(each.outcome.kind, each.outcome.reason) for each in store.episodes()]
+        assert outcomes.count(("failed", "RuntimeError: lost")) == 1
+        assert outcomes.count(("ok", "no training step took it")) == 2
+        assert sum(each.session.num_sampled_tokens for each in store.episodes()) == ledger.sampled
+
+
+def test_choices_are_matched_by_their_turns(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """From outside of rollouts, in several histories, through JSON, and a second time; what cannot be is named."""
+
+    async def main() -> None:
+        model = make_model()
+        async with make_backend() as backend:
+            await model.register(backend)
+            first, second = await rollout(model, "a"), await rollout(model, "b", turns=1)
+            other = await rollout(model, "c", turns=1)
+            first.additional_histories.append(History(messages_and_choices=other.messages_and_choices))
+            first.reward, second.reward = 1.0, 0.0
+            group = TrajectoryGroup.model_validate(json.loads(TrajectoryGroup([first, second]).model_dump_json()))
+            result = await model.train([group])
+            hosted = await backend.hosted(model)
+            assert [len(each.session.turns) for each in hosted.store.episodes(step=1)] == [3, 1]
+            assert result.metrics["ledger/trained"] == result.metrics["ledger/sampled"]
+            again = await model.train([group])
+            assert again.metrics["ledger/trained"] == result.metrics["ledger/trained"]
+            assert again.metrics["staleness/max_versions"] == 1
+            stale = await model.train([group], max_steps_off_policy=1)
+            assert stale.metrics["ledger/masked_stale"] == result.metrics["ledger/trained"]
+
+            with pytest.raises(UserError, match="trajectory 0 of group 0 and trajectory 1 of group 0 both name"):
+                await model.train([TrajectoryGroup([first, first])])
+            made_up = Trajectory(messages_and_choices=[{"message": {"content": "x"}, "finish_reason": "stop"}])
+            with pytest.raises(UserError, match="none of the 1 choices"):
+                await model.train([TrajectoryGroup([made_up])])
+            made_up.messages_and_choices[0].turn_id = "chatcmpl-nobody"
+            with pytest.raises(UserError, match="'chatcmpl-nobody', and no record here holds it"):
+                await model.train([TrajectoryGroup([made_up])])
+            second.reward = float("nan")
+            with pytest.raises(UserError, match=r"trajectory 1 of group 0: the reward .* is nan"):
+                await model.train([TrajectoryGroup([first, second])])
+            empty = Trajectory(messages_and_choices=[{"role": "user", "content": "never asked"}])
+            skipped = await model.train([TrajectoryGroup([empty])])
+            assert (skipped.step, skipped.metrics["rollout/empty_trajectories"]) == (4, 1.0)
+
+    asyncio.run(main())
+
+
+def test_turns_of_a_process_before_are_found(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """Trajectories that were kept as JSON are trained after a restart; the record comes from the run store."""
+
+    async def main() -> None:
+        model = make_model()
+        async with make_backend() as backend:
+            await model.register(backend)
+            kept = TrajectoryGroup(await asyncio.gather(*(rollout(model, f"q{number}") for number in range(2))))
+            kept.trajectories[0].reward = 5.0
+            text = kept.model_dump_json()
+        later = make_model()
+        async with make_backend() as backend:
+            await later.register(backend)
+            result = await later.train([TrajectoryGroup.model_validate_json(text)])
+            assert result.metrics["ledger/trained"] == result.metrics["ledger/sampled"] > 0
+
+    asyncio.run(main())
+
+
+def test_checkpoints_stay_until_they_are_deleted(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """All steps are there; deleting keeps the newest and the best; a fork begins with the step it was asked for."""
+
+    async def main() -> None:
+        model = make_model()
+        async with make_backend() as backend:
+            await model.register(backend)
+            folder = (await backend.hosted(model)).store.checkpoints
+            scores = []
+            for step in (1, 2, 3):
+                await model.train(await gather(model, groups=1))
+                await model.log(metrics={"reward": [0.2, 0.9, 0.5][step - 1]}, split="val")
+                scores.append(await (await backend.hosted(model)).engine.score(tuple(range(3, 20))))
+            assert sorted(each.name for each in folder.iterdir()) == [f"step-{step:06d}" for step in (1, 2, 3)]
+            assert [(folder / f"step-{step:06d}" / "trainer").exists() for step in (1, 2, 3)] == [False, False, True]
+
+            other = make_model("other")
+            assert await backend.fork(other, "agent", not_after_step=2) == 2
+            await other.register(backend)
+            forked = await (await backend.hosted(other)).engine.score(tuple(range(3, 20)))
+            assert await other.get_step() == 2 and forked == scores[1]
+            assert (await other.train(await gather(other, groups=1))).step == 3
+            with pytest.raises(UserError, match="'other' has begun already"):
+                await backend.fork(other, "agent")
+            with pytest.raises(UserError, match="has no checkpoint up to step 0; it has: 1, 2, 3"):
+                await backend.fork(make_model("new"), "agent", not_after_step=0)
+
+            await model.delete_checkpoints()
+            assert sorted(each.name for each in folder.iterdir()) == ["step-000002", "step-000003"]
+            await model.delete_checkpoints("val/unknown")
+            assert sorted(each.name for each in folder.iterdir()) == ["step-000003"]
+            with pytest.raises(UserError, match="has the base model"):
+                await make_backend().register(make_model(base_model="smollm2-135m"))
+
+    asyncio.run(main())
+
+
+def test_supervised_training_on_trajectories(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """Every assistant message is learned, with a learning rate for each batch; the result answers and is a step."""
+    lesson = Trajectory(
+        messages_and_choices=[
+            {"role": "user", "content": "Guess."},
+            {"role": "assistant", "content": "The answer is 42"},
+        ]
+    )
+    told: list[TrainProgress] = []
+
+    async def main() -> None:
+        model = make_model(_internal_config={"model": {"lora": None}})
+        async with make_backend() as backend:
+            await model.register(backend)
+            rates = create_lr_schedule(20, 2e-2, "cosine", warmup_steps=2)
+            config = TrainSFTConfig(learning_rate=rates, batch_size=1, epochs=20)
+            result = await model.train_sft([lesson], config, on_progress=told.append)
+            assert (result.step, result.metrics["train/batches"], await model.get_step()) == (1, 20.0, 1)
+            assert result.metrics["train/lr"] == rates[-1]
+            client = model.openai_client()
+            answer = await client.chat.completions.create(
+                model=model.get_inference_name(), messages=lesson.messages()[:1], temperature=0, max_tokens=32
+            )
+            assert answer.choices[0].message.content == "The answer is 42"
+            with pytest.raises(UserError, match="has 3 values, and the trajectories make 1 batches"):
+                await model.train_sft([lesson], TrainSFTConfig(learning_rate=(1e-3,) * 3))
+            assert await model.get_step() == 1
+
+    asyncio.run(main())
+    assert [each.num_done for each in told if each.stage == "train"] == list(range(1, 21))
+
+
+def test_a_named_session_from_another_process(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """Requests that name a session share its record; once all of it was trained, it ends."""
+
+    async def main() -> None:
+        model = make_model()
+        async with make_backend() as backend:
+            await model.register(backend)
+            inference, app = await backend.prepare(model), backend.app(model)
+            found = []
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(app), base_url="http://model", headers={"authorization": "Bearer any"}
+            ) as http:
+                for name in ("x", "y"):
+                    body = {"model": inference.inference_name, "messages": [{"role": "user", "content": name}]}
+                    said = await http.post("/v1/chat/completions", json=body, headers={"x-ludus-session": name})
+                    found.append(Trajectory(messages_and_choices=said.json()["choices"], reward=len(found)))
+            hosted = await backend.hosted(model)
+            record_ids = {hosted.book.parts(each.turn_ids())[0].record.id for each in found}
+            assert record_ids == {"s000000-named-000001", "s000000-named-000002"}
+            result = await backend.train(model, [TrajectoryGroup(found)])
+            assert result.metrics["ledger/trained"] == result.metrics["ledger/sampled"] > 0
+            assert hosted.book.is_settled("s000000-named-000001")
+
+    asyncio.run(main())
+
+
+def test_a_model_must_be_registered_to_be_served(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """An unknown model has no gateway; keys that cannot act are refused when the backend is made."""
+    with pytest.raises(UserError, match="'agent' of 'p' is not registered"):
+        make_backend().app(make_model())
+    with pytest.raises(ConfigError, match="total_train_steps cannot act in a backend"):
+        make_backend(total_train_steps=3)

@@ -1,0 +1,114 @@
+"""Options of a call and keys of a backend: what acts, and what cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import ludus
+from ludus.api.backends import TrainConfig, create_lr_schedule
+from ludus.api.backends.configs import (
+    ANY_AGE,
+    batch_rules,
+    check_config,
+    default_config,
+    learning_rate,
+    model_config,
+    policy_loss,
+)
+from ludus.api.backends.schedule import learning_rates
+from ludus.errors import ConfigError, UserError
+
+
+def test_defaults_are_arts() -> None:
+    """Nothing said: LoRA of rank 8, its learning rate, cispo's bound of 5, each trajectory weighs the same."""
+    config, asked = default_config(), TrainConfig()
+    assert config.model.lora is not None and (config.model.lora.rank, config.model.lora.alpha) == (8, 16.0)
+    assert learning_rate(config, asked) == 5e-6 and policy_loss(config, asked).tis_cap == 5.0
+    rules = batch_rules(config, asked)
+    assert (rules.algorithm.normaliser, rules.algorithm.scale, rules.max_head_offpolicyness) == (
+        "episode", "std", ANY_AGE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "tis_cap", "low", "high"),
+    [
+        ({"loss_fn": "cispo", "epsilon_high": 1.0}, 2.0, 0.2, 0.2),
+        ({"loss_fn": "ppo"}, None, 0.2, 0.2),
+        ({"loss_fn": "ppo", "epsilon": 0.1}, None, 0.1, 0.1),
+        ({"loss_fn": "ppo", "epsilon": 0.1, "epsilon_high": 0.3}, None, 0.1, 0.3),
+    ],
+)
+def test_losses(options: dict[str, Any], tis_cap: float | None, low: float, high: float) -> None:
+    """Names of ART become bounds of the policy loss."""
+    loss = policy_loss(default_config(), TrainConfig(**options))
+    assert (loss.tis_cap, loss.clip_low, loss.clip_high) == (tis_cap, low, high)
+
+
+def test_what_is_given_acts_and_what_is_not_leaves_the_configuration() -> None:
+    """A call's option wins, the backend's own key stands where the call is silent."""
+    config = ludus.Config(
+        trainer={"optimizer": {"lr": 1e-3}, "loss": {"kl_beta": 0.1}},
+        algorithm={"scale": "none"},
+        rollout={"max_head_offpolicyness": 3, "agent": {"turn_discount": 0.5}},
+    )
+    silent = TrainConfig()
+    assert learning_rate(config, silent) == 1e-3 and policy_loss(config, silent).kl_beta == 0.1
+    rules = batch_rules(config, silent)
+    assert (rules.algorithm.scale, rules.turn_discount, rules.max_head_offpolicyness) == ("none", 0.5, 3)
+    said = TrainConfig(learning_rate=1e-4, beta=0.0, scale_rewards=True, turn_discount=1.0, max_steps_off_policy=0)
+    assert learning_rate(config, said) == 1e-4 and policy_loss(config, said).kl_beta == 0.0
+    rules = batch_rules(config, said)
+    assert (rules.algorithm.scale, rules.turn_discount, rules.max_head_offpolicyness) == ("std", 1.0, 0)
+
+
+def test_a_model_differs_in_its_own_keys() -> None:
+    """They lie on top of the backend's, nested; the base model and the folder are the model's."""
+    config = model_config(
+        default_config(), base_model="base", own={"model": {"lora": None}, "seed": 3}, folder=("root", "name")
+    )
+    assert (config.model.path, config.model.lora, config.seed, config.run_root) == ("base", None, 3, "root")
+    assert config.trainer == default_config().trainer
+    with pytest.raises(ConfigError, match="unknown key"):
+        model_config(default_config(), base_model="base", own={"init_args": {}}, folder=("root", "name"))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"total_train_steps": 3},
+        {"workflow": "a:b"},
+        {"eval": {"after": True}},
+        {"rollout": {"retries": 3}},
+        {"gconfig": {"n_samples": 4}},
+    ],
+)
+def test_keys_that_cannot_act(keys: dict[str, Any]) -> None:
+    """Who plays and when it ends is the user's own loop."""
+    with pytest.raises(ConfigError, match="cannot act in a backend"):
+        check_config(ludus.Config(**keys))
+
+
+def test_an_option_that_cannot_act() -> None:
+    """cispo has no lower bound, and unknown options are named."""
+    with pytest.raises(ConfigError, match=r"epsilon=0\.2 cannot act"):
+        TrainConfig(epsilon=0.2)
+    with pytest.raises(ConfigError, match="did you mean 'learning_rate'"):
+        TrainConfig(learning_rat=1.0)
+
+
+def test_schedules() -> None:
+    """Up to the peak, then down; a list must be as long as there are batches."""
+    assert create_lr_schedule(4, 1.0, "constant", warmup_steps=2) == [0.5, 1.0, 1.0, 1.0]
+    assert create_lr_schedule(5, 1.0, "linear", warmup_steps=1, min_lr=0.5) == [1.0, 1.0, 0.875, 0.75, 0.625]
+    cosine = create_lr_schedule(4, 2.0, "cosine")
+    assert cosine[0] == 2.0 and cosine[2] == pytest.approx(1.0) and sorted(cosine, reverse=True) == cosine
+    assert learning_rates(0.5, 3) == [0.5] * 3 and learning_rates((0.1, 0.2), 2) == [0.1, 0.2]
+    with pytest.raises(UserError, match="has 2 values, and the trajectories make 3 batches"):
+        learning_rates((0.1, 0.2), 3)
+    with pytest.raises(UserError, match="known: linear, cosine, constant"):
+        create_lr_schedule(4, 1.0, "step")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="total_steps=0"):
+        create_lr_schedule(0, 1.0)
