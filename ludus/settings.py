@@ -50,10 +50,16 @@ def load_settings(cls: type[SettingsT], yaml_path: Path | None, overrides: Seque
     Raises UserError if the file is missing, ConfigError for an unknown key or a value that cannot be.
     """
     data = read_yaml(yaml_path) if yaml_path is not None else {}
+    return cls(**with_overrides(data, overrides))
+
+
+def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Nested values with `a.b=value` overrides on top. Raises ConfigError for an override of another form."""
+    changed = dict(data)
     for override in overrides:
         path, value = parse_override(override)
-        data = with_value(data, path, value, whole=".".join(path))
-    return cls(**data)
+        changed = with_value(changed, path, value, whole=".".join(path))
+    return changed
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:

@@ -26,6 +26,7 @@ from ludus.cli.log import show_log
 from ludus.cli.models import build_models_app
 from ludus.cli.report import report
 from ludus.cli.rollout import rollout
+from ludus.cli.serve import serve
 from ludus.cli.train import train
 from ludus.cli.verify import build_verify_app
 from ludus.errors import LudusError, UserError
@@ -81,6 +82,7 @@ def build_app() -> typer.Typer:
     app.add_typer(build_models_app(), name="models")
     app.add_typer(build_data_app(), name="data")
     app.command("gateway")(gateway)
+    app.command("serve")(serve)
     app.command("doctor")(doctor)
     app.add_typer(build_verify_app(), name="verify")
     app.command("conformance")(conformance)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,6 +16,7 @@ from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.api.remote import open_vllm
 from ludus.cli.recording import Access, open_recording, show_admin_key
+from ludus.cli.signals import until_signalled
 from ludus.cli.train import AdminKey, Overrides
 from ludus.config import Config, load_config
 from ludus.errors import UserError
@@ -111,7 +111,7 @@ async def _serve(
         show_admin_key(console, recording.desk, access)
         console.print(f"[dim]recording into {recording.store.folder}; Ctrl-C ends it[/]", highlight=False)
         try:
-            ended_by = await _until_signalled()
+            ended_by = await until_signalled()
         finally:
             server.stop()
             console.print(_summary(server.stats()), style="dim", highlight=False)
@@ -124,14 +124,6 @@ async def _serve(
 def _summary(stats: GatewayStats) -> str:
     new = f"{stats.num_new_messages:,} of {stats.num_messages:,} messages new"
     return f"{stats.num_requests:,} requests, {new}; CPU {stats.cpu_s:.1f} s, {stats.json_s:.1f} s of it decoding JSON"
-
-
-async def _until_signalled() -> signal.Signals:
-    """Ctrl-C, or a supervisor's polite request to end."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Queue[signal.Signals]()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked.put_nowait, number)
-    return await asked.get()
 
 
 def _template_override(template: str | None) -> list[str]:

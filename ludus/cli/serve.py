@@ -1,0 +1,75 @@
+"""`ludus serve`: models that are trained for clients elsewhere, which need neither torch nor a GPU."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ludus.api.backends.configs import check_config, default_config
+from ludus.api.backends.local import LocalBackend
+from ludus.api.blocking import run_blocking
+from ludus.cli.signals import until_signalled
+from ludus.cli.train import Overrides
+from ludus.config import Config
+from ludus.gateway.server import calm_garbage_collection
+from ludus.serve.server import KEY_VARIABLE, Address, running
+from ludus.serve.store import JobStore
+from ludus.settings import with_overrides
+
+DEFAULT_FOLDER = Path("runs") / "serve"
+DEFAULT_PORT = 7999  # where ART's server was
+
+
+def serve(
+    overrides: Overrides = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; one that other machines reach needs a key of yours.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")] = DEFAULT_PORT,
+    folder: Annotated[
+        Path, typer.Option(help="Where models, checkpoints and jobs are kept; one that was served before goes on.")
+    ] = DEFAULT_FOLDER,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar=KEY_VARIABLE, help="Key that clients need; without one, the folder's, or a new one."),
+    ] = None,
+) -> None:
+    """Train models for clients elsewhere, until Ctrl-C.
+
+    A client needs only this server's address and its key:
+    ludus.art.ServerBackend("http://host:7999"). It samples from the
+    models over OpenAI's protocol and sends trajectories to be trained on.
+    Whatever was acknowledged is done, also if the server is killed and
+    started again with the same folder.
+
+    KEY=VALUE are settings of every model on top of those of a backend;
+    a client may change them for its own model.
+
+    [bold]Examples:[/]  ludus serve
+
+      LUDUS_API_KEY=$(openssl rand -hex 24) ludus serve --host 0.0.0.0
+    """
+    address = Address(host, port, api_key)
+    address.check()
+    defaults = default_config().model_dump(mode="json", exclude_unset=True)
+    config = check_config(Config(**with_overrides(defaults, overrides or ())))
+    run_blocking(_serve(folder, address, config))
+
+
+async def _serve(folder: Path, address: Address, config: Config) -> None:
+    console = Console()
+    with JobStore(folder) as store:
+        backend = LocalBackend(path=folder / "models", config=config)
+        async with backend, running(store, backend, address) as server:
+            calm_garbage_collection()
+            console.print(f"serving at [bold]{server.url}[/] from {folder}", highlight=False, soft_wrap=True)
+            if server.new_key is not None:
+                console.print(f"key [bold]{server.new_key}[/], shown this once", highlight=False, soft_wrap=True)
+            console.print("[dim]Ctrl-C ends it; jobs that are not done then are done next time[/]", highlight=False)
+            ended_by = await until_signalled()
+    if ended_by == signal.SIGINT:
+        raise KeyboardInterrupt
