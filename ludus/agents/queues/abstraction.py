@@ -5,6 +5,7 @@ Knows: names, classes, constructor arguments.  Knows not: what an agent or an en
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,10 +35,16 @@ def register(table: dict[str, Any], kind: str, name: str, cls: Any) -> None:
     if not isinstance(name, str) or not name or "/" in name:
         raise UserError(f"the {kind} {cls!r:.100} cannot be registered as {name!r}: a name is a string without '/'")
     known = table.get(name)
-    # A module that is read again, as in a notebook, brings the same class anew.
-    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+    # A file that is read again, as a notebook's cell or by its path, brings the same class anew.
+    if known is not None and _origin(known) != _origin(cls):
         raise UserError(f"the {kind} {name!r} is registered already, as {known.__module__}.{known.__qualname__}")
     table[name] = cls
+
+
+def _origin(cls: Any) -> tuple[str, str]:
+    """Where a class is written."""
+    module = sys.modules.get(cls.__module__)
+    return getattr(module, "__file__", None) or cls.__module__, cls.__qualname__
 
 
 def make(table: Mapping[str, Any], kind: str, type_: str, args: Mapping[str, Any]) -> Any:
