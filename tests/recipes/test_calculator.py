@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.workflow import import_object
+from ludus.agents.imports import import_object
 from ludus.engines.scripted import ScriptedEngine
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
