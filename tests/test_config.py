@@ -14,8 +14,8 @@ from ludus.errors import ConfigError
     ("overrides", "message"),
     [
         (
-            ["rollout.agent.mode=subproc"],
-            r"rollout.agent: mode='subproc' is not available; there are 'inline', 'online'",
+            ["rollout.agent.mode=thread"],
+            r"rollout.agent: mode='thread' is not available; there are 'inline', 'subproc', 'online'",
         ),
         (["rollout.agent.subproc_max_workers=8"], r"subproc_max_workers=8 cannot act: mode is 'inline'"),
         (["total_train_steps=1", "total_train_epochs=1"], "say the same thing twice"),

@@ -95,6 +95,7 @@ class Trainer:
         """
         check_training(self.config)
         settings = self.config.rollout.agent
+        accept = accept_judge(should_accept_fn or self.config.should_accept_fn)
         door: Door | _Online
         rows: Sequence[Row]
         if settings.is_online:
@@ -106,7 +107,7 @@ class Trainer:
             eval_door = self._eval_door(eval_workflow, eval_workflow_kwargs)
         evaluation = self._eval_plan()
         self._check_run(resume)
-        plan = self._plan(rows, evaluation, accept_judge(should_accept_fn or self.config.should_accept_fn))
+        plan = self._plan(rows, evaluation, accept)
         doors = _Doors(door, eval_door)
         with Interrupts() as interrupts:
             return run_blocking(self._train(doors, plan, resume, observer or Silent(), interrupts))
