@@ -1,0 +1,41 @@
+"""Rows of tokens in arrays of different width, joined into one.
+
+Knows: torch, where arrays of it are given.  Knows not: what the rows are.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ludus.errors import UserError
+
+
+def concat_padded_tensors(tensor_dicts: Sequence[Mapping[str, Any]], pad_value: float = 0.0) -> dict[str, Any]:
+    """The rows of all dictionaries, in order, padded on the right to the longest; `attention_mask` with 0.
+
+    Tensors of shape (rows, tokens) are padded, those of shape (rows,) joined.
+    Raises UserError if there are none, or if they do not have the same names.
+    """
+    if not tensor_dicts:
+        raise UserError("there are no rows to join; reject an episode with `return None`")
+    names = list(tensor_dicts[0])
+    for other in tensor_dicts:
+        if set(other) != set(names):
+            raise UserError(f"rows with {sorted(other)} cannot be joined with rows that have {sorted(names)}")
+    torch = importlib.import_module("torch")
+    joined = {}
+    for name in names:
+        tensors = [each[name] for each in tensor_dicts]
+        if tensors[0].dim() > 1:
+            longest = max(tensor.shape[1] for tensor in tensors)
+            value = 0.0 if name == "attention_mask" else pad_value
+            tensors = [_widened(torch, tensor, longest, value) for tensor in tensors]
+        joined[name] = torch.cat(tensors)
+    return joined
+
+
+def _widened(torch: Any, tensor: Any, width: int, value: float) -> Any:
+    missing = tensor.new_full((tensor.shape[0], width - tensor.shape[1], *tensor.shape[2:]), value)
+    return torch.cat([tensor, missing], dim=1)

@@ -1,0 +1,3 @@
+"""The names of `areal.experimental`."""
+
+__all__: list[str] = []

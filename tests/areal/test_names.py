@@ -1,0 +1,178 @@
+"""What users of AReaL import, and the pages they read first: one changed import line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from openai import AsyncOpenAI, OpenAI
+
+import ludus
+from ludus.areal import PPOTrainer
+from ludus.areal.api.cli_args import GRPOConfig, load_expr_config
+from ludus.areal.api.io_struct import ModelRequest
+from ludus.areal.api.reward_api import AsyncRewardWrapper
+from ludus.areal.api.workflow_api import RolloutWorkflow
+from ludus.areal.infra import workflow_context
+from ludus.areal.utils import stats_tracker
+from ludus.areal.utils.data import concat_padded_tensors
+from ludus.errors import ConfigError, UserError
+
+ROWS = [{"messages": [{"role": "user", "content": f"Guess. It is higher than {n}."}], "answer": "1"} for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("api", "RolloutWorkflow"),
+        ("api.cli_args", "GenerationHyperparameters"),
+        ("api.engine_api", "InferenceEngine"),
+        ("api.io_struct", "ModelResponse"),
+        ("core.workflow_context", "stat_scope"),
+        ("experimental.openai", "ArealOpenAI"),
+        ("experimental.openai.types", "InteractionWithTokenLogpReward"),
+        ("infra.workflow_context", "get_aiohttp_session"),
+        ("reward", "get_math_verify_worker"),
+        ("reward.gsm8k", "gsm8k_reward_fn"),
+        ("trainer", "PPOTrainer"),
+        ("trainer.rl_trainer", "PPOTrainer"),
+        ("utils.hf_utils", "load_hf_tokenizer"),
+        ("workflow.multi_turn", "MultiTurnWorkflow"),
+        ("workflow.rlvr", "RLVRWorkflow"),
+    ],
+)
+def test_names_are_where_they_are_looked_for(module: str, name: str) -> None:
+    """`areal.…` becomes `ludus.areal.…`."""
+    assert hasattr(importlib.import_module(f"ludus.areal.{module}"), name)
+
+
+def compute_reward(response: Any, answer: str) -> float:
+    return float(len(response.choices[0].message.content or "") % 3 == int(answer))
+
+
+class MyAgent:
+    """As the first page shows it."""
+
+    async def run(self, data, **extra_kwargs):  # type: ignore[no-untyped-def]
+        http_client = extra_kwargs.get("http_client")
+        base_url = extra_kwargs.get("base_url") or os.getenv("OPENAI_BASE_URL")
+        api_key = extra_kwargs.get("api_key") or os.getenv("OPENAI_API_KEY")
+        client = AsyncOpenAI(
+            base_url=base_url,
+            api_key=api_key,
+            http_client=http_client,
+            max_retries=0,
+        )
+        response = await client.chat.completions.create(
+            model="default",
+            messages=data["messages"],
+        )
+        return compute_reward(response, data["answer"])
+
+
+class MySyncAgent:
+    """As the first page shows it, with the key given once."""
+
+    async def run(self, data, **extra_kwargs):  # type: ignore[no-untyped-def]
+        client = OpenAI(base_url=os.getenv("OPENAI_BASE_URL"), api_key="DUMMY")
+        response = client.chat.completions.create(model="default", messages=data["messages"])
+        client.close()
+        return {response.id: compute_reward(response, data["answer"])}
+
+
+class MyWorkflow(RolloutWorkflow):
+    """As the second page shows it: the reward is wrapped once, other hosts are reached by shared clients."""
+
+    def __init__(self, reward_fn):  # type: ignore[no-untyped-def]
+        self.async_reward_fn = AsyncRewardWrapper(reward_fn)
+
+    async def arun_episode(self, engine, data):  # type: ignore[no-untyped-def]
+        req = ModelRequest(input_ids=[5, 6, 7])
+        resp = await engine.agenerate(req)
+        assert not (await workflow_context.get_httpx_client()).is_closed
+        reward = await self.async_reward_fn("prompt", "completion", resp.input_tokens, resp.output_tokens, **data)
+        stats_tracker.get(workflow_context.stat_scope()).scalar(reward=reward)
+        ids = resp.input_tokens + resp.output_tokens
+        row = {
+            "input_ids": torch.tensor([ids]),
+            "attention_mask": torch.ones(1, len(ids), dtype=torch.bool),
+            "loss_mask": torch.tensor([[0] * resp.input_len + [1] * resp.output_len]),
+            "rewards": torch.tensor([reward]),
+        }
+        return concat_padded_tensors([row])
+
+
+def first_token_reward(prompt, completions, prompt_ids, completion_ids, **data):  # type: ignore[no-untyped-def]
+    return float(completion_ids[0] % 5)
+
+
+def config_file(folder: Path, model: Path, **changes: Any) -> Path:
+    values = {
+        "run_root": str(folder),
+        "model": {"path": str(model), "dtype": "float32"},
+        "engine": {"kv_bytes": 2**22},
+        "gconfig": {"n_samples": 3, "max_new_tokens": 6},
+        "train_dataset": {"batch_size": 2},
+        "total_train_steps": 1,
+        **changes,
+    }
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("workflow", "kwargs", "overrides"),
+    [
+        (MyAgent, {}, []),
+        (MySyncAgent, {}, ["rollout.agent.mode=subproc", "rollout.agent.subproc_max_workers=2"]),
+        (MyWorkflow, {"reward_fn": first_token_reward}, ["rollout.agent.turn_discount=0.9"]),
+    ],
+)
+def test_the_pages_train(
+    workflow: type, kwargs: dict[str, Any], overrides: list[str], tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    """A script with the trainer, a configuration file and overrides; every token is accounted for."""
+    path = config_file(tmp_path, tiny_model_folder)
+    config, read = load_expr_config(["--config", str(path), "seed=3", *overrides], GRPOConfig)
+    assert read == str(path) and config.seed == 3
+    with PPOTrainer(config, train_dataset=ROWS) as trainer:
+        summary = trainer.train(workflow=workflow, workflow_kwargs=kwargs)
+    assert summary.steps == 1
+    assert summary.ledger.sampled == summary.ledger.trained + sum(summary.ledger.masked.values())
+    assert summary.metrics["rollout/discarded_episodes"] == 0.0
+
+
+def test_an_areal_file_is_told_how_to_be_read(tmp_path: Path) -> None:
+    """Its keys are unknown here; there is a command that turns it into ours."""
+    path = tmp_path / "areal.yaml"
+    path.write_text("experiment_name: gsm8k\n")
+    with pytest.raises(ConfigError, match="experiment_name") as raised:
+        load_expr_config(["--config", str(path)])
+    assert "ludus import areal" in raised.value.__notes__[0]
+
+
+def test_rows_of_different_width_are_joined() -> None:
+    """Padding goes to the right, and is not attended to."""
+    rows = [
+        {"input_ids": torch.ones(1, n, dtype=torch.long), "attention_mask": torch.ones(1, n), "rewards": torch.ones(1)}
+        for n in (2, 4)
+    ]
+    joined = concat_padded_tensors(rows, pad_value=9)
+    assert joined["input_ids"].tolist() == [[1, 1, 9, 9], [1, 1, 1, 1]]
+    assert joined["attention_mask"].sum().item() == 6
+    assert joined["rewards"].shape == (2,)
+    with pytest.raises(UserError, match="no rows to join"):
+        concat_padded_tensors([])
+    with pytest.raises(UserError, match="cannot be joined"):
+        concat_padded_tensors([rows[0], {"input_ids": rows[1]["input_ids"]}])
+
+
+def test_the_trainer_is_ludus_own() -> None:
+    """With nothing more than a `with`."""
+    assert issubclass(PPOTrainer, ludus.Trainer)
