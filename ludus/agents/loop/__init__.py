@@ -5,6 +5,7 @@ from ludus.agents.loop.config import DictConfigWrap, LoopConfig
 from ludus.agents.loop.door import LoopDoor, from_loop
 from ludus.agents.loop.interaction import BaseInteraction
 from ludus.agents.loop.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
+from ludus.agents.loop.parser import FunctionCall, ToolParser
 from ludus.agents.loop.plan import LoopPlan
 from ludus.agents.loop.registry import register
 from ludus.agents.loop.server import AsyncLLMServerManager, TokenOutput
@@ -12,6 +13,7 @@ from ludus.agents.loop.settings import MultiTurnSettings, RewardSettings
 from ludus.agents.loop.single import SingleTurnAgentLoop
 from ludus.agents.loop.tokens import LoopTokenizer
 from ludus.agents.loop.tool import AgentData, AgentState, ToolAgentLoop
+from ludus.agents.loop.tracing import rollout_trace_attr, rollout_trace_op
 
 __all__ = [
     "AgentData",
@@ -22,6 +24,7 @@ __all__ = [
     "AsyncLLMServerManager",
     "BaseInteraction",
     "DictConfigWrap",
+    "FunctionCall",
     "LoopConfig",
     "LoopDoor",
     "LoopPlan",
@@ -31,8 +34,11 @@ __all__ = [
     "SingleTurnAgentLoop",
     "TokenOutput",
     "ToolAgentLoop",
+    "ToolParser",
     "from_loop",
     "outputs_of",
     "register",
+    "rollout_trace_attr",
+    "rollout_trace_op",
     "simple_timer",
 ]

@@ -15,7 +15,7 @@ from typing import Any
 from ludus.agents.door import EpisodeContext
 from ludus.agents.handback import claim_rows
 from ludus.agents.loop.base import AgentLoopBase
-from ludus.agents.loop.config import DictConfigWrap
+from ludus.agents.loop.config import DictConfigWrap, LoopConfig
 from ludus.agents.loop.messages import plain, prompt_of
 from ludus.agents.loop.output import AgentLoopOutput
 from ludus.agents.loop.plan import LoopPlan, LoopRun
@@ -49,6 +49,11 @@ class LoopDoor:
     @property
     def name(self) -> str:
         return self._default.cls.__qualname__
+
+    @property
+    def config(self) -> LoopConfig:
+        """The configuration as loops read it."""
+        return self._plan.loop_config()
 
     async def setup(self) -> None:
         """Starts the tools; every loop's class is set up anew in this run."""

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,10 @@ async def score_outputs(
     with span("reward", name, inputs={"solution_str": solution, "ground_truth": given["ground_truth"]}) as record:
         returned = await _call(compute_score, given)
         record.outputs = returned
-    return _read_score(returned, name, time.perf_counter() - begun)
+    score = _read_score(returned, name, time.perf_counter() - begun)
+    if compute_score is default_compute_score:  # it says right or wrong
+        return replace(score, metrics={"success": score.reward})
+    return score
 
 
 async def _call(function: ComputeScore, given: Mapping[str, Any]) -> Any:

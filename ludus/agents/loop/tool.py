@@ -202,7 +202,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     def _check_format(self, plan: LoopPlan) -> None:
         own, wanted = self.tokenizer.text.parser.name, plan.multi_turn.format
-        if wanted not in (None, "auto", own):
+        if wanted is not None and wanted.replace("-", "_") not in ("auto", own):
             raise UserError(
                 f"rollout.multi_turn.format={wanted!r} is not how this model's calls are read ({own!r}); leave it "
                 "out, or set model.tool_parser"

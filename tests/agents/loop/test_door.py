@@ -140,7 +140,8 @@ def test_several_outputs_have_rewards_of_their_own(play: Play) -> None:
 def test_a_known_data_source_needs_no_function(play: Play) -> None:
     """Rows of GSM8K are scored by its own rule, on what the model wrote."""
     row = {**ROW, "data_source": "openai/gsm8k", "reward_model": {"style": "rule", "ground_truth": "42"}}
-    assert play(SingleTurnAgentLoop, row, ["#### 42"]).scored.reward == 1.0
+    played = play(SingleTurnAgentLoop, row, ["#### 42"])
+    assert played.scored.reward == played.scored.metrics["success"] == 1.0
     assert play(SingleTurnAgentLoop, row, ["#### 41"]).scored.reward == 0.0
 
 

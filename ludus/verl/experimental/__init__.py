@@ -1,0 +1,3 @@
+"""As in `verl.experimental`."""
+
+__all__: list[str] = []

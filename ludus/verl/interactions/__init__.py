@@ -1,0 +1,3 @@
+"""As in `verl.interactions`."""
+
+__all__: list[str] = []

@@ -1,0 +1,5 @@
+"""As in `verl.interactions.base`."""
+
+from ludus.agents.loop import BaseInteraction
+
+__all__ = ["BaseInteraction"]

@@ -1,0 +1,3 @@
+"""As in `verl.tools`."""
+
+__all__: list[str] = []

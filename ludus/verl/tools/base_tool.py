@@ -1,0 +1,5 @@
+"""As in `verl.tools.base_tool`."""
+
+from ludus.agents.tools import BaseTool
+
+__all__ = ["BaseTool"]

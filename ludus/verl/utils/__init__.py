@@ -1,0 +1,3 @@
+"""As in `verl.utils`."""
+
+__all__: list[str] = []

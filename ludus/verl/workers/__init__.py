@@ -1,0 +1,3 @@
+"""As in `verl.workers`."""
+
+__all__: list[str] = []

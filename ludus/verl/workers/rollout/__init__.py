@@ -1,0 +1,3 @@
+"""As in `verl.workers.rollout`."""
+
+__all__: list[str] = []

@@ -1,0 +1,5 @@
+"""As in `verl.workers.rollout.replica`."""
+
+from ludus.agents.loop import TokenOutput
+
+__all__ = ["TokenOutput"]
