@@ -14,6 +14,7 @@ from typing import Any, Self
 import pydantic
 
 from ludus.agents.loop.settings import RewardSettings
+from ludus.aliases import renamed
 from ludus.errors import ConfigError
 from ludus.inference.settings import InferenceSettings
 from ludus.loop.settings import (
@@ -25,7 +26,7 @@ from ludus.loop.settings import (
 )
 from ludus.model.settings import ModelSettings
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
-from ludus.settings import Settings, dump_settings, load_settings
+from ludus.settings import Settings, dump_settings, read_yaml, with_overrides
 from ludus.trace.settings import TraceSettings
 from ludus.trainer.settings import TrainerSettings
 
@@ -119,11 +120,13 @@ class Config(Settings):
 
 
 def load_config(path: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
-    """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides.
+    """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides; verl's names for keys are
+    read too.
 
     Raises UserError if the file is missing, ConfigError for a key that is unknown or a value that cannot act.
     """
-    return load_settings(Config, None if path is None else Path(path), overrides)
+    data = {} if path is None else read_yaml(Path(path))
+    return Config(**renamed(with_overrides(data, overrides)))
 
 
 def check_training(config: Config) -> None:

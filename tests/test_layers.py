@@ -36,7 +36,7 @@ FLOORS = (
     ("model",),
     ("native",),
     ("trace",),
-    ("lease", "metrics", "prefixes", "settings", "workers"),
+    ("aliases", "lease", "metrics", "prefixes", "settings", "workers"),
     ("types",),
     ("errors",),
 )
