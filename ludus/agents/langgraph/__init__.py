@@ -7,6 +7,21 @@ except ModuleNotFoundError as error:
     hint = f"agents of LangGraph need {error.name!r}, which is not installed: pip install 'ludus[langgraph]'"
     raise ModuleNotFoundError(hint, name=error.name) from None
 
-from ludus.agents.langgraph.model import ChatModel
+from ludus.agents.langgraph.loop import (
+    ReactAgentLoop,
+    call_model,
+    convert_to_agent_output,
+    should_continue,
+)
+from ludus.agents.langgraph.model import ChatModel, MaxTokenExceededError
+from ludus.agents.langgraph.tools import LimitedTools
 
-__all__ = ["ChatModel"]
+__all__ = [
+    "ChatModel",
+    "LimitedTools",
+    "MaxTokenExceededError",
+    "ReactAgentLoop",
+    "call_model",
+    "convert_to_agent_output",
+    "should_continue",
+]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Literal
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -22,19 +23,29 @@ from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from ludus.agents.door import current_episode
 from ludus.agents.langgraph.blocking import run_blocking, stream_blocking
 from ludus.agents.langgraph.messages import REASONING, response_metadata, to_ai_message, usage_of
 from ludus.agents.langgraph.request import bound_tools, to_request
-from ludus.errors import UserError
+from ludus.errors import AgentError, UserError
 from ludus.record.recorder import RecordedSession
 from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta
 from ludus.types import ChatRequest, Turn
 
 Method = Literal["json_schema", "function_calling", "json_mode"]
 _Chunks = AsyncGenerator[ChatGenerationChunk, None]
+
+
+class MaxTokenExceededError(AgentError):
+    """The model's `response_length` is used up."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="token_limit")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message,)
 
 
 class ChatModel(BaseChatModel):
@@ -54,6 +65,8 @@ class ChatModel(BaseChatModel):
     repetition_penalty: float | None = None
     max_tokens: int | None = None
     """Most tokens of one answer; `rollout.max_tokens` limits a whole episode."""
+    response_length: int | None = Field(default=None, ge=1)
+    """Most tokens that may follow the first prompt that this object is given, whoever wrote them. None: no limit."""
     max_parallel_calls: int | None = Field(default=None, ge=1)
     """1: an answer ends after its first call. More are for the node that runs the tools to limit. None: no limit."""
     tool_parser: str | None = None
@@ -62,6 +75,9 @@ class ChatModel(BaseChatModel):
     """Taken and not read: the session has the model's own."""
     cache: Any = Field(default=False, exclude=True)
     """An answer from LangChain's cache would be one that nobody sampled."""
+
+    _first_prompt: int | None = PrivateAttr(default=None)
+    """Its length, where that matters. None: nothing was asked yet."""
 
     @property
     def _llm_type(self) -> str:
@@ -241,7 +257,20 @@ class ChatModel(BaseChatModel):
         asked = {**self._sampling(), **kwargs}
         if self.max_parallel_calls == 1:
             asked.setdefault("parallel_tool_calls", False)
-        return to_request(messages, asked, defaults=session.sampling, stop=stop, agent=self.agent)
+        request = to_request(messages, asked, defaults=session.sampling, stop=stop, agent=self.agent)
+        return request if self.response_length is None else self._limited(session, request, self.response_length)
+
+    def _limited(self, session: RecordedSession, request: ChatRequest, response_length: int) -> ChatRequest:
+        """The request with no more tokens than there is room for."""
+        num_prompt = session.count_prompt_tokens(request)
+        if self._first_prompt is None:
+            self._first_prompt = num_prompt
+        room = response_length - max(0, num_prompt - self._first_prompt)
+        if room < 1:
+            raise MaxTokenExceededError(f"the {response_length} tokens of this response are used up")
+        most = request.sampling.max_new_tokens
+        sampling = replace(request.sampling, max_new_tokens=room if most is None else min(room, most))
+        return replace(request, sampling=sampling)
 
     def _sampling(self) -> dict[str, Any]:
         """What the model itself says of sampling; what a call says goes first."""

@@ -1,0 +1,129 @@
+"""The node of a graph that runs the tools an answer calls: timed, limited, and with an answer to every call.
+
+Knows: LangGraph's ToolNode, spans.  Knows not: models, rewards.
+Invariant: every call of an answer gets one message, also one that failed, is unknown, is one too many, or began as a
+call and is none; the errors are for the model to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command
+
+from ludus.agents.langgraph.messages import UNDECODED
+from ludus.agents.tools.answer import ToolLimits, shorten
+from ludus.text.tokenizer import Tokenizer
+from ludus.trace.spans import span
+
+FAILED_TO_DECODE = "Failed to decode tool call"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """What holds for the tools of one trajectory; stands below `tool_limits` in a graph's `configurable`."""
+
+    max_parallel_calls: int | None = None
+    """Calls of one answer that are run. None: all."""
+    each: ToolLimits = field(default_factory=ToolLimits)
+    """Of one call, and of its answer."""
+    tokenizer: Tokenizer | None = None
+    """Counts the tokens of answers. None: they are not limited."""
+    shows_lone_answers: bool = True
+    """The template shows a tool's message that answers no call."""
+
+
+_NO_LIMITS = NodeLimits(each=ToolLimits(timeout_s=None))
+
+
+class LimitedTools:
+    """The node. Takes the state of a graph with `messages`, of which the last one calls."""
+
+    def __init__(self, tools: Sequence[Any]) -> None:
+        self._node = ToolNode(tools, handle_tool_errors=_told, awrap_tool_call=_timed)
+
+    def __repr__(self) -> str:
+        return f"LimitedTools({', '.join(self._node.tools_by_name)})"
+
+    async def __call__(self, state: Any, config: RunnableConfig) -> Any:
+        limits = limits_of(config)
+        *before, last = state["messages"]
+        assert isinstance(last, AIMessage), "the edge to the tools begins at the model"
+        most = len(last.tool_calls) if limits.max_parallel_calls is None else limits.max_parallel_calls
+        rest: list[BaseMessage] = [_too_many(call, most) for call in last.tool_calls[most:]]
+        rest += _undecoded(last, limits)
+        if not last.tool_calls:
+            return {"messages": rest}
+        allowed = last.model_copy(update={"tool_calls": last.tool_calls[:most]})
+        answered = await self._node.ainvoke({**state, "messages": [*before, allowed]}, config)
+        if not rest:
+            return answered
+        if isinstance(answered, list):
+            return [*answered, Command(update={"messages": rest})]
+        return {"messages": [*answered["messages"], *rest]}
+
+
+def limits_of(config: RunnableConfig) -> NodeLimits:
+    limits = config.get("configurable", {}).get("tool_limits", _NO_LIMITS)
+    assert isinstance(limits, NodeLimits), "the loop puts them there"
+    return limits
+
+
+def calls_something(message: BaseMessage) -> bool:
+    """The answer calls tools, or was to."""
+    return isinstance(message, AIMessage) and bool(message.tool_calls or message.response_metadata.get(UNDECODED))
+
+
+async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | Command[Any]]]) -> Any:
+    limits, call = limits_of(request.runtime.config), request.tool_call
+    with span("tool", call["name"], inputs=call["args"]) as record:
+        record.turn_id = _asked_by(request.state)
+        try:
+            message = await asyncio.wait_for(execute(request), limits.each.timeout_s)
+        except TimeoutError:
+            message = _error(call, f"the tool {call['name']!r} did not answer within {limits.each.timeout_s} s")
+        if isinstance(message, ToolMessage):
+            if isinstance(message.content, str):
+                message.content = shorten(message.content, limits.each, limits.tokenizer)
+            record.outputs = message.content
+            record.error = str(message.content) if message.status == "error" else None
+    return message
+
+
+def _asked_by(state: Any) -> str | None:
+    messages = state.get("messages") if isinstance(state, Mapping) else None
+    return None if not messages else messages[-1].id
+
+
+def _told(error: Exception) -> str:
+    """What the model is told of a tool that failed."""
+    return f"Error: {type(error).__name__}: {error}"
+
+
+def _error(call: Mapping[str, Any], words: str) -> ToolMessage:
+    return ToolMessage(f"Error: {words}", tool_call_id=call["id"] or "", name=call["name"], status="error")
+
+
+def _too_many(call: Mapping[str, Any], most: int) -> ToolMessage:
+    words = f"of one answer {most} call{'s are' if most > 1 else ' is'} run, and this is one more; call again"
+    with span("tool", call["name"], inputs=call["args"]) as record:
+        record.outputs = record.error = words
+    return _error(call, words)
+
+
+def _undecoded(message: AIMessage, limits: NodeLimits) -> list[BaseMessage]:
+    """What the model is told of text that began as a call and is none: as a tool, where the template can show that."""
+    told: list[BaseMessage] = []
+    for idx, raw in enumerate(message.response_metadata.get(UNDECODED, ())):
+        text = f"Error: {FAILED_TO_DECODE}: {raw:.200}\nWrite the call again, in the form that the tools ask for."
+        with span("tool", "undecoded", inputs=raw) as record:
+            record.outputs, record.error, record.turn_id = text, f"{FAILED_TO_DECODE}: {raw:.200}", message.id
+        lone = ToolMessage(text, tool_call_id=f"undecoded{idx}", status="error")
+        told.append(lone if limits.shows_lone_answers else HumanMessage(text))
+    return told
