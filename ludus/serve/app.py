@@ -47,6 +47,7 @@ from ludus.api.backends.wire import (
     ModelView,
     RegisterModel,
     SubmitJob,
+    check_idempotency_key,
     error_view,
     status_of,
 )
@@ -185,6 +186,7 @@ class Api:
         model = await self._named(request)
         job = await _read(SubmitJob, request, MAX_JOB_BYTES)
         key = request.headers.get(IDEMPOTENCY_KEY)
+        key = None if key is None else check_idempotency_key(key)
         view, is_new = await asyncio.to_thread(self._jobs.submit, model, job, idempotency_key=key)
         return _json(view, status=202 if is_new else 200)
 

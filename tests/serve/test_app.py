@@ -148,3 +148,26 @@ def test_a_model_answers_below_its_own_path(http: httpx.Client) -> None:
     answer = http.post("/m/mail/agent-001/v1/chat/completions", json={})
     assert answer.json()["model"] == "agent-001"
     assert answer.json()["path"].endswith("/v1/chat/completions")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/models", f"{PATH}/checkpoints", f"{PATH}/sessions/end", f"{PATH}/jobs"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"a": 1}', b"[" * 10_000, b'{"steps": [-1]}', b"\xff\xfe", b'{"kind": 1}']
+)
+def test_whatever_is_sent_is_refused_by_name(http: httpx.Client, path: str, body: bytes) -> None:
+    """400 with a code; the server goes on."""
+    answer = http.post(path, content=body)
+    assert answer.status_code == 400 and answer.json()["error"]["type"] == "request_error", answer.text
+    assert http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("key", ["a b", "", "k" * 201])
+def test_an_idempotency_key_is_a_word(http: httpx.Client, key: str) -> None:
+    """Others are refused, so that no proxy changes them on the way."""
+    assert code_of(submit(http, key))[2] == "invalid_value"
+
+
+def test_a_job_that_is_too_large_is_refused(http: httpx.Client) -> None:
+    """413, and the limit; other requests have a smaller one."""
+    answer = http.post("/api/v1/models", content=b" " * (2**20 + 1))
+    assert code_of(answer) == (413, "request_error", "request_too_large")

@@ -28,6 +28,7 @@ from ludus.api.backends.wire import (
     JobEvent,
     JobView,
     SubmitJob,
+    check_idempotency_key,
     error_of,
 )
 from ludus.errors import BackendError, LudusError, UserError
@@ -113,7 +114,8 @@ class ServerClient:
 
     async def submit(self, model_path: str, job: SubmitJob, *, idempotency_key: str | None) -> JobView:
         """The job, which the server will do whatever happens to it or to us."""
-        headers = {IDEMPOTENCY_KEY: idempotency_key or uuid.uuid4().hex}
+        key = uuid.uuid4().hex if idempotency_key is None else check_idempotency_key(idempotency_key)
+        headers = {IDEMPOTENCY_KEY: key}
         content = await asyncio.to_thread(job.model_dump_json)
         return _read(JobView, await self._send("POST", f"{ROOT}{model_path}/jobs", content=content, headers=headers))
 

@@ -7,6 +7,7 @@ Invariant: an error that one side raises on purpose is raised on the other as th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -32,7 +33,6 @@ EventKind = Literal["queued", "started", "progress", "succeeded", "failed", "can
 ENDS: tuple[JobState, ...] = ("succeeded", "failed", "cancelled")
 """States that no job leaves; the events of the same names are the last of a job."""
 Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-Key = Annotated[str, pydantic.Field(pattern=r"^[\x21-\x7e]{1,200}$")]
 
 
 class RegisterModel(Body):
@@ -135,6 +135,18 @@ class JobEvent(pydantic.BaseModel):
     @property
     def is_last(self) -> bool:
         return self.kind in ENDS
+
+
+def check_idempotency_key(key: str) -> str:
+    """The key. Raises AgentError for one that cannot stand in a header, or is longer than 200 characters."""
+    if not re.fullmatch(r"[\x21-\x7e]{1,200}", key):
+        raise AgentError(
+            f"the idempotency key {key!r:.60} must be 1 to 200 printable ASCII characters without spaces, such as "
+            "'run-7/step-12'",
+            code="invalid_value",
+            param=IDEMPOTENCY_KEY,
+        )
+    return key
 
 
 # ---- errors
