@@ -1,0 +1,198 @@
+"""A run among agents that misbehave: each episode has its outcome, its siblings are trained, the run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+import ludus
+from ludus.trace.store import RunStore
+from ludus.types import Episode
+
+BAD = ("crash", "hang", "raise", "shout", "unknown")
+
+
+def make_config(model: Path, root: Path, mode: str, /, **changes: Any) -> ludus.Config:
+    agents = {"mode": mode, **({"subproc_max_workers": 3} if mode == "subproc" else {})}
+    values: dict[str, Any] = {
+        "name": mode,
+        "run_root": str(root),
+        "model": {"path": str(model), "dtype": "float32"},
+        "engine": {"kv_bytes": 2**22},
+        "gconfig": {"n_samples": 3, "max_new_tokens": 4},
+        "train_dataset": {"batch_size": 2, "shuffle": False},
+        "rollout": {"agent": agents, "retries": 0, "episode_timeout_s": 6.0},
+        "total_train_steps": 3,
+    }
+    return ludus.Config(**{**values, **changes})
+
+
+async def ask(base_url: str, http_client: Any, text: str = "Guess.") -> tuple[str, str]:
+    body = {"messages": [{"role": "user", "content": text}]}
+    answer = (await http_client.post(base_url + "/chat/completions", json=body)).json()
+    return answer["id"], answer["choices"][0]["message"]["content"]
+
+
+class Misbehaves:
+    """Of each three episodes of a row the first does what the row says; the others behave."""
+
+    def __init__(self, notes: str) -> None:
+        self.notes = Path(notes)
+
+    async def run(self, data: Mapping[str, Any], *, base_url: str, http_client: Any, **_: Any) -> Any:
+        completion_id, text = await ask(base_url, http_client)
+        reward = float(len(text) % 5)
+        try:
+            (self.notes / f"{data['what']}-{data['row']}").touch(exist_ok=False)
+        except FileExistsError:
+            return reward
+        match data["what"]:
+            case "crash":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                if data["is_alone"]:
+                    time.sleep(600)  # noqa: ASYNC251  (a process of its own may block, and is killed)
+                await asyncio.sleep(600)
+            case "raise":
+                raise KeyError("nothing here")
+            case "shout":
+                for _ in range(1000):
+                    sys.stdout.write("shouting\n" * 1000)
+            case "unknown":
+                return {"chatcmpl-nobody": 1.0}
+        return {completion_id: reward}
+
+
+def outcomes(run: Path) -> dict[str, list[Episode]]:
+    """The episodes of each row that did not end well."""
+    with RunStore.open(run) as store:
+        ended: dict[str, list[Episode]] = {}
+        for episode in store.episodes():
+            if episode.outcome.kind != "ok":
+                ended.setdefault(episode.task_id, []).append(episode)
+        return ended
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["subproc", "inline"])
+def test_the_run_goes_on_among_agents_that_misbehave(mode: str, tiny_model_folder: Path, tmp_path: Path) -> None:
+    """One episode of each group misbehaves in its own way; its two siblings are trained, and all steps are taken."""
+    is_alone = mode == "subproc"
+    bad = BAD if is_alone else ("good", "hang", "raise", "good", "unknown")
+    rows = [{"what": what, "row": row, "is_alone": is_alone} for row, what in enumerate((*bad, "good"))]
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    config = make_config(tiny_model_folder, tmp_path, mode)
+    summary = ludus.Trainer(config, rows).train(Misbehaves, workflow_kwargs={"notes": str(notes)})
+    assert summary.steps == 3 and summary.ledger.trained > 0
+    ended = outcomes(tmp_path / mode)
+    kinds = {rows[int(task.removeprefix("row"))]["what"]: [e.outcome.kind for e in ended[task]] for task in ended}
+    expected = {"hang": ["timeout"], "raise": ["failed"], "unknown": ["failed"]}
+    assert kinds == (expected | {"crash": ["failed"]} if is_alone else expected)
+    reasons = " ".join(episode.outcome.reason for episodes in ended.values() for episode in episodes)
+    assert "KeyError: 'nothing here'" in reasons and "unknown completion id 'chatcmpl-nobody'" in reasons
+    assert not is_alone or "killed by SIGKILL" in reasons
+
+
+def test_a_call_after_the_end_is_refused_and_recorded_nowhere(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """A task that an agent leaves behind asks a closed session: an error of the protocol, and no turn."""
+    said: list[int] = []
+    urls: list[str] = []
+
+    async def agent(data: Mapping[str, Any], *, base_url: str, http_client: Any) -> float:
+        for url in urls[:1]:
+            async with httpx.AsyncClient() as client:
+                response = await client.post(url + "/chat/completions", json={"messages": []})
+            said.append(response.status_code)
+        urls.append(base_url)
+        await ask(base_url, http_client)
+        return 1.0
+
+    one_by_one = {"gconfig": {"n_samples": 1, "max_new_tokens": 2}, "rollout": {"max_concurrent_rollouts": 1}}
+    config = make_config(tiny_model_folder, tmp_path, "inline", **one_by_one)
+    first, second = ludus.play(agent, [{}, {}], config=config)
+    assert said and 400 <= said[0] < 500
+    assert [len(episode.session.turns) for episode in (first, second)] == [1, 1]
+
+
+# ---- what an agent may be, and what it may return
+
+
+class Counts:
+    """Keeps its state from episode to episode."""
+
+    def __init__(self, start: int) -> None:
+        self.count = start
+
+    async def run(self, data: Mapping[str, Any], *, base_url: str, http_client: Any) -> int:
+        await ask(base_url, http_client)
+        self.count += 1
+        return self.count
+
+
+@pytest.mark.parametrize("mode", ["inline", "subproc"])
+def test_instances_keep_their_state_and_closures_work(mode: str, tiny_model_folder: Path, tmp_path: Path) -> None:
+    """An instance goes on counting from where it was; a closure brings what it closes over."""
+    agents = {"mode": mode, **({"subproc_max_workers": 1} if mode == "subproc" else {})}
+    config = make_config(
+        tiny_model_folder,
+        tmp_path,
+        mode,
+        gconfig={"n_samples": 3, "max_new_tokens": 2},
+        rollout={"agent": agents, "max_concurrent_rollouts": 1},
+    )
+    counter = Counts(40)
+    counter.count += 1
+    assert [episode.reward for episode in ludus.play(counter, [{}], config=config)] == [42.0, 43.0, 44.0]
+    worth = {"found": 0.75}
+
+    async def closure(data: Mapping[str, Any], *, base_url: str, http_client: Any) -> float:
+        await ask(base_url, http_client)
+        return worth["found"]
+
+    assert [episode.reward for episode in ludus.play(closure, [{}], config=config)] == [0.75] * 3
+
+
+@pytest.mark.parametrize("mode", ["inline", "subproc"])
+def test_rewards_of_any_kind(mode: str, tiny_model_folder: Path, tmp_path: Path) -> None:
+    """True, numpy's scalars, and a mapping that names any completion of the episode, by any of its names."""
+
+    async def agent(data: Mapping[str, Any], *, base_url: str, api_key: str, http_client: Any) -> Any:
+        import numpy
+
+        client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=http_client, max_retries=0)
+        messages: Any = [{"role": "user", "content": "Guess."}]
+        first = await client.chat.completions.create(model="m", messages=messages)
+        second = await client.responses.create(model="m", input="Guess.")
+        return {
+            "bool": True,
+            "float32": numpy.float32(0.5),
+            "int64": numpy.int64(3),
+            "array": numpy.array(2.0),
+            "first": {first.id: 0.25},
+            "both": {first.id: numpy.float64(0.25), second.id: True},
+        }[data["kind"]]
+
+    kinds = ["bool", "float32", "int64", "array", "first", "both"]
+    config = make_config(
+        tiny_model_folder,
+        tmp_path,
+        mode,
+        gconfig={"n_samples": 1, "max_new_tokens": 2},
+        rollout={"agent": {"mode": mode}},
+    )
+    episodes = ludus.play(agent, [{"kind": kind} for kind in kinds], config=config)
+    assert [episode.outcome.kind for episode in episodes] == ["ok"] * 6, [episode.outcome for episode in episodes]
+    assert [episode.reward for episode in episodes] == [1.0, 0.5, 3.0, 2.0, 0.25, 1.25]
+    assert list(episodes[4].rewards) == [episodes[4].session.turns[0].id]
+    assert len(episodes[5].rewards) == 2
