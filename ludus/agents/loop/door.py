@@ -67,7 +67,10 @@ class LoopDoor:
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
         """The trajectory's rewards and what is to be left out of it. Raises UserError for a row that cannot be."""
         if context.session is None:
-            raise UserError("agent loops play in the process of the model; set rollout.agent.mode=inline")
+            raise UserError(
+                "agent loops ask the model by tokens, inside this program: play them with rollout.agent.mode=inline, "
+                "and not in front of somebody else's URL"
+            )
         row = copy.deepcopy(plain(data))
         name = row.get("agent_name")
         spec = self._default if name is None else find_loop(self._loops, name)
