@@ -124,6 +124,12 @@ def publish_rows(measured: Measured) -> Sequence[Row]:
     return rows
 
 
+def trace_row(measured: Measured) -> Row:
+    """Tokens a second with traces over those without, and how many traces were late, by how long."""
+    row = compared(measured, lambda figures: float(figures["tokens_per_s"]), ceiling_share=None)
+    return {**row, **{name: median(measured.ours, name) for name in ("episodes_per_s", "late_traces", "leaving_s")}}
+
+
 def gateway_rows(measured: Measured, lanes: int) -> Sequence[Row]:
     """Requests a second, and what is added to the engine's time, in milliseconds."""
 

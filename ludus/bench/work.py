@@ -103,6 +103,18 @@ class PublishWork(Work):
 
 
 @dataclass(frozen=True, slots=True)
+class TraceWork(Work):
+    """Play episodes of three turns, so many at once, with or without traces of them."""
+
+    questions: tuple[str, ...] = ()
+    new_tokens: int = 32
+    """Of each answer."""
+    episodes: int = 256
+    at_once: int = 32
+    traced: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TurnsWork:
     """A session of `long` tool-calling turns against one of `short`; the tokenizer is that of `model`."""
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from ludus.bench.curves import Line, compare_curves, curve_file, read_curve, write_curve
 from ludus.bench.machine import machine
 from ludus.bench.pairs import Job, Measured, run_pairs
-from ludus.bench.results import gateway_rows, publish_rows, result, sample_rows, step_row, train_row
+from ludus.bench.results import gateway_rows, publish_rows, result, sample_rows, step_row, trace_row, train_row
 from ludus.bench.sides import PEERS_FOLDER, our_side, peer_side
 from ludus.bench.work import (
     LORA_RANK,
@@ -22,6 +22,7 @@ from ludus.bench.work import (
     PublishWork,
     SampleWork,
     StepWork,
+    TraceWork,
     TrainWork,
     TurnsWork,
     Work,
@@ -75,6 +76,7 @@ def build_bench_app() -> typer.Typer:
     app.command("gateway")(gateway)
     app.command("turns")(turns)
     app.command("publish")(publish)
+    app.command("trace")(trace)
     return app
 
 
@@ -303,6 +305,39 @@ def publish(
         "stale_tokens": "stale in cache",
     }
     _finish(result("publish", publish_rows(measured), measured), headers, as_json)
+
+
+def trace(
+    overrides: Overrides = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of a measurement, 32 at once.")] = 256,
+    new_tokens: NewTokens = 32,
+    pairs: Pairs = 5,
+    model: Model = "smollm2-135m",
+    as_json: AsJson = False,
+) -> None:
+    """What do traces in MLflow cost?
+
+    Episodes of three turns and three calls of a tool, kept in a run's
+    folder: with `trace.backend: mlflow` on SQLite, and without, in turn. The
+    ratio is the tokens a second with traces over those without.
+
+    [bold]Example:[/]  ludus bench trace
+    """
+    questions, _ = sums(0)
+    folder = _folder(model, overrides)
+    work = TraceWork(str(folder), tuple(overrides or ()), questions=questions, new_tokens=new_tokens, episodes=episodes)
+    plain = Job(replace(our_side("trace"), name="without traces"), replace(work, traced=False))
+    measured = _measure("trace", work, plain, pairs)
+    headers = {
+        "work": "work",
+        "ours": "tokens/s with traces",
+        "peer": "without",
+        "ratio": "ratio (range)",
+        "episodes_per_s": "episodes/s",
+        "late_traces": "traces late",
+        "leaving_s": "by s",
+    }
+    _finish(result("trace", [{"work": f"{episodes} episodes", **trace_row(measured)}], measured), headers, as_json)
 
 
 def _folder(model: str, overrides: Sequence[str] | None) -> Path:

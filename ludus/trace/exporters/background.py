@@ -100,6 +100,10 @@ class BackgroundExporter:
             self._waiting.append(finished)
             self._changed.notify_all()
 
+    def flush(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self.num_left or self._is_closing)
+
     def close(self) -> None:
         with self._changed:
             self._is_closing = True
@@ -147,7 +151,9 @@ class BackgroundExporter:
                 self._num_leaving = len(batch)
                 is_last = self._is_closing and not self._waiting
             self._write(batch, is_last=is_last)
-            self._num_leaving = 0
+            with self._changed:
+                self._num_leaving = 0
+                self._changed.notify_all()
             if is_last:
                 break
         if self._process is not None:

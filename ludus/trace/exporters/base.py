@@ -35,7 +35,14 @@ class Finished:
 class Exporter(Protocol):
     """Use as a context manager. `add` may be called from any thread."""
 
+    @property
+    def num_left(self) -> int:
+        """Episodes that were added and have neither left nor been lost yet."""
+
     def add(self, finished: Finished) -> None: ...
+
+    def flush(self) -> None:
+        """Returns when all that was added has left or been lost."""
 
     def close(self) -> None:
         """Returns when all episodes have left, or will not."""
@@ -54,8 +61,15 @@ class NoExporter:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @property
+    def num_left(self) -> int:
+        return 0
+
     def add(self, finished: Finished) -> None:
         """Nothing is kept."""
+
+    def flush(self) -> None:
+        """There is nothing to wait for."""
 
     def close(self) -> None:
         """There is nothing to wait for."""

@@ -61,8 +61,7 @@ def test_a_viewer_that_fails_is_asked_again(tmp_path: Path, caplog: pytest.LogCa
     with exporter(tmp_path / "out", act, patience_s=30) as viewer:
         for idx in range(2):
             viewer.add(finished(idx))
-            while viewer.num_left:
-                time.sleep(0.002)
+            viewer.flush()
     assert ids(tmp_path / "out") == ["ep-1"]
     assert [record.getMessage() for record in caplog.records] == [
         "viewer: traces cannot be written, and the run goes on without them: ConnectionError: nobody there",
@@ -83,8 +82,7 @@ def test_a_viewer_whose_process_dies(tmp_path: Path, caplog: pytest.LogCaptureFi
         while not viewer.has_failed:
             time.sleep(0.002)
         viewer.add(finished(1))
-        while viewer.num_left:
-            time.sleep(0.002)
+        viewer.flush()
     assert "its process ended (exit status 3)" in caplog.text
     assert ids(tmp_path / "out") == ["ep-1"]
 
