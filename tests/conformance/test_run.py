@@ -19,8 +19,7 @@ from ludus.conformance.probe import Probe
 from ludus.conformance.run import Report, foreign_target, play
 from ludus.conformance.suite import chosen
 from ludus.errors import UserError
-from ludus.gateway.keys import Sessions
-from ludus.gateway.server import GatewayServer
+from ludus.gateway.http import HttpServer
 from tests.conformance.conftest import PlayOwn
 
 
@@ -44,10 +43,8 @@ async def models(request: Request) -> Response:
 @pytest.fixture
 def fake() -> Iterator[str]:
     """Base URL of somebody else's server, which is not good."""
-    server = GatewayServer(Sessions())
     routes = [Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models)]
-    server.app = Starlette(routes=routes)
-    with server:
+    with HttpServer(Starlette(routes=routes), name="somebody-else") as server:
         yield f"{server.base_url}/v1"
 
 

@@ -19,8 +19,7 @@ from starlette.routing import Route
 
 from ludus.engines.scripted import Answers, ScriptedEngine
 from ludus.errors import LudusError, UserError
-from ludus.gateway.keys import Sessions
-from ludus.gateway.server import GatewayServer
+from ludus.gateway.http import HttpServer
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, Sampling, TokenChunk
 
@@ -120,9 +119,7 @@ class StandIn:
 @contextmanager
 def serving(stand_in: StandIn) -> Iterator[str]:
     """The URL of the server while the block runs."""
-    server = GatewayServer(Sessions())
-    server.app = stand_in.app
-    with server:
+    with HttpServer(stand_in.app, name="stand-in") as server:
         yield server.base_url
 
 
