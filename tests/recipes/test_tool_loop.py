@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -88,11 +89,8 @@ def test_demonstrations_look_like_what_is_played(tokenizer_folder: Path, monkeyp
     shown = warm.demonstration(row)
     _, record = play(tokenizer_folder, row, ["1"])
     (tool,) = record.turns[0].tools
-    assert shown["tools"][0]["function"] == {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": dict(tool.parameters),
-    }
+    wanted = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    assert json.dumps(shown["tools"][0]["function"]) == json.dumps(wanted)
     assert [message["content"] for message in shown["messages"][:2]] == [
         message.content for message in record.turns[0].messages
     ]
