@@ -164,7 +164,7 @@ class ToolAgentLoop(AgentLoopBase):
             Message("tool", result.text, tool_call_id=call.id, name=call.name)
             for call, result in zip(turn.reply.tool_calls, results, strict=True)
         ]
-        undecoded = [box.undecoded(raw).text for raw in turn.undecoded]
+        undecoded = [box.undecoded(raw, turn_id=turn.id).text for raw in turn.undecoded]
         data.messages += self._undecoded_messages(data.messages, undecoded)
         data.user_turns += 1
         return AgentState.GENERATING
@@ -190,7 +190,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def _call_tool(self, call: ToolCall, data: AgentData) -> ToolResult:
         """What a tool answers; whatever goes wrong is its text."""
-        return await _box(data).call(call)
+        return await _box(data).call(call, turn_id=data.turns[-1].id)
 
     # ---- parts
 

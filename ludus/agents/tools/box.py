@@ -102,24 +102,27 @@ class Toolbox:
             for name, instance in used.items():
                 await self._release(name, instance)
 
-    async def call(self, call: ToolCall) -> ToolResult:
-        """What the tool answers. Raises nothing but a cancellation, and UserError outside of `async with`."""
+    async def call(self, call: ToolCall, *, turn_id: str | None = None) -> ToolResult:
+        """What the tool answers. turn_id: the turn that asks, for the trace; None: it does not say.
+
+        Raises nothing but a cancellation, and UserError outside of `async with`.
+        """
         if not self._is_open:
             raise UserError(f"the tool {call.name!r} was called outside of its toolbox's `async with`")
         begun = time.perf_counter()
         with span("tool", call.name, inputs=call.arguments) as record:
             result = await self._answer(call)
-            record.outputs, record.error = result.text, result.error
+            record.outputs, record.error, record.turn_id = result.text, result.error, turn_id
         name = call.name if call.name in self._instances else "unknown"
         self._count(name, result, time.perf_counter() - begun)
         return result
 
-    def undecoded(self, raw: str) -> ToolResult:
+    def undecoded(self, raw: str, *, turn_id: str | None = None) -> ToolResult:
         """What the model is told of text that began as a call of a tool and is none."""
         error = f"{UNDECODED}: {raw:.200}"
         result = ToolResult(f"Error: {error}\nWrite the call again, in the form that the tools ask for.", error=error)
         with span("tool", "undecoded", inputs=raw) as record:
-            record.outputs, record.error = result.text, result.error
+            record.outputs, record.error, record.turn_id = result.text, result.error, turn_id
         self._count("undecoded", result, 0.0)
         return result
 

@@ -308,10 +308,11 @@ async def test_calls_are_spans_of_the_episode() -> None:
     spans = SpanLog()
     with collect_spans(spans):
         async with (await shelf_of(Counter())).open() as box:
-            await box.call(call("count", by=4))
+            await box.call(call("count", by=4), turn_id="t1")
             await box.call(call("count"))
     good, bad = spans.snapshot()
     assert (good.kind, good.name, good.inputs, good.outputs, good.error) == ("tool", "count", '{"by": 4}', "4", None)
+    assert (good.turn_id, bad.turn_id) == ("t1", None)
     assert bad.error == "the tool 'count' needs the argument 'by'; got: none"
 
 
