@@ -97,7 +97,7 @@ def _chat_class() -> Any:
     except ModuleNotFoundError as error:
         raise UserError(f"chat models of LangChain need {error.name!r}: pip install langchain-openai") from None
 
-    class RolloutChatModel(base):  # type: ignore[misc]  # not known before it is needed
+    class RolloutChatModel(base):  # type: ignore[misc, valid-type]  # not known before it is needed
         """The model of a rollout."""
 
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:

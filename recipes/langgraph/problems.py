@@ -1,0 +1,56 @@
+"""Rows in verl's form: terms with an operator @ that nobody knows but the tool, and their values.
+
+A fifth is held out by a fixed seed: the same kinds of term with numbers that were never trained on together.
+"""
+
+import random
+
+RULES = "Only the tool knows the operator @. Call it for each @, then reply with the number only."
+QUESTIONS = ("Compute {term}.", "What is {term}?", "Give the value of {term}.")
+NUM_PROBLEMS = 600
+
+
+def all_rows():
+    rng = random.Random(7)
+    rows = []
+    for number in range(NUM_PROBLEMS):
+        a, b, c = (rng.randint(2, 60) for _ in "abc")
+        term, steps = [one, left, right][number % 3](a, b, c)
+        rows.append(row(number, rng.choice(QUESTIONS).format(term=term), steps))
+    rng.shuffle(rows)
+    return rows
+
+
+def operate(a, b):
+    return 3 * a - 2 * b
+
+
+def one(a, b, _):
+    return f"{a} @ {b}", [(a, b)]
+
+
+def left(a, b, c):
+    return f"({a} @ {b}) @ {c}", [(a, b), (operate(a, b), c)]
+
+
+def right(a, b, c):
+    return f"{a} @ ({b} @ {c})", [(b, c), (a, operate(b, c))]
+
+
+def row(number, question, steps):
+    return {
+        "data_source": "operator",
+        "prompt": [{"role": "system", "content": RULES}, {"role": "user", "content": question}],
+        "reward_model": {"style": "rule", "ground_truth": str(operate(*steps[-1]))},
+        "extra_info": {"index": number, "steps": steps},
+    }
+
+
+def held_out():
+    rows = all_rows()
+    return rows[: len(rows) // 5]
+
+
+def training():
+    rows = all_rows()
+    return rows[len(rows) // 5 :]
