@@ -12,11 +12,12 @@ NUM_PROBLEMS = 600
 
 def all_rows():
     rng = random.Random(7)
-    rows = []
-    for number in range(NUM_PROBLEMS):
+    terms = {}
+    while len(terms) < NUM_PROBLEMS:
         a, b, c = (rng.randint(2, 60) for _ in "abc")
-        term, steps = [one, left, right][number % 3](a, b, c)
-        rows.append(row(number, rng.choice(QUESTIONS).format(term=term), steps))
+        term, steps = [one, left, right][len(terms) % 3](a, b, c)
+        terms[term] = steps  # a term that was there before is drawn again
+    rows = [row(number, rng.choice(QUESTIONS).format(term=term), terms[term]) for number, term in enumerate(terms)]
     rng.shuffle(rows)
     return rows
 
