@@ -156,7 +156,8 @@ class TrainableModel(Model[ConfigT]):
     """Name of an embedded model, a folder, or a hub id."""
     run_id: str | None = None
     """Kept with the model; nobody reads it."""
-    _own: dict[str, Any] = pydantic.PrivateAttr(default_factory=dict)
+    _internal_config: Mapping[str, Any] | None = pydantic.PrivateAttr(default=None)
+    """Keys of Ludus's configuration in which this model's differs. None: in none. It is read at registration."""
     _backend: Backend | None = pydantic.PrivateAttr(default=None)
     _inference: Inference | None = pydantic.PrivateAttr(default=None)
 
@@ -164,7 +165,7 @@ class TrainableModel(Model[ConfigT]):
         """_internal_config: keys of Ludus's configuration in which this model's differs, such as
         {"model": {"lora": None}}; what they are, docs/configuration.md says."""
         super().__init__(**fields)
-        self._own = dict(_internal_config or {})
+        self._internal_config = _internal_config
 
     @property
     def trainable(self) -> bool:
@@ -172,7 +173,7 @@ class TrainableModel(Model[ConfigT]):
 
     @property
     def internal_config(self) -> Mapping[str, Any]:
-        return self._own
+        return dict(self._internal_config or {})
 
     def backend(self) -> Backend:
         """Who trains it; a `LocalBackend` in `base_path` where it was not registered."""

@@ -84,7 +84,8 @@ def check_item(item: object, at: str) -> object:
     elif is_choice(item):
         return item
     what = f"{type(item).__name__} {item!r:.100}"
-    raise UserError(f"{at} is {what}; allowed: {_ALLOWED}. A completion holds its choice in `.choices[0]`")
+    hint = "append the choice itself (`completion.choices[0]`), of which a message is a part"
+    raise UserError(f"{at} is {what}; allowed: {_ALLOWED}; {hint}")
 
 
 def turn_id(choice: Any) -> str | None:

@@ -104,7 +104,7 @@ class HostedModel:
     ) -> TrainResult:
         """One step on the groups."""
         async with self._lock:
-            settled = settle_groups(groups, self.book, step=self.step + 1)
+            settled = await asyncio.to_thread(settle_groups, groups, self.book, step=self.step + 1)
             rules, loss = batch_rules(self.config, asked), policy_loss(self.config, asked)
             self.learner.configure(lr=learning_rate(self.config, asked), loss=loss)
             await asyncio.to_thread(self._keep_episodes, settled)

@@ -7,6 +7,7 @@ step, or accounted for as failed or unused, once.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -115,16 +116,7 @@ class TurnBook:
         if held is None or held.record is not None:
             return
         record = await held.session.aclose("its rollout has ended")
-        with self._lock:
-            held.record = record
-            if not record.turns:
-                del self._held[session_id]
-            elif error is not None:
-                mask: MaskReason = "failed" if isinstance(error, Exception) else "cancelled"
-                outcome = Outcome("failed" if mask == "failed" else "cancelled", f"{type(error).__name__}: {error}")
-                episode = self._keep(held, record, outcome)
-                self._failed.append(Discarded(episode, mask))
-            self._evict()
+        await asyncio.to_thread(self._end, held, record, error)
 
     def is_settled(self, session_id: str) -> bool:
         """Training has taken all its turns, and none is being answered."""
@@ -184,6 +176,17 @@ class TurnBook:
             for held in self._held.values():
                 if held.record is None:
                     held.record = held.session.close("the backend was closed")
+
+    def _end(self, held: _Held, record: SessionRecord, error: BaseException | None) -> None:
+        with self._lock:
+            held.record = record
+            if not record.turns:
+                del self._held[held.session.id]
+            elif error is not None:
+                mask: MaskReason = "failed" if isinstance(error, Exception) else "cancelled"
+                outcome = Outcome("failed" if mask == "failed" else "cancelled", f"{type(error).__name__}: {error}")
+                self._failed.append(Discarded(self._keep(held, record, outcome), mask))
+            self._evict()
 
     # ---- inside, with the lock held
 

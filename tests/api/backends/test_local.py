@@ -171,6 +171,26 @@ def test_choices_are_matched_by_their_turns(make_backend: MakeBackend, make_mode
     asyncio.run(main())
 
 
+def test_groups_that_agree_are_a_step_without_a_change(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """Equal rewards teach nothing: the step goes on, its checkpoint is there, the weights are what they were."""
+
+    async def main() -> None:
+        model = make_model()
+        async with make_backend() as backend:
+            await model.register(backend)
+            hosted = await backend.hosted(model)
+            before = await hosted.engine.score(tuple(range(3, 20)))
+            (group,) = await gather(model, groups=1)
+            for each in group:
+                each.reward = 1.0
+            result = await model.train([group])
+            assert (result.step, result.metrics["train/skipped_steps"]) == (1, 1.0) and result.checkpoint_path
+            assert result.metrics["ledger/masked_zero_advantage"] == result.metrics["ledger/sampled"]
+            assert await hosted.engine.score(tuple(range(3, 20))) == before
+
+    asyncio.run(main())
+
+
 def test_turns_of_a_process_before_are_found(make_backend: MakeBackend, make_model: MakeModel) -> None:
     """Trajectories that were kept as JSON are trained after a restart; the record comes from the run store."""
 
