@@ -7,6 +7,7 @@ Invariants: every key that is set is in the report; what is written loads, as `l
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -127,8 +128,10 @@ def _agent(writer: _Writer) -> None:
             continue
         if key not in Config.model_fields or not isinstance(value, str):
             writer.say(key, "left out", f"pass it in Python: Trainer(config).train({key}=...)")
+        elif value.startswith("areal.") and not _is_here(f"ludus.{value}"):
+            writer.say(key, "left out", f"there is no ludus.{value}; name an agent of your own")
         elif value.startswith("areal."):
-            writer.write(key, key, f"ludus.{value}", note="Ludus has the module under the same name; see its docs")
+            writer.write(key, key, f"ludus.{value}", note="the same name below ludus")
         else:
             writer.write(key, key, value)
     agents = {"rollout.agent.subproc_max_workers": "subproc", "rollout.agent.session_timeout_seconds": "online"}
@@ -150,6 +153,14 @@ def _agent(writer: _Writer) -> None:
         is_same = size == writer.given.get("train_dataset.batch_size")
         note = "a batch is train_dataset.batch_size groups"
         writer.say("rollout.consumer_batch_size", "not needed" if is_same else "left out", note)
+
+
+def _is_here(name: str) -> bool:
+    module, _, attribute = name.replace(":", ".").rpartition(".")
+    try:
+        return hasattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError:
+        return False
 
 
 def _model(writer: _Writer) -> None:

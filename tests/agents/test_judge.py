@@ -11,7 +11,7 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 
 from ludus.agents.judge import ruler_score_group
-from ludus.agents.trajectory import History, Trajectory, TrajectoryGroup
+from ludus.agents.trajectory import History, Trajectory, TrajectoryGroup, gather_trajectory_groups
 from ludus.errors import BackendError, UserError
 from ludus.rewards.chat.scripted import ScriptedChatModel
 from ludus.rewards.judge import JudgeOptions, read_attempts
@@ -119,3 +119,34 @@ def test_an_empty_group_asks_nobody() -> None:
     """Where all rollouts failed there is nothing to compare."""
     group = TrajectoryGroup([ValueError("lost")])
     assert judged(group, ScriptedChatModel([])) is group
+
+
+def test_a_judge_that_fails_on_one_group_costs_that_group_alone() -> None:
+    """Bad JSON, scores out of range, scores in another order: each has its outcome, and the gathering goes on."""
+
+    def judge(messages: Sequence[Mapping[str, Any]]) -> str:
+        kind = next(iter(read_attempts(messages[1]["content"]).values())).main.messages[0]["content"]
+        if kind == "bad":
+            return "I would rather not."
+        fair = json.loads(by_number(messages))["scores"]
+        if kind == "reordered":
+            fair.reverse()
+        if kind == "tens":
+            fair = [{**entry, "score": 10 * entry["score"]} for entry in fair]
+        return json.dumps({"scores": fair})
+
+    async def rollout(kind: str, text: str) -> Trajectory:
+        return Trajectory(messages_and_choices=[{"role": "user", "content": kind}, answer(text)])
+
+    async def main() -> list[TrajectoryGroup]:
+        return await gather_trajectory_groups(
+            (
+                TrajectoryGroup(rollout(kind, text) for text in ("0.05", "0.2", "0.9"))
+                for kind in ("fair", "bad", "reordered", "tens")
+            ),
+            after_each=lambda group: ruler_score_group(group, ScriptedChatModel(judge), swallow_exceptions=True),
+            pbar_desc=None,
+        )
+
+    rewards = [[each.reward for each in group] for group in asyncio.run(main())]
+    assert rewards == [[0.05, 0.2, 0.9], [0.05, 0.2, 0.9], [0.5, 1.0, 1.0]]
