@@ -7,7 +7,7 @@ Invariant: a key that is given becomes ours, does nothing because its value is w
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +123,8 @@ def renamed(data: Mapping[str, Any]) -> dict[str, Any]:
     found = {path: value for path, value in _leaves(data) if _is_verls(path)}
     if not found:
         return dict(data)
+    if foreign := [path for path in found if path not in _KEYS and not path.startswith(tuple(_BRANCHES))]:
+        raise _no_counterpart(foreign)
     tree = _without(data, found)
     for path, value in found.items():
         for target, given in _targets(path, value):
@@ -167,9 +169,16 @@ def _targets(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         if path.startswith(old):
             yield new + path.removeprefix(old), value
             return
-    best = difflib.get_close_matches(path, _KEYS, n=1, cutoff=0.8)
-    hint = f"; did you mean {best[0]!r}?" if best else ""
-    raise ConfigError(f"{path} is a key of verl that has no counterpart here{hint}; docs/coming-from-verl.md has all")
+
+
+def _no_counterpart(paths: Sequence[str]) -> ConfigError:
+    """All of them at once: command lines of verl are long."""
+    best = difflib.get_close_matches(paths[0], _KEYS, n=1, cutoff=0.8)
+    hint = f" (did you mean {best[0]!r}?)" if best else ""
+    return ConfigError(
+        f"keys of verl that have no counterpart here: {', '.join(paths)}{hint}; leave them out. Those that have one "
+        "are in docs/coming-from-verl.md"
+    )
 
 
 def _without(tree: Mapping[str, Any], paths: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -59,8 +59,11 @@ def test_a_command_line_of_verl_is_read() -> None:
     ("overrides", "message"),
     [
         (["actor_rollout_ref.rollout.mode=sync"], "mode='sync' is not possible: it is 'async' here"),
-        (["actor_rollout_ref.rollout.temprature=1"], "no counterpart here; did you mean .*rollout.temperature"),
-        (["critic.optim.lr=1"], "critic.optim.lr is a key of verl that has no counterpart"),
+        (["actor_rollout_ref.rollout.temprature=1"], "no counterpart here: .*did you mean .*rollout.temperature"),
+        (
+            ["critic.optim.lr=1", "data.truncation=error"],
+            "no counterpart here: critic.optim.lr, data.truncation; leave",
+        ),
         (["data.train_files=[a, b]"], "2 files of rows"),
         (["actor_rollout_ref.rollout.n=4", "gconfig.n_samples=8"], "which is given as 8 too; remove one"),
         (["actor_rollout_ref.rollout.multi_turn.max_turns=4"], "unknown key 'rollout.multi_turn.max_turns'"),

@@ -15,6 +15,9 @@ from typing import Any
 from ludus.errors import UserError
 from ludus.settings import nearest
 
+_FAMILIES = ("areal", "art", "realhf", "verl")
+"""Packages whose users' names stand below `ludus`."""
+
 
 def import_object(reference: str) -> Any:
     """The object an import string names. Raises UserError that says which part of it could not be found."""
@@ -40,7 +43,8 @@ def _import_module(name: str, reference: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             where = f"(looked from {Path.cwd()})"
-            raise UserError(f"cannot import {reference!r}: there is no module {error.name!r} {where}") from None
+            hint = f"; its names are in 'ludus.{name}' here" if name.partition(".")[0] in _FAMILIES else ""
+            raise UserError(f"cannot import {reference!r}: there is no module {error.name!r} {where}{hint}") from None
         raise
 
 

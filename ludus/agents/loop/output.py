@@ -77,7 +77,7 @@ class AgentLoopOutput(pydantic.BaseModel):
         }
         if self.response_logprobs is not None:
             found["rollout_log_probs"] = self.response_logprobs
-        if self.reward_score is not None:
+        if self.reward_score is not None and self.response_ids:
             found["rm_scores"] = [0.0] * (len(self.response_ids) - 1) + [self.reward_score]
         return found
 

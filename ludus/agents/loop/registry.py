@@ -90,8 +90,7 @@ def _read_entry(entry: Any, where: str) -> tuple[str, LoopSpec]:
     try:
         cls = import_object(target)
     except UserError as error:
-        hint = f"; loops of verl are at 'ludus.{target}' here" if target.startswith("verl.") else ""
-        raise ConfigError(f"{where}: {error}{hint}") from None
+        raise ConfigError(f"{where}: {error}") from None
     if not (inspect.isclass(cls) and issubclass(cls, AgentLoopBase)):
         raise ConfigError(f"{where}: _target_={target!r} must be a subclass of AgentLoopBase, but is {cls!r:.100}")
     kwargs = {key: value for key, value in entry.items() if key not in ("name", "_target_")}
