@@ -1,4 +1,4 @@
-"""Agent loops trained through the public surface: a tiny model, rows that name their loop, two engines behind a router."""
+"""Agent loops trained through the public surface: a tiny model, rows that name their loop, two engines."""
 
 from __future__ import annotations
 
