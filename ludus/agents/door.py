@@ -40,6 +40,8 @@ class EpisodeContext:
     session: RecordedSession | None = None
     """The model by messages or token ids, and the record. None: the session lies in another process."""
     about: About = About("", "", "")
+    deadline_at: float | None = None
+    """time.monotonic() after which the model answers no more. None: it always does."""
     spans: SpanLog = field(default_factory=SpanLog)
     """What was done meanwhile, besides asking the model."""
     numbers: dict[str, list[float]] = field(default_factory=dict)

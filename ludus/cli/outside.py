@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ludus.agents.clients import SharedClients
 from ludus.agents.door import About, EpisodeContext
 from ludus.agents.thread import AgentThread
 from ludus.api.agent import choose_agent
@@ -22,6 +23,7 @@ from ludus.errors import ConfigError
 from ludus.gateway.transport import sdk_http_module
 from ludus.record.limits import Limits
 from ludus.rollout.ending import ended_episode, play_to_end, score_ending
+from ludus.rollout.subproc import place_of
 from ludus.rollout.tasks import Row
 from ludus.types import Episode, Turn
 
@@ -60,6 +62,7 @@ class _Outside:
         self._agent = choose_agent(config, None, None)
         self._forwarder = Forwarder(url, api_key)
         self._agents = AgentThread()
+        self._shared = SharedClients()
         self._on_episode = on_episode
         self._places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
 
@@ -69,17 +72,20 @@ class _Outside:
                 for row_idx, row in enumerate(rows):
                     for sample_idx in range(self._config.gconfig.n_samples):
                         group.create_task(self._play_one(row, f"row{row_idx:05d}", sample_idx))
+            self._agents.submit(self._shared.aclose())
 
     async def _play_one(self, row: Row, group_id: str, sample_idx: int) -> None:
         settings = self._config.rollout
-        async with self._places:
+        about = About(f"{group_id}-m{sample_idx:02d}", group_id, group_id, is_eval=True)
+        async with self._places, place_of(self._agent, about.episode_id):
             started_at, timeout_s = time.time(), settings.episode_timeout_s
             deadline_at = None if timeout_s is None else time.monotonic() + timeout_s
             base_url = self._forwarder.open(Limits(max_turns=settings.max_turns, deadline_at=deadline_at))
             http: Any = importlib.import_module(sdk_http_module())
             client = http.AsyncClient(timeout=_TIMEOUT_S)
-            about = About(f"{group_id}-m{sample_idx:02d}", group_id, group_id, is_eval=True)
-            context = EpisodeContext(base_url, "ludus", client, about=about)
+            context = EpisodeContext(
+                base_url, "ludus", client, about=about, deadline_at=deadline_at, clients=self._shared
+            )
             ending = await play_to_end(self._agents, self._agent, row, context, timeout_s=timeout_s)
             self._agents.submit(client.aclose())  # nobody waits: the agent may block its thread still
             session = self._forwarder.close(base_url)
@@ -93,6 +99,7 @@ class _Outside:
             started_at=started_at,
             is_eval=True,
             spans=context.spans.snapshot(),
+            numbers=context.numbers,
         )
         self._on_episode(episode, _turn_rows(episode, session))
 

@@ -7,11 +7,13 @@ Invariant: an agent's fault never raises here; it is a value.
 from __future__ import annotations
 
 import asyncio
+import math
 import sysconfig
 import time
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from ludus.agents.door import Door, EpisodeContext
 from ludus.agents.reward import Scored, score_episode
@@ -115,8 +117,10 @@ def ended_episode(
     started_at: float,
     is_eval: bool,
     spans: tuple[Span, ...] = (),
+    numbers: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> Episode:
-    """The episode that ends now with this score."""
+    """The episode that ends now with this score. numbers: their means are metrics, unless the agent returned them."""
+    counted = {name: math.fsum(values) / len(values) for name, values in numbers.items()}
     return Episode(
         id=episode_id,
         task_id=task_id,
@@ -125,7 +129,7 @@ def ended_episode(
         rewards=scored.rewards,
         outcome=scored.outcome,
         reward=scored.reward,
-        metrics=scored.metrics,
+        metrics={**counted, **scored.metrics},
         metadata=scored.metadata,
         started_at=started_at,
         finished_at=time.time(),

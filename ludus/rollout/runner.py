@@ -12,11 +12,9 @@ its record; the episode has been kept when `run` returns.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from dataclasses import replace
+from contextlib import AsyncExitStack
 from typing import Any
 
 from ludus.agents.door import About, Door
@@ -25,7 +23,7 @@ from ludus.record.recorder import RecordedSession
 from ludus.rollout.ending import ended_episode, play_to_end, score_ending
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
-from ludus.rollout.subproc import SubprocDoor
+from ludus.rollout.subproc import place_of
 from ludus.rollout.tasks import EpisodeTask
 from ludus.trace.journal import Journal
 from ludus.types import Episode
@@ -77,16 +75,11 @@ class EpisodeRunner:
 
     async def run(self, task: EpisodeTask) -> Episode:
         """The finished episode, kept. Cancelling ends it with outcome `cancelled` instead of raising."""
-        async with self._place(task):
+        async with place_of(self._agent_of(task), task.episode_id):
             episode = await self._play(task)
         if self._keep is not None:
             await asyncio.to_thread(self._keep, episode, task.step)
         return episode
-
-    def _place(self, task: EpisodeTask) -> AbstractAsyncContextManager[None]:
-        """Where the agent plays; an episode's time begins when there is a process for it."""
-        agent = self._agent_of(task)
-        return agent.place(task.episode_id) if isinstance(agent, SubprocDoor) else nullcontext()
 
     def _agent_of(self, task: EpisodeTask) -> Door:
         return self._agent if self._eval_agent is None or not task.is_eval else self._eval_agent
@@ -102,9 +95,8 @@ class EpisodeRunner:
             )
             record = await session.aclose(type(ending).__name__.lower())
         scored = score_ending(ending, record.turns, session.stats().refused)
-        counted = {name: math.fsum(values) / len(values) for name, values in context.numbers.items()}
         return ended_episode(
-            replace(scored, metrics={**counted, **scored.metrics}),
+            scored,
             record,
             episode_id=task.episode_id,
             task_id=task.task_id,
@@ -112,6 +104,7 @@ class EpisodeRunner:
             started_at=started_at,
             is_eval=task.is_eval,
             spans=context.spans.snapshot(),
+            numbers=context.numbers,
         )
 
     def _open(self, task: EpisodeTask) -> RecordedSession:

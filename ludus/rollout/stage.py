@@ -49,7 +49,15 @@ class Stage:
         assert self._clients is not None, "the stage has been entered"
         secret, client = self._server.sessions.add(session), self._clients.open()
         try:
-            yield EpisodeContext(self._server.url_for(secret), secret, client, session, about, clients=self._shared)
+            yield EpisodeContext(
+                self._server.url_for(secret),
+                secret,
+                client,
+                session,
+                about,
+                deadline_at=session.limits.deadline_at,
+                clients=self._shared,
+            )
         finally:
             self._server.sessions.remove(secret)
             self.agents.submit(client.aclose())  # nobody waits: the agent may block its thread still

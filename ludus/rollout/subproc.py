@@ -17,13 +17,13 @@ import os
 import pickle
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ludus.agents.clients import SharedClients
-from ludus.agents.door import About, EpisodeContext
+from ludus.agents.door import About, Door, EpisodeContext
 from ludus.agents.resolve import resolve_workflow
 from ludus.agents.workflow import AgentRun
 from ludus.errors import UserError
@@ -123,6 +123,11 @@ class SubprocDoor:
             raise UserError(f"the agent {self.name} cannot be set up in a process of its own: {error}") from error
 
 
+def place_of(door: Door, episode_id: str) -> AbstractAsyncContextManager[None]:
+    """Where an episode of `door` plays; its time begins when there is a process for it, if it needs one."""
+    return door.place(episode_id) if isinstance(door, SubprocDoor) else nullcontext()
+
+
 class _Player:
     """The agent inside a process."""
 
@@ -159,11 +164,9 @@ class _Player:
 
 def _time_left_s(context: EpisodeContext) -> float | None:
     """How long the process may take. None: for ever."""
-    assert context.session is not None, "the session lies in this process"
-    deadline_at = context.session.limits.deadline_at
-    if deadline_at is None:
+    if context.deadline_at is None:
         return None
-    left_s = max(0.0, deadline_at - time.monotonic())
+    left_s = max(0.0, context.deadline_at - time.monotonic())
     return left_s + _KILLED_AFTER_SHARE * grace_s(left_s)
 
 

@@ -103,6 +103,18 @@ def test_failed_episodes_are_shown_and_exit_with_1(
     assert "failed" in ended.out and "no such question" in ended.out
 
 
+@pytest.mark.parametrize("where", ["local", "outside"])
+def test_an_agent_plays_in_processes_of_its_own(
+    where: str, agent_file: Path, rows_file: Path, tiny_model_folder: Path, outside_url: str, ludus: Callable[..., Any]
+) -> None:
+    """rollout.agent.mode=subproc shows the same, with a model of ours and with one behind a URL."""
+    place = ("--model", tiny_model_folder) if where == "local" else ("--url", outside_url)
+    agents = ("rollout.agent.mode=subproc", "rollout.agent.subproc_max_workers=2")
+    ended = ludus("rollout", f"{agent_file}:Agent", "--data", rows_file, "--limit", 2, "--json", *place, *agents)
+    lines = [json.loads(line) for line in ended.out.splitlines()]
+    assert [line["outcome"] for line in lines] == ["ok", "ok"], ended.err
+
+
 def test_a_missing_agent_is_named(rows_file: Path, tiny_model_folder: Path, ludus: Callable[..., Any]) -> None:
     """The message says which file or name was not found."""
     ended = ludus("rollout", "nowhere.py:Agent", "--data", rows_file, "--model", tiny_model_folder)
