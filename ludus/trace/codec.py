@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from ludus.trace.pieces import (
@@ -64,7 +64,8 @@ def encode_episode(episode: Episode) -> tuple[str, bytes]:
         "is_eval": episode.is_eval,
         "has_returns": episode.has_returns,
         "left_out": {turn_id: list(places) for turn_id, places in episode.left_out.items()},
-        "spans": [plain(asdict(span)) for span in episode.spans],
+        # not asdict, which copies what is in a span, and some of that cannot be copied
+        "spans": [{each.name: plain(getattr(span, each.name)) for each in fields(span)} for span in episode.spans],
         "session": {"id": episode.session.id, "nodes": nodes, "turns": turns},
         "messages": [message_to_json(message) for message in messages.items],
         "tools": [asdict(tool) for tool in tools.items],

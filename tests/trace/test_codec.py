@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 
 from ludus.trace.codec import decode_episode, encode_episode
-from ludus.types import Episode
+from ludus.types import Episode, Span
 
 
 def test_the_reward_of_the_episode_survives(full_episode: Episode) -> None:
@@ -30,3 +31,11 @@ def test_a_record_without_the_reward_of_the_episode_is_read(full_episode: Episod
     body = json.loads(text)
     del body["reward"]
     assert decode_episode(json.dumps(body), numbers).reward == sum(full_episode.rewards.values())
+
+
+def test_a_span_that_cannot_be_copied_is_kept(full_episode: Episode) -> None:
+    """What a tool was given and gave may be anything; what JSON does not know is its repr."""
+    held = {"lock": threading.Lock(), "text": "a"}
+    span = Span(kind="tool", name="t", started_at=0.0, finished_at=1.0, inputs=held, outputs=None, error=None)
+    (kept,) = decode_episode(*encode_episode(replace(full_episode, spans=(span,)))).spans
+    assert kept.inputs["text"] == "a" and "lock" in kept.inputs["lock"]

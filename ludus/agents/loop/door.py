@@ -134,8 +134,13 @@ async def _run(
         **row,
         "raw_prompt": prompt,
     }
-    if "messages" in inspect.signature(loop.run).parameters:  # the first loops took the prompt by this name
+    if "sampling_params" in row:
+        raise UserError("the row has a column 'sampling_params', which is the run's to give; name the column otherwise")
+    parameters = inspect.signature(loop.run).parameters
+    if "messages" in parameters:  # the first loops took the prompt by this name
         given["messages"] = prompt
+    if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        given = {name: value for name, value in given.items() if name in parameters}
     return await loop.run(sampling_params=sampling_params, **given)
 
 

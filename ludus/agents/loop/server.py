@@ -27,7 +27,11 @@ class TokenOutput(list[int]):
     """The sampled ids, as a list, which is what older loops are given; newer ones read its attributes."""
 
     def __init__(
-        self, token_ids: Iterable[int], log_probs: Sequence[float], stop_reason: StopReason, turn: Turn | None
+        self,
+        token_ids: Iterable[int] = (),
+        log_probs: Sequence[float] = (),
+        stop_reason: StopReason = "length",
+        turn: Turn | None = None,
     ) -> None:
         super().__init__(token_ids)
         self.log_probs = list(log_probs)
@@ -97,7 +101,7 @@ class AsyncLLMServerManager:
         room = self._room(request_id, len(ids))
         if room is not None:
             if room < 1:
-                return TokenOutput((), (), "length", None)
+                return TokenOutput()
             most = sampling.max_new_tokens
             sampling = replace(sampling, max_new_tokens=room if most is None else min(room, most))
         (turn,) = await self.session.complete(ChatRequest(messages=(), sampling=sampling, prompt=ids))

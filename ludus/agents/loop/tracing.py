@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import pydantic_core
+
 from ludus.trace.spans import span
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -23,25 +25,35 @@ def rollout_trace_op(function: FunctionT) -> FunctionT:
 
     def inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        return {key: value for key, value in given.items() if key not in ("self", "cls")}
+        return {key: _shown(value) for key, value in given.items() if key not in ("self", "cls")}
 
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def traced(*args: Any, **kwargs: Any) -> Any:
             with span("op", name, inputs=inputs(args, kwargs)) as record:
-                record.outputs = await function(*args, **kwargs)
-                return record.outputs
+                returned = await function(*args, **kwargs)
+                record.outputs = _shown(returned)
+                return returned
 
         return traced  # type: ignore[return-value]  # the same signature
 
     @functools.wraps(function)
     def traced_at_once(*args: Any, **kwargs: Any) -> Any:
         with span("op", name, inputs=inputs(args, kwargs)) as record:
-            record.outputs = function(*args, **kwargs)
-            return record.outputs
+            returned = function(*args, **kwargs)
+            record.outputs = _shown(returned)
+            return returned
 
     return traced_at_once  # type: ignore[return-value]  # the same signature
+
+
+def _shown(value: Any) -> Any:
+    """The value as JSON can hold it, now: a trajectory goes on changing what it was given."""
+    try:
+        return pydantic_core.to_jsonable_python(value, serialize_unknown=True, inf_nan_mode="constants")
+    except ValueError:  # it holds itself
+        return f"{value!r:.1000}"
 
 
 @contextmanager

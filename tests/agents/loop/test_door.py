@@ -252,6 +252,18 @@ def test_a_loop_is_given_the_row_and_the_configuration(play: Play) -> None:
         _ = config.actor_rollout_ref.rollout.respons_length
 
 
+def test_a_loop_is_given_only_what_it_takes(play: Play) -> None:
+    """Without `**kwargs` the columns that it names; a column that the run gives itself is refused."""
+
+    class Narrow(Guess):
+        async def run(self, sampling_params: dict[str, Any], raw_prompt: Any) -> AgentLoopOutput:  # type: ignore[override]
+            return await super().run(sampling_params, raw_prompt=raw_prompt)
+
+    assert play(Narrow, {**ROW, "more": 1}, ["10", "5"]).scored.reward == 0.5
+    with pytest.raises(UserError, match="the row has a column 'sampling_params'"):
+        play(Narrow, {**ROW, "sampling_params": {}}, ["10", "5"])
+
+
 def test_init_class_is_called_before_each_object_and_begins_anew_with_each_run(play: Play) -> None:
     """Heavy work stands behind `_class_initialized`, which is false again in the next run."""
     built: list[int] = []

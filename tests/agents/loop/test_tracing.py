@@ -1,0 +1,60 @@
+"""Functions of a loop as spans, and calls of tools found in token ids."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from ludus.agents.loop import LoopTokenizer, TokenOutput, ToolParser, rollout_trace_attr, rollout_trace_op
+from ludus.errors import UserError
+from ludus.text.chat import ChatText
+from ludus.trace.spans import SpanLog, collect_spans
+
+
+class Holds:
+    """Something that cannot be copied, and holds itself."""
+
+    def __init__(self) -> None:
+        self.lock, self.itself = threading.Lock(), self
+
+    @rollout_trace_op
+    async def awaited(self, ids: list[int], more: Any = None) -> TokenOutput:
+        return TokenOutput([*ids, 4], [-0.5], "stop")
+
+    @rollout_trace_op
+    def at_once(self, other: Any) -> float:
+        raise ValueError("no")
+
+
+def test_functions_are_spans() -> None:
+    """With their arguments and what they return as plain values, and what they raise; nothing else about them
+    changes."""
+    log, holder = SpanLog(), Holds()
+    with collect_spans(log):
+        output = asyncio.run(holder.awaited([3], more=holder))
+        assert isinstance(output, TokenOutput) and output.stop_reason == "stop"
+        with pytest.raises(ValueError, match="no"), rollout_trace_attr(step=3, name="agent_loop"):
+            holder.at_once(holder)
+    first, second, third = log.snapshot()
+    assert first.name == "Holds.awaited" and first.inputs["ids"] == [3] and first.outputs == [3, 4]
+    assert second.error == "ValueError: no"
+    assert third.name == "agent_loop" and third.inputs == {"step": 3, "name": "agent_loop"}
+
+
+def test_calls_are_found_in_tokens(text: ChatText, caplog: pytest.LogCaptureFixture) -> None:
+    """Calls and the text beside them; what is none stays in the text, and the log says so."""
+    tokenizer = LoopTokenizer(text)
+    parser = ToolParser.get_tool_parser("hermes", tokenizer)
+    ids = tokenizer.encode('Well.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call><|im_end|>')
+    content, (call,) = asyncio.run(parser.extract_tool_calls(ids))
+    assert (content, call.name, call.arguments) == ("Well.", "f", '{"a": 1}')
+    with caplog.at_level(logging.WARNING):
+        broken, calls = asyncio.run(parser.extract_tool_calls(tokenizer.encode("<tool_call>\n{no\n</tool_call>")))
+    assert not calls and "{no" in broken and "Failed to decode tool call" in caplog.text
+    assert "gpt_oss" in repr(ToolParser.get_tool_parser("gpt-oss", tokenizer))
+    with pytest.raises(UserError, match="Unknown tool_parser 'seed'"):
+        ToolParser.get_tool_parser("seed", tokenizer)
