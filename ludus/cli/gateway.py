@@ -102,7 +102,7 @@ async def _serve(
     console = Console()
     async with (
         opening as recorder,
-        open_recording(into, config.to_yaml(), recorder, access, idle_s=idle_s) as recording,
+        open_recording(into, config, recorder, access, idle_s=idle_s) as recording,
     ):
         calm_garbage_collection()
         server = GatewayServer(recording.sessions, recording.options)

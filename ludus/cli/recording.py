@@ -14,11 +14,13 @@ from pathlib import Path
 from rich.console import Console
 
 from ludus.cli.names import free_name
+from ludus.config import Config
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.archive import RunArchive
 from ludus.gateway.desk import IDLE_S, Desk
 from ludus.gateway.keys import Sessions, check_admin_key, is_loopback
 from ludus.record.recorder import Recorder
+from ludus.trace.exporters import open_exporter
 from ludus.trace.store import RunStore
 
 DEFAULT_ROOT = "runs"
@@ -72,7 +74,7 @@ class Recording:
 
 @asynccontextmanager
 async def open_recording(
-    folder: Path | None, config_text: str, recorder: Recorder, access: Access, *, idle_s: float = IDLE_S
+    folder: Path | None, config: Config, recorder: Recorder, access: Access, *, idle_s: float = IDLE_S
 ) -> AsyncIterator[Recording]:
     """A recording into `folder`, which goes on if it is a run; every session is in it when the block has ended.
 
@@ -81,8 +83,10 @@ async def open_recording(
     if folder is None:
         folder = Path(DEFAULT_ROOT) / free_name(Path(DEFAULT_ROOT), DEFAULT_NAME)
     is_there = (folder / "run.db").exists()
-    store = RunStore.open(folder) if is_there else RunStore.create(folder.parent, folder.name, config_text)
-    with store:
+    exporter = open_exporter(config.trace, folder.name)
+    store = RunStore.open(folder) if is_there else RunStore.create(folder.parent, folder.name, config.to_yaml())
+    with store, exporter:
+        store.export_to(exporter)
         recording = Recording(store, recorder, access, idle_s=idle_s)
         try:
             yield recording

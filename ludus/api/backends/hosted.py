@@ -35,6 +35,7 @@ from ludus.loop.step import train_step
 from ludus.loop.work import WorkThread
 from ludus.metrics import Metrics, merge_means
 from ludus.session.ledger import Ledger
+from ludus.trace.exporters import open_exporter
 from ludus.trace.store import RunStore
 
 if TYPE_CHECKING:
@@ -71,9 +72,11 @@ class HostedModel:
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(config))
             learner = local.trainer(config)
+            exporter = open_exporter(config.trace, config.name)
             # Only now, so that a model that cannot be opened leaves no folder behind.
             found = latest_checkpoint(config.folder / "checkpoints")
             store = stack.enter_context(_open_store(config, found))
+            store.export_to(stack.enter_context(exporter))
             _write_about(config.folder, base_model)
             progress = Progress() if found is None else found.progress
             if found is not None:
