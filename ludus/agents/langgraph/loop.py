@@ -10,7 +10,8 @@ anew lose no token; a graph that fails is an episode that failed, and a limit th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
@@ -24,11 +25,11 @@ from ludus.agents.loop.base import AgentLoopBase
 from ludus.agents.loop.messages import message_value
 from ludus.agents.loop.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
 from ludus.agents.loop.plan import LoopPlan, LoopRun
-from ludus.agents.tools import ToolLimits
+from ludus.agents.tools import Toolbox, ToolLimits
 from ludus.errors import AgentError, UserError
 from ludus.record.limits import LIMIT_CODES
 from ludus.text.template import ChatTemplate
-from ludus.types import Message, SessionRecord
+from ludus.types import Message, SessionRecord, ToolSpec
 
 _LEAST_STEPS = 50
 """Of a graph, for what stands around its agent and tools."""
@@ -84,13 +85,27 @@ class ReactAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """Runs the graph on the row's prompt."""
         session, ended_by = self.server_manager.session, "answer"
-        try:
-            await self._graph().ainvoke({"messages": list(kwargs["raw_prompt"])}, self.graph_config(sampling_params))
-        except AgentError as error:
-            if error.code not in LIMIT_CODES or not session.snapshot().turns:
-                raise
-            ended_by = error.code
-        return make_output(session.snapshot(), ended_by=ended_by)
+        async with self.open_tools(**kwargs) as box:
+            config = self.graph_config(sampling_params, box)
+            try:
+                await self._graph().ainvoke({"messages": list(kwargs["raw_prompt"])}, config)
+            except AgentError as error:
+                if error.code not in LIMIT_CODES or not session.snapshot().turns:
+                    raise
+                ended_by = error.code
+        return make_output(session.snapshot(), ended_by=ended_by, box=box)
+
+    @asynccontextmanager
+    async def open_tools(self, **kwargs: Any) -> AsyncIterator[Toolbox | None]:
+        """The tools that the run's files name, for one trajectory; `kwargs` are those of `run`. None: it has none."""
+        run = self.trainer_config.run
+        if not isinstance(run, LoopRun):
+            yield None
+            return
+        selection = (kwargs.get("extra_info") or {}).get("tool_selection")
+        tokenizer = self.tokenizer.text.tokenizer
+        async with run.shelf.open(kwargs.get("tools_kwargs"), selection, tokenizer=tokenizer) as box:
+            yield box
 
     def chat_model(self) -> ChatModel:
         """The model of this trajectory, without tools."""
@@ -102,9 +117,10 @@ class ReactAgentLoop(AgentLoopBase):
             max_parallel_calls=1 if plan.multi_turn.max_parallel_calls == 1 else None,
         )
 
-    def graph_config(self, sampling_params: Mapping[str, Any]) -> RunnableConfig:
-        """What the graph is invoked with."""
+    def graph_config(self, sampling_params: Mapping[str, Any], box: Toolbox | None = None) -> RunnableConfig:
+        """What the graph is invoked with. box: tools beside those of the class."""
         plan, text, model = self._plan(), self.tokenizer.text, self.chat_model()
+        tools = [*self.tools, *(_as_openai(spec) for spec in (() if box is None else box.specs))]
         turns = plan.multi_turn
         most = turns.max_assistant_turns
         limits = NodeLimits(
@@ -116,11 +132,12 @@ class ReactAgentLoop(AgentLoopBase):
             ),
             tokenizer=text.tokenizer,
             shows_lone_answers=_shows_lone_answers(text.template),
+            box=box,
         )
         return {
             "recursion_limit": _MOST_STEPS if most is None else max(_LEAST_STEPS, 3 * most),
             "configurable": {
-                "model": model.bind_tools(list(self.tools)) if self.tools else model,
+                "model": model.bind_tools(tools) if tools else model,
                 "sampling_params": dict(sampling_params),
                 "max_assistant_turns": most,
                 "max_user_turns": turns.max_user_turns,
@@ -142,10 +159,13 @@ class ReactAgentLoop(AgentLoopBase):
         return run.plan if isinstance(run, LoopRun) else LoopPlan()
 
 
-def make_output(record: SessionRecord, *, ended_by: str = "answer") -> AgentLoopOutput | list[AgentLoopOutput]:
+def make_output(
+    record: SessionRecord, *, ended_by: str = "answer", box: Toolbox | None = None
+) -> AgentLoopOutput | list[AgentLoopOutput]:
     """Everything that was sampled, one sequence for each path of tokens; the reward belongs to the last.
 
-    ended_by: `answer`, or the code of the limit that was met.  Raises UserError if nothing was sampled.
+    ended_by: `answer`, or the code of the limit that was met.  box: closed; what its tools said of the trajectory.
+    Raises UserError if nothing was sampled.
     """
     if not record.turns:
         raise UserError("the graph never asked the model; its nodes find it in config['configurable']['model']")
@@ -164,9 +184,19 @@ def make_output(record: SessionRecord, *, ended_by: str = "answer") -> AgentLoop
             "ended_by": ended_by,
             "truncated": ended_by != "answer" or last.sampled.stop_reason == "length",
             "messages": [message_value(message) for message in messages],
+            **(_told_by(box) if box is not None else {}),
         },
     )
     return outputs if len(outputs) > 1 else outputs[0]
+
+
+def _told_by(box: Toolbox) -> dict[str, Any]:
+    return {"tool_rewards": list(box.call_rewards), "tool_scores": dict(box.rewards), "metrics": box.metrics}
+
+
+def _as_openai(spec: ToolSpec) -> dict[str, Any]:
+    function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+    return {"type": "function", "function": {**function, "strict": spec.strict}}
 
 
 def convert_to_agent_output(

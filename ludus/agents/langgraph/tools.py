@@ -1,6 +1,6 @@
 """The node of a graph that runs the tools an answer calls: timed, limited, and with an answer to every call.
 
-Knows: LangGraph's ToolNode, spans.  Knows not: models, rewards.
+Knows: LangGraph's ToolNode, the toolbox of a trajectory, spans.  Knows not: models, rewards.
 Invariant: every call of an answer gets one message, also one that failed, is unknown, is one too many, or began as a
 call and is none; the errors are for the model to read.
 """
@@ -8,9 +8,10 @@ call and is none; the errors are for the model to read.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -19,10 +20,11 @@ from langgraph.types import Command
 
 from ludus.agents.langgraph.messages import UNDECODED
 from ludus.agents.tools.answer import ToolLimits, shorten
+from ludus.agents.tools.box import UNDECODED as UNDECODED_CALL
+from ludus.agents.tools.box import Toolbox
 from ludus.text.tokenizer import Tokenizer
 from ludus.trace.spans import span
-
-FAILED_TO_DECODE = "Failed to decode tool call"
+from ludus.types import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class NodeLimits:
     """Counts the tokens of answers. None: they are not limited."""
     shows_lone_answers: bool = True
     """The template shows a tool's message that answers no call."""
+    box: Toolbox | None = None
+    """The run's own tools, which the node runs beside those of LangChain. None: there are none."""
 
 
 _NO_LIMITS = NodeLimits(each=ToolLimits(timeout_s=None))
@@ -58,15 +62,34 @@ class LimitedTools:
         most = len(last.tool_calls) if limits.max_parallel_calls is None else limits.max_parallel_calls
         rest: list[BaseMessage] = [_too_many(call, most) for call in last.tool_calls[most:]]
         rest += _undecoded(last, limits)
-        if not last.tool_calls:
-            return {"messages": rest}
-        allowed = last.model_copy(update={"tool_calls": last.tool_calls[:most]})
-        answered = await self._node.ainvoke({**state, "messages": [*before, allowed]}, config)
-        if not rest:
-            return answered
-        if isinstance(answered, list):
-            return [*answered, Command(update={"messages": rest})]
-        return {"messages": [*answered["messages"], *rest]}
+        allowed = last.tool_calls[:most]
+        own = [call for call in allowed if _is_own(call, limits.box)]
+        others = last.model_copy(update={"tool_calls": [call for call in allowed if call not in own]})
+        answering = [self._node.ainvoke({**state, "messages": [*before, others]}, config)] if others.tool_calls else []
+        *told, answered = await asyncio.gather(
+            *(_boxed(call, limits.box, last) for call in own), *answering or [_none()]
+        )
+        if isinstance(answered, list):  # tools that say where the graph goes on
+            return [*answered, Command(update={"messages": [*told, *rest]})] if told or rest else answered
+        place = {call["id"]: idx for idx, call in enumerate(allowed)}
+        told = sorted([*told, *answered["messages"]], key=lambda message: place[message.tool_call_id])
+        return {"messages": [*told, *rest]}
+
+
+async def _none() -> dict[str, list[BaseMessage]]:
+    return {"messages": []}
+
+
+def _is_own(call: Mapping[str, Any], box: Toolbox | None) -> bool:
+    return box is not None and any(spec.name == call["name"] for spec in box.specs)
+
+
+async def _boxed(call: Mapping[str, Any], box: Toolbox | None, asked_by: AIMessage) -> ToolMessage:
+    assert box is not None, "it has the tool"
+    arguments = json.dumps(call["args"], ensure_ascii=False)
+    result = await box.call(ToolCall(call["id"] or "", call["name"], arguments), turn_id=asked_by.id)
+    status: Literal["success", "error"] = "success" if result.error is None else "error"
+    return ToolMessage(result.text, tool_call_id=call["id"] or "", name=call["name"], status=status)
 
 
 def limits_of(config: RunnableConfig) -> NodeLimits:
@@ -121,9 +144,9 @@ def _undecoded(message: AIMessage, limits: NodeLimits) -> list[BaseMessage]:
     """What the model is told of text that began as a call and is none: as a tool, where the template can show that."""
     told: list[BaseMessage] = []
     for idx, raw in enumerate(message.response_metadata.get(UNDECODED, ())):
-        text = f"Error: {FAILED_TO_DECODE}: {raw:.200}\nWrite the call again, in the form that the tools ask for."
+        text = f"Error: {UNDECODED_CALL}: {raw:.200}\nWrite the call again, in the form that the tools ask for."
         with span("tool", "undecoded", inputs=raw) as record:
-            record.outputs, record.error, record.turn_id = text, f"{FAILED_TO_DECODE}: {raw:.200}", message.id
+            record.outputs, record.error, record.turn_id = text, f"{UNDECODED_CALL}: {raw:.200}", message.id
         lone = ToolMessage(text, tool_call_id=f"undecoded{idx}", status="error")
         told.append(lone if limits.shows_lone_answers else HumanMessage(text))
     return told

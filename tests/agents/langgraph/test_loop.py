@@ -248,6 +248,25 @@ def test_what_is_wrong_with_a_call_is_told_to_the_model(play: Any) -> None:
     assert one_path(played)
 
 
+def test_the_tools_of_the_run(play: Any, tmp_path: Path) -> None:
+    """Tools that the run's files name run in the same graph, beside LangChain's, each call answered in its place."""
+    (tmp_path / "own_tools.py").write_text(
+        "from ludus.verl import function_tool\n\n\n"
+        "@function_tool\n"
+        "async def halve(number: int) -> float:\n"
+        '    """Half of a number."""\n'
+        "    return number / 2\n"
+    )
+    calls = "\n".join([call("halve", number=3), call("add", a=1, b=1), call("halve", number=5)])
+    run_plan = plan(function_tool_path=str(tmp_path / "own_tools.py"), max_parallel_calls=2)
+    played = play(Calculator, ROW, [calls, "Done."], plan=run_plan)
+    told = [message.content or "" for message in played.record.turns[1].messages if message.role == "tool"]
+    assert told[:2] == ["1.5", "2"] and told[2].startswith("Error: of one answer 2 calls are run")
+    assert [tool.name for tool in played.record.turns[0].tools] == ["add", "multiply", "halve"]
+    assert sorted(span.name for span in played.spans) == ["add", "halve", "halve"]
+    assert one_path(played)
+
+
 def test_long_answers_of_tools_are_cut(play: Any) -> None:
     """To tokens, at the side that the run says."""
 
