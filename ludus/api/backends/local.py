@@ -12,8 +12,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from starlette.types import ASGIApp
-
 from ludus.agents.trajectory import Trajectory, TrajectoryGroup
 from ludus.api.backends.base import (
     Inference,
@@ -79,14 +77,6 @@ class LocalBackend:
             transport=lambda http: InProcessTransport(server, http),
         )
 
-    def app(self, model: TrainableSpec) -> ASGIApp:
-        """The gateway of a registered model, for a server in this process: it takes the requests that its `Inference`
-        says how to send, and those that name a session of their own in the header `x-ludus-session`."""
-        opened = self._models.get(_key(model))
-        if opened is None or not opened.done():
-            raise UserError(f"{model.name!r} of {model.project!r} is not registered; register it first")
-        return opened.result().app
-
     async def hosted(self, model: TrainableSpec) -> HostedModel:
         """The model itself, registered."""
         return (await self._served(model)).hosted
@@ -100,10 +90,8 @@ class LocalBackend:
         on_progress: OnProgress | None = None,
         **options: Any,
     ) -> TrainResult:
-        served, asked = await self._served(model), train_config(config, options)
-        result = await served.hosted.train(list(trajectory_groups), asked, on_progress or _ignore)
-        await served.sweep()
-        return result
+        asked = train_config(config, options)
+        return await (await self.hosted(model)).train(list(trajectory_groups), asked, on_progress or _ignore)
 
     async def train_sft(
         self,

@@ -118,15 +118,6 @@ class TurnBook:
         record = await held.session.aclose("its rollout has ended")
         await asyncio.to_thread(self._end, held, record, error)
 
-    def is_settled(self, session_id: str) -> bool:
-        """Training has taken all its turns, and none is being answered."""
-        with self._lock:
-            held = self._held.get(session_id)
-            if held is None:
-                return True
-            stats = held.session.stats()
-            return stats.num_running == 0 and 0 < stats.num_turns == len(held.claimed)
-
     # ---- what training takes
 
     def parts(self, turn_ids: Iterable[str], *, others: Collection[str] = ()) -> list[Part]:

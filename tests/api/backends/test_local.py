@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from ludus.agents.trajectory import History, Trajectory, TrajectoryGroup, gather_trajectory_groups
@@ -279,35 +278,7 @@ def test_supervised_training_on_trajectories(make_backend: MakeBackend, make_mod
     assert [each.num_done for each in told if each.stage == "train"] == list(range(1, 21))
 
 
-def test_a_named_session_from_another_process(make_backend: MakeBackend, make_model: MakeModel) -> None:
-    """Requests that name a session share its record; once all of it was trained, it ends."""
-
-    async def main() -> None:
-        model = make_model()
-        async with make_backend() as backend:
-            await model.register(backend)
-            inference, app = await backend.prepare(model), backend.app(model)
-            found = []
-            async with httpx.AsyncClient(
-                transport=httpx.ASGITransport(app), base_url="http://model", headers={"authorization": "Bearer any"}
-            ) as http:
-                for name in ("x", "y"):
-                    body = {"model": inference.inference_name, "messages": [{"role": "user", "content": name}]}
-                    said = await http.post("/v1/chat/completions", json=body, headers={"x-ludus-session": name})
-                    found.append(Trajectory(messages_and_choices=said.json()["choices"], reward=len(found)))
-            hosted = await backend.hosted(model)
-            record_ids = {hosted.book.parts(each.turn_ids())[0].record.id for each in found}
-            assert record_ids == {"s000000-named-000001", "s000000-named-000002"}
-            result = await backend.train(model, [TrajectoryGroup(found)])
-            assert result.metrics["ledger/trained"] == result.metrics["ledger/sampled"] > 0
-            assert hosted.book.is_settled("s000000-named-000001")
-
-    asyncio.run(main())
-
-
-def test_a_model_must_be_registered_to_be_served(make_backend: MakeBackend, make_model: MakeModel) -> None:
-    """An unknown model has no gateway; keys that cannot act are refused when the backend is made."""
-    with pytest.raises(UserError, match="'agent' of 'p' is not registered"):
-        make_backend().app(make_model())
+def test_keys_that_cannot_act_are_refused_when_the_backend_is_made(make_backend: MakeBackend) -> None:
+    """The user's own loop says when it is enough."""
     with pytest.raises(ConfigError, match="total_train_steps cannot act in a backend"):
         make_backend(total_train_steps=3)
