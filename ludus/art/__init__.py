@@ -18,6 +18,7 @@ from ludus.agents.trajectory import (
 )
 from ludus.api.backends import Backend, LocalBackend, ServerBackend, TrainConfig, TrainResult, TrainSFTConfig
 from ludus.api.model import Model, TrainableModel
+from ludus.art import dev as dev  # `art.dev.…` without an import of its own, as there
 
 __all__ = [
     "Backend",

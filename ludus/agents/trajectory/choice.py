@@ -90,8 +90,20 @@ def check_item(item: object, at: str) -> object:
 
 def turn_id(choice: Any) -> str | None:
     """The recorded turn that a choice is. None: it names none."""
-    found = choice.get("turn_id") if isinstance(choice, Mapping) else getattr(choice, "turn_id", None)
+    found = _field(choice, "turn_id")
+    if found is None:  # litellm keeps what it does not know in a mapping of its own
+        found = (_field(choice, "provider_specific_fields") or {}).get("turn_id")
     return None if found is None else str(found)
+
+
+def convert_litellm_choice_to_openai(choice: Any) -> Choice:
+    """The choice of an answer that litellm read, in the SDK's shape; its turn comes along."""
+    plain = _plain(choice)
+    return Choice.model_validate({**plain, "turn_id": turn_id(choice)})
+
+
+def _field(choice: Any, name: str) -> Any:
+    return choice.get(name) if isinstance(choice, Mapping) else getattr(choice, name, None)
 
 
 def message_of(item: Any) -> dict[str, Any]:

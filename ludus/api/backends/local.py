@@ -27,7 +27,7 @@ from ludus.api.backends.configs import check_config, default_config, model_confi
 from ludus.api.backends.hosted import HostedModel, check_base, copy_checkpoint
 from ludus.api.backends.served import ServedModel
 from ludus.config import Config
-from ludus.errors import UserError
+from ludus.errors import ConfigError, UserError
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import InProcessTransport
@@ -41,12 +41,19 @@ DEFAULT_PATH = "runs"
 class LocalBackend:
     """A `Backend` in this process. Use as a context manager, or close it; what is trained is saved either way."""
 
-    def __init__(self, *, path: Path | str | None = None, config: Config | None = None) -> None:
+    def __init__(
+        self, *, path: Path | str | None = None, config: Config | None = None, in_process: bool = True
+    ) -> None:
         """path: where projects lie. None: `runs`.
 
         config: what models, engine, trainer and sampling are like. None: as ART's: LoRA, its loss and learning rate.
         Raises ConfigError for keys that cannot act here.
         """
+        if not in_process:
+            raise ConfigError(
+                "in_process=False cannot act: a LocalBackend is in this process. For one of its own start "
+                "`ludus serve` and pass ServerBackend(base_url)"
+            )
         self.path = Path(DEFAULT_PATH if path is None else path)
         self._config = default_config() if config is None else check_config(config)
         self._server: GatewayServer | None = None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import numpy
+import pydantic
 import pytest
 from openai.types.chat.chat_completion import Choice as SdkChoice
 
 from ludus.agents.trajectory import Choice, History, Trajectory
+from ludus.agents.trajectory.choice import convert_litellm_choice_to_openai
 from ludus.errors import UserError
 
 USER = {"role": "user", "content": "Add 1 and 2."}
@@ -118,3 +121,24 @@ def test_what_is_logged_says_what_was_trainable() -> None:
     logged = trajectory.for_logging()
     assert [each["trainable"] for each in logged["messages"]] == [False, True, False]
     json.dumps(logged)
+
+
+def test_a_choice_that_litellm_read() -> None:
+    """It keeps a field that it does not know in a mapping of its own; the choice is of the same turn all the same."""
+
+    class Message(pydantic.BaseModel):
+        role: str = "assistant"
+        content: str = "3"
+        provider_specific_fields: dict[str, Any] = {"refusal": None}
+
+    class Choices(pydantic.BaseModel):
+        finish_reason: str = "stop"
+        index: int = 0
+        message: Message = Message()
+        provider_specific_fields: dict[str, Any] = {"turn_id": "chatcmpl-1"}
+
+    trajectory = Trajectory(messages_and_choices=[USER, Choices(), convert_litellm_choice_to_openai(Choices())])
+    assert trajectory.turn_ids() == ["chatcmpl-1", "chatcmpl-1"]
+    assert trajectory.messages()[1:] == [{"role": "assistant", "content": "3"}] * 2
+    read = Trajectory.model_validate_json(trajectory.model_dump_json())
+    assert read.turn_ids() == trajectory.turn_ids()

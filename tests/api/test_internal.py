@@ -1,0 +1,28 @@
+"""ART's internal configuration: what stands for something here acts, the rest is named."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import ludus.art as art
+from ludus.api.backends.configs import default_config, model_config
+
+
+def test_keys_that_act_and_keys_that_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    """Lengths, LoRA and optimizer are ours too; the arguments of another runtime are named in a warning."""
+    model: art.TrainableModel[None] = art.TrainableModel(name="m", project="p", base_model="smollm2-135m")
+    model._internal_config = art.dev.InternalModelConfig(
+        init_args=art.dev.InitArgs(max_seq_length=512),
+        peft_args=art.dev.PeftArgs(r=4, target_modules=["q_proj"]),
+        trainer_args=art.dev.TrainerArgs(max_grad_norm=0.1),
+        engine_args=art.dev.EngineArgs(enforce_eager=True),
+    )
+    config = model_config(default_config(), base_model="b", own=model.internal_config, folder=("root", "name"))
+    assert (config.model.context_length, config.trainer.optimizer.max_grad_norm) == (512, 0.1)
+    assert config.model.lora is not None
+    lora = (config.model.lora.rank, config.model.lora.alpha, config.model.lora.target_modules)
+    assert lora == (4, 16.0, ("q_proj",))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "do not act here: engine_args.enforce_eager." in caplog.text
