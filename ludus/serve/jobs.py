@@ -49,6 +49,7 @@ class Jobs:
         self.store = store
         self._workshop = workshop
         self._bell = _Bell()
+        self._is_ending = False
 
     def __repr__(self) -> str:
         return f"Jobs({self.store!r})"
@@ -68,9 +69,12 @@ class Jobs:
         return view
 
     async def follow(self, job_id: str, *, after: int, keep_alive_s: float) -> AsyncIterator[JobEvent | None]:
-        """Events of the job numbered above `after`, as they come, to its last. None: there was none for so long."""
+        """Events of the job numbered above `after`, as they come, to its last or to our own end.
+
+        None: there was none for so long.
+        """
         with self._bell.listening() as rung:
-            while True:
+            while not self._is_ending:
                 rung.clear()
                 view = await asyncio.to_thread(self.store.job, job_id)
                 for event in await asyncio.to_thread(self.store.events, job_id, after=after):
@@ -83,6 +87,11 @@ class Jobs:
                         await rung.wait()
                 except TimeoutError:
                     yield None
+
+    def end_following(self) -> None:
+        """Who follows a job is let go; he comes back when the jobs are served again."""
+        self._is_ending = True
+        self._bell.ring()
 
     async def work(self) -> None:
         """Does every job there is and every one that comes, until cancelled; what is left then is done next time."""

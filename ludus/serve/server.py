@@ -68,6 +68,7 @@ async def running(store: JobStore, backend: ServableBackend, address: Address) -
     try:
         yield Running(url, made)
     finally:
+        jobs.end_following()
         await asyncio.to_thread(http.stop)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)

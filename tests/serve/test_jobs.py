@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ludus.api.backends.wire import ErrorView, RegisterModel, SubmitJob
+from ludus.api.backends.wire import ErrorView, JobEvent, RegisterModel, SubmitJob
 from ludus.errors import AgentError
 from ludus.serve.jobs import MOST_ATTEMPTS, Jobs
 from ludus.serve.store import JobStore
@@ -116,3 +118,22 @@ def test_a_job_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
         with pytest.raises(AgentError, match="unknown kind"):
             jobs.submit(MODEL, SubmitJob(kind="paint"), idempotency_key=None)
         assert store.next_job() is None
+
+
+def test_who_follows_is_let_go_when_the_server_ends(tmp_path: Path) -> None:
+    """At once, and without the job having ended."""
+
+    async def main() -> list[str]:
+        follow = jobs.follow(job, after=0, keep_alive_s=60)
+        return [event.kind async for event in _until(follow, jobs.end_following) if event is not None]
+
+    async def _until(follow: AsyncIterator[JobEvent | None], then: Callable[[], None]) -> AsyncIterator[Any]:
+        async for event in follow:
+            yield event
+            then()
+
+    with JobStore(tmp_path) as store:
+        jobs = Jobs(store, ScriptedWorkshop())
+        job = submit(jobs)
+        assert asyncio.run(main()) == ["queued"]
+        assert store.job(job).state == "queued"
