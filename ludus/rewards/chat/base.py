@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Json = Mapping[str, Any]
+WRONG_SETTINGS = frozenset({401, 403, 404})
+"""HTTP statuses of a wrong key, model or address; trying again would never help."""
 
 
 @dataclass(frozen=True, slots=True)

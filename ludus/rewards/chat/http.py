@@ -16,14 +16,13 @@ from typing import Any
 import httpx
 
 from ludus.errors import BackendError, UserError
-from ludus.rewards.chat.base import ChatAnswer, Json, Usage
+from ludus.rewards.chat.base import WRONG_SETTINGS, ChatAnswer, Json, Usage
 from ludus.rewards.providers import Endpoint
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 600.0  # models that think before they judge a large group take minutes
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-WRONG_SETTINGS = frozenset({401, 403, 404})
 MOST_WAIT_S = 60.0
 TOLD_CHARACTERS = 500
 """Of an endpoint's own words, so many stand in an error."""

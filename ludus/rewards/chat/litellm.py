@@ -10,8 +10,8 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
-from ludus.errors import BackendError
-from ludus.rewards.chat.base import ChatAnswer, Json, Usage
+from ludus.errors import BackendError, UserError
+from ludus.rewards.chat.base import WRONG_SETTINGS, ChatAnswer, Json, Usage
 
 
 def has_litellm() -> bool:
@@ -41,7 +41,9 @@ class LitellmChatModel:
         try:
             response = await self._module.acompletion(model=self._model, messages=list(messages), **arguments)
         except Exception as error:  # LiteLLM raises errors of every provider's SDK; this is the boundary to it
-            raise BackendError(f"{self!r}: {type(error).__name__}: {error}") from error
+            is_users = getattr(error, "status_code", None) in WRONG_SETTINGS
+            kind = UserError if is_users else BackendError
+            raise kind(f"{self!r}: {type(error).__name__}: {error}") from error
         choice, usage = response.choices[0], response.usage
         return ChatAnswer(
             choice.message.content or "",

@@ -29,6 +29,7 @@ from ludus.rewards.judge.cache import AnswerCache
 from ludus.rewards.judge.prompt import DEFAULT_RUBRIC, SCHEMA, SCORES, correction, instructions
 from ludus.rewards.judge.scores import Opinion, TrajectoryScore, UnusableError, Verdict, read_verdict
 from ludus.rewards.judge.tournament import on_one_scale, split_into_heats, winner
+from ludus.trace.spans import span
 
 logger = logging.getLogger(__name__)
 
@@ -132,15 +133,20 @@ async def judge_attempts(
     """What the judge makes of `attempts`; arguments and errors as `ruler`."""
     if not attempts:
         return Judgement((), Usage())
-    if not isinstance(judge_model, str):
-        if parameters:
-            raise UserError("extra_litellm_params belong to a judge that is named; this one was made already")
-        return await _Panel(judge_model, rubric, options, debug).judge(attempts)
-    model = resolve_chat_model(judge_model, parameters, price=options.price)
+    if isinstance(judge_model, str):
+        model = resolve_chat_model(judge_model, parameters, price=options.price)
+    elif parameters:
+        raise UserError("extra_litellm_params belong to a judge that is named; this one was made already")
+    else:
+        model = judge_model
     try:
-        return await _Panel(model, rubric, options, debug).judge(attempts)
+        with span("reward", "ruler", inputs={"judge": dict(model.identity), "attempts": len(attempts)}) as timed:
+            judgement = await _Panel(model, rubric, options, debug).judge(attempts)
+            timed.outputs = [score.model_dump() for score in judgement.scores]
+            return judgement
     finally:
-        await model.aclose()
+        if isinstance(judge_model, str):
+            await model.aclose()
 
 
 @dataclass

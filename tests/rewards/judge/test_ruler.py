@@ -15,6 +15,7 @@ from ludus.rewards.chat.http import Price
 from ludus.rewards.chat.scripted import ScriptedChatModel
 from ludus.rewards.judge import Attempt, Conversation, JudgeOptions, judge_attempts, read_attempts, ruler
 from ludus.rewards.judge.ruler import Judgement
+from ludus.trace.spans import SpanLog, collect_spans
 from tests.rewards.conftest import Endpoint, completion
 
 ASK = {"role": "user", "content": "How many?"}
@@ -254,6 +255,20 @@ def test_a_schema_without_bounds_is_one_that_providers_take(endpoint: Endpoint) 
     items = schema["properties"]["scores"]["items"]
     assert set(items["required"]) == set(items["properties"])
     assert items["additionalProperties"] is schema["additionalProperties"] is False
+
+
+def test_judging_is_a_span_of_the_episode_that_plays() -> None:
+    """With who judged and what came of it; keys are no part of it."""
+    log = SpanLog()
+    with collect_spans(log):
+        asyncio.run(ruler([said("0.5"), said("0.7")], ScriptedChatModel(by_number)))
+    (found,) = log.snapshot()
+    assert (found.kind, found.name, found.inputs) == (
+        "reward",
+        "ruler",
+        {"judge": {"scripted": "scripted"}, "attempts": 2},
+    )
+    assert [score["score"] for score in found.outputs] == [0.5, 0.7]
 
 
 def test_debug_shows_what_was_asked_and_answered(caplog: pytest.LogCaptureFixture) -> None:
