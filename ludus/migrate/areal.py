@@ -18,11 +18,13 @@ import yaml
 
 from ludus.config import Config
 from ludus.errors import ConfigError
-from ludus.migrate.areal_keys import HARMLESS, LEFT_OUT, NOT_NEEDED, SAME
+from ludus.migrate.areal_keys import HARMLESS, LEFT_OUT, NOT_NEEDED, SAME, SECTIONS
 from ludus.migrate.interpolate import MISSING, leaves
 from ludus.migrate.report import Entry, Fate
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
+_CAPS = ("actor.behav_imp_weight_cap", "actor.behave_imp_weight_cap")
+"""Names that the cap had before."""
 _NO_LIMIT = 10**6
 """AReaL's top_k of 1e8, and whatever else is larger than a vocabulary, keeps all of it."""
 
@@ -263,7 +265,7 @@ def _loss(writer: _Writer) -> None:
     if not any(key.startswith("actor.") for key in writer.given):
         return
     clip, clip_high = writer.take("actor.eps_clip"), writer.take("actor.eps_clip_higher")
-    cap = _first(writer, "actor.rejection_sampling.upper", "actor.behav_imp_weight_cap")
+    cap = _first(writer, "actor.rejection_sampling.upper", *_CAPS)
     corrects = [writer.take(f"actor.{name}") for name in ("use_decoupled_loss", "recompute_logprob")]
     is_decoupled = any(corrects)
     if not is_decoupled:
@@ -384,6 +386,8 @@ def _fate_of(key: str, value: Any) -> tuple[Fate, str]:
     for pattern, note in NOT_NEEDED:
         if fnmatchcase(key, pattern):
             return "not needed", note
+    if key.partition(".")[0] not in SECTIONS:
+        return "left out", "AReaL has no such key; what is your agent's own goes into workflow_kwargs"
     return "left out", "Ludus knows no such key"
 
 

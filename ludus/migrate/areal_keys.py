@@ -41,6 +41,15 @@ SAME: Mapping[str, str] = {
 }
 """By AReaL's key ours, with the same meaning and unit."""
 
+_SECTIONS = """
+    actor allocation_mode async_training checkpointer cluster critic defaults dynamic_bs enable_offload eval_gconfig
+    eval_workflow eval_workflow_kwargs evaluator experiment_name gconfig launcher memory_profiler perf_tracer recover
+    ref rollout saver scheduler seed server_only sglang stats_logger teacher tokenizer_path total_train_epochs
+    total_train_n_seqs total_train_steps train_dataset trial_name valid_dataset vllm workflow workflow_kwargs
+"""
+SECTIONS = frozenset(_SECTIONS.split())
+"""Of AReaL's own configuration; its users add others for their agents."""
+
 _PLACEMENT = "one process places engine and trainer by itself"
 _ENGINE = "Ludus serves the model with its own engine"
 _RECORD = "every episode is recorded in the run's folder: `ludus report`, `ludus export`"
@@ -99,6 +108,10 @@ HARMLESS: Mapping[str, Harmless] = {
 }
 
 NOT_NEEDED: tuple[tuple[str, str], ...] = (
+    ("launcher.*", _PLACEMENT),
+    ("rollout._version", "there is one version"),
+    ("actor.is_critic", "there is no critic"),
+    ("actor.grad_reduce_dtype", "gradients add up in float32"),
     ("*.experiment_name", "the run's name says it"),
     ("*.trial_name", "the run's name says it"),
     ("*.fileroot", "run_root says it"),
@@ -169,6 +182,7 @@ LEFT_OUT: tuple[tuple[str, str], ...] = (
     ("actor.m2_threshold", "there is no M2PO"),
     ("actor.rejection_sampling.*", "only its `upper` is taken, as trainer.loss.tis_cap"),
     ("*.max_length", "filter the rows before, or cap sequences with algorithm.max_sequence_tokens"),
+    ("rollout.admin_api_key", "`ludus train` makes a key for each run, or reads LUDUS_ADMIN_KEY"),
     ("rollout.agent.admin_api_key", "`ludus train` makes a key for each run, or reads LUDUS_ADMIN_KEY"),
     ("*.freq_secs", "a run is saved and evaluated by steps"),
 )

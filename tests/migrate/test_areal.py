@@ -210,6 +210,15 @@ def test_a_value_that_cannot_be_is_said() -> None:
         import_areal({"gconfig": {"n_samples": 0}})
 
 
+def test_keys_of_ones_own_agent_are_told_from_areals() -> None:
+    """Users of AReaL extend its configuration for their agents."""
+    notes = {
+        entry.name: entry.note for entry in import_areal({"econfig": {"domain": "x"}, "actor": {"new": 1}}).entries
+    }
+    assert "workflow_kwargs" in notes["econfig.domain"]
+    assert notes["actor.new"] == "Ludus knows no such key"
+
+
 def test_what_is_written_is_yaml() -> None:
     """And loads as the same configuration."""
     found = imported(actor())
