@@ -36,8 +36,8 @@ class GymEnvironment(EnvironmentService):
     ) -> None:
         """kwargs: for making each environment.
         read_action: the action in a model's text; it raises ValueError where there is none. None: for a discrete space
-        the last number in the text, otherwise the text itself.  show: an observation as text. None: texts as they are,
-        everything else as JSON.
+        the last number in the text, for a space of several numbers a list of them as JSON, otherwise the text itself.
+        show: an observation as text. None: texts as they are, everything else as JSON.
         """
         self._make = _maker(env, dict(kwargs or {}))
         self._read_action = read_action
@@ -90,14 +90,15 @@ class GymEnvironment(EnvironmentService):
 
     def _default_action(self, text: str) -> Any:
         space = getattr(self._env, "action_space", None)
-        num_actions = getattr(space, "n", None)
-        if num_actions is None:
+        if space is None or type(space).__name__ == "Text":
             return text
+        if getattr(space, "n", None) is None:
+            return _from_json(text, space)
         first = int(getattr(space, "start", 0))
         numbers = [int(number) for number in _NUMBER.findall(text)]
-        if not numbers or not first <= numbers[-1] < first + int(num_actions):
+        if not numbers or not first <= numbers[-1] < first + int(space.n):
             raise ValueError(
-                f"That is no action. Write one number from {first} to {first + int(num_actions) - 1}, and nothing else."
+                f"That is no action. Write one number from {first} to {first + int(space.n) - 1}, and nothing else."
             )
         return numbers[-1]
 
@@ -127,6 +128,19 @@ class _Made:
 
     def __call__(self) -> Any:
         return self._function(*self._args, **self._kwargs)
+
+
+def _from_json(text: str, space: Any) -> Any:
+    """The action of a space of several numbers. Raises ValueError where the text holds none of it."""
+    try:
+        value = json.loads(text[text.index("[") : text.rindex("]") + 1])
+    except ValueError:
+        raise ValueError(f"That is no action. Write it as JSON, a list of numbers of {space}.") from None
+    if isinstance(value, list) and getattr(space, "dtype", None) is not None:
+        value = importlib.import_module("numpy").asarray(value, dtype=space.dtype)
+    if callable(getattr(space, "contains", None)) and not space.contains(value):
+        raise ValueError(f"That is no action. Write it as JSON, a list of numbers of {space}.")
+    return value
 
 
 async def _call(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

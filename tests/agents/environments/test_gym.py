@@ -113,6 +113,15 @@ def test_gymnasium_by_its_id():
     assert observation.startswith("[") and observation.count(",") == 3
 
 
+def test_actions_of_several_numbers():
+    """A list as JSON, of the space's own type and within its bounds."""
+    pytest.importorskip("gymnasium")
+    env = GymEnvironment("Pendulum-v1")
+    refused, wide, taken = run(env, "left", "I push [9.5]", "I push [0.5]")[1:]
+    assert "as JSON" in refused[0] and refused[4] == wide[4] == {"invalid_action": True}
+    assert taken[0].startswith("[") and taken[1] < 0.0
+
+
 def test_environments_that_await():
     """An asynchronous environment is awaited, not run on a thread."""
 

@@ -333,3 +333,40 @@ def test_several_samples_are_several_rows(play):
 
     episode = play(Apart, ["4", "5"], kwargs={"env": Judge()}).episode
     assert list(episode.rewards.values()) == [1.0, 0.5]
+
+
+class Hangs(Judge):
+    async def step(self, action):
+        await asyncio.Event().wait()
+
+
+class WaitsForNothing(Agent):
+    async def collect_trajectory(self, prompt, env, obs_queue, act_queue):
+        await act_queue.get()
+
+
+@pytest.mark.parametrize(("agent", "env"), [(TwoTurns, Hangs), (WaitsForNothing, Judge)], ids=["environment", "agent"])
+def test_what_hangs_is_ended_by_the_episodes_time(play, agent, env):
+    """An environment that never answers, and an agent that waits for an action that it never asked for."""
+    outcome = play(agent, lambda call: "4", kwargs={"env": env}, episode_timeout_s=0.3).episode.outcome
+    assert outcome.kind == "timeout" and "episode_timeout_s=0.3" in outcome.reason
+
+
+def test_an_agent_that_raises_fails_alone(play):
+    """Its own line is in the reason, and its environment is closed."""
+    closed = []
+
+    class Breaks(Agent):
+        async def collect_trajectory(self, prompt, env, obs_queue, act_queue):
+            raise ValueError("no idea")
+
+    class Own(Judge):
+        def for_episode(self, row):
+            return Own()
+
+        async def close(self):
+            closed.append(self)
+
+    outcome = play(Breaks, [], kwargs={"env": Own}).episode.outcome
+    assert outcome.kind == "failed" and "no idea" in outcome.reason and "in collect_trajectory" in outcome.reason
+    assert len(closed) == 2
