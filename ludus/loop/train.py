@@ -20,6 +20,7 @@ from ludus.engines.base import Engine
 from ludus.errors import LudusError
 from ludus.loop.batch import BatchRules, account_unused, group_judge
 from ludus.loop.checkpoint import Progress, save_checkpoint
+from ludus.loop.commit import source_commit
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.measure import TrainingClock
@@ -250,6 +251,7 @@ def _conclude(parts: Parts, plan: Plan, run: _Run, stopped_by: str, *, model: Pa
         reward_after=after.get("eval/reward"),
         peak_rss_mb=round(peak_rss_mb(), 1),
         model=str(model) if model is not None else None,
+        commit=source_commit(),
         metrics=run.metrics,
     )
     if stopped_by != INTERRUPT:
