@@ -15,12 +15,14 @@ from ludus.types import Message, Sampling, ToolSpec
 
 
 def read_messages(values: Iterable[Mapping[str, Any] | Message]) -> tuple[Message, ...]:
-    """The messages. Raises AgentError that names the field which cannot be."""
+    """The messages; those that are read already stay as they are. Raises AgentError that names the field which cannot
+    be."""
     entries = list(values)
-    if entries and all(isinstance(entry, Message) for entry in entries):
+    written = [plain(entry) for entry in entries if not isinstance(entry, Message)]
+    if entries and not written:
         return tuple(entry for entry in entries if isinstance(entry, Message))
-    body = {"messages": [plain(entry) for entry in entries]}
-    return ChatDialect().parse(body, Sampling(), ReadMessages()).request.messages
+    read = iter(ChatDialect().parse({"messages": written}, Sampling(), ReadMessages()).request.messages)
+    return tuple(entry if isinstance(entry, Message) else next(read) for entry in entries)
 
 
 def read_tools(values: Iterable[Any] | None) -> tuple[ToolSpec, ...]:

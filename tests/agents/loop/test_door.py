@@ -16,6 +16,7 @@ from ludus.agents.loop import (
     LoopPlan,
     RewardSettings,
     SingleTurnAgentLoop,
+    outputs_of,
     register,
     simple_timer,
 )
@@ -143,6 +144,46 @@ def test_a_known_data_source_needs_no_function(play: Play) -> None:
     played = play(SingleTurnAgentLoop, row, ["#### 42"])
     assert played.scored.reward == played.scored.metrics["success"] == 1.0
     assert play(SingleTurnAgentLoop, row, ["#### 41"]).scored.reward == 0.0
+
+
+def test_an_edited_context_is_an_output_of_its_own(play: Play) -> None:
+    """A loop that asks by messages and drops some makes a fork; `outputs_of` gives a sequence for each path, and no
+    token is lost."""
+
+    class Compacts(AgentLoopBase):
+        async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
+            messages: list[Any] = [{"role": "user", "content": "A long story."}]
+            for question in ("One?", "Two?"):
+                messages.append({"role": "user", "content": question})
+                turn = await self.server_manager.complete(messages, sampling_params=sampling_params)
+                messages.append(turn.reply)
+            summary = [{"role": "user", "content": "A summary. Three?"}]
+            await self.server_manager.complete(summary, sampling_params=sampling_params)
+            outputs = outputs_of(self.server_manager.session.snapshot(), num_turns=6)
+            outputs[-1].reward_score = 1
+            return outputs
+
+    played = play(Compacts, ROW, ["1", "2", "3"])
+    first, second, third = played.record.turns
+    assert second.prefix == first.id and third.prefix is None and third.fork == "truncated"
+    assert played.scored.rewards == {third.id: 1.0} and not played.scored.left_out
+    assert played.scored.metrics["num_outputs"] == 2
+
+
+@pytest.mark.parametrize("reward", [True, 2, "numpy", float("nan")])
+def test_a_reward_is_any_finite_number(reward: Any, play: Play) -> None:
+    value = pytest.importorskip("numpy").float32(0.5) if reward == "numpy" else reward
+
+    class Gives(SingleTurnAgentLoop):
+        async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
+            output = await super().run(sampling_params, **kwargs)
+            return output.model_copy(update={"reward_score": value})
+
+    scored = play(Gives, ROW, ["10"]).scored
+    if value != value:
+        assert scored.outcome.kind == "failed" and "nan" in scored.outcome.reason
+    else:
+        assert scored.reward == float(value)
 
 
 # ---- which loop
