@@ -14,7 +14,7 @@ import yaml
 import ludus
 
 HERE = Path(__file__).parent
-NUM_DEMONSTRATIONS = 96
+NUM_DEMONSTRATIONS = 64
 LONGEST = 400  # characters of a solution: short ones show the form as well
 
 
