@@ -12,7 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ludus.trace.exporters import Finished, open_exporter
+from ludus.trace.settings import TraceSettings
 from tests.trace.exporters.browser import Browser
+from tests.trace.exporters.conftest import with_tools
+from tests.trace.exporters.test_mlflow import read_back
 
 pytestmark = pytest.mark.timeout(400)  # the server takes a quarter of a minute to start, on a busy machine many
 
@@ -61,3 +65,14 @@ def test_a_person_finds_an_episode_and_reads_it(server: str, tmp_path: Path) -> 
         page.click("generate")
         page.wait_for("Guess a number from 1 to 20.", "number then11 higher guess number number myThe 7")
         page.picture(tmp_path / "trace.png")
+
+
+def test_a_server_takes_traces_too(server: str) -> None:
+    """With its address in the place of the database, a trace arrives whole."""
+    settings = TraceSettings(backend="mlflow", tracking_uri=server, project_name="served")
+    with open_exporter(settings, "second") as exporter:
+        exporter.add(Finished.of(with_tools(1), step=4))
+    [trace] = read_back(server, "served")["traces"]
+    assert (trace["info"]["tags"]["step"], trace["assessments"]) == ("4", {"reward": 0.5, "success": 1.0})
+    assert [span["name"] for span in trace["spans"]][:4] == ["run", "generate", "add", "generate"]
+    assert trace["spans"][2]["inputs"] == {"a": 1}
