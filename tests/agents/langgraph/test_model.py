@@ -18,6 +18,8 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
 from pydantic import BaseModel
 
 from ludus.agents.door import EpisodeContext
@@ -333,3 +335,33 @@ def test_another_parser_than_the_models(open_session: OpenSession) -> None:
     assert ChatModel(client=room.session, tool_parser="hermes", tokenizer=object()).invoke("?").content == "Yes."
     with pytest.raises(UserError, match="tool_parser='gpt-oss'"):
         ChatModel(client=room.session, tool_parser="gpt-oss").invoke("?")
+
+
+def test_a_graph_that_streams(open_session: OpenSession) -> None:
+    """LangGraph's own streams of messages tell the answers piece by piece, from nodes that await and nodes that block,
+    and a call with its arguments."""
+    room = open_session([BOTH, *REPLIES[1:]], token_delay_s=0.001)
+    model = ChatModel(client=room.session).bind_tools([add, multiply])
+
+    async def agent(state: MessagesState) -> Any:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    def blocking_agent(state: MessagesState) -> Any:
+        return {"messages": [model.invoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("agent", agent).add_node("tools", ToolNode([add, multiply])).add_node("again", blocking_agent)
+    graph.add_edge(START, "agent").add_edge("agent", "tools").add_edge("tools", "again")
+
+    async def main() -> list[tuple[Any, str]]:
+        stream = graph.compile().astream({"messages": [HumanMessage(QUESTION)]}, stream_mode="messages")
+        return [(chunk, about["langgraph_node"]) async for chunk, about in stream]
+
+    said = asyncio.run(main())
+    first, second = room.session.snapshot().turns
+    for turn, node in ((first, "agent"), (second, "again")):
+        chunks = [chunk for chunk, where in said if where == node]
+        whole = joined(chunks)
+        assert len(chunks) > (3 if turn is first else 0)
+        assert (whole.id, whole.content) == (turn.id, turn.reply.content or "")
+        assert [call["name"] for call in whole.tool_calls] == [call.name for call in turn.reply.tool_calls]
