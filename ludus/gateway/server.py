@@ -26,9 +26,17 @@ class GatewayServer:
     def __init__(self, sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS) -> None:
         self.sessions = sessions
         self._traffic = Traffic()
-        self.app: ASGIApp = build_app(sessions, options, self._traffic)
         beside = None if options.desk is None else options.desk.sweep
-        self._http = HttpServer(self.app, name="gateway", beside=beside)
+        self._http = HttpServer(build_app(sessions, options, self._traffic), name="gateway", beside=beside)
+
+    @property
+    def app(self) -> ASGIApp:
+        """The application; another one may take its place before `start`, over the socket and without one alike."""
+        return self._http.app
+
+    @app.setter
+    def app(self, app: ASGIApp) -> None:
+        self._http.app = app
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

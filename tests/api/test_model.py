@@ -82,6 +82,11 @@ def test_agents_that_write_no_trajectory_are_captured(tiny_model_folder: Path, t
             assert [turn.reply.content for turn in part.record.turns] == [
                 message["content"] for message in trajectory.messages()[1::2]
             ]
+            async with model.openai_client().chat.completions.stream(model="m", messages=ASK) as stream:
+                async for _ in stream:
+                    pass
+                whole = stream.current_completion_snapshot
+            assert Trajectory(messages_and_choices=[*ASK, whole.choices[0]]).turn_ids() == [whole.id]
 
     asyncio.run(main())
 

@@ -56,7 +56,10 @@ class ChatStream:
     def start(self, turn_ids: tuple[str, ...], num_prompt_tokens: int) -> bytes:
         del num_prompt_tokens  # told in the end, with the others
         self._head["id"] = turn_ids[0]
-        return b"".join(self._chunk(i, {"role": "assistant"}) for i in range(len(turn_ids)))
+        # In the first chunk of a choice too: SDKs that put an answer together keep what they do not know from there.
+        return b"".join(
+            self._chunk(i, {"role": "assistant"}, {"turn_id": turn_id}) for i, turn_id in enumerate(turn_ids)
+        )
 
     def delta(self, choice_idx: int, delta: Delta) -> bytes:
         self._begun.add(choice_idx)
