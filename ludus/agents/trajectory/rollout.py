@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ludus.errors import UserError
+
 ResultT = TypeVar("ResultT")
 OnEnd = Callable[[BaseException | None], Awaitable[None]]
 """Told what the rollout raised. None: it returned."""
@@ -29,17 +31,22 @@ class Rollout:
     gathering: Gathering
     group_idx: int
     member_idx: int
+    has_ended: bool = False
+    """What it left running may go on, and is not part of it any more."""
     _endings: list[OnEnd] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"Rollout(group={self.group_idx}, member={self.member_idx})"
 
     def on_end(self, ending: OnEnd) -> None:
-        """Await `ending` once the rollout has ended."""
+        """Await `ending` once the rollout has ended. Raises UserError if it has."""
+        if self.has_ended:
+            raise UserError(f"{self!r} has ended; what it left running cannot ask the model in its name any more")
         self._endings.append(ending)
 
     async def end(self, error: BaseException | None) -> None:
         """Run what was registered, last first."""
+        self.has_ended = True
         while self._endings:
             await self._endings.pop()(error)
 
@@ -48,7 +55,7 @@ _current: contextvars.ContextVar[Rollout | None] = contextvars.ContextVar("ludus
 
 
 def current_rollout() -> Rollout | None:
-    """The rollout that the caller plays in. None: it plays in none."""
+    """The rollout that the caller plays in, or was begun in if that has ended. None: none."""
     return _current.get()
 
 

@@ -16,6 +16,8 @@ from ludus.agents.trajectory import Gathering, Rollout, current_rollout
 from ludus.api.backends.hosted import HostedModel
 from ludus.gateway.server import GatewayServer
 
+_ENDED = "ended-rollout"
+
 
 @dataclass(eq=False)
 class ServedModel:
@@ -42,6 +44,8 @@ class ServedModel:
         rollout = current_rollout()
         if rollout is None:
             return {}
+        if rollout.has_ended:  # the gateway says to what it left running that its session has
+            return {"authorization": f"Bearer {_ENDED}"}
         if rollout not in self._keys:
             self._keys[rollout] = self._open(rollout)
         return {"authorization": f"Bearer {self._keys[rollout]}"}

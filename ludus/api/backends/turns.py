@@ -164,9 +164,11 @@ class TurnBook:
     def close_nowait(self) -> None:
         """No session gets more turns."""
         with self._lock:
-            for held in self._held.values():
-                if held.record is None:
-                    held.record = held.session.close("the backend was closed")
+            still_open = [held for held in self._held.values() if held.record is None]
+        for held in still_open:  # without the lock: a session that records a turn holds its own, and waits for this one
+            record = held.session.close("the backend was closed")
+            with self._lock:
+                held.record = record
 
     def _end(self, held: _Held, record: SessionRecord, error: BaseException | None) -> None:
         with self._lock:

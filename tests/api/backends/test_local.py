@@ -8,9 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
-from ludus.agents.trajectory import History, Trajectory, TrajectoryGroup, gather_trajectory_groups
+from ludus.agents.trajectory import (
+    History,
+    Trajectory,
+    TrajectoryGroup,
+    gather_trajectory_groups,
+    trajectory_group_batches,
+)
 from ludus.api.backends import LocalBackend, TrainProgress, TrainSFTConfig, create_lr_schedule
 from ludus.api.model import TrainableModel
 from ludus.errors import ConfigError, UserError
@@ -186,6 +193,58 @@ def test_groups_that_agree_are_a_step_without_a_change(make_backend: MakeBackend
             assert (result.step, result.metrics["train/skipped_steps"]) == (1, 1.0) and result.checkpoint_path
             assert result.metrics["ledger/masked_zero_advantage"] == result.metrics["ledger/sampled"]
             assert await hosted.engine.score(tuple(range(3, 20))) == before
+
+    asyncio.run(main())
+
+
+def test_what_a_rollout_leaves_running_asks_nobody(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """A call after the end is refused, and everything that was sampled is trained all the same."""
+
+    async def main() -> None:
+        model = make_model()
+        left: list[asyncio.Task[Any]] = []
+
+        async def late() -> None:
+            await asyncio.sleep(0.5)
+            await rollout(model, "too late")
+
+        async def play(number: int) -> Trajectory:
+            left.append(asyncio.create_task(late()))
+            found = await rollout(model, f"{number}", turns=1)
+            found.reward = number
+            return found
+
+        async with make_backend() as backend:
+            await model.register(backend)
+            group = await TrajectoryGroup(play(number) for number in range(2))
+            with pytest.raises(openai.AuthenticationError, match="the session has ended"):
+                await left[0]
+            await asyncio.gather(*left, return_exceptions=True)
+            result = await model.train([group])
+            assert result.metrics["ledger/trained"] == result.metrics["ledger/sampled"] > 0
+            hosted = await backend.hosted(model)
+        assert hosted.progress.ledger.masked == {}
+
+    asyncio.run(main())
+
+
+def test_rollouts_overlap_with_training(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """Later batches play while one is trained on: their tokens are older by as many steps as batches overlap at most,
+    and all of them are trained."""
+
+    async def main() -> None:
+        model = make_model()
+        async with make_backend() as backend:
+            await model.register(backend)
+            groups = (TrajectoryGroup(rollout(model, f"Guess {g}.") for _ in range(2)) for g in range(5))
+            ages = []
+            async for batch in trajectory_group_batches(groups, batch_size=1, max_concurrent_batches=3, pbar_desc=None):
+                metrics = (await model.train(batch)).metrics
+                ages.append(metrics["staleness/max_versions"])
+            assert len(ages) == 5 and max(ages) <= 2
+            hosted = await backend.hosted(model)
+        assert hosted.progress.ledger.sampled == hosted.progress.ledger.trained + hosted.progress.ledger.num_masked
+        assert set(hosted.progress.ledger.masked) <= {"zero_advantage"}
 
     asyncio.run(main())
 
