@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ludus.agents.trajectory.claim import Part, unknown_turn
+from ludus.agents.trajectory.claim import Part, join_records, unknown_turn
 from ludus.loop.batch import account_discarded
 from ludus.record.limits import Limits
 from ludus.record.recorder import RecordedSession, Recorder
@@ -148,7 +148,7 @@ class TurnBook:
                     held.is_taken = held.is_taken or not held.is_shared
             for session_id, held in list(self._held.items()):
                 record = held.record
-                if record is not None and (held.is_taken or all(turn.id in held.claimed for turn in record.turns)):
+                if record is not None and all(turn.id in held.claimed for turn in record.turns):
                     self._drop(session_id, record)
 
     def take_unused(self, *, is_last: bool = False) -> Ledger:
@@ -174,11 +174,12 @@ class TurnBook:
         with self._lock:
             held.record = record
             if not record.turns:
-                del self._held[held.session.id]
+                self._held.pop(held.session.id, None)
             elif error is not None:
                 mask: MaskReason = "failed" if isinstance(error, Exception) else "cancelled"
                 outcome = Outcome("failed" if mask == "failed" else "cancelled", f"{type(error).__name__}: {error}")
-                self._failed.append(Discarded(self._keep(held, record, outcome), mask))
+                episode = self._keep(held, outcome)
+                self._failed.extend([] if episode is None else [Discarded(episode, mask)])
             self._evict()
 
     # ---- inside, with the lock held
@@ -210,30 +211,29 @@ class TurnBook:
             self._put_away(held)
 
     def _put_away(self, held: _Held) -> None:
-        record = held.snapshot()
-        left = [turn for turn in record.turns if turn.id not in held.claimed]
-        if left and not held.is_taken:
-            self._keep(held, record, Outcome("ok", "no training step took it"))
-            num_left = sum(len(turn.sampled.token_ids) for turn in left)
-            self._unused = self._unused + Ledger.all_masked(num_left, "unused")
-        else:
-            self._drop(held.session.id, record)
+        unused = self._keep(held, Outcome("ok", "no training step took it"))
+        if unused is not None:
+            self._unused = self._unused + Ledger.all_masked(unused.session.num_sampled_tokens, "unused")
 
-    def _keep(self, held: _Held, record: SessionRecord, outcome: Outcome) -> Episode:
-        """Puts a session into the run store as an episode by itself."""
-        episode = Episode(
-            id=record.id,
-            task_id=held.session.group_id or record.id,
-            group_id=held.session.group_id or record.id,
-            session=record,
-            rewards={},
-            outcome=outcome,
-            started_at=record.turns[0].started_at,
-            finished_at=time.time(),
-        )
-        self._store.add_episode(episode)
-        for turn in record.turns:
-            self._episode_of.setdefault(turn.id, episode.id)
+    def _keep(self, held: _Held, outcome: Outcome) -> Episode | None:
+        """What no step has taken of a session, now an episode in the run store. None: nothing is left."""
+        record = held.snapshot()
+        left = frozenset(turn.id for turn in record.turns if turn.id not in held.claimed)
+        episode = None
+        if left:
+            rest = join_records(record.id, [Part(record, left)])
+            episode = Episode(
+                id=record.id,
+                task_id=held.session.group_id or record.id,
+                group_id=held.session.group_id or record.id,
+                session=rest,
+                rewards={},
+                outcome=outcome,
+                started_at=rest.turns[0].started_at,
+                finished_at=time.time(),
+            )
+            self._store.add_episode(episode)
+            self._episode_of.update(dict.fromkeys(left, episode.id))
         self._drop(record.id, record)
         return episode
 

@@ -1,0 +1,142 @@
+"""Turns by their ids: what training took, what failed, what nobody took; every token has one account."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ludus.api.backends.turns import TurnBook
+from ludus.engines.scripted import ScriptedEngine
+from ludus.errors import UserError
+from ludus.record.recorder import RecordedSession, Recorder
+from ludus.rollout.settings import GenerationSettings, RolloutSettings
+from ludus.text.chat import ChatText
+from ludus.trace.store import RunStore
+from ludus.types import ChatRequest, Episode, Message, Outcome
+
+MakeBook = Callable[..., TurnBook]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    with RunStore.create(tmp_path, "run", "") as store:
+        yield store
+
+
+@pytest.fixture
+def make_book(store: RunStore, tokenizer_folder: Path) -> MakeBook:
+    text = ChatText.load(tokenizer_folder)
+
+    def make(*, most_kept: int = 9) -> TurnBook:
+        recorder = Recorder(ScriptedEngine(lambda call: "I say 7.", text.tokenizer), text)
+        return TurnBook(
+            recorder, store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0, most_kept=most_kept
+        )
+
+    return make
+
+
+async def ask(session: RecordedSession, *questions: str) -> list[str]:
+    return [(await session.complete(ChatRequest((Message("user", question),))))[0].id for question in questions]
+
+
+def episode_of(book: TurnBook, *turn_ids: str) -> dict[str, Episode]:
+    """As a training step leaves them."""
+    (part,) = book.parts(turn_ids)
+    episode = Episode("step", "t", "g", part.record, {}, Outcome("ok"))
+    return {turn.id: episode for turn in part.record.turns if part.turn_ids is None or turn.id in part.turn_ids}
+
+
+def test_a_rollouts_session_is_taken_as_a_whole(make_book: MakeBook, store: RunStore) -> None:
+    """With its turns that nobody named; turns that came after that are unused."""
+
+    async def main() -> None:
+        book = make_book()
+        session = book.open("s")
+        first, second = await ask(session, "a", "b")
+        taken = episode_of(book, first)
+        assert set(taken) == {first, second}
+        store.add_episode(next(iter(taken.values())))
+        book.settle(taken)
+        (third,) = await ask(session, "c")
+        await book.end("s")
+        unused = book.take_unused(is_last=True)
+        assert unused.sampled == unused.masked["unused"] == store.episode("s").session.num_sampled_tokens
+        assert [turn.id for turn in store.episode("s").session.turns] == [third]
+        assert [turn.id for turn in book.parts([second])[0].record.turns] == [first, second]
+
+    asyncio.run(main())
+
+
+def test_of_a_shared_session_only_what_is_named(make_book: MakeBook, store: RunStore) -> None:
+    """The rest belongs to others, and is found after the session was put away too."""
+
+    async def main() -> None:
+        book = make_book()
+        turns = await ask(book.open("s", is_shared=True), "a", "b", "c")
+        taken = episode_of(book, turns[1])
+        assert set(taken) == {turns[1]}
+        store.add_episode(next(iter(taken.values())))
+        book.settle(taken)
+        book.close_nowait()
+        book.take_unused(is_last=True)
+        assert [turn.id for turn in store.episode("s").session.turns] == [turns[0], turns[2]]
+        assert book.parts([turns[2]])[0].turn_ids == {turns[2]}
+
+    asyncio.run(main())
+
+
+def test_failures_are_handed_over_once(make_book: MakeBook, store: RunStore) -> None:
+    """With their tokens and their reason; a rollout that asked nothing leaves nothing."""
+
+    async def main() -> None:
+        book = make_book()
+        await ask(book.open("lost"), "a")
+        book.open("silent")
+        await ask(book.open("stopped"), "a")
+        await book.end("lost", KeyError("x"))
+        await book.end("silent", KeyError("x"))
+        await book.end("stopped", asyncio.CancelledError())
+        await book.end("lost", KeyError("again"))
+        found = [(each.episode.id, each.mask, each.episode.outcome.reason) for each in book.take_failed()]
+        assert found == [("lost", "failed", "KeyError: 'x'"), ("stopped", "cancelled", "CancelledError: ")]
+        assert book.take_failed() == () and book.take_unused(is_last=True).sampled == 0
+        assert [each.id for each in store.episodes()] == ["lost", "stopped"]
+
+    asyncio.run(main())
+
+
+def test_memory_is_bounded(make_book: MakeBook, store: RunStore) -> None:
+    """The oldest ended sessions go to the run store, where their turns are still found."""
+
+    async def main() -> None:
+        book = make_book(most_kept=2)
+        turns = []
+        for number in range(4):
+            turns += await ask(book.open(f"s{number}"), "a")
+            await book.end(f"s{number}")
+        assert [each.id for each in store.episodes()] == ["s0", "s1"]
+        assert [book.parts([turn])[0].record.id for turn in turns] == ["s0", "s1", "s2", "s3"]
+        assert book.take_unused().sampled == sum(each.session.num_sampled_tokens for each in store.episodes())
+
+    asyncio.run(main())
+
+
+def test_turns_of_the_process_before(make_book: MakeBook) -> None:
+    """They are read from the run store when they are asked for; an unknown one is named; ids are not used twice."""
+
+    async def main() -> None:
+        before = make_book()
+        (turn,) = await ask(before.open("s"), "a")
+        before.close_nowait()
+        before.take_unused(is_last=True)
+        book = make_book()
+        assert book.parts([turn])[0].record.id == "s"
+        assert book.open("s").id == "s-r1" and book.open("s").id == "s-r2"
+        with pytest.raises(UserError, match="'chatcmpl-x', and no record here holds it"):
+            book.parts(["chatcmpl-x"])
+
+    asyncio.run(main())
