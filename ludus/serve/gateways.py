@@ -4,15 +4,16 @@ Knows: session names, idleness.  Knows not: HTTP beyond one header, keys, what b
 Rules: the first request under a name opens a session; requests without a name share one; a session that nobody asks
 for too long, or whose client has ended it, gets no more turns, and its name is free.
 
-    x-ludus-session: GROUP/NAME       one rollout's own; those of a group begin alike, which is computed once
-    x-ludus-session: NAME             shared: several trajectories may have turns in it
+    x-ludus-session: CLIENT:GROUP/NAME    one rollout's own; those of a group begin alike, which is computed once
+    x-ludus-session: CLIENT:NAME          shared: several trajectories may have turns in it
+
+CLIENT keeps the names of clients apart, and may be left out. The session's id, and with it its seed, is the rest.
 """
 
 from __future__ import annotations
 
 import re
 import time
-import uuid
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,14 +28,18 @@ from ludus.record.recorder import RecordedSession
 
 SHARED = "shared"
 """Name of the session of all requests that name none."""
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}(/[A-Za-z0-9._:-]{1,128})?")
+_WORD = "[A-Za-z0-9._-]{1,128}"
+_NAME = re.compile(f"({_WORD}:)?(?:(?P<group>{_WORD})/)?(?P<name>{_WORD})")
 
 
 class SessionBook(Protocol):
     """Opens the sessions of one model and keeps what they record. Called from any thread."""
 
     def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> RecordedSession:
-        """is_shared: several trajectories may have turns in it."""
+        """A session with this id, or one that goes on from it where it was used before; its seed is that of the id.
+
+        is_shared: several trajectories may have turns in it.
+        """
 
     async def end(self, session_id: str, error: BaseException | None = None) -> None:
         """The session gets no more turns. error: what its rollout raised; None: it returned."""
@@ -60,9 +65,6 @@ class ModelGateway:
         self._book = book
         self._clock = clock
         self._idle_s = idle_s
-        # A client may go on under a name that the server before this one has used: its sessions are others.
-        self._prefix = uuid.uuid4().hex[:8]
-        self._num_opened = 0
         self._open: dict[str, _Open] = {}
         self._retired: list[_Open] = []
         """Shared sessions that are full; they end at the next sweep."""
@@ -78,7 +80,8 @@ class ModelGateway:
         name = names[0] if names else SHARED
         if not _NAME.fullmatch(name):
             raise AgentError(
-                f"{SESSION}={name!r} must be NAME or GROUP/NAME, of at most 128 letters, digits and . _ : - each",
+                f"{SESSION}={name!r:.400} must be NAME, GROUP/NAME, or CLIENT: before either; each a word of at most "
+                "128 letters, digits and . _ -",
                 code="invalid_value",
                 param=SESSION,
             )
@@ -105,12 +108,12 @@ class ModelGateway:
     def _open_session(self, name: str) -> Seat:
         if name in self._open:  # it is full
             self._retired.append(self._open.pop(name))
-        self._num_opened += 1
-        group, slash, _ = name.rpartition("/")
-        session_id = f"{self._prefix}-{self._num_opened:06d}"
-        group_id = f"{self._prefix}-{group}" if slash else None
-        session = self._book.open(session_id, is_shared=not slash, group_id=group_id)
-        seat = Seat(session, max_turns=None if slash else MAX_OPEN_TURNS)
-        self._open[name] = _Open(session_id, seat)
+        found = _NAME.fullmatch(name)
+        assert found is not None, "names are checked when they arrive"
+        group, own = found["group"], found["name"]
+        session_id = own if group is None else f"{group}-{own}"
+        session = self._book.open(session_id, is_shared=group is None, group_id=group)
+        seat = Seat(session, max_turns=MAX_OPEN_TURNS if group is None else None)
+        self._open[name] = _Open(session.id, seat)
         self._sessions.seat(name, seat)
         return seat

@@ -30,6 +30,8 @@ class Book:
     ended: list[tuple[str, BaseException | None]] = field(default_factory=list)
 
     def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> RecordedSession:
+        while session_id in self.opened:
+            session_id += "-again"
         self.about[session_id] = (is_shared, group_id)
         self.opened[session_id] = self.recorder.open(session_id=session_id, group_id=group_id)
         return self.opened[session_id]
@@ -73,24 +75,24 @@ def test_a_name_is_a_session(room: Room) -> None:
     """Requests of one name are one session; GROUP/NAME is a rollout's own and of its group, all else is shared."""
 
     async def main() -> None:
-        for name in ("g1/a", "g1/a", "g1/b", "mine", None, None):
+        for name in ("c:g1/a", "c:g1/a", "c:g1/b", "d:g1/a", "c:mine", None, None):
             answer = await room.ask(name)
             assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"] == "7."
             assert "x-ludus-ignored" not in answer.headers
 
     run(main)
-    assert [len(each.snapshot().turns) for each in room.book.opened.values()] == [2, 1, 1, 2]
-    shared, groups = zip(*room.book.about.values(), strict=True)
-    assert shared == (False, False, True, True)
-    assert groups[0] == groups[1] is not None and groups[2:] == (None, None)
+    num_turns = {session_id: len(each.snapshot().turns) for session_id, each in room.book.opened.items()}
+    assert num_turns == {"g1-a": 2, "g1-b": 1, "g1-a-again": 1, "mine": 1, "shared": 2}
+    rollout, shared = (False, "g1"), (True, None)
+    assert list(room.book.about.values()) == [rollout, rollout, rollout, shared, shared]
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b/c", "/a", "a/", "a" * 129, "å"])
+@pytest.mark.parametrize("name", ["", "a b", "a/b/c", "/a", "a/", "a" * 129, "å", "a:", ":a", "a:b:c"])
 def test_a_name_that_cannot_be_is_refused(room: Room, name: str) -> None:
     """Before anything is opened."""
 
     async def main() -> None:
-        with pytest.raises(AgentError, match="must be NAME or GROUP/NAME"):
+        with pytest.raises(AgentError, match="must be NAME, GROUP/NAME"):
             await room.gateway.app({"type": "http", "headers": [(b"x-ludus-session", name.encode())]}, _no, _no)
 
     run(main)

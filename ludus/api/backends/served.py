@@ -1,19 +1,17 @@
 """Who asks a hosted model in this process: each rollout in a session of its own.
 
 Knows: rollouts, keys of sessions.  Knows not: how a model is trained, tokens.
-Invariants: every rollout is a session of its own; what asks outside of any rollout has one session for the model;
-ids, and with them seeds, depend on the step and the order of gatherings alone.
+Invariant: every rollout is a session of its own; what asks outside of any rollout has one session for the model.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ludus.agents.trajectory import Gathering, Rollout, current_rollout
+from ludus.agents.trajectory import Rollout, current_rollout
 from ludus.api.backends.hosted import HostedModel
+from ludus.api.backends.names import RolloutNames, member_name, outside_name
 from ludus.gateway.server import GatewayServer
 
 _ENDED = "ended-rollout"
@@ -28,19 +26,17 @@ class ServedModel:
     outside_key: str = field(init=False)
     """Of the session for whoever asks outside of rollouts."""
     _keys: dict[Rollout, str] = field(default_factory=dict)
-    _names: weakref.WeakKeyDictionary[Gathering, str] = field(default_factory=weakref.WeakKeyDictionary)
-    _num_gatherings: Counter[int] = field(default_factory=Counter)
-    """By step, so that a model that goes on from a step is asked with the same seeds."""
+    _names: RolloutNames = field(default_factory=RolloutNames)
 
     def __post_init__(self) -> None:
-        session = self.hosted.book.open(f"s{self.hosted.step:06d}-outside", is_shared=True)
+        session = self.hosted.book.open(outside_name(self.hosted.step), is_shared=True)
         self.outside_key = self.server.sessions.add(session)
 
     def __repr__(self) -> str:
         return f"ServedModel({self.hosted!r}, rollouts={len(self._keys)})"
 
     def headers(self) -> Mapping[str, str]:
-        """Of a request that is made now, in this process."""
+        """Of a request that is made now."""
         rollout = current_rollout()
         if rollout is None:
             return {}
@@ -51,8 +47,8 @@ class ServedModel:
         return {"authorization": f"Bearer {self._keys[rollout]}"}
 
     def _open(self, rollout: Rollout) -> str:
-        group_id = f"{self._name(rollout.gathering)}-g{rollout.group_idx:04d}"
-        session = self.hosted.book.open(f"{group_id}-m{rollout.member_idx:03d}", group_id=group_id)
+        group_id = self._names.group(rollout, step=self.hosted.step)
+        session = self.hosted.book.open(f"{group_id}-{member_name(rollout)}", group_id=group_id)
         key = self.server.sessions.add(session)
 
         async def end(error: BaseException | None) -> None:
@@ -61,10 +57,3 @@ class ServedModel:
 
         rollout.on_end(end)
         return key
-
-    def _name(self, gathering: Gathering) -> str:
-        if gathering not in self._names:
-            step = self.hosted.step
-            self._num_gatherings[step] += 1
-            self._names[gathering] = f"s{step:06d}-{self._num_gatherings[step]:04d}"
-        return self._names[gathering]

@@ -7,13 +7,15 @@ choice was sampled with is taken from the server's record, never from what trave
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 import weakref
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ludus.agents.trajectory import Gathering, Rollout, Trajectory, TrajectoryGroup, current_rollout
+from ludus.agents.trajectory import Rollout, Trajectory, TrajectoryGroup, current_rollout
 from ludus.api.backends.base import (
     Inference,
     OnProgress,
@@ -25,6 +27,7 @@ from ludus.api.backends.base import (
     train_config,
 )
 from ludus.api.backends.client import OnEvent, ServerClient
+from ludus.api.backends.names import RolloutNames, member_name, outside_name
 from ludus.api.backends.wire import (
     LOAD,
     SESSION,
@@ -57,12 +60,12 @@ class ServerBackend:
         self._client = ServerClient(base_url, key, patience_s=patience_s)
         self._key = key
         self._has_met = False
-        self._prefix = uuid.uuid4().hex[:12]
-        """Of our sessions' names, so that they are no other client's."""
-        self._gatherings: weakref.WeakKeyDictionary[Gathering, int] = weakref.WeakKeyDictionary()
-        self._num_gatherings = 0
-        self._playing: set[tuple[str, Rollout]] = set()
-        """Models, by path, and the rollouts that have asked them."""
+        self._id = uuid.uuid4().hex[:12]
+        """Tells our sessions from those of other clients."""
+        self._models: dict[str, _Asked] = {}
+        """By path."""
+        self._transports: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Any]] = weakref.WeakKeyDictionary()
+        """Connections to models, of the loops that they were made on."""
 
     def __repr__(self) -> str:
         return f"ServerBackend({self._client.base_url!r})"
@@ -82,8 +85,8 @@ class ServerBackend:
             base_url=self._client.base_url + view.inference_path,
             api_key=self._key,
             inference_name=view.inference_name,
-            headers=lambda: self._session_headers(_path(model)),
-            transport=lambda http: http.AsyncHTTPTransport(retries=CONNECT_RETRIES),
+            headers=lambda: self._session_headers(model),
+            transport=self._transport,
         )
 
     async def train(
@@ -101,8 +104,7 @@ class ServerBackend:
             "groups": [_without_logprobs(group.model_dump(mode="json")) for group in trajectory_groups],
             "config": train_config(config, options).model_dump(mode="json", exclude_unset=True),
         }
-        job = SubmitJob(kind="train", arguments=arguments)
-        return TrainResult(**await self._run(model, job, on_progress, idempotency_key))
+        return await self._train(model, SubmitJob(kind="train", arguments=arguments), on_progress, idempotency_key)
 
     async def train_sft(
         self,
@@ -117,8 +119,7 @@ class ServerBackend:
             "trajectories": [_without_logprobs(each.model_dump(mode="json")) for each in trajectories],
             "config": (config or TrainSFTConfig()).model_dump(mode="json", exclude_unset=True),
         }
-        job = SubmitJob(kind="train_sft", arguments=arguments)
-        return TrainResult(**await self._run(model, job, on_progress, idempotency_key))
+        return await self._train(model, SubmitJob(kind="train_sft", arguments=arguments), on_progress, idempotency_key)
 
     async def get_step(self, model: TrainableSpec) -> int:
         while (step := (await self._client.get(ModelView, _path(model))).step) is None:
@@ -147,9 +148,16 @@ class ServerBackend:
         return int(result["step"])
 
     async def close(self) -> None:
-        """Nothing is held open here; the server goes on."""
+        """Close the connections that were made on this loop; the server goes on."""
+        for transport in self._transports.pop(asyncio.get_running_loop(), []):
+            await transport.aclose()
 
     # ---- inside
+
+    def _transport(self, http: Any) -> Any:
+        made = http.AsyncHTTPTransport(retries=CONNECT_RETRIES)
+        self._transports.setdefault(asyncio.get_running_loop(), []).append(made)
+        return made
 
     async def _meet(self) -> None:
         if not self._has_met:
@@ -161,7 +169,16 @@ class ServerBackend:
         # The server answers after a while even if it is still loading, so that nobody on the way loses patience.
         while (view := await self._client.post(ModelView, "/models", _registration(model))).step is None:
             pass
+        asked = self._asked(model)
+        asked.step, asked.outside = view.step, asked.outside or outside_name(view.step)
         return view
+
+    async def _train(
+        self, model: TrainableSpec, job: SubmitJob, on_progress: OnProgress | None, idempotency_key: str | None
+    ) -> TrainResult:
+        result = TrainResult(**await self._run(model, job, on_progress, idempotency_key))
+        self._asked(model).step = result.step
+        return result
 
     async def _run(
         self, model: TrainableSpec, job: SubmitJob, on_progress: OnProgress | None, idempotency_key: str | None
@@ -169,27 +186,36 @@ class ServerBackend:
         on_event = _ignore if on_progress is None else _telling(on_progress)
         return await self._client.run_job(_path(model), job, idempotency_key=idempotency_key, on_event=on_event)
 
-    def _session_headers(self, model_path: str) -> Mapping[str, str]:
-        """Outside of rollouts all requests of this client are one session, but for what other clients do."""
-        rollout = current_rollout()
+    def _asked(self, model: TrainableSpec) -> _Asked:
+        return self._models.setdefault(_path(model), _Asked())
+
+    def _session_headers(self, model: TrainableSpec) -> Mapping[str, str]:
+        asked, rollout = self._asked(model), current_rollout()
         if rollout is None:
-            return {SESSION: self._prefix}
-        name = f"{self._prefix}-{self._number(rollout.gathering)}-g{rollout.group_idx:04d}/m{rollout.member_idx:03d}"
-        if (model_path, rollout) not in self._playing:
-            self._playing.add((model_path, rollout))
+            return {SESSION: f"{self._id}:{asked.outside}"}
+        name = f"{self._id}:{asked.names.group(rollout, step=asked.step)}/{member_name(rollout)}"
+        if rollout not in asked.playing:
+            asked.playing.add(rollout)
 
             async def end(error: BaseException | None) -> None:
-                self._playing.remove((model_path, rollout))
-                await self._client.tell(f"{model_path}/sessions/end", _end_session(name, error))
+                asked.playing.remove(rollout)
+                await self._client.tell(f"{_path(model)}/sessions/end", _end_session(name, error))
 
             rollout.on_end(end)
         return {SESSION: name}
 
-    def _number(self, gathering: Gathering) -> int:
-        if gathering not in self._gatherings:
-            self._gatherings[gathering] = self._num_gatherings
-            self._num_gatherings += 1
-        return self._gatherings[gathering]
+
+@dataclass(eq=False, slots=True)
+class _Asked:
+    """A model, as far as this client has asked it."""
+
+    step: int = 0
+    """The last that the server told."""
+    names: RolloutNames = field(default_factory=RolloutNames)
+    playing: set[Rollout] = field(default_factory=set)
+    """Rollouts that have asked it and play on."""
+    outside: str = ""
+    """Name of the session for whoever asks outside of rollouts. Empty: it was not registered yet."""
 
 
 def _end_session(name: str, error: BaseException | None) -> EndSession:

@@ -23,8 +23,9 @@ LAST_EVENT = "last-event-id"
 LOAD = "load"
 """Parameter of the registration's URL; `false`: the model is not loaded, because it is to begin as a fork."""
 SESSION = "x-ludus-session"
-"""Header that names the session a request to a model belongs to, of the client's choice and unlike any other's:
-GROUP/NAME for one rollout, NAME for what several trajectories share."""
+"""Header that names the session a request to a model belongs to, of the client's choice: CLIENT:GROUP/NAME for one
+rollout, CLIENT:NAME for what several trajectories share. CLIENT tells one client's sessions from all others', and is no
+part of what their seeds are made of."""
 # One job may hold a thousand conversations of 60,000 tokens of text each.
 MAX_JOB_BYTES = 256 * 2**20
 

@@ -211,7 +211,9 @@ def test_every_rollout_is_a_session_of_its_own(served: Served) -> None:
             await start_rollout(play(asyncio.CancelledError()), Rollout(Gathering(), 0, 0))
 
     asyncio.run(main())
-    prefix = names[0]
-    assert names[1:] == [f"{prefix}-0-g0000/m000", f"{prefix}-0-g0000/m001", f"{prefix}-1-g0000/m000"]
+    client, colon, outside = names[0].partition(":")
+    assert len(client) == 12 and colon and outside == "s000000-outside"
+    rollouts = ["s000000-0001-g0000/m000", "s000000-0001-g0000/m001", "s000000-0002-g0000/m000"]
+    assert names[1:] == [f"{client}:{each}" for each in rollouts]
     errors = [None, "RolloutError: ValueError: lost", "CancelledError: CancelledError: "]
     assert served.workshop.ended == list(zip(names[1:], errors, strict=True))
