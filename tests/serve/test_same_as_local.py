@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import ludus
 from ludus import art
 from ludus.serve.server import Address, running
@@ -65,6 +67,7 @@ def _is_a_number_of_the_step(name: str) -> bool:
     return not name.startswith(("time/", "memory/")) and not name.endswith("_s")
 
 
+@pytest.mark.timeout(300)  # torch is imported, and two backends train
 def test_a_server_changes_no_number(tiny_model_folder: Path, tmp_path: Path) -> None:
     """Messages, losses, ledgers, a fork, supervised steps."""
 
