@@ -7,12 +7,16 @@ Invariant: a model is loaded once, however many ask for it at once; who waits fo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ludus.api.backends.wire import ModelView, RegisterModel
+from ludus.errors import LudusError
 from ludus.serve.gateways import ModelGateway
 from ludus.serve.work import Described, ServableBackend
+
+logger = logging.getLogger(__name__)
 
 PATIENCE_S = 20.0  # less than proxies wait for the first byte of an answer, commonly 30 s or more
 SECONDS_BETWEEN_SWEEPS = 30.0  # a session may be idle for an hour; half a minute more is nothing
@@ -68,7 +72,10 @@ class BackendModels:
             await asyncio.sleep(SECONDS_BETWEEN_SWEEPS)
             for loading in list(self._loading.values()):
                 if loading.done() and loading.exception() is None:
-                    await loading.result().expire()
+                    try:
+                        await loading.result().expire()
+                    except LudusError:  # a disk that is full now: the next time may do
+                        logger.exception("sessions.not_ended")
 
     def _load(self, model: RegisterModel) -> asyncio.Future[ModelGateway]:
         name = (model.project, model.name)
