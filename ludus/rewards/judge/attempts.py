@@ -30,6 +30,7 @@ _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,[A-Za-z0-9+/=\s]{64,}")
 # Tokens of models that are not here cannot be counted. English has some four bytes in a token, code three, and Chinese
 # three in a character that is one token or two: three errs on the long side, and little.
 BYTES_PER_TOKEN = 3
+TAG_TOKENS = 16  # what opens and closes one attempt
 LEAST_KEPT_CHARACTERS = 200
 """Strings are not cut below this length; after that whole messages are left out."""
 
@@ -64,7 +65,7 @@ class Sheet:
 
     def tokens_of(self, indices: Sequence[int]) -> int:
         """About how many tokens a prompt with these attempts has."""
-        return estimated_tokens(self.context) + sum(estimated_tokens(self.attempts[i]) for i in indices)
+        return estimated_tokens(self.context) + sum(TAG_TOKENS + estimated_tokens(self.attempts[i]) for i in indices)
 
     def text_of(self, indices: Sequence[int], ids: Sequence[str]) -> str:
         """The user's message with these attempts in this order; `ids` names all of them."""
@@ -105,7 +106,7 @@ def render(attempts: Sequence[Attempt], *, max_tokens: int) -> Sheet:
     # Half for what is shared at most, and the rest in equal parts for two attempts.
     room = max_tokens // 2
     head = "\n\n".join(_tagged(tag, _fitted(value, room // len(context))) for tag, value in context)
-    room = (max_tokens - estimated_tokens(head)) // 2
+    room = (max_tokens - estimated_tokens(head)) // 2 - TAG_TOKENS
     return Sheet(head, tuple(_attempt_text(attempt, shared, has_one_list, room) for attempt in attempts))
 
 
