@@ -18,6 +18,7 @@ from ludus.rewards.chat.base import ChatModel, Json
 from ludus.rewards.chat.http import HttpChatModel
 from ludus.rewards.chat.resolve import resolve_chat_model
 from ludus.rewards.providers import NO_KEY, PROVIDERS, Endpoint
+from ludus.types import ToolSpec
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,8 @@ async def generate_scenarios(
 ) -> GeneratedScenarioCollection:
     """`num_scenarios` tasks for an agent with these tools.
 
-    tools, resources: `MCPTool`s and `MCPResource`s, mappings, or what a client of MCP's own package lists.
+    tools, resources: `MCPTool`s and `MCPResource`s, mappings, what a client of MCP's own package lists, or the `specs`
+    of a `Toolbox`.
     generator_model: the model's name at `generator_base_url`, or, where that is None or empty, `provider/model`.
     generator_api_key: None: OPENROUTER_API_KEY of the environment at its own address, else none.
     Raises UserError for settings that cannot work, BackendError if the model gives too few tasks.
@@ -134,8 +136,10 @@ def _model(model: str | ChatModel, api_key: str | None, base_url: str | None) ->
 def _plain(item: Any, kind: type[MCPTool] | type[MCPResource]) -> MCPTool | MCPResource:
     if isinstance(item, kind):
         return item
+    if isinstance(item, ToolSpec):
+        return MCPTool(item.name, item.description, item.parameters)
     if isinstance(item, Mapping):
-        return kind.from_dict(item)
+        return kind.from_dict(item.get("function") or item)
     if callable(getattr(item, "model_dump", None)):  # of MCP's own package, which need not be installed
         return kind.from_dict(item.model_dump(mode="json"))
     raise UserError(f"{item!r:.100} of type {type(item).__name__} is no {kind.__name__}, and no mapping of one")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import mcp.types
@@ -14,8 +16,10 @@ from ludus.agents.scenarios import (
     GeneratedScenarioCollection,
     MCPResource,
     MCPTool,
+    complete_task_tool,
     generate_scenarios,
 )
+from ludus.agents.tools import ToolShelf
 from ludus.errors import BackendError, UserError
 from ludus.rewards.chat.scripted import ScriptedChatModel
 
@@ -91,6 +95,37 @@ def test_tools_of_mcps_own_client_are_understood() -> None:
     asyncio.run(generate_scenarios([tool], num_scenarios=1, show_preview=False, generator_model=model))
     assert '"name": "add"' in model.asked[0][0]["content"]
     assert '"title": "x"' in model.asked[0][0]["content"]
+
+
+def test_tools_of_a_real_server(tmp_path: Path) -> None:
+    """As agents get them in training: from a server that is running."""
+    server = Path(__file__).parents[1] / "tools" / "mcp_server.py"
+    servers = {"mcpServers": {"tests": {"command": sys.executable, "args": [str(server)]}}}
+    (tmp_path / "servers.json").write_text(json.dumps(servers))
+    entry = {"config": {"type": "mcp"}, "mcp": {"mcp_servers_config_path": "servers.json"}}
+    (tmp_path / "tools.yaml").write_text(json.dumps({"tools": [entry]}))
+    model = ScriptedChatModel([answer("a")])
+
+    async def main() -> None:
+        shelf = ToolShelf.load(tmp_path / "tools.yaml")
+        await shelf.setup()
+        try:
+            async with shelf.open() as box:
+                await generate_scenarios(box.specs, num_scenarios=1, show_preview=False, generator_model=model)
+        finally:
+            await shelf.close()
+
+    asyncio.run(main())
+    prompt = model.asked[0][0]["content"]
+    assert '"name": "add"' in prompt
+    assert '"type": "integer"' in prompt
+
+
+def test_tools_of_requests_are_understood() -> None:
+    """As a chat completion request has them."""
+    model = ScriptedChatModel([answer("a")])
+    asyncio.run(generate_scenarios([complete_task_tool], num_scenarios=1, show_preview=False, generator_model=model))
+    assert '"name": "complete_task"' in model.asked[0][0]["content"]
 
 
 @pytest.mark.parametrize(
