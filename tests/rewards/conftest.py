@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -56,7 +57,8 @@ def endpoint() -> Iterator[Endpoint]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            with contextlib.suppress(BrokenPipeError):  # the client has given up
+                self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
             return None

@@ -22,6 +22,7 @@ from ludus.rewards.providers import Endpoint
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 600.0  # models that think before they judge a large group take minutes
+CONNECT_TIMEOUT_S = 10.0
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 MOST_WAIT_S = 60.0
 TOLD_CHARACTERS = 500
@@ -55,8 +56,10 @@ class HttpChatModel:
     ) -> None:
         """parameters: further fields of every request, such as temperature. None: none.
 
-        num_retries: how often a call that met a busy, broken or unreachable server is made again, each time after
-        twice the wait, or what the server says.  price: None: what the endpoint says a call cost, if it says so.
+        timeout_s: of one call, with all its retries.
+        num_retries: how often a call that met a busy, broken or unreachable server is made again, each time after twice
+        the wait, or what the server says.
+        price: None: what the endpoint says a call cost, if it says so.
         """
         self.endpoint = endpoint
         self._parameters = dict(parameters or {})
@@ -98,18 +101,23 @@ class HttpChatModel:
             self._client = None
 
     async def _post(self, body: Json) -> httpx.Response:
-        """The last response; raises BackendError if there is none."""
+        """The last response; raises BackendError if there is none in time."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._tried(body)
+        except TimeoutError:
+            raise BackendError(f"{self!r} gave no answer within {self._timeout_s:g} s") from None
+
+    async def _tried(self, body: Json) -> httpx.Response:
         if self._client is None:
-            self._client = httpx.AsyncClient(timeout=self._timeout_s)
-        url, headers = (
-            f"{self.endpoint.base_url}/chat/completions",
-            {"Authorization": f"Bearer {self.endpoint.api_key}"},
-        )
+            self._client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S))
+        url = f"{self.endpoint.base_url}/chat/completions"
+        headers = {"Authorization": f"Bearer {self.endpoint.api_key}"}
         for attempt in range(self._num_retries + 1):
             wait_s = min(MOST_WAIT_S, self._first_wait_s * 2**attempt)
             try:
                 response = await self._client.post(url, json=body, headers=headers)
-            except httpx.InvalidURL as error:
+            except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
                 raise UserError(f"base_url={self.endpoint.base_url!r} is no address: {error}") from None
             except httpx.TransportError as error:
                 failure: Exception = BackendError(f"{self!r} cannot be reached: {type(error).__name__}: {error}")

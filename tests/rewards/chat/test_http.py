@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from ludus.rewards.chat.base import ChatAnswer, Usage
 from ludus.rewards.chat.http import HttpChatModel, Price
 from ludus.rewards.chat.resolve import resolve_chat_model
 from ludus.rewards.providers import Endpoint as Address
-from tests.rewards.conftest import Endpoint, completion
+from tests.rewards.conftest import Answer, Endpoint, completion
 
 ASKED = [{"role": "user", "content": "Which?"}]
 SCHEMA = {"type": "object"}
@@ -105,6 +106,31 @@ def test_nobody_at_the_address_is_an_error() -> None:
 
     with pytest.raises(BackendError, match="cannot be reached: ConnectError"):
         asyncio.run(run())
+
+
+def test_a_server_that_never_answers_is_given_up(endpoint: Endpoint) -> None:
+    """After the time of one call, whatever was tried in it."""
+    released = threading.Event()
+
+    def hang(_: dict[str, Any]) -> Answer:
+        released.wait(10)
+        return completion("too late")
+
+    endpoint.answers = [(503, "busy"), hang]
+    try:
+        with pytest.raises(BackendError, match=r"'judge' at http.* gave no answer within 0\.3 s"):
+            ask(endpoint, timeout_s=0.3)
+    finally:
+        released.set()
+    assert len(endpoint.bodies) == 2
+
+
+def test_an_address_that_is_none_is_the_users_error() -> None:
+    """A scheme that nobody speaks."""
+    for base_url in ("h:1/v1", "ftp://h/v1", "http://h:port/v1"):
+        model = HttpChatModel(Address(base_url, "judge", "k"), num_retries=0)
+        with pytest.raises(UserError, match="is no address"):
+            asyncio.run(model.ask(ASKED, name="form", schema=SCHEMA))
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
