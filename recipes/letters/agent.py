@@ -1,4 +1,4 @@
-"""An agent that asks for a word with a given first letter, written as AReaL's guide shows it, with the OpenAI SDK alone.
+"""An agent that asks for a word with a given first letter, as AReaL's guide shows it, with the OpenAI SDK alone.
 
 It runs in Ludus's process (`rollout.agent.mode: inline`) and in processes of its own (`subproc`) as it is.
 """
