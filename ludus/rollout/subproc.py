@@ -62,15 +62,24 @@ class _Played:
 class SubprocDoor:
     """Plays episodes of one agent in worker processes, which start when they are first needed."""
 
-    def __init__(self, workflow: object, kwargs: Mapping[str, Any] | None = None, *, max_workers: int) -> None:
+    def __init__(
+        self,
+        workflow: object,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        max_workers: int,
+        pool: WorkerPool | None = None,
+    ) -> None:
         """workflow, kwargs: as for `resolve_workflow`; the agent reaches the model by HTTP.
+        pool: processes that others share, and close; None: `max_workers` of its own.
 
         Raises UserError if it cannot travel to another process, or cannot be set up there.
         """
         self.name = workflow if isinstance(workflow, str) else _name_of(workflow)
         make = partial(_Player.of, dumps(workflow, "the agent"), dumps(dict(kwargs or {}), "workflow_kwargs"))
         self._player = Remote.made_by(make)
-        self._pool = WorkerPool(max_workers, name="agents")
+        self._pool = pool or WorkerPool(max_workers, name="agents")
+        self._owned = self._pool if pool is None else None
         self._leases: dict[str, Lease] = {}
         """By episode that plays."""
         self._check()
@@ -82,8 +91,9 @@ class SubprocDoor:
         """The agent is set up in each process when that starts."""
 
     async def close(self) -> None:
-        """No process is left."""
-        await asyncio.to_thread(self._pool.close)
+        """No process of its own is left."""
+        if self._owned is not None:
+            await asyncio.to_thread(self._owned.close)
 
     @asynccontextmanager
     async def place(self, episode_id: str) -> AsyncIterator[None]:
@@ -119,7 +129,8 @@ class SubprocDoor:
         try:
             self._pool.call_blocking(self._player, (None,))
         except Exception as error:
-            self._pool.close()
+            if self._owned is not None:
+                self._owned.close()
             raise UserError(f"the agent {self.name} cannot be set up in a process of its own: {error}") from error
 
 

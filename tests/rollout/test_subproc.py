@@ -32,6 +32,7 @@ from ludus.rollout.tasks import EpisodeTask
 from ludus.text.chat import ChatText
 from ludus.trace.spans import span
 from ludus.types import Episode
+from ludus.workers import WorkerPool
 
 PlayAll = Callable[..., list[Episode]]
 
@@ -46,8 +47,15 @@ async def answer(data: Mapping[str, Any]) -> float:
     return float(ask().choices[0].message.content == "four")
 
 
+@pytest.fixture(scope="module")
+def one_process() -> Iterator[WorkerPool]:
+    """A process that most tests share: importing the SDKs takes most of their time."""
+    with WorkerPool(1) as pool:
+        yield pool
+
+
 @pytest.fixture
-def play_all(tokenizer_folder: Path, task: EpisodeTask) -> Iterator[PlayAll]:
+def play_all(tokenizer_folder: Path, task: EpisodeTask, one_process: WorkerPool) -> Iterator[PlayAll]:
     """Plays the rows, all at once, each in a process; settings as keyword arguments."""
     text = ChatText.load(tokenizer_folder)
     with ExitStack() as stack:
@@ -64,7 +72,7 @@ def play_all(tokenizer_folder: Path, task: EpisodeTask) -> Iterator[PlayAll]:
             generation = GenerationSettings(max_new_tokens=32)
             agents = {"mode": "subproc", "subproc_max_workers": max_workers}
             runner = EpisodeRunner(
-                SubprocDoor(agent, kwargs, max_workers=max_workers),
+                SubprocDoor(agent, kwargs, max_workers=max_workers, pool=one_process if max_workers == 1 else None),
                 stage,
                 RolloutSettings(agent=agents, **settings),
                 training=generation,
@@ -336,11 +344,11 @@ class Broken:
     ],
 )
 def test_what_is_wrong_with_the_agent_is_told_before_anything_runs(
-    workflow: object, kwargs: dict[str, Any], words: str
+    workflow: object, kwargs: dict[str, Any], words: str, one_process: WorkerPool
 ) -> None:
     """It is set up in one process at once."""
     with pytest.raises(UserError, match=words):
-        SubprocDoor(workflow, kwargs, max_workers=2)
+        SubprocDoor(workflow, kwargs, max_workers=2, pool=one_process)
 
 
 def test_an_agent_that_cannot_travel_is_refused() -> None:
