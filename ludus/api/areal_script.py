@@ -6,22 +6,60 @@ Knows: command lines.  Knows not: how anything is trained.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from ludus.api.accept import AcceptFn
 from ludus.api.trainer import Trainer
 from ludus.config import Config, load_config
 from ludus.errors import ConfigError
+from ludus.loop.evaluate import Evaluation
+from ludus.loop.observer import RunSummary
 
 
-class PPOTrainer(Trainer):
-    """`ludus.Trainer`, which needs no closing, for scripts that close it."""
+class PPOTrainer:
+    """`ludus.Trainer` with the arguments in AReaL's order; it needs no closing, for scripts that close it."""
+
+    def __init__(self, config: Config, train_dataset: object = None, valid_dataset: object = None) -> None:
+        """As `ludus.Trainer`."""
+        self.config = config
+        self.trainer = Trainer(config, train_dataset, valid_dataset)
+
+    def __repr__(self) -> str:
+        return f"PPOTrainer({self.trainer!r})"
 
     def __enter__(self) -> PPOTrainer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """There is nothing to close: `train` and `evaluate` leave nothing behind."""
+        """There is nothing to close: `train` leaves nothing behind."""
+
+    def train(
+        self,
+        workflow: object = None,
+        eval_workflow: object = None,
+        workflow_kwargs: Mapping[str, Any] | None = None,
+        eval_workflow_kwargs: Mapping[str, Any] | None = None,
+        dynamic_filter_fn: AcceptFn | str | None = None,
+        **options: Any,
+    ) -> RunSummary:
+        """Train until the configuration says it is enough. dynamic_filter_fn: `should_accept_fn` of `ludus.Trainer`,
+        whose other arguments are the options."""
+        return self.trainer.train(
+            workflow,
+            workflow_kwargs,
+            eval_workflow=eval_workflow,
+            eval_workflow_kwargs=eval_workflow_kwargs,
+            **{"should_accept_fn": dynamic_filter_fn, **options},
+        )
+
+    def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
+        """As `ludus.Trainer.evaluate`."""
+        return self.trainer.evaluate(workflow, workflow_kwargs)
+
+    def close(self) -> None:
+        """As leaving the block."""
 
 
 def load_expr_config(argv: Sequence[str], config_cls: type[Config] = Config) -> tuple[Config, str]:

@@ -30,6 +30,7 @@ ROWS = [{"messages": [{"role": "user", "content": f"Guess. It is higher than {n}
     ("module", "name"),
     [
         ("api", "RolloutWorkflow"),
+        ("api.workflow_api", "AgentWorkflow"),
         ("api.cli_args", "GenerationHyperparameters"),
         ("api.engine_api", "InferenceEngine"),
         ("api.io_struct", "ModelResponse"),
@@ -173,6 +174,14 @@ def test_rows_of_different_width_are_joined() -> None:
         concat_padded_tensors([rows[0], {"input_ids": rows[1]["input_ids"]}])
 
 
-def test_the_trainer_is_ludus_own() -> None:
-    """With nothing more than a `with`."""
-    assert issubclass(PPOTrainer, ludus.Trainer)
+def test_the_trainer_has_areals_arguments(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """In its order: the agent of evaluations is the second one; a filter may be a function."""
+    seen: list[int] = []
+
+    def accept(group: Any) -> bool:
+        seen.append(len(group["rewards"]))
+        return True
+
+    config = ludus.load_config(config_file(tmp_path, tiny_model_folder, eval={"after": True}))
+    summary = PPOTrainer(config, ROWS, ROWS[:1]).train(MyAgent, MyAgent, dynamic_filter_fn=accept)
+    assert seen == [3, 3] and summary.reward_after is not None
