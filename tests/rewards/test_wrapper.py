@@ -66,13 +66,13 @@ def test_a_hung_function_is_killed_once_and_worth_what_was_said(tmp_path: Path) 
         time.sleep(600)
         return 1.0
 
-    reward = reward_of(AsyncRewardWrapper(hang, timeout_seconds=0.2))
+    reward = reward_of(AsyncRewardWrapper(hang, timeout_seconds=0.5))
     assert reward == 0.0 and isinstance(reward, float)
     (pid,) = tries.read_text().split()
     assert not Path(f"/proc/{pid}").exists()
-    assert reward_of(AsyncRewardWrapper(hang, timeout_seconds=0.2, timeout_reward=-1.0)) == -1.0
+    assert reward_of(AsyncRewardWrapper(hang, timeout_seconds=0.5, timeout_reward=-1.0)) == -1.0
     with pytest.raises(WorkerTimeoutError):
-        reward_of(AsyncRewardWrapper(hang, timeout_seconds=0.2, timeout_reward=None))
+        reward_of(AsyncRewardWrapper(hang, timeout_seconds=0.5, timeout_reward=None))
 
 
 def crashing(tmp_path: Path, num_crashes: int) -> Callable[[], float]:
