@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from ludus.errors import UserError
 from ludus.rewards.answers import math_verify_all
@@ -16,6 +16,7 @@ from ludus.settings import nearest
 
 _FINAL = re.compile(r"####\s*(-?[$\d][\d.,]*)")
 """GSM8K's own mark of the final answer, which the prompts of that data set ask for."""
+_NUMBER = re.compile(r"-?\$?\d[\d.,]*")
 
 Verifier = Callable[[str, str], Awaitable[float]]
 """(what the model wrote, the solution) to 1.0 or 0.0."""
@@ -23,9 +24,27 @@ Verifier = Callable[[str, str], Awaitable[float]]
 
 async def gsm8k(solution_str: str, ground_truth: str) -> float:
     """Whether the last number behind `####` is the right one."""
-    found = _FINAL.findall(solution_str)
+    return score_gsm8k(solution_str, ground_truth)
+
+
+def score_gsm8k(
+    solution_str: str,
+    ground_truth: str,
+    method: Literal["strict", "flexible"] = "strict",
+    format_score: float = 0.0,
+    score: float = 1.0,
+) -> float:
+    """`score` for the right number, `format_score` for another one, 0 for none.
+
+    method: strict: the last number behind `####`. flexible: the last number of all.
+    """
+    if method not in ("strict", "flexible"):
+        raise UserError(f"method={method!r} is none; allowed: 'strict', 'flexible'")
+    found = (_FINAL if method == "strict" else _NUMBER).findall(solution_str)
     given = as_number(found[-1]) if found else None
-    return float(given is not None and given == as_number(ground_truth.rpartition("####")[2]))
+    if given is None:
+        return 0.0
+    return score if given == as_number(ground_truth.rpartition("####")[2]) else format_score
 
 
 async def mathematics(solution_str: str, ground_truth: str) -> float:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ludus.errors import UserError
-from ludus.rewards.sources import default_compute_score
+from ludus.rewards.sources import default_compute_score, score_gsm8k
 
 
 def score(solution: str, truth: str, source: str = "openai/gsm8k") -> float:
@@ -31,6 +31,15 @@ def score(solution: str, truth: str, source: str = "openai/gsm8k") -> float:
 )
 def test_gsm8k_counts_the_last_number_behind_its_mark(solution: str, truth: str, expected: float) -> None:
     assert score(solution, truth) == expected
+
+
+def test_gsm8k_may_be_read_flexibly() -> None:
+    """As verl's users call it: any last number, a smaller score for a number that is wrong."""
+    assert score_gsm8k("It is 7, I think 72.", "72", method="flexible") == 1.0
+    assert score_gsm8k("#### 71", "72", format_score=0.1) == 0.1
+    assert score_gsm8k("nothing", "72", "flexible", 0.1) == 0.0
+    with pytest.raises(UserError, match="method='loose'"):
+        score_gsm8k("1", "1", method="loose")  # type: ignore[arg-type]
 
 
 def test_mathematics_is_compared_by_value() -> None:

@@ -3,6 +3,7 @@
 from ludus.agents.loop.base import AgentLoopBase, simple_timer
 from ludus.agents.loop.config import DictConfigWrap, LoopConfig
 from ludus.agents.loop.door import LoopDoor, from_loop
+from ludus.agents.loop.gsm8k import Gsm8kInteraction
 from ludus.agents.loop.interaction import BaseInteraction
 from ludus.agents.loop.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
 from ludus.agents.loop.parser import FunctionCall, ToolParser
@@ -25,6 +26,7 @@ __all__ = [
     "BaseInteraction",
     "DictConfigWrap",
     "FunctionCall",
+    "Gsm8kInteraction",
     "LoopConfig",
     "LoopDoor",
     "LoopPlan",

@@ -312,6 +312,20 @@ def test_a_simulated_user_answers_until_it_is_content(play: Play, users: Callabl
     assert some_users.LOG[-2:] == ["start", "finalize"]
 
 
+def test_verls_teacher_of_gsm8k(play: Play, tmp_path: Path) -> None:
+    """It says what is wrong until the number is right, and scores each answer."""
+    path = tmp_path / "teacher.yaml"
+    path.write_text("interaction:\n- class_name: ludus.verl.interactions.gsm8k_interaction.Gsm8kInteraction\n")
+    plan = LoopPlan(multi_turn=MultiTurnSettings(interaction_config_path=str(path)))
+    row = {**ROW, "extra_info": {"interaction_kwargs": {"name": "gsm8k", "ground_truth": "72"}}}
+    played = play(ToolAgentLoop, row, ["#### 71", "72", "never"], plan=plan)
+    (observation,) = observations(played)
+    assert "incorrect" in str(observation.content) and played.scored.metadata["turn_scores"] == [0.0, 1.0]
+    assert played.scored.reward == 1.0
+    with pytest.raises(UserError, match="needs `ground_truth`"):
+        play(ToolAgentLoop, {**ROW, "extra_info": {"interaction_kwargs": {"name": "gsm8k"}}}, [], plan=plan)
+
+
 def test_the_last_answer_allowed_is_scored_too(play: Play, users: Callable[..., LoopPlan]) -> None:
     row = {**ROW, "extra_info": {"interaction_kwargs": {"secret": 7}}}
     played = play(ToolAgentLoop, row, ["3", "9", "7"], plan=users(max_assistant_turns=2))
