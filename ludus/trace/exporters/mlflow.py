@@ -6,7 +6,7 @@ touched, so that what an agent does with it in its own process stays as it was.
 
     tags of a trace        run, step, sample, group, episode, split, outcome, reward
     session of a trace     the group, so that its members stand together
-    assessments            the reward and the episode's metrics
+    assessments            the reward and the agent's metrics
     run of the experiment  the run of training
 """
 
@@ -91,7 +91,9 @@ def _info(
     from mlflow.entities import AssessmentSource, Feedback, TraceInfo, TraceLocation, TraceState
 
     source = AssessmentSource(source_type="CODE", source_id="ludus")
-    given = {"reward": episode.reward, **episode.metrics}
+    # A name with a slash is a measurement of the run (`time/…`), no judgement; it stands in the run's span.
+    judged = {name: value for name, value in episode.metrics.items() if "/" not in name}
+    given = {"reward": episode.reward, **judged}
     run = tree.run
     return TraceInfo(
         trace_id=trace_id,

@@ -34,7 +34,7 @@ def with_tools(seed: int) -> Episode:
         spans=spans,
         started_at=at - 0.1,
         finished_at=at + 3,
-        metrics={"success": 1.0},
+        metrics={"success": 1.0, "time/tool_calls_s": 0.4},
     )
 
 
