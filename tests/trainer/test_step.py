@@ -10,7 +10,7 @@ from torch import Tensor
 from ludus.algo.pack import Batch, TrainSequence, pack
 from ludus.errors import UserError
 from ludus.lease import ComputeLease
-from ludus.model.load import load_model
+from ludus.model.load import load_model, save_model
 from ludus.model.settings import LoraSettings, ModelSettings
 from ludus.trainer.settings import LossSettings, OptimizerSettings, TrainerSettings
 from ludus.trainer.step import Trainer
@@ -192,3 +192,34 @@ def test_bf16_trains_with_gradients_in_fp32(tiny_model_folder: Path) -> None:
     assert all(each.dtype == torch.float32 for each in rough.values())
     for name, each in rough.items():
         assert torch.nn.functional.cosine_similarity(each.flatten(), exact[name].flatten(), dim=0) > 0.98
+
+
+def test_another_learning_rate_and_loss_from_the_next_batch_on(tiny_model_folder: Path) -> None:
+    """Configured anew, a trainer steps as one that was made so; weights of the beginning cannot be had later."""
+    batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
+    loss = LossSettings(tis_cap=None, clip_high=0.3, kl_beta=0.1)
+    made = make_trainer(tiny_model_folder, optimizer=OPTIMIZER.model_copy(update={"lr": 1e-3}), loss=loss)
+    configured = make_trainer(tiny_model_folder)
+    configured.configure(lr=1e-3, loss=loss)
+    assert made.train_batch(batch) == configured.train_batch(batch)
+    plain = make_trainer(tiny_model_folder)
+    plain.train_batch(batch)
+    with pytest.raises(UserError, match=r"kl_beta=0\.1 compares .* after 1 batches they are gone"):
+        plain.configure(lr=1e-3, loss=loss)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_beginning_with_the_weights_of_a_saved_model(lora: bool, tiny_model_folder: Path, tmp_path: Path) -> None:
+    """They sample, and train as they would in a new trainer; weights of another model are refused."""
+    batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
+    first = make_trainer(tiny_model_folder, lora=lora)
+    first.train_batch(batch)
+    first.publish().copy_into_shared()
+    save_model(first.model, tmp_path / "model")
+    other = make_trainer(tiny_model_folder, lora=lora)
+    other.train_batch(batch)
+    other.take_weights(tmp_path / "model")
+    assert other.score([range(3, 20)]) == first.score([range(3, 20)])
+    assert other.optimizer.num_steps == 0
+    with pytest.raises(UserError, match="holds no weights of"):
+        make_trainer(tiny_model_folder, lora=not lora).take_weights(tmp_path / "model")
