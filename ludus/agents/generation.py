@@ -6,31 +6,25 @@ Knows: token ids, sampling parameters.  Knows not: sessions, rewards.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from ludus.agents.hyperparameters import Hyperparameters
 from ludus.errors import UserError
 from ludus.types import Sampling
 
-_CANNOT_ACT: dict[str, Any] = {"min_new_tokens": 0, "use_beam_search": False, "lora_name": ""}
+_CANNOT_ACT: dict[str, Any] = {"use_beam_search": False, "lora_name": ""}
 """What no engine here does, and the value that asks for nothing."""
 
 
-@dataclass
-class GenerationHyperparameters:
+@dataclass(kw_only=True)
+class GenerationHyperparameters(Hyperparameters):
     """How an answer is sampled. None stands for what the run's `gconfig` says."""
 
     n_samples: int = 1
-    max_new_tokens: int | None = None
     max_tokens: int | None = None
     """Prompt and answer together."""
-    min_new_tokens: int = 0
-    greedy: bool = False
-    top_p: float | None = None
-    top_k: int | None = None
-    temperature: float | None = None
-    stop_token_ids: list[int] = field(default_factory=list)
     stop: list[str] | None = None
     frequency_penalty: float | None = None
     ignore_eos: bool = False
@@ -39,35 +33,10 @@ class GenerationHyperparameters:
     use_beam_search: bool = False
     lora_name: str = ""
 
-    def new(self, **kwargs: Any) -> GenerationHyperparameters:
-        """A copy with these fields instead."""
-        return replace(self, **kwargs)
-
     def new_with_stop_and_pad_token_ids(self, tokenizer: Any) -> GenerationHyperparameters:
         """A copy that also ends at the tokenizer's end-of-text and padding tokens."""
         ids = [*self.stop_token_ids, *(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None)]
         return replace(self, stop_token_ids=list(dict.fromkeys(ids)))
-
-    @classmethod
-    def of(cls, gconfig: Any) -> GenerationHyperparameters:
-        """The parameters in any form: None, a mapping, or an object with fields of these names.
-
-        Raises UserError for a key of a mapping that is none of them.
-        """
-        if gconfig is None:
-            return cls()
-        if isinstance(gconfig, cls):
-            return gconfig
-        names = [item.name for item in fields(cls)]
-        if isinstance(gconfig, Mapping):
-            unknown = sorted(set(gconfig) - set(names))
-            if unknown:
-                raise UserError(f"gconfig has no parameter {unknown[0]!r}; there are {', '.join(names)}")
-            return cls(**gconfig)
-        given = {name: getattr(gconfig, name) for name in names if hasattr(gconfig, name)}
-        if not given:
-            raise UserError(f"gconfig is {gconfig!r:.100}, which has none of the parameters {', '.join(names)}")
-        return cls(**given)
 
     def sampling(self, base: Sampling, *, num_prompt_tokens: int) -> Sampling:
         """In the engine's words, `base` where these parameters do not say. Raises UserError for what cannot act."""
@@ -77,17 +46,13 @@ class GenerationHyperparameters:
             if getattr(self, name) != nothing:
                 raise UserError(f"gconfig.{name}={getattr(self, name)!r} cannot act; leave it at {nothing!r}")
         caps = [cap for cap in (self.max_new_tokens, self._room(num_prompt_tokens)) if cap is not None]
-        given: dict[str, Any] = {
-            "max_new_tokens": min(caps) if caps else None,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "temperature": 0.0 if self.greedy else self.temperature,
-            "stop_token_ids": tuple(self.stop_token_ids) or None,
-            "stop": tuple(self.stop or ()) or None,
-            "frequency_penalty": self.frequency_penalty,
-            "ignore_eos": self.ignore_eos or None,
-        }
-        return replace(base, **{name: value for name, value in given.items() if value is not None})
+        return self.over(
+            base,
+            max_new_tokens=min(caps) if caps else None,
+            stop=tuple(self.stop or ()) or None,
+            frequency_penalty=self.frequency_penalty,
+            ignore_eos=self.ignore_eos or None,
+        )
 
     def _room(self, num_prompt_tokens: int) -> int | None:
         """Tokens of an answer within max_tokens. None: it says nothing."""

@@ -5,10 +5,11 @@ Knows: token ids, logprobs, versions.  Knows not: queues, who samples.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from ludus.agents.hyperparameters import Hyperparameters
 from ludus.errors import UserError
 from ludus.types import Sampling, Turn
 
@@ -16,62 +17,19 @@ _WHOLE_VOCABULARY = 10**8
 """What the originals write into `top_k` when nothing is to be cut."""
 
 
-@dataclass
-class GenerationHyperparameters:
+@dataclass(kw_only=True)
+class GenerationHyperparameters(Hyperparameters):
     """How answers are sampled. None stands for what the run's `gconfig` says."""
 
     n: int = 1
     """Answers to one observation: the size of a bundle."""
-    max_new_tokens: int | None = None
-    min_new_tokens: int = 0
-    greedy: bool = False
-    top_p: float | None = None
-    top_k: int | None = None
-    temperature: float | None = None
-    stop_token_ids: list[int] = field(default_factory=list)
-
-    def new(self, **kwargs: Any) -> GenerationHyperparameters:
-        """A copy with these fields instead."""
-        return GenerationHyperparameters(**{**asdict(self), **kwargs})
-
-    @classmethod
-    def of(cls, gconfig: Any) -> GenerationHyperparameters:
-        """The parameters in any form: None, a mapping, or an object with fields of these names.
-
-        Raises UserError for a key of a mapping that is none of them.
-        """
-        if gconfig is None:
-            return cls()
-        if isinstance(gconfig, cls):
-            return gconfig
-        names = [item.name for item in fields(cls)]
-        if isinstance(gconfig, Mapping):
-            unknown = sorted(set(gconfig) - set(names))
-            if unknown:
-                raise UserError(f"gconfig has no parameter {unknown[0]!r}; there are {', '.join(names)}")
-            return cls(**gconfig)
-        given = {name: getattr(gconfig, name) for name in names if hasattr(gconfig, name)}
-        if not given:
-            raise UserError(f"gconfig is {gconfig!r:.100}, which has none of the parameters {', '.join(names)}")
-        return cls(**given)
 
     def sampling(self, base: Sampling) -> Sampling:
         """In the engine's words, `base` where these parameters do not say. Raises UserError for what no engine does."""
-        if self.min_new_tokens:
-            raise UserError(
-                f"gconfig.min_new_tokens={self.min_new_tokens} cannot act: answers end where the model ends them; "
-                "set it to 0"
-            )
         if self.n < 1:
             raise UserError(f"gconfig.n={self.n} must be 1 or more")
-        given: dict[str, Any] = {
-            "max_new_tokens": self.max_new_tokens,
-            "top_p": self.top_p,
-            "top_k": 0 if self.top_k is not None and self.top_k >= _WHOLE_VOCABULARY else self.top_k,
-            "temperature": 0.0 if self.greedy else self.temperature,
-            "stop_token_ids": tuple(self.stop_token_ids) or None,
-        }
-        return replace(base, **{name: value for name, value in given.items() if value is not None})
+        is_whole = self.top_k is not None and self.top_k >= _WHOLE_VOCABULARY
+        return self.over(base, top_k=0 if is_whole else self.top_k)
 
 
 @dataclass
