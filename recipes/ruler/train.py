@@ -50,7 +50,7 @@ async def held_out_score(model, split, plays=8):
     return means[f"{split}/good"], means[f"{split}/words"]
 
 
-async def main(steps, judge_model, judge_url, name):
+async def main(steps, judge_model, judge_settings, name):
     model = art.TrainableModel(name=name, project="ruler", base_model="smollm2-135m")
     async with art.LocalBackend(config=ludus.Config(**CONFIG)) as backend:
         await model.register(backend)
@@ -62,7 +62,7 @@ async def main(steps, judge_model, judge_url, name):
             groups = await art.gather_trajectory_groups(
                 (art.TrajectoryGroup(rollout(model, question) for _ in range(MEMBERS)) for question in chosen),
                 after_each=lambda group: ruler_score_group(
-                    group, judge_model, {"api_base": judge_url}, judge.RUBRIC, swallow_exceptions=True
+                    group, judge_model, judge_settings, judge.RUBRIC, swallow_exceptions=True
                 ),
                 pbar_desc=None,
             )
@@ -94,8 +94,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--name", default="short-answers")
-    parser.add_argument("--judge", default="judge", help="such as openai/o3")
-    parser.add_argument("--judge-url", help="its address; by default the judge of this folder is started")
+    parser.add_argument("--judge", help="such as openai/o3; by default the judge of this folder")
+    parser.add_argument("--judge-url", help="where it answers; by default its provider's address")
     given = parser.parse_args()
     with judge.serve() as own_url:
-        asyncio.run(main(given.steps, given.judge, given.judge_url or own_url, given.name))
+        url = given.judge_url if given.judge else own_url
+        asyncio.run(main(given.steps, given.judge or "judge", {"api_base": url} if url else None, given.name))
