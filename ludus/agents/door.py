@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ludus.agents.clients import SharedClients
+from ludus.agents.http_clients import SharedClients
 from ludus.record.recorder import RecordedSession
 from ludus.trace.spans import SpanLog, collect_spans
 

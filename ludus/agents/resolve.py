@@ -13,8 +13,8 @@ from ludus.agents.door import Door
 from ludus.agents.imports import import_object
 from ludus.agents.loop import AgentLoopBase, LoopPlan, from_loop
 from ludus.agents.queues import from_queue, is_queue_agent
-from ludus.agents.rollout_door import from_rollout_workflow, is_rollout_workflow
-from ludus.agents.workflow import FORMS, from_workflow
+from ludus.agents.workflow.agent import FORMS, from_workflow
+from ludus.agents.workflow.door import from_rollout_workflow, is_rollout_workflow
 from ludus.errors import UserError
 
 

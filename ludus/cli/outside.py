@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ludus.agents.clients import SharedClients
 from ludus.agents.door import About, EpisodeContext
+from ludus.agents.http_clients import SharedClients
 from ludus.agents.thread import AgentThread
 from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ludus.agents.clients import SharedClients
 from ludus.agents.door import About, EpisodeContext
+from ludus.agents.http_clients import SharedClients
 from ludus.agents.thread import AgentThread
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import ClientFactory

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ludus.agents.clients import SharedClients
 from ludus.agents.door import About, Door, EpisodeContext
+from ludus.agents.http_clients import SharedClients
 from ludus.agents.resolve import resolve_workflow
-from ludus.agents.workflow import AgentRun
+from ludus.agents.workflow.agent import AgentRun
 from ludus.errors import UserError
 from ludus.gateway.transport import TIMEOUT_S, sdk_http_module
 from ludus.rollout.ending import Ending, Raised, RaisedElsewhereError, Returned, grace_s, guarded

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 import ludus
-from ludus.agents.rollout_workflow import RolloutWorkflow
+from ludus.agents.workflow.rollout import RolloutWorkflow
 from ludus.errors import ConfigError, UserError
 from ludus.trace.store import RunStore
 
@@ -129,7 +129,7 @@ class Tokens(RolloutWorkflow):
     async def arun_episode(self, engine: Any, data: Any) -> Any:
         import torch
 
-        from ludus.agents.generation import ModelRequest
+        from ludus.agents.workflow.generation import ModelRequest
 
         answer = await engine.agenerate(ModelRequest(input_ids=list(range(5, 12))))
         ids = answer.input_tokens + answer.output_tokens

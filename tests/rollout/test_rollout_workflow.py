@@ -9,12 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from ludus.agents import stats_tracker, workflow_context
-from ludus.agents.areal_openai import ArealOpenAI
-from ludus.agents.generation import GenerationHyperparameters, ModelRequest, ModelResponse
 from ludus.agents.resolve import resolve_workflow
-from ludus.agents.rollout_workflow import EpisodeEngine, RolloutWorkflow, token_rows
-from ludus.agents.verified import MultiTurnWorkflow, RLVRWorkflow
+from ludus.agents.workflow import context as workflow_context
+from ludus.agents.workflow import stats_tracker
+from ludus.agents.workflow.generation import GenerationHyperparameters, ModelRequest, ModelResponse
+from ludus.agents.workflow.openai_client import ArealOpenAI
+from ludus.agents.workflow.rollout import EpisodeEngine, RolloutWorkflow, token_rows
+from ludus.agents.workflow.verified import MultiTurnWorkflow, RLVRWorkflow
 from ludus.errors import UserError
 from ludus.types import Episode
 

@@ -24,7 +24,7 @@ from ludus.agents.queues.inference import Inference
 from ludus.agents.queues.prompts import ROW, prompt_sample, query_id
 from ludus.agents.queues.sample import SequenceSample
 from ludus.agents.reward import Result
-from ludus.agents.workflow import construct, refuse_kwargs
+from ludus.agents.workflow.agent import construct, refuse_kwargs
 from ludus.errors import UserError
 
 _ENV_FORMS = (

@@ -1,8 +1,8 @@
 """The names of `areal.api`."""
 
-from ludus.agents.generation import GenerationHyperparameters, ModelRequest, ModelResponse
-from ludus.agents.rollout_workflow import EpisodeEngine as InferenceEngine
-from ludus.agents.rollout_workflow import RolloutWorkflow
+from ludus.agents.workflow.generation import GenerationHyperparameters, ModelRequest, ModelResponse
+from ludus.agents.workflow.rollout import EpisodeEngine as InferenceEngine
+from ludus.agents.workflow.rollout import RolloutWorkflow
 from ludus.rewards.wrapper import AsyncRewardWrapper
 
 __all__ = [

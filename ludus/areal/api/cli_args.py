@@ -1,6 +1,6 @@
 """The names of `areal.api.cli_args` that a training script uses; every configuration is `ludus.Config`."""
 
-from ludus.agents.generation import GenerationHyperparameters
+from ludus.agents.workflow.generation import GenerationHyperparameters
 from ludus.api.areal_script import load_expr_config
 from ludus.config import Config as GRPOConfig
 from ludus.config import Config as PPOConfig

@@ -1,7 +1,7 @@
 """The names of `areal.api.workflow_api`."""
 
-from ludus.agents.rollout_workflow import RolloutWorkflow
-from ludus.agents.workflow import AgentWorkflow
+from ludus.agents.workflow.agent import AgentWorkflow
+from ludus.agents.workflow.rollout import RolloutWorkflow
 
 __all__ = [
     "AgentWorkflow",

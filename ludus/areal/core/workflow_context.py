@@ -1,6 +1,6 @@
 """The names of `areal.core.workflow_context`."""
 
-from ludus.agents.workflow_context import WorkflowContext, get, get_aiohttp_session, get_httpx_client, stat_scope
+from ludus.agents.workflow.context import WorkflowContext, get, get_aiohttp_session, get_httpx_client, stat_scope
 
 __all__ = [
     "WorkflowContext",

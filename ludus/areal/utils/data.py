@@ -1,6 +1,6 @@
 """The names of `areal.utils.data` that a workflow uses."""
 
-from ludus.agents.padded import concat_padded_tensors
+from ludus.agents.workflow.padded import concat_padded_tensors
 
 __all__ = [
     "concat_padded_tensors",

@@ -1,6 +1,6 @@
 """The names of `areal.utils.stats_tracker` that an agent uses."""
 
-from ludus.agents.stats_tracker import get
+from ludus.agents.workflow.stats_tracker import get
 
 __all__ = [
     "get",

@@ -1,6 +1,6 @@
 """The names of `areal.workflow`."""
 
-from ludus.agents.verified import MultiTurnWorkflow, RLVRWorkflow
+from ludus.agents.workflow.verified import MultiTurnWorkflow, RLVRWorkflow
 
 __all__ = [
     "MultiTurnWorkflow",

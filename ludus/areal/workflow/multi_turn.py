@@ -1,6 +1,6 @@
 """The names of `areal.workflow.multi_turn`."""
 
-from ludus.agents.verified import MultiTurnWorkflow
+from ludus.agents.workflow.verified import MultiTurnWorkflow
 
 __all__ = [
     "MultiTurnWorkflow",

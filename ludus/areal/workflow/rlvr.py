@@ -1,6 +1,6 @@
 """The names of `areal.workflow.rlvr`."""
 
-from ludus.agents.verified import RLVRWorkflow, default_data_extract_prompt_fn
+from ludus.agents.workflow.verified import RLVRWorkflow, default_data_extract_prompt_fn
 
 __all__ = [
     "RLVRWorkflow",

@@ -1,6 +1,6 @@
 """The names of `areal.experimental.openai`."""
 
-from ludus.agents.areal_openai import ArealOpenAI
+from ludus.agents.workflow.openai_client import ArealOpenAI
 
 __all__ = [
     "ArealOpenAI",

@@ -1,6 +1,6 @@
 """The names of `areal.experimental.openai.types`."""
 
-from ludus.agents.areal_openai import ExportedInteraction as InteractionWithTokenLogpReward
+from ludus.agents.workflow.openai_client import ExportedInteraction as InteractionWithTokenLogpReward
 
 __all__ = [
     "InteractionWithTokenLogpReward",

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ludus.agents.clients import SharedClients
+from ludus.agents.http_clients import SharedClients
 from ludus.errors import UserError
 
 

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.agents.areal_openai import ExportedInteraction, claim_interactions
 from ludus.agents.door import EpisodeContext
 from ludus.agents.handback import claim_rows
-from ludus.agents.rollout_workflow import EpisodeEngine, token_rows
-from ludus.agents.workflow import Row, construct, refuse_kwargs
+from ludus.agents.workflow.agent import Row, construct, refuse_kwargs
+from ludus.agents.workflow.openai_client import ExportedInteraction, claim_interactions
+from ludus.agents.workflow.rollout import EpisodeEngine, token_rows
 from ludus.errors import UserError
 from ludus.types import SessionRecord
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.agents.door import EpisodeContext
-from ludus.agents.generation import GenerationHyperparameters, ModelRequest, ModelResponse
 from ludus.agents.handback import TokenRow
+from ludus.agents.workflow.generation import GenerationHyperparameters, ModelRequest, ModelResponse
 from ludus.errors import UserError
 from ludus.record.recorder import RecordedSession
 from ludus.types import ChatRequest, Message

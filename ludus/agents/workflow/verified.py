@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ludus.agents.generation import GenerationHyperparameters, ModelRequest, ModelResponse
 from ludus.agents.imports import import_object
 from ludus.agents.reward import Result
-from ludus.agents.rollout_workflow import EpisodeEngine, RolloutWorkflow
+from ludus.agents.workflow.generation import GenerationHyperparameters, ModelRequest, ModelResponse
+from ludus.agents.workflow.rollout import EpisodeEngine, RolloutWorkflow
 from ludus.errors import UserError
 from ludus.rewards.wrapper import AsyncRewardWrapper
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ludus.agents.interactions import Interaction, SessionRewards
 from ludus.agents.reward import Result
-from ludus.agents.rollout_workflow import EpisodeEngine
+from ludus.agents.workflow.rollout import EpisodeEngine
 from ludus.errors import UserError
 from ludus.trace.interactions import Style
 from ludus.types import SessionRecord
