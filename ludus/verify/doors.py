@@ -40,7 +40,15 @@ from ludus.types import Call, Group
 from ludus.verify.agents import sdk
 from ludus.verify.author import WORDS, digest, rng_of, sampled_ids, some_words
 from ludus.verify.chat import chat_of_words
-from ludus.verify.families import MAX_TOKENS, LoopAgent, QueueAgent, QueueEnv, WorkflowAgent, trajectory_rollout
+from ludus.verify.families import (
+    MAX_TOKENS,
+    LoopAgent,
+    QueueAgent,
+    QueueEnv,
+    RolloutAgent,
+    WorkflowAgent,
+    trajectory_rollout,
+)
 
 N_MEMBERS = 4
 NUM_FOLLOW_UPS = 3
@@ -101,6 +109,10 @@ async def play_workflow(stand: Stand) -> Group:
     return await play_door(stand, WorkflowAgent)
 
 
+async def play_rollout_workflow(stand: Stand) -> Group:
+    return await play_door(stand, RolloutAgent, {"text": stand.text})
+
+
 async def play_loop(stand: Stand) -> Group:
     return await play_door(stand, LoopAgent)
 
@@ -133,6 +145,7 @@ async def play_trajectories(stand: Stand) -> Group:
 
 FAMILIES: Mapping[str, Play] = {
     "workflow": play_workflow,
+    "rollout workflow": play_rollout_workflow,
     "loop": play_loop,
     "trajectory": play_trajectories,
     "queues": play_queues,

@@ -13,8 +13,9 @@ from typing import Any
 
 from ludus.agents.loop import AgentLoopBase, AgentLoopOutput
 from ludus.agents.queues import Agent, EnvironmentService, GenerationHyperparameters, SequenceSample
-from ludus.agents.queues.prompts import follow_up_ids
+from ludus.agents.queues.prompts import follow_up_ids, prompt_ids
 from ludus.agents.trajectory import Trajectory
+from ludus.agents.workflow import ModelRequest, RolloutWorkflow
 from ludus.text.chat import ChatText
 from ludus.verify.agents import sdk
 
@@ -40,6 +41,30 @@ class WorkflowAgent:
             if said is not None:
                 messages.append({"role": "user", "content": said})
         return worth(answer)
+
+
+class RolloutAgent(RolloutWorkflow):
+    """Workflow by token ids: requests to the engine, one row of arrays back."""
+
+    def __init__(self, text: ChatText) -> None:
+        self._text = text
+
+    async def arun_episode(self, engine: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+        token_ids = list(prompt_ids(data, self._text))
+        mask = [0] * len(token_ids)
+        answer = ""
+        for said in (*data["follow_ups"], None):
+            request = ModelRequest(input_ids=token_ids, gconfig={"max_new_tokens": MAX_TOKENS})
+            response = await engine.agenerate(request)
+            token_ids = token_ids + response.output_tokens
+            mask += [1] * response.output_len
+            answer = self._text.tokenizer.decode(response.output_tokens_without_stop)
+            if said is not None:
+                added = follow_up_ids(self._text, response.output_tokens, said)
+                token_ids = [*token_ids, *added]
+                mask += [0] * len(added)
+        rows = {"input_ids": [token_ids], "attention_mask": [[1] * len(token_ids)], "loss_mask": [mask]}
+        return {**rows, "rewards": [worth(answer)]}
 
 
 class LoopAgent(AgentLoopBase):
