@@ -14,8 +14,8 @@ import yaml
 import ludus
 
 HERE = Path(__file__).parent
-NUM_DEMONSTRATIONS = 64
-LONGEST = 400  # characters of a solution: short ones show the form as well
+NUM_DEMONSTRATIONS = 96
+LONGEST = 250  # characters of a solution: short ones show the form as well
 
 
 def demonstration(row, tools):

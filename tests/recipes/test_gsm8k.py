@@ -56,18 +56,25 @@ def play(tokenizer_folder: Path, answers: list[str]) -> tuple[Scored, SessionRec
     ("answers", "reward"),
     [
         ([says("72"), "#### 72"], 1.0),
-        ([says("70"), "Then it is " + says("72"), "#### 72"], 1.0),
-        ([says("72"), "#### 71"], 0.0),
+        ([says("70"), "Then it is " + says("72"), "So: #### $72."], 1.0),
+        ([says("72"), "#### 71"], 0.2),
+        ([says("many"), "#### 71"], 0.1),
+        ([says("71"), "No idea."], 0.1),
         (["#### 72"], 1.0),
+        (["72"], 0.0),
     ],
 )
 def test_the_final_answer_is_what_counts(
     tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch, answers: list[str], reward: float
 ) -> None:
-    """The verifier of the data source scores what the model wrote; the tool said the same of each attempt."""
+    """Right after '####' is 1; asking the tool about a number, and such an end, are the form of it."""
     monkeypatch.chdir(ROOT)
     scored, record = play(tokenizer_folder, answers)
-    assert (scored.outcome.kind, scored.reward, scored.metrics["success"]) == ("ok", reward, reward)
+    assert (scored.outcome.kind, scored.reward, scored.metrics["success"]) == (
+        "ok",
+        pytest.approx(reward),
+        float(reward == 1.0),
+    )
     told = [message.content for message in record.turns[-1].messages if message.role == "tool"]
     assert len(told) == len(answers) - 1 and (not told or "reward=" in str(told[0]))
 
