@@ -172,26 +172,29 @@ def make_output(
     last = record.turns[-1]
     messages: tuple[Message, ...] = (*last.messages, last.reply)
     episode = current_episode()
-    spans = () if episode is None else episode.spans.snapshot()
+    calls = () if episode is None else [span for span in episode.spans.snapshot() if span.kind == "tool"]
+    tools_s = sum(span.finished_at - span.started_at for span in calls)
     outputs = outputs_of(
         record,
         num_turns=2 * len(record.turns),
         metrics=AgentLoopMetrics(
             generate_sequences=sum(turn.finished_at - turn.started_at for turn in record.turns),
-            tool_calls=sum(span.finished_at - span.started_at for span in spans if span.kind == "tool"),
+            tool_calls=tools_s,
         ),
         extra_fields={
             "ended_by": ended_by,
             "truncated": ended_by != "answer" or last.sampled.stop_reason == "length",
             "messages": [message_value(message) for message in messages],
-            **(_told_by(box) if box is not None else {}),
+            **({} if box is None else {"tool_rewards": list(box.call_rewards), "tool_scores": dict(box.rewards)}),
+            "metrics": {
+                **({} if box is None else box.metrics),  # of the run's own tools; these are of all
+                "tools/num_calls": float(len(calls)),
+                "tools/num_errors": float(sum(span.error is not None for span in calls)),
+                "tools/time_s": tools_s,
+            },
         },
     )
     return outputs if len(outputs) > 1 else outputs[0]
-
-
-def _told_by(box: Toolbox) -> dict[str, Any]:
-    return {"tool_rewards": list(box.call_rewards), "tool_scores": dict(box.rewards), "metrics": box.metrics}
 
 
 def _as_openai(spec: ToolSpec) -> dict[str, Any]:

@@ -76,6 +76,7 @@ def test_an_agent_and_its_tools(play: Any) -> None:
     assert played.scored.rewards == {played.record.turns[-1].id: 1.0}
     assert played.scored.left_out == {}
     assert played.scored.metrics["num_turns"] == 6
+    assert (played.scored.metrics["tools/num_calls"], played.scored.metrics["tools/num_errors"]) == (3, 0)
     assert [(span.name, span.inputs, span.outputs) for span in played.spans] == [
         ("add", {"a": 17, "b": 25}, "42"),
         ("multiply", {"a": 17, "b": 25}, "425"),
