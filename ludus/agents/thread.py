@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -22,6 +23,10 @@ ReturnT = TypeVar("ReturnT")
 
 _STOP_TIMEOUT_S = 2.0
 """How long a blocked agent may hold up the end of a run; its thread is a daemon and dies with the process."""
+
+
+_CLOSE_TIMEOUT_S = 30.0
+"""What an agent may take to close what it opened, such as the servers of its tools."""
 
 
 class AgentThread:
@@ -66,10 +71,22 @@ class AgentThread:
         try:
             yield
         finally:
-            try:
-                await asyncio.wrap_future(self.submit(door.close()))
-            except Exception:  # the boundary of user code: the run is over, and what it brought is not lost
-                logger.exception("the agent %s could not be closed", door.name)
+            await self._close(door)
+
+    async def _close(self, door: Door) -> None:
+        """The run is over, and what it brought is not lost whatever closing does; nor does it wait for ever."""
+        closing = asyncio.wrap_future(self.submit(door.close()))
+        deadline_at = time.monotonic() + _CLOSE_TIMEOUT_S
+        while not closing.done():
+            beat = self.submit(asyncio.sleep(0))
+            await asyncio.wait({closing}, timeout=_STOP_TIMEOUT_S)
+            if not closing.done() and (not beat.done() or time.monotonic() >= deadline_at):
+                closing.cancel()
+                logger.warning("the agent %s was not closed: %s", door.name, self._blockage or "it takes too long")
+                return
+        error = None if closing.cancelled() else closing.exception()
+        if error is not None:
+            logger.error("the agent %s could not be closed", door.name, exc_info=error)
 
     def _on_blocked(self, blockage: Blockage) -> None:
         level = logging.DEBUG if blockage.caller in self._warned_of else logging.WARNING

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -76,3 +77,37 @@ def test_leaving_cancels_what_still_runs() -> None:
         agents.submit(waits())
         agents.submit(asyncio.sleep(0)).result(5)
     assert ended == ["cancelled"]
+
+
+def test_an_agent_that_cannot_be_closed_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """It blocks the thread, or raises: the block ends, and the log says so."""
+    release = threading.Event()
+
+    class Door:
+        name = "stuck"
+
+        def __init__(self, closes: Callable[[], object]) -> None:
+            self._closes = closes
+
+        async def setup(self) -> None:
+            pass
+
+        async def close(self) -> None:
+            self._closes()
+
+        async def play(self, data: object, context: object) -> object:
+            return None
+
+    def raises() -> None:
+        raise ValueError("no")
+
+    async def host(agents: AgentThread, closes: Callable[[], object]) -> None:
+        async with agents.hosting(Door(closes)):
+            pass
+
+    with AgentThread() as agents:
+        asyncio.run(host(agents, raises))
+        asyncio.run(host(agents, lambda: release.wait(20)))
+        release.set()
+    assert "the agent stuck could not be closed" in caplog.text and "ValueError: no" in caplog.text
+    assert "the agent stuck was not closed" in caplog.text
