@@ -5,7 +5,7 @@ A fifth is held out by a fixed seed: the same kinds of term with numbers that we
 
 import random
 
-RULES = "Only the tool knows the operator @. Call it for each @, then reply with the number only."
+RULES = "Only the tool knows the operator @. Call it for each @, from the left, then reply with the number only."
 QUESTIONS = ("Compute {term}.", "What is {term}?", "Give the value of {term}.")
 NUM_PROBLEMS = 600
 
@@ -14,9 +14,8 @@ def all_rows():
     rng = random.Random(7)
     terms = {}
     while len(terms) < NUM_PROBLEMS:
-        a, b, c = (rng.randint(2, 60) for _ in "abc")
-        term, steps = [one, left, right][len(terms) % 3](a, b, c)
-        terms[term] = steps  # a term that was there before is drawn again
+        numbers = [rng.randint(2, 60) for _ in range(2 if len(terms) % 3 == 0 else 3)]
+        terms[" @ ".join(map(str, numbers))] = steps_of(numbers)  # one that was there before is drawn again
     rows = [row(number, rng.choice(QUESTIONS).format(term=term), terms[term]) for number, term in enumerate(terms)]
     rng.shuffle(rows)
     return rows
@@ -26,16 +25,13 @@ def operate(a, b):
     return 3 * a - 2 * b
 
 
-def one(a, b, _):
-    return f"{a} @ {b}", [(a, b)]
-
-
-def left(a, b, c):
-    return f"({a} @ {b}) @ {c}", [(a, b), (operate(a, b), c)]
-
-
-def right(a, b, c):
-    return f"{a} @ ({b} @ {c})", [(b, c), (a, operate(b, c))]
+def steps_of(numbers):
+    """The operations that a term asks for, from left to right."""
+    value, steps = numbers[0], []
+    for number in numbers[1:]:
+        steps.append((value, number))
+        value = operate(value, number)
+    return steps
 
 
 def row(number, question, steps):

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import loop
 import problems
 
-NUM_DEMONSTRATIONS = 96
+NUM_DEMONSTRATIONS = 160
 
 
 def demonstration(row):

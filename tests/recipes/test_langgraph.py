@@ -50,8 +50,8 @@ def plan() -> LoopPlan:
 def test_a_term_of_two_steps(
     play: Any, problems: Any, replies: list[str], reward: float, metrics: dict[str, float]
 ) -> None:
-    """(5 @ 3) @ 4 is 9 @ 4, which is 19."""
-    row = problems["row"](0, "Compute (5 @ 3) @ 4.", [(5, 3), (9, 4)])
+    """5 @ 3 @ 4 is 9 @ 4, which is 19."""
+    row = problems["row"](0, "Compute 5 @ 3 @ 4.", [(5, 3), (9, 4)])
     played = play(f"{RECIPE / 'loop.py'}:OperatorLoop", row, replies, plan=plan())
     assert played.scored.rewards == {played.record.turns[-1].id: pytest.approx(reward)}
     assert {name: played.scored.metrics[name] for name in metrics} == metrics
