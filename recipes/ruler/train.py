@@ -1,4 +1,4 @@
-"""Short answers, taught by a judge: python recipes/ruler/train.py [--steps N] [--judge MODEL --judge-url URL]
+"""Short answers, taught by a judge: python recipes/ruler/train.py [--steps N] [--judge MODEL] [--url URL]
 
 The loop is written as ART's users write it; only the import has changed.
 """
@@ -49,9 +49,14 @@ async def held_out_score(model, split, plays=8):
     return means[f"{split}/good"], means[f"{split}/words"]
 
 
-async def main(steps, judge_model, judge_settings, name):
+def open_backend(url):
+    """Who trains: this process, or the server behind `url`, whose key is in LUDUS_API_KEY."""
+    return art.LocalBackend(config=ludus.Config(**CONFIG)) if url is None else art.ServerBackend(url)
+
+
+async def main(steps, judge_model, judge_settings, name, url):
     model = art.TrainableModel(name=name, project="ruler", base_model="smollm2-135m")
-    async with art.LocalBackend(config=ludus.Config(**CONFIG)) as backend:
+    async with open_backend(url) as backend:
         await model.register(backend)
         before = await held_out_score(model, "before")
         began = time.monotonic()
@@ -96,7 +101,8 @@ if __name__ == "__main__":
     parser.add_argument("--name", default="short-answers")
     parser.add_argument("--judge", help="such as openai/o3; by default the judge of this folder")
     parser.add_argument("--judge-url", help="where it answers; by default its provider's address")
+    parser.add_argument("--url", help="of a `ludus serve` that trains; by default this process does")
     given = parser.parse_args()
     with judge.serve() as own_url:
-        url = given.judge_url if given.judge else own_url
-        asyncio.run(main(given.steps, given.judge or "judge", {"api_base": url} if url else None, given.name))
+        at = given.judge_url if given.judge else own_url
+        asyncio.run(main(given.steps, given.judge or "judge", {"api_base": at} if at else None, given.name, given.url))
