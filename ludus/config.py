@@ -15,8 +15,9 @@ import pydantic
 
 from ludus.agents.loop.settings import RewardSettings
 from ludus.aliases import renamed
+from ludus.engines.settings import EngineSettings
 from ludus.errors import ConfigError
-from ludus.inference.settings import InferenceSettings
+from ludus.launch.settings import SchedulerSettings
 from ludus.loop.settings import (
     AlgorithmSettings,
     CheckpointSettings,
@@ -42,7 +43,8 @@ class Config(Settings):
     seed: int = pydantic.Field(default=0, ge=0)
     """Everything random in a run is derived from it."""
     model: ModelSettings = ModelSettings()
-    engine: InferenceSettings = InferenceSettings()
+    engine: EngineSettings = EngineSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
     trainer: TrainerSettings = TrainerSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
     gconfig: GenerationSettings = GenerationSettings()

@@ -35,6 +35,7 @@ FLOORS = (
     ("algo",),
     ("model",),
     ("native",),
+    ("launch",),
     ("trace",),
     ("aliases", "lease", "metrics", "prefixes", "settings", "workers"),
     ("types",),

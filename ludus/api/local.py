@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ludus.api.engines import open_engines
 from ludus.config import Config
 from ludus.engines.base import Engine
-from ludus.engines.router import route
 from ludus.errors import UserError
 from ludus.lease import ComputeLease
 from ludus.record.recorder import Recorder
@@ -56,20 +56,12 @@ class LocalModel:
 async def open_local(config: Config) -> AsyncIterator[LocalModel]:
     """The model that the configuration names, loaded, with an engine that runs until the block ends."""
     try:
-        from ludus.engines.local import LocalEngine
         from ludus.model.load import load_model
     except ModuleNotFoundError as error:
         raise UserError(f"sampling and training in this process need {error.name!r}: {INSTALL_HINT}") from error
     model = load_model(config.model, seed=config.seed)
     text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
     lease = ComputeLease()
-    engines = [
-        LocalEngine(model, text.tokenizer, config.engine, lease=lease, seed=config.seed)
-        for _ in range(config.engine.replicas)
-    ]
-    engine = route(engines, text.tokenizer, seed=config.seed)
     template = None if config.model.chat_template is None else text.template.source
-    try:
+    async with open_engines(config, model, text.tokenizer, lease) as engine:
         yield LocalModel(model, text, engine, Recorder(engine, text), lease, template)
-    finally:
-        await engine.close()

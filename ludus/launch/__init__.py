@@ -1,0 +1,5 @@
+"""Where the processes of a run are placed: on this machine, by Ray, or in a Slurm job."""
+
+from ludus.launch.settings import RoleSettings, SchedulerSettings
+
+__all__ = ["RoleSettings", "SchedulerSettings"]
