@@ -43,7 +43,7 @@ fuzz: $(READY)
 test-engines: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) vllm
-	LUDUS_VLLM=$(PEERS)/vllm/bin/python $(BIN)/python -m pytest tests/engines/real_vllm.py
+	LUDUS_VLLM=$(PEERS)/vllm/bin/python $(BIN)/python -m pytest tests/engines/http/real_vllm.py
 
 setup: $(READY)
 

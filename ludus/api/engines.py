@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from ludus.config import Config
 from ludus.engines.base import Engine
+from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.router import route
-from ludus.engines.vllm import VllmEngine
 from ludus.errors import ConfigError
 from ludus.lease import ComputeLease
 from ludus.text.tokenizer import Tokenizer

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.router import route
-from ludus.engines.vllm import VllmEngine
 from ludus.model.resolve import resolve_tokenizer
 from ludus.model.settings import ModelSettings
 from ludus.record.recorder import Recorder

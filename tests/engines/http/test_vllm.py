@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ludus.engines.base import Engine
-from ludus.engines.vllm import VllmEngine
+from ludus.engines.http.vllm import VllmEngine
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampling
 from tests.engines.contract import ALLOWED, CHECKS, GRAMMAR, SAMPLING, NoNewWeights, call
-from tests.engines.vllm_server import CONTEXT, MODEL, NUM_CACHED, StandIn, serving
+from tests.engines.http.vllm_server import CONTEXT, MODEL, NUM_CACHED, StandIn, serving
 
 KEPT = [check for check in CHECKS if not check.__name__.startswith("check_publish")]
 
@@ -69,8 +69,8 @@ def test_weights_cannot_be_published(url: str, tokenizer: Tokenizer) -> None:
 def test_says_what_it_is_connected_to(url: str, tokenizer: Tokenizer) -> None:
     """Model and context are the server's; a URL that ends in /v1 is taken too."""
     engine = VllmEngine.connect(f"{url}/v1", tokenizer)
-    assert (engine.context_length, engine.server.model) == (CONTEXT, MODEL)
-    assert repr(engine) == f"VllmEngine({url}, model={MODEL!r}, running=0)"
+    assert (engine.context_length, engine.wire.model) == (CONTEXT, MODEL)
+    assert repr(engine) == f"VllmEngine({url}, version=0, running=0)"
     asyncio.run(engine.close())
 
 

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from ludus.engines.base import Engine
-from ludus.engines.vllm import VllmEngine
+from ludus.engines.http.vllm import VllmEngine
 from ludus.model.resolve import resolve_model
 from ludus.record.recorder import Recorder
 from ludus.text.chat import ChatText

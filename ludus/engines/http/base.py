@@ -1,0 +1,141 @@
+"""The seam between an engine behind a URL and the server there: what each kind of server says in words of its own.
+
+Knows: calls, pieces of answers, versions of weights.  Knows not: loops, threads, connections, which server it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx
+
+from ludus.engines.base import WeightSource
+from ludus.errors import BackendError, LudusError, UserError
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import Call, StopReason
+
+CONNECT_TIMEOUT_S = 10.0
+PROBE_TEXT = "Tokens: {1, 22}\n\n  déjà-vu, 你好\t🙂"
+"""Which two tokenizers read as the same ids only if they are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one event of a stream tells of an answer: new tokens, and how it ended if it did."""
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    tops: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Per token the likeliest (id, logprob). Empty: not asked for."""
+    kept_ids: tuple[tuple[int, ...] | None, ...] = ()
+    """Per token the ids it was drawn among. Empty: the server does not tell."""
+    versions: tuple[int, ...] | None = None
+    """None: the server does not tell; they are those of the publishing."""
+    stop_reason: StopReason | None = None
+    """None: more is to come."""
+    stop_string: str | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens that were cached, in the one event that tells them."""
+
+
+class Wire(Protocol):
+    """How one kind of server is spoken to. It holds what the server says of itself, and no state of any call."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages: vLLM, SGLang."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def context_length(self) -> int: ...
+
+    def check(self, call: Call) -> None:
+        """Raises UserError for a call that this server cannot serve, or cannot serve so that the record is exact."""
+
+    def question(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
+        """Path and body of the request whose stream of events is the answer."""
+
+    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> Piece:
+        """What an event tells that is new; `num_read` tokens were read before. Raises what an error in it means."""
+
+    def refusal(self, response: httpx.Response) -> LudusError:
+        """What a status other than 200 means."""
+
+    async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]: ...
+
+    async def pause(self, http: httpx.AsyncClient) -> None:
+        """Sequences in flight stay where they are."""
+
+    async def resume(self, http: httpx.AsyncClient) -> None: ...
+
+    async def prepare(
+        self, http: httpx.AsyncClient, version: int, weights: WeightSource
+    ) -> Callable[[], Awaitable[None]]:
+        """What makes the server sample with `weights`, after all that can be done while it still samples is done.
+
+        Raises UserError if they cannot be published to this server."""
+
+
+@contextmanager
+def failing_as_backend(name: str, url: str) -> Iterator[None]:
+    """Broken connections become BackendErrors."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise BackendError(
+            f"no {name} answers at {url}: {error or type(error).__name__}; start one there, or change the URL"
+        ) from error
+
+
+def bearer(api_key: str | None) -> dict[str, str]:
+    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+
+
+def parse_object(response: httpx.Response) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = response.json()
+    except ValueError as error:
+        raise BackendError(f"{response.url} answered with something that is no JSON: {response.text[:200]}") from error
+    return found
+
+
+def said(response: httpx.Response) -> str:
+    """The words of an error answer, in the shape that OpenAI's interface has or as they are."""
+    try:
+        error = response.json()["error"]
+        return str(error["message"] if isinstance(error, Mapping) else error)
+    except (ValueError, LookupError, TypeError):
+        return response.text[:500]
+
+
+def said_error(message: str, status: int) -> LudusError:
+    """From 500 on the server failed; below, what it was asked cannot be."""
+    return BackendError(message) if status >= httpx.codes.INTERNAL_SERVER_ERROR else UserError(message)
+
+
+def check_same_ids(theirs: Sequence[int], tokenizer: Tokenizer) -> None:
+    """Raises UserError if the server reads PROBE_TEXT as other tokens than the tokenizer here."""
+    ours = list(tokenizer.encode(PROBE_TEXT))
+    if list(theirs) != ours:
+        raise UserError(
+            f"the server's tokenizer is not that of the folder: it reads {PROBE_TEXT!r} as {list(theirs)}, not as "
+            f"{ours}; name the folder of the model that is served"
+        )
+
+
+def parse_event(line: str) -> dict[str, Any] | None:
+    """The event in a line of a stream. None: the line holds none, or marks the end."""
+    data = line.removeprefix("data: ")
+    if not line.startswith("data: ") or data == "[DONE]":
+        return None
+    event: dict[str, Any] = json.loads(data)
+    return event

@@ -1,0 +1,255 @@
+"""A server that samples, as an engine: one loop, one pool of connections, the calls in flight. Needs no torch.
+
+Knows: the Engine protocol, streams of events, publishing.  Knows not: what any server calls things (`Wire`), chat.
+Its requests run on a thread with one event loop and one pool of connections, whichever loop asks. A call ends early by
+closing its connection, on which the server stops sampling; the tokens that had come are its answer.
+
+Invariant: where the server does not tell versions, every token that came before weights are loaded has the version of
+before, and every one after it the new one: sampling pauses while they are loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import httpx
+
+from ludus.engines.base import OnTokens, WeightSource
+from ludus.engines.http.base import CONNECT_TIMEOUT_S, Piece, Wire, failing_as_backend, parse_event
+from ludus.errors import BackendError, UserError
+from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
+
+ReturnT = TypeVar("ReturnT")
+
+SEED_BITS = 48  # as our own engine draws them: exact in JSON
+SETTLE_S = 0.05  # tokens that were sampled before a pause come on other connections than its confirmation
+
+
+class HttpEngine:
+    """Samples with the server that `wire` speaks to. Safe to use from several event loops and threads at once."""
+
+    def __init__(self, wire: Wire, *, version: int = 0) -> None:
+        """version: of the weights that the server has."""
+        self.wire = wire
+        self._version = version
+        self._seeds = random.Random()
+        self._running: dict[str, _Running] = {}
+        self._num_calls = self._num_sampled = self._num_prompt = self._num_cached = 0
+        self._is_paused = self._is_closed = False
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        # Tokens may be minutes away while others are served; a server that is gone closes the connection.
+        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+        self._http = httpx.AsyncClient(base_url=wire.url, headers=dict(wire.headers), limits=limits, timeout=timeout)
+        self._publishing = asyncio.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ludus-http-engine", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.wire.url}, version={self._version}, running={len(self._running)})"
+
+    @property
+    def context_length(self) -> int:
+        return self.wire.context_length
+
+    async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
+        """The sampled answer. Raises UserError for what cannot be recorded exactly, with the setting that helps."""
+        if len(call.prompt_ids) >= self.context_length:
+            raise UserError(
+                f"the prompt has {len(call.prompt_ids)} tokens and must be shorter than the context of "
+                f"{self.context_length}; shorten the history"
+            )
+        self.wire.check(call)
+        loop = asyncio.get_running_loop()
+
+        def tell(chunk: TokenChunk) -> None:
+            if on_tokens is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(on_tokens, chunk)
+
+        return await self._on_own_loop(self._answer(call, tell))
+
+    async def abort(self, call_id: str) -> None:
+        running = self._running.get(call_id)
+        if running is not None:
+            self._loop.call_soon_threadsafe(running.end)
+
+    async def publish(self, version: int, weights: WeightSource) -> None:
+        """Sample with `weights` from now on; those of this process that a trainer shares are written too.
+
+        Raises UserError if the server takes no weights. Calls in flight go on with their tokens.
+        """
+        await self._on_own_loop(self._publish(version, weights))
+
+    async def pause(self) -> None:
+        await self._on_own_loop(self._pause())
+        self._is_paused = True
+
+    async def resume(self) -> None:
+        await self._on_own_loop(self._resume())
+        self._is_paused = False
+
+    async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        return await self._on_own_loop(self._score(token_ids))
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            version=self._version,
+            num_running=len(self._running),
+            num_calls=self._num_calls,
+            num_sampled_tokens=self._num_sampled,
+            num_prefilled_tokens=self._num_prompt - self._num_cached,
+            num_cached_tokens=self._num_cached,
+        )
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end_all(), self._loop))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        await asyncio.to_thread(self._thread.join)
+        self._loop.close()
+
+    # ---- on the engine's own loop
+
+    async def _on_own_loop(self, work: Coroutine[Any, Any, ReturnT]) -> ReturnT:
+        if self._is_closed:
+            work.close()
+            raise BackendError("the engine is closed; open a new one")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def _answer(self, call: Call, tell: Callable[[TokenChunk], None]) -> Sampled:
+        if call.id in self._running:
+            raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
+        seed = self._seeds.getrandbits(SEED_BITS) if call.sampling.seed is None else call.sampling.seed
+        running = self._running[call.id] = _Running(call, seed)
+        self._num_calls += 1
+        self._num_prompt += len(call.prompt_ids)
+        try:
+            async with asyncio.timeout_at(call.deadline_at) as running.until:
+                async for chunk in self._chunks(running):
+                    tell(chunk)
+        except TimeoutError:
+            running.stop_reason = "abort"
+        finally:
+            del self._running[call.id]
+            running.ended.set()
+        return running.sampled()
+
+    async def _chunks(self, running: _Running) -> AsyncIterator[TokenChunk]:
+        """The tokens as they come. Raises BackendError if the server ends the answer without saying why it ended."""
+        path, body = self.wire.question(running.call, running.seed)
+        with failing_as_backend(self.wire.name, self.wire.url):
+            async with self._http.stream("POST", path, json=body) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise self.wire.refusal(response)
+                async for line in response.aiter_lines():
+                    event = parse_event(line)
+                    if event is None:
+                        continue
+                    chunk = running.take(self.wire.read(running.call, len(running.token_ids), event), self._version)
+                    self._num_sampled += len(chunk.token_ids)
+                    if chunk.token_ids:
+                        yield chunk
+        self._num_cached += running.num_cached_tokens
+        if running.stop_reason is None:
+            raise BackendError(
+                f"the {self.wire.name} at {self.wire.url} ended an answer in the middle; look into its log"
+            )
+
+    async def _score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        with failing_as_backend(self.wire.name, self.wire.url):
+            return await self.wire.score(self._http, token_ids)
+
+    async def _pause(self) -> None:
+        with failing_as_backend(self.wire.name, self.wire.url):
+            await self.wire.pause(self._http)
+        await asyncio.sleep(SETTLE_S)
+
+    async def _resume(self) -> None:
+        with failing_as_backend(self.wire.name, self.wire.url):
+            await self.wire.resume(self._http)
+
+    async def _publish(self, version: int, weights: WeightSource) -> None:
+        async with self._publishing:
+            if version <= self._version:
+                raise UserError(f"version {version} is not greater than {self._version}, which is published already")
+            with failing_as_backend(self.wire.name, self.wire.url):
+                load = await self.wire.prepare(self._http, version, weights)
+            held = self._is_paused  # whoever paused the engine lets it go on
+            if not held:
+                await self._pause()
+            try:
+                with failing_as_backend(self.wire.name, self.wire.url):
+                    await load()
+                self._version = version
+            finally:
+                if not held:
+                    await self._resume()
+            await asyncio.to_thread(weights.copy_into_shared)
+
+    async def _end_all(self) -> None:
+        for running in tuple(self._running.values()):
+            running.end()
+            await running.ended.wait()
+        await self._http.aclose()
+
+
+@dataclass(eq=False)
+class _Running:
+    """One call in flight and what has come of it. Used on the engine's loop alone."""
+
+    call: Call
+    seed: int
+    until: asyncio.Timeout | None = None
+    """Ends the reading. None: it has not begun."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    tops: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    kept_ids: list[tuple[int, ...] | None] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+    stop_string: str | None = None
+    num_cached_tokens: int = 0
+
+    def end(self) -> None:
+        """Stop reading at once, with what has come."""
+        if self.until is not None and not self.until.expired():
+            self.until.reschedule(asyncio.get_running_loop().time())
+
+    def take(self, piece: Piece, version: int) -> TokenChunk:
+        """The tokens of one event. version: theirs, if the server does not tell."""
+        num = len(piece.token_ids)
+        versions = (version,) * num if piece.versions is None else piece.versions
+        chunk = TokenChunk(piece.token_ids, piece.logprobs, versions)
+        self.token_ids += piece.token_ids
+        self.logprobs += piece.logprobs
+        self.versions += versions
+        self.tops += piece.tops
+        self.kept_ids += piece.kept_ids or (None,) * num
+        self.num_cached_tokens += piece.num_cached_tokens
+        if piece.stop_reason is not None:
+            self.stop_reason, self.stop_string = piece.stop_reason, piece.stop_string
+        return chunk
+
+    def sampled(self) -> Sampled:
+        assert self.stop_reason is not None, "a call without a stop reason still runs"
+        sampling = self.call.sampling
+        return Sampled(
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(self.logprobs),
+            versions=tuple(self.versions),
+            stop_reason=self.stop_reason,
+            seed=self.seed,
+            stop_string=self.stop_string,
+            top_logprobs=tuple(self.tops) if sampling.top_logprobs else (),
+            num_cached_tokens=self.num_cached_tokens,
+            kept_ids=tuple(self.kept_ids) if sampling.cuts else (),
+        )

@@ -1,0 +1,243 @@
+"""A running vLLM server as an engine, through its token-in/token-out interface. Needs no torch.
+
+Knows: vLLM's `/inference/v1/generate` (0.32; served with `--enable-scale-out`), its pause.  Knows not: weights, chat.
+All tokens carry version 0: weights are not published to such an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from ludus.engines.base import WeightSource
+from ludus.engines.http.base import (
+    CONNECT_TIMEOUT_S,
+    PROBE_TEXT,
+    Piece,
+    bearer,
+    check_same_ids,
+    failing_as_backend,
+    parse_object,
+    said,
+    said_error,
+)
+from ludus.engines.http.client import HttpEngine
+from ludus.errors import BackendError, LudusError, UserError
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import MAX_KEPT_IDS, Call, Sampling, StopReason
+
+GENERATE = "/inference/v1/generate"
+LEAST_TEMPERATURE = 0.01  # vLLM raises what lies between 0 and this, and says so in its log alone
+_STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+
+class VllmEngine(HttpEngine):
+    """Samples with a vLLM server."""
+
+    wire: VllmWire
+
+    @classmethod
+    def connect(cls, url: str, tokenizer: Tokenizer, *, api_key: str | None = None) -> VllmEngine:
+        """The engine behind `url`, such as http://localhost:8000. Blocks until the server has answered.
+
+        tokenizer: that of the model which the server has.
+        Raises UserError if the server has another tokenizer or its token-in/token-out interface is not served,
+        BackendError if it cannot be reached.
+        """
+        headers = bearer(api_key)
+        url = url.rstrip("/").removesuffix("/v1")
+        with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S) as http:
+            card = parse_object(_send(http, "GET", "/v1/models"))["data"][0]
+            _check_tokenizer(http, tokenizer)
+            is_processed = _tells_processed_logprobs(http)
+        return cls(VllmWire(url, card["id"], int(card["max_model_len"]), is_processed, tokenizer.stop_ids, headers))
+
+
+@dataclass(frozen=True)
+class VllmWire:
+    """What a vLLM server says of itself, and how it is spoken to."""
+
+    url: str
+    model: str
+    context_length: int
+    tells_processed_logprobs: bool
+    """Its logprobs are those of the distribution sampled from, not of the bare model."""
+    stop_ids: frozenset[int]
+    """End-of-turn ids of the model, of which vLLM may know fewer."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    name: str = "vLLM"
+
+    def check(self, call: Call) -> None:
+        sampling = call.sampling
+        if 0 < sampling.temperature < LEAST_TEMPERATURE:
+            raise UserError(
+                f"temperature={sampling.temperature} is raised to {LEAST_TEMPERATURE} by vLLM; ask for 0, or for more"
+            )
+        if not self.tells_processed_logprobs and not _is_models_own(sampling):
+            raise UserError(
+                "this vLLM tells the logprobs of the bare model, so only temperature 1 or 0 without top-p, top-k, "
+                "min-p, penalties, biases and grammars can be recorded exactly; start it with "
+                "--logprobs-mode processed_logprobs"
+            )
+
+    def question(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
+        body = {
+            "request_id": call.id,
+            "model": self.model,
+            "token_ids": list(call.prompt_ids),
+            "sampling_params": self._params(call, seed),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return GENERATE, body
+
+    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> Piece:
+        del num_read
+        if "error" in event:
+            words, code = event["error"]["message"], event["error"]["code"]
+            raise said_error(f"vLLM ended an answer with an error, {code}: {words}", int(code))
+        details = (event.get("usage") or {}).get("prompt_tokens_details") or {}  # `--enable-prompt-tokens-details`
+        num_cached_tokens = int(details.get("cached_tokens") or 0)
+        choices = event.get("choices") or ()
+        if not choices:  # the last event tells usage alone
+            return Piece(num_cached_tokens=num_cached_tokens)
+        (choice,) = choices
+        token_ids = tuple(choice.get("token_ids") or ())
+        told = (choice.get("logprobs") or {}).get("content") or ()
+        masks = choice.get("sampling_mask") or [None] * len(token_ids)
+        if not len(token_ids) == len(told) == len(masks):
+            raise BackendError(f"vLLM told {len(told)} logprobs and {len(masks)} masks of {len(token_ids)} tokens")
+        finish_reason, stop = choice.get("finish_reason"), choice.get("stop_reason")
+        if finish_reason is not None and finish_reason not in _STOP_REASONS:
+            raise BackendError(f"vLLM ended an answer with {finish_reason!r}; look into its log")
+        return Piece(
+            token_ids=token_ids,
+            logprobs=tuple(float(each["logprob"]) for each in told),
+            tops=tuple(_likeliest(each["top_logprobs"], call.sampling.top_logprobs) for each in told),
+            kept_ids=tuple(_kept(mask) for mask in masks),
+            stop_reason=None if finish_reason is None else _STOP_REASONS[finish_reason],
+            stop_string=stop if isinstance(stop, str) else None,
+            num_cached_tokens=num_cached_tokens,
+        )
+
+    def refusal(self, response: httpx.Response) -> LudusError:
+        return _refusal(response)
+
+    async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
+        asked = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
+        body = {"model": self.model, "token_ids": list(token_ids), "sampling_params": asked}
+        response = await http.post(GENERATE, json=body)
+        if response.is_error:
+            raise _refusal(response)
+        rows = parse_object(response)["prompt_logprobs"][1:]
+        return tuple(float(row[str(token)]["logprob"]) for token, row in zip(token_ids[1:], rows, strict=True))
+
+    async def pause(self, http: httpx.AsyncClient) -> None:
+        await self._switch(http, "/pause", mode="keep")
+
+    async def resume(self, http: httpx.AsyncClient) -> None:
+        await self._switch(http, "/resume")
+
+    async def prepare(
+        self, http: httpx.AsyncClient, version: int, weights: WeightSource
+    ) -> Callable[[], Awaitable[None]]:
+        """Raises UserError: the weights of a server are its own."""
+        del http, weights
+        raise UserError(
+            f"version {version} cannot be published to the vLLM at {self.url}: its weights are its own; "
+            "train with the engine of this process (`ludus train`), or load new weights into vLLM yourself"
+        )
+
+    async def _switch(self, http: httpx.AsyncClient, path: str, **query: str) -> None:
+        response = await http.post(path, params=query)
+        if response.status_code == httpx.codes.NOT_FOUND:
+            raise UserError(f"the vLLM at {self.url} cannot be paused; start it with VLLM_SERVER_DEV_MODE=1")
+        if response.is_error:
+            raise _refusal(response)
+
+    def _params(self, call: Call, seed: int) -> dict[str, Any]:
+        """The call's sampling in vLLM's words. What ends the answer is told it in full, so it adds nothing itself."""
+        sampling = call.sampling
+        room = self.context_length - len(call.prompt_ids)
+        params: dict[str, Any] = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "repetition_penalty": sampling.repetition_penalty,
+            "seed": seed,
+            "max_tokens": room if sampling.max_new_tokens is None else min(room, sampling.max_new_tokens),
+            "stop": list(sampling.stop),
+            "stop_token_ids": sorted(sampling.stop_ids(self.stop_ids)),
+            "ignore_eos": True,
+            "logprobs": sampling.top_logprobs,
+            "detokenize": bool(sampling.stop),
+        }
+        if sampling.logit_bias:
+            params["logit_bias"] = dict(sampling.logit_bias)
+        if sampling.grammar is not None:
+            params["structured_outputs"] = {"grammar": sampling.grammar}
+        return params
+
+
+def _is_models_own(sampling: Sampling) -> bool:
+    """The tokens are drawn from the bare model's distribution, or are its likeliest."""
+    free = not (sampling.penalises or sampling.logit_bias or sampling.grammar)
+    return free and (sampling.is_greedy or (sampling.temperature == 1.0 and not sampling.truncates))
+
+
+def _likeliest(told: Sequence[Mapping[str, Any]], num: int) -> tuple[tuple[int, float], ...]:
+    """The first `num`, the likeliest first; vLLM puts the sampled token before them."""
+    pairs = {int(each["token_id"]): float(each["logprob"]) for each in told}
+    return tuple(sorted(pairs.items(), key=lambda pair: -pair[1])[:num])
+
+
+def _kept(mask: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Ids a token was drawn among. None: vLLM tells them with `--return-sampling-mask`, or they are too many."""
+    return None if mask is None or len(mask) > MAX_KEPT_IDS else tuple(sorted(mask))
+
+
+# ---- what is asked before the engine is there
+
+
+def _send(http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
+    with failing_as_backend("vLLM", str(http.base_url)):
+        response = http.request(method, path, json=body)
+    if response.is_error:
+        raise _refusal(response)
+    return response
+
+
+def _refusal(response: httpx.Response) -> LudusError:
+    path, status = response.url.path, response.status_code
+    if path == GENERATE and status in (httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
+        return UserError(
+            f"the server at {response.url.host}:{response.url.port} does not serve {GENERATE}; "
+            "start vLLM (0.32 or newer) with --enable-scale-out"
+        )
+    return said_error(f"vLLM answered {path} with {status}: {said(response)}", status)
+
+
+def _check_tokenizer(http: httpx.Client, tokenizer: Tokenizer) -> None:
+    """Raises UserError if the server reads a text as other tokens; one that loads no tokenizer is not asked."""
+    try:
+        found = _send(http, "POST", "/tokenize", {"prompt": PROBE_TEXT, "add_special_tokens": False})
+    except UserError:
+        return
+    check_same_ids(parse_object(found)["tokens"], tokenizer)
+
+
+def _tells_processed_logprobs(http: httpx.Client) -> bool:
+    """Whether a token that is the only one allowed has the logprob 0, not the bare model's."""
+    only = 7  # any id will do that no model is certain of after itself
+    asked = {"max_tokens": 1, "logprobs": 0, "allowed_token_ids": [only], "detokenize": False}
+    answer = parse_object(_send(http, "POST", GENERATE, {"token_ids": [only], "sampling_params": asked}))
+    logprob = float(answer["choices"][0]["logprobs"]["content"][0]["logprob"])
+    if logprob > 0:
+        raise UserError(f"vLLM tells logits, {logprob}, for logprobs; start it with --logprobs-mode processed_logprobs")
+    return logprob == 0.0
