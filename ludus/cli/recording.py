@@ -18,7 +18,8 @@ from ludus.config import Config
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.archive import RunArchive
 from ludus.gateway.desk import IDLE_S, Desk
-from ludus.gateway.keys import Sessions, check_admin_key, is_loopback
+from ludus.gateway.keys import Sessions, check_admin_key
+from ludus.http.keys import is_loopback
 from ludus.record.recorder import Recorder
 from ludus.trace.exporters import open_exporter
 from ludus.trace.store import RunStore

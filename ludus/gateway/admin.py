@@ -21,7 +21,8 @@ from starlette.routing import BaseRoute, Route
 from ludus.errors import AgentError
 from ludus.gateway.body import json_object, read_body
 from ludus.gateway.desk import Asked, Desk, Held
-from ludus.gateway.keys import digest, is_key, keys_of, unknown_key
+from ludus.gateway.keys import unknown_key
+from ludus.http.keys import digest, is_key, keys_of
 from ludus.record.limits import Limits
 from ludus.settings import nearest
 from ludus.trace.interactions import STYLES, interactions

@@ -10,9 +10,6 @@ up: who measures how long an answer takes learns nothing about any key.
 from __future__ import annotations
 
 import hashlib
-import hmac
-import ipaddress
-import secrets
 import threading
 import time
 from collections import defaultdict
@@ -22,10 +19,9 @@ from typing import Literal
 
 from ludus.errors import AgentError, UserError
 from ludus.gateway.dialects.base import ReadMessages
+from ludus.http.keys import MIN_ADMIN_KEY_CHARS, digest, is_loopback, keys_of, new_key
 from ludus.record.recorder import RecordedSession
 
-SECRET_BYTES = 24  # 192 bits: more than the 128 that make guessing hopeless, and 32 characters without padding
-MIN_ADMIN_KEY_CHARS = 16  # 96 bits, if it is random
 Clock = Callable[[], float]
 
 
@@ -169,11 +165,6 @@ class Sessions:
         return f"Sessions(num_sessions={len(self)})"
 
 
-def new_key() -> str:
-    """A key that nobody has and nobody guesses."""
-    return secrets.token_urlsafe(SECRET_BYTES)
-
-
 def check_admin_key(host: str, admin_key: str | None) -> None:
     """Raises UserError where strangers could do what only the admin may.
 
@@ -188,33 +179,6 @@ def check_admin_key(host: str, admin_key: str | None) -> None:
         raise UserError(
             f"the admin key has {len(admin_key)} characters; {MIN_ADMIN_KEY_CHARS} or more are hard to guess"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Only this machine reaches a server on `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def digest(key: str) -> bytes:
-    """What is kept of a key and compared."""
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-
-
-def is_key(key: str, expected: bytes) -> bool:
-    """Whether this is the key of which `expected` is the digest; the time it takes tells nothing about it."""
-    return hmac.compare_digest(digest(key), expected)
-
-
-def keys_of(headers: Mapping[str, str]) -> list[str]:
-    """Keys in a request's headers, the bearer token first."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    keys = [token.strip()] if scheme.lower() == "bearer" else []
-    if "x-api-key" in headers:
-        keys.append(headers["x-api-key"])
-    return [key for key in keys if key]
 
 
 def unknown_key(key: str) -> AgentError:

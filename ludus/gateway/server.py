@@ -13,9 +13,9 @@ from types import TracebackType
 from starlette.types import ASGIApp
 
 from ludus.gateway.app import DEFAULT_OPTIONS, GatewayOptions, build_app
-from ludus.gateway.http import HttpServer
 from ludus.gateway.keys import Sessions
 from ludus.gateway.traffic import GatewayStats, Traffic
+from ludus.http.server import HttpServer
 
 NUM_NEW_OBJECTS = 10_000  # some hundred requests; Python's own 700 are two
 

@@ -56,7 +56,8 @@ from ludus.gateway.admin import Body, read_model
 from ludus.gateway.app import KEEP_ALIVE_S
 from ludus.gateway.body import read_body
 from ludus.gateway.exchange import EVENT_STREAM, KEEP_ALIVE
-from ludus.gateway.keys import is_key, keys_of, unknown_key
+from ludus.gateway.keys import unknown_key
+from ludus.http.keys import is_key, keys_of
 from ludus.serve.gateways import RolloutError
 from ludus.serve.jobs import Jobs
 

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from ludus.errors import UserError
-from ludus.gateway.http import HttpServer
-from ludus.gateway.keys import MIN_ADMIN_KEY_CHARS, digest, is_loopback, new_key
+from ludus.http.keys import MIN_ADMIN_KEY_CHARS, digest, is_loopback, new_key
+from ludus.http.server import HttpServer
 from ludus.serve.app import Api
 from ludus.serve.jobs import Jobs
 from ludus.serve.models import BackendModels

@@ -19,7 +19,7 @@ from ludus.conformance.probe import Probe
 from ludus.conformance.run import Report, foreign_target, play
 from ludus.conformance.suite import chosen
 from ludus.errors import UserError
-from ludus.gateway.http import HttpServer
+from ludus.http.server import HttpServer
 from tests.conformance.conftest import PlayOwn
 
 

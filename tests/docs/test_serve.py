@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 import ludus
 from ludus.api.backends.local import LocalBackend
-from ludus.gateway.keys import digest
+from ludus.http.keys import digest
 from ludus.serve.app import Api
 from ludus.serve.jobs import Jobs
 from ludus.serve.server import Address, running

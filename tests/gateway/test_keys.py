@@ -4,7 +4,8 @@ import pytest
 
 from ludus.engines.scripted import ScriptedEngine
 from ludus.errors import AgentError
-from ludus.gateway.keys import Attempts, Seat, Sessions, digest, is_key
+from ludus.gateway.keys import Attempts, Seat, Sessions
+from ludus.http.keys import digest, is_key
 from ludus.record.recorder import RecordedSession, Recorder
 from ludus.text.chat import ChatText
 

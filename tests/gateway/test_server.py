@@ -12,9 +12,9 @@ import openai
 import pytest
 
 from ludus.errors import InternalError, UserError
-from ludus.gateway.http import listen
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
+from ludus.http.server import listen
 
 ASK: Any = [{"role": "user", "content": "Guess."}]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ludus.api.backends.wire import RegisterModel
-from ludus.gateway.http import HttpServer
-from ludus.gateway.keys import digest
+from ludus.http.keys import digest
+from ludus.http.server import HttpServer
 from ludus.serve.app import Api
 from ludus.serve.jobs import Jobs, Report
 from ludus.serve.store import BegunJob, JobStore

@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from ludus.api.backends.wire import ModelView, RegisterModel, SubmitJob
 from ludus.errors import AgentError
-from ludus.gateway.http import HttpServer
-from ludus.gateway.keys import digest
+from ludus.http.keys import digest
+from ludus.http.server import HttpServer
 from ludus.serve.app import Api
 from ludus.serve.jobs import Jobs, Report
 from ludus.serve.store import BegunJob, JobStore

@@ -9,7 +9,7 @@ import pytest
 
 from ludus.api.backends.wire import ErrorView, RegisterModel, SubmitJob
 from ludus.errors import AgentError, UserError
-from ludus.gateway.keys import digest
+from ludus.http.keys import digest
 from ludus.serve.store import JobStore
 
 MODEL = RegisterModel(project="mail", name="agent-001", base_model="smollm2-135m")

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from ludus.engines.scripted import Answers, ScriptedEngine
 from ludus.errors import LudusError, UserError
-from ludus.gateway.http import HttpServer
+from ludus.http.server import HttpServer
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, Sampling, TokenChunk
 
