@@ -23,6 +23,7 @@ from ludus.config import Config, check_training
 from ludus.errors import ConfigError
 from ludus.gateway.keys import Sessions, check_admin_key
 from ludus.gateway.server import GatewayServer
+from ludus.http.tls import Tls
 from ludus.loop.batch import BatchRules, group_judge
 from ludus.loop.checkpoint import Progress, latest_checkpoint
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
@@ -210,7 +211,9 @@ class Trainer:
             raise ConfigError(
                 "nobody would know the admin key, so nobody could open a session; pass admin_key=… or on_gateway=…"
             )
-        check_admin_key(self.config.rollout.agent.host, admin_key)
+        agent = self.config.rollout.agent
+        check_admin_key(agent.host, admin_key)
+        Tls.of(agent.tls_cert, agent.tls_key)  # said now, not once the model is loaded
 
     def _train_rows(self) -> Sequence[Row]:
         if self._train_source is None:

@@ -16,6 +16,7 @@ from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.api.remote import open_vllm
 from ludus.cli.recording import Access, open_recording, show_admin_key
+from ludus.cli.serve import TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
 from ludus.cli.train import AdminKey, Overrides
 from ludus.config import Config, load_config
@@ -23,6 +24,7 @@ from ludus.errors import UserError
 from ludus.gateway.desk import IDLE_S
 from ludus.gateway.server import GatewayServer, calm_garbage_collection
 from ludus.gateway.traffic import GatewayStats
+from ludus.http.tls import Tls
 from ludus.record.recorder import Recorder
 
 
@@ -62,6 +64,8 @@ def gateway(
     idle_s: Annotated[
         float, typer.Option("--idle-s", min=1.0, help="Seconds without a request after which a session ends.")
     ] = IDLE_S,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Serve a model at an OpenAI-compatible URL, until Ctrl-C, and record every session.
 
@@ -76,7 +80,7 @@ def gateway(
       curl localhost:8000/v1/chat/completions \\
         -d '{"messages": [{"role": "user", "content": "Hello"}]}'
     """
-    access = Access.checked(host, admin_key, is_open)
+    access = Access.checked(host, admin_key, is_open, Tls.of(tls_cert, tls_key))
     config = load_config(None, [f"model.path={model}", *_template_override(template), *(overrides or ())])
     if (engine is EngineKind.VLLM) != bool(url):
         raise UserError("--engine vllm and --url belong together: --engine vllm --url http://localhost:8000")
@@ -105,7 +109,7 @@ async def _serve(
         open_recording(into, config, recorder, access, idle_s=idle_s) as recording,
     ):
         calm_garbage_collection()
-        server = GatewayServer(recording.sessions, recording.options)
+        server = GatewayServer(recording.sessions, recording.options, tls=access.tls)
         url = server.start(access.host, port)
         console.print(f"serving [bold]{config.model.path}[/] at [bold]{url}/v1[/], model name default", highlight=False)
         show_admin_key(console, recording.desk, access)

@@ -20,6 +20,7 @@ from ludus.gateway.archive import RunArchive
 from ludus.gateway.desk import IDLE_S, Desk
 from ludus.gateway.keys import Sessions, check_admin_key
 from ludus.http.keys import is_loopback
+from ludus.http.tls import Tls
 from ludus.record.recorder import Recorder
 from ludus.trace.exporters import open_exporter
 from ludus.trace.store import RunStore
@@ -37,15 +38,17 @@ class Access:
     """None: one is made."""
     is_open: bool
     """Any key opens a session."""
+    tls: Tls | None = None
+    """None: plain HTTP."""
 
     @classmethod
-    def checked(cls, host: str, admin_key: str | None, is_open: bool | None) -> Access:
+    def checked(cls, host: str, admin_key: str | None, is_open: bool | None, tls: Tls | None = None) -> Access:
         """Raises UserError where strangers could reach what only the admin may.
 
         is_open: None: where nobody but this machine reaches the gateway.
         """
         check_admin_key(host, admin_key)
-        return cls(host, admin_key, is_loopback(host) if is_open is None else is_open)
+        return cls(host, admin_key, is_loopback(host) if is_open is None else is_open, tls)
 
 
 class Recording:

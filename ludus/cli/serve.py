@@ -16,12 +16,17 @@ from ludus.cli.signals import until_signalled
 from ludus.cli.train import Overrides
 from ludus.config import Config
 from ludus.gateway.server import calm_garbage_collection
+from ludus.http.tls import Tls
 from ludus.serve.server import KEY_VARIABLE, Address, running
 from ludus.serve.store import JobStore
 from ludus.settings import with_overrides
 
 DEFAULT_FOLDER = Path("runs") / "serve"
 DEFAULT_PORT = 7999  # where ART's server was
+TlsCert = Annotated[
+    Path | None, typer.Option(help="Serve HTTPS: PEM file of the certificate, those that signed it behind it.")
+]
+TlsKey = Annotated[Path | None, typer.Option(help="PEM file of the certificate's private key.")]
 
 
 def serve(
@@ -37,6 +42,8 @@ def serve(
         str | None,
         typer.Option(envvar=KEY_VARIABLE, help="Key that clients need; without one, the folder's, or a new one."),
     ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Train models for clients elsewhere, until Ctrl-C.
 
@@ -53,7 +60,7 @@ def serve(
 
       LUDUS_API_KEY=$(openssl rand -hex 24) ludus serve --host 0.0.0.0
     """
-    address = Address(host, port, api_key)
+    address = Address(host, port, api_key, Tls.of(tls_cert, tls_key))
     address.check()
     defaults = default_config().model_dump(mode="json", exclude_unset=True)
     config = check_config(Config(**with_overrides(defaults, overrides or ())))

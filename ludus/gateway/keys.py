@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ludus.errors import AgentError, UserError
+from ludus.errors import AgentError
 from ludus.gateway.dialects.base import ReadMessages
-from ludus.http.keys import MIN_ADMIN_KEY_CHARS, digest, is_loopback, keys_of, new_key
+from ludus.http.keys import check_key, digest, keys_of, new_key
 from ludus.record.recorder import RecordedSession
 
 Clock = Callable[[], float]
@@ -170,15 +170,7 @@ def check_admin_key(host: str, admin_key: str | None) -> None:
 
     admin_key: the one that was given. None: one will be made.
     """
-    if admin_key is None and not is_loopback(host):
-        raise UserError(
-            f"a gateway on {host} lets other machines in, and then the admin key must be yours: set LUDUS_ADMIN_KEY, "
-            "or listen on 127.0.0.1"
-        )
-    if admin_key is not None and len(admin_key) < MIN_ADMIN_KEY_CHARS:
-        raise UserError(
-            f"the admin key has {len(admin_key)} characters; {MIN_ADMIN_KEY_CHARS} or more are hard to guess"
-        )
+    check_key("a gateway", host, admin_key, variable="LUDUS_ADMIN_KEY")
 
 
 def unknown_key(key: str) -> AgentError:

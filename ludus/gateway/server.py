@@ -16,6 +16,7 @@ from ludus.gateway.app import DEFAULT_OPTIONS, GatewayOptions, build_app
 from ludus.gateway.keys import Sessions
 from ludus.gateway.traffic import GatewayStats, Traffic
 from ludus.http.server import HttpServer
+from ludus.http.tls import Tls
 
 NUM_NEW_OBJECTS = 10_000  # some hundred requests; Python's own 700 are two
 
@@ -23,11 +24,17 @@ NUM_NEW_OBJECTS = 10_000  # some hundred requests; Python's own 700 are two
 class GatewayServer:
     """Serves `sessions` from `start` to `stop`. Safe to use from any thread."""
 
-    def __init__(self, sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS) -> None:
+    def __init__(
+        self, sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS, *, tls: Tls | None = None
+    ) -> None:
+        """tls: None: plain HTTP."""
         self.sessions = sessions
         self._traffic = Traffic()
         beside = None if options.desk is None else options.desk.sweep
-        self._http = HttpServer(build_app(sessions, options, self._traffic), name="gateway", beside=beside)
+        # Every session has a key. Where unknown keys open one, an admin has let them.
+        is_guarded = options.open_mode is None or options.desk is not None
+        app = build_app(sessions, options, self._traffic)
+        self._http = HttpServer(app, name="gateway", beside=beside, is_guarded=is_guarded, tls=tls)
 
     @property
     def app(self) -> ASGIApp:

@@ -13,13 +13,33 @@ import ipaddress
 import secrets
 from collections.abc import Mapping
 
+from ludus.errors import UserError
+
 SECRET_BYTES = 24  # 192 bits: more than the 128 that make guessing hopeless, and 32 characters without padding
-MIN_ADMIN_KEY_CHARS = 16  # 96 bits, if it is random
+MIN_KEY_CHARS = 16  # 96 bits, if it is random
 
 
 def new_key() -> str:
     """A key that nobody has and nobody guesses."""
     return secrets.token_urlsafe(SECRET_BYTES)
+
+
+def check_key(what: str, host: str, key: str | None, *, variable: str) -> None:
+    """Raises UserError where strangers could use `what`, or guess its key.
+
+    key: the one that its user gave. None: one will be made, and told to who sits at this machine.
+    variable: of the environment, that the key may be given in.
+    """
+    if key is None and not is_loopback(host):
+        raise UserError(
+            f"{what} on {host} lets other machines in, and then the key must be yours: set {variable}, or listen on "
+            "127.0.0.1"
+        )
+    if key is not None and len(key) < MIN_KEY_CHARS:
+        raise UserError(
+            f"the key in {variable} has {len(key)} characters; {MIN_KEY_CHARS} or more are hard to guess, as those of "
+            "`openssl rand -hex 24`"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 Knows: uvicorn, threads.  Knows not: the application.
 Because nothing else runs on its loop, whoever blocks another loop with a blocking client is still answered.
+Invariant: what wants no key is served to this machine alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ludus.errors import InternalError, UserError
+from ludus.http.keys import is_loopback
+from ludus.http.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +35,18 @@ Beside = Callable[[], Coroutine[Any, Any, None]]
 class HttpServer:
     """Serves `app` from `start` to `stop`. Safe to use from any thread."""
 
-    def __init__(self, app: ASGIApp, *, name: str, beside: Beside | None = None) -> None:
-        """name: what messages call it.  beside: None: nothing else runs on its loop."""
+    def __init__(
+        self, app: ASGIApp, *, name: str, beside: Beside | None = None, is_guarded: bool = False, tls: Tls | None = None
+    ) -> None:
+        """name: what messages call it.  beside: None: nothing else runs on its loop.  tls: None: plain HTTP.
+
+        is_guarded: whoever has no key learns and changes nothing; only such an application may be served to others.
+        """
         self.app = app
         self._name = name
         self._beside = beside
+        self._is_guarded = is_guarded
+        self._tls = tls
         self._uvicorn: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -57,9 +67,16 @@ class HttpServer:
         return self._base_url
 
     def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """The base URL, once requests are taken. Port 0 is any free one. Raises UserError if the port is taken."""
+        """The base URL, once requests are taken. Port 0 is any free one.
+
+        Raises UserError if the port is taken, or if others could reach what wants no key.
+        """
         if self._thread is not None:
             raise InternalError(f"the {self._name} is running already")
+        if not (self._is_guarded or is_loopback(host)):
+            raise UserError(
+                f"the {self._name} wants no key, and on {host} other machines could use it; let it listen on 127.0.0.1"
+            )
         listener = listen(host, port)
         config = uvicorn.Config(
             self.app,
@@ -73,6 +90,8 @@ class HttpServer:
             access_log=False,
             timeout_keep_alive=IDLE_CONNECTION_S,
             timeout_graceful_shutdown=STOP_GRACE_S,
+            ssl_certfile=None if self._tls is None else self._tls.cert,
+            ssl_keyfile=None if self._tls is None else self._tls.key,
         )
         self._uvicorn = uvicorn.Server(config)
         is_running = threading.Event()
@@ -81,7 +100,8 @@ class HttpServer:
         )
         self._thread.start()
         is_running.wait()
-        self._base_url = f"http://{_host_in_url(host)}:{listener.getsockname()[1]}"
+        scheme = "http" if self._tls is None else "https"
+        self._base_url = f"{scheme}://{_host_in_url(host)}:{listener.getsockname()[1]}"
         logger.info("%s.started url=%s", self._name, self._base_url)
         return self._base_url
 

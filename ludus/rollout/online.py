@@ -24,6 +24,7 @@ from ludus.gateway.archive import RunArchive
 from ludus.gateway.desk import Desk
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
+from ludus.http.tls import Tls
 from ludus.record.limits import Limits
 from ludus.record.recorder import RecordedSession, Recorder
 from ludus.rollout.pool import Cursor, Discarded, Judge, Taken, discard_reason, small_group_mask
@@ -74,7 +75,9 @@ class OnlineRollouts:
         sessions = Sessions()
         idle_s = FOREVER_S if settings.episode_timeout_s is None else settings.episode_timeout_s
         self._desk = Desk(sessions, self._open, _Arrivals(self, store), admin_key=admin_key, idle_s=idle_s)
-        self._server = GatewayServer(sessions, GatewayOptions(desk=self._desk))
+        self._server = GatewayServer(
+            sessions, GatewayOptions(desk=self._desk), tls=Tls.of(settings.agent.tls_cert, settings.agent.tls_key)
+        )
 
     def __repr__(self) -> str:
         waiting = sum(len(group.members) for group in self._growing.values()) + len(self._alone)

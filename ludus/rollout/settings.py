@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
 import pydantic
@@ -36,6 +37,10 @@ class AgentSettings(Settings):
     """online: the address that the gateway listens on."""
     port: int = pydantic.Field(default=8000, ge=0, le=65535)
     """online: its port; 0 is any free one."""
+    tls_cert: Path | None = None
+    """online: the gateway speaks HTTPS with this certificate, a PEM file. None: plain HTTP."""
+    tls_key: Path | None = None
+    """online: PEM file of the certificate's private key."""
     turn_discount: float = pydantic.Field(default=1.0, ge=0.0, le=1.0)
     """What a turn's return keeps of the returns of the turns after it."""
     export_style: Literal["individual", "concat"] = "individual"
@@ -51,7 +56,8 @@ class AgentSettings(Settings):
     def _check(self) -> Self:
         if self.mode not in MODES:
             raise ConfigError(f"mode={self.mode!r} is not available; there are {', '.join(map(repr, MODES))}")
-        acts = {"subproc_max_workers": self.mode == "subproc", "host": self.is_online, "port": self.is_online}
+        only_online = ("host", "port", "tls_cert", "tls_key")
+        acts = {"subproc_max_workers": self.mode == "subproc", **dict.fromkeys(only_online, self.is_online)}
         for name, does_act in acts.items():
             if self.is_set(name) and not does_act:
                 raise ConfigError(f"{name}={getattr(self, name)} cannot act: mode is {self.mode!r}; remove it")

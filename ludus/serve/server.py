@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from ludus.errors import UserError
-from ludus.http.keys import MIN_ADMIN_KEY_CHARS, digest, is_loopback, new_key
+from ludus.http.keys import check_key, digest, new_key
 from ludus.http.server import HttpServer
+from ludus.http.tls import Tls
 from ludus.serve.app import Api
 from ludus.serve.jobs import Jobs
 from ludus.serve.models import BackendModels
@@ -31,19 +31,12 @@ class Address:
     """0: any free one."""
     key: str | None
     """None: the one that the folder was served with before, or a new one."""
+    tls: Tls | None = None
+    """None: plain HTTP."""
 
     def check(self) -> None:
         """Raises UserError if strangers could use the server, or guess its key."""
-        if self.key is None and not is_loopback(self.host):
-            raise UserError(
-                f"a server on {self.host} lets other machines in, and then the key must be yours: set {KEY_VARIABLE} "
-                "(or --api-key), or listen on 127.0.0.1"
-            )
-        if self.key is not None and len(self.key) < MIN_ADMIN_KEY_CHARS:
-            raise UserError(
-                f"the key has {len(self.key)} characters; {MIN_ADMIN_KEY_CHARS} or more are hard to guess, as those of "
-                "`openssl rand -hex 24`"
-            )
+        check_key("a server", self.host, self.key, variable=KEY_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +55,8 @@ async def running(store: JobStore, backend: ServableBackend, address: Address) -
     key_digest, made = _key(store, address.key)
     jobs = Jobs(store, BackendWorkshop(backend))
     models = BackendModels(backend, asyncio.get_running_loop())
-    http = HttpServer(Api(jobs, models, key_digest).build(), name="server", beside=models.sweep)
+    app = Api(jobs, models, key_digest).build()
+    http = HttpServer(app, name="server", beside=models.sweep, is_guarded=True, tls=address.tls)
     url = await asyncio.to_thread(http.start, address.host, address.port)
     working = asyncio.create_task(jobs.work(), name="ludus-jobs")
     try:

@@ -53,7 +53,7 @@ def test_curl_gets_the_same_text_streamed_and_not(tiny_model_folder: Path, tmp_p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--host", "0.0.0.0"), "lets other machines in, and then the admin key must be yours"),
+        (("--host", "0.0.0.0"), "lets other machines in, and then the key must be yours: set LUDUS_ADMIN_KEY"),
         (("--host", "0.0.0.0", "--admin-key", "short"), "5 characters; 16 or more are hard to guess"),
     ],
 )

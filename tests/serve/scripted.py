@@ -17,6 +17,7 @@ from ludus.api.backends.wire import ModelView, RegisterModel, SubmitJob
 from ludus.errors import AgentError
 from ludus.http.keys import digest
 from ludus.http.server import HttpServer
+from ludus.http.tls import Tls
 from ludus.serve.app import Api
 from ludus.serve.jobs import Jobs, Report
 from ludus.serve.store import BegunJob, JobStore
@@ -122,11 +123,12 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, workshop: ScriptedWorkshop, *, port: int = 0) -> Iterator[Served]:
+def serving(folder: Path, workshop: ScriptedWorkshop, *, port: int = 0, tls: Tls | None = None) -> Iterator[Served]:
     """Serves until the block ends; the jobs run on a thread of their own."""
     with JobStore(folder) as store:
         jobs = Jobs(store, workshop)
-        server = HttpServer(Api(jobs, workshop, digest(KEY), keep_alive_s=0.05).build(), name="server")
+        app = Api(jobs, workshop, digest(KEY), keep_alive_s=0.05).build()
+        server = HttpServer(app, name="server", is_guarded=True, tls=tls)
         with working(jobs):
             server.start(port=port)
             try:

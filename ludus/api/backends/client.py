@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -32,6 +34,7 @@ from ludus.api.backends.wire import (
     error_of,
 )
 from ludus.errors import BackendError, LudusError, UserError
+from ludus.http.tls import client_context
 
 logger = logging.getLogger(__name__)
 
@@ -47,16 +50,22 @@ _NOBODY_THERE = (502, 503, 504)
 class ServerClient:
     """Asks the server at `base_url`. Used from one event loop at a time."""
 
-    def __init__(self, base_url: str, api_key: str, *, patience_s: float) -> None:
-        """patience_s: how long a server may be away before that is an error."""
+    def __init__(self, base_url: str, api_key: str, *, patience_s: float, ca_file: Path | None = None) -> None:
+        """patience_s: how long a server may be away before that is an error.
+
+        ca_file: certificates to be trusted besides those of the system, PEM. None: only those.
+        """
         url = httpx.URL(base_url)
         if url.scheme not in ("http", "https") or not url.host:
             raise UserError(f"base_url={base_url!r} is no address of a server; it looks like http://host:7999")
         self.base_url = base_url.rstrip("/")
         self._headers = {"authorization": f"Bearer {api_key}"}
         self._patience_s = patience_s
-        # Reading the system's certificates takes longer than most requests.
-        self._verify = httpx.create_ssl_context() if url.scheme == "https" else False
+        if ca_file is not None and url.scheme != "https":
+            raise UserError(f"ca_file cannot act with base_url={base_url!r}, which is plain HTTP; write https://")
+        # Made once: reading the system's certificates takes longer than most requests.
+        self.verify: ssl.SSLContext | bool = client_context(ca_file) if url.scheme == "https" else False
+        """What connections to the server are checked with; False where they are not encrypted."""
 
     def __repr__(self) -> str:
         return f"ServerClient({self.base_url!r})"
@@ -144,7 +153,7 @@ class ServerClient:
                 asked = http.build_request("GET", f"{ROOT}/jobs/{job_id}/events", headers=headers)
                 answer = await http.send(asked, stream=True)
             except httpx.TransportError as error:
-                raise _AwayError(self._away(f"{type(error).__name__}: {error}")) from error
+                raise _AwayError(self._unreached(error)) from error
             try:
                 if answer.status_code != httpx.codes.OK:
                     await answer.aread()
@@ -168,7 +177,7 @@ class ServerClient:
                 async with self._http() as http:
                     answer = await http.request(method, path, content=content, headers=all_headers)
             except httpx.TransportError as error:
-                await patience.wait(self._away(f"{type(error).__name__}: {error}"))
+                await patience.wait(self._unreached(error))
                 continue
             if answer.is_success:
                 return answer
@@ -179,13 +188,29 @@ class ServerClient:
     def _http(self) -> httpx.AsyncClient:
         # One client for each request: a client belongs to one event loop, and a script may have many in turn.
         timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
-        return httpx.AsyncClient(base_url=self.base_url, timeout=timeout, verify=self._verify)
+        return httpx.AsyncClient(base_url=self.base_url, timeout=timeout, verify=self.verify)
+
+    def _unreached(self, error: httpx.TransportError) -> BackendError:
+        """What is said if that lasts. Raises UserError if it will last for ever."""
+        if _is_untrusted(error):
+            raise UserError(
+                f"the server at {self.base_url} is not trusted: {error}. Pass ca_file=… with the certificate of the "
+                "authority that signed the server's"
+            ) from error
+        return self._away(f"{type(error).__name__}: {error}")
 
     def _away(self, why: str) -> BackendError:
         return BackendError(
             f"the server at {self.base_url} cannot be reached ({why}); start it with `ludus serve`, or correct "
             "base_url. A job that was sent is done when it is back"
         )
+
+
+def _is_untrusted(error: BaseException | None) -> bool:
+    """A certificate was refused; HTTP libraries wrap what the ssl module says."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 class _AwayError(Exception):

@@ -13,6 +13,7 @@ import uuid
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from ludus.agents.trajectory import Rollout, Trajectory, TrajectoryGroup, current_rollout
@@ -49,15 +50,25 @@ CONNECT_RETRIES = 7
 class ServerBackend:
     """A `Backend` at `base_url`, where `ludus serve` runs."""
 
-    def __init__(self, base_url: str, api_key: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        ca_file: str | Path | None = None,
+    ) -> None:
         """api_key: None: that of the environment variable LUDUS_API_KEY.
 
         patience_s: how long the server may be away, as while it is restarted, before that is an error.
+        ca_file: PEM certificates that a server at https:// may be signed by. None: by whom the system trusts.
         """
         key = os.environ.get(KEY_VARIABLE) if api_key is None else api_key
         if not key:
             raise UserError(f"a server wants its key: pass api_key=…, or set {KEY_VARIABLE}; `ludus serve` shows it")
-        self._client = ServerClient(base_url, key, patience_s=patience_s)
+        self._client = ServerClient(
+            base_url, key, patience_s=patience_s, ca_file=None if ca_file is None else Path(ca_file)
+        )
         self._key = key
         self._has_met = False
         self._id = uuid.uuid4().hex[:12]
@@ -155,7 +166,7 @@ class ServerBackend:
     # ---- inside
 
     def _transport(self, http: Any) -> Any:
-        made = http.AsyncHTTPTransport(retries=CONNECT_RETRIES)
+        made = http.AsyncHTTPTransport(retries=CONNECT_RETRIES, verify=self._client.verify)
         self._transports.setdefault(asyncio.get_running_loop(), []).append(made)
         return made
 
