@@ -78,6 +78,10 @@ class Stage:
     def context_length(self) -> int:
         return self._inner.context_length
 
+    @property
+    def shares_weights(self) -> bool:
+        return self._inner.shares_weights
+
     def heard(self, session_id: str) -> tuple[Heard, ...]:
         """The calls of a session, in order of arrival."""
         return tuple(heard for heard in tuple(self._heard.values()) if heard.call.session_id == session_id)
@@ -135,6 +139,9 @@ class Stage:
 
     def stats(self) -> EngineStats:
         return self._inner.stats()
+
+    async def check(self) -> None:
+        await self._inner.check()
 
     async def close(self) -> None:
         await self._inner.close()

@@ -41,6 +41,11 @@ class Engine(Protocol):
     def context_length(self) -> int:
         """Most tokens, prompt and answer together, that one sequence may have."""
 
+    @property
+    def shares_weights(self) -> bool:
+        """It samples with the very tensors that `WeightSource.copy_into_shared` writes: all engines on them have to
+        change at once. False: it has weights of its own."""
+
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         """The sampled answer to `call`.
 
@@ -66,6 +71,9 @@ class Engine(Protocol):
         """Logprob of every token but the first given those before it, temperature 1; length len(token_ids) - 1."""
 
     def stats(self) -> EngineStats: ...
+
+    async def check(self) -> None:
+        """Returns if it can serve. Raises BackendError if it cannot; one that hangs does neither."""
 
     async def close(self) -> None:
         """Abort what runs and free everything. Closing twice is allowed."""

@@ -32,8 +32,12 @@ class Flight:
     """Replicas that failed since the last token came."""
     is_aborted: bool = False
     """Its caller wants no more of it."""
+    is_recalled: bool = False
+    """It is to leave the replica where it is, and goes on elsewhere."""
     has_diverged: bool = False
     """Sampled again, its tokens were others than those that had been told."""
+    _waits_since: float | None = None
+    """When it first found no replica since the last token came. None: it has not."""
     _told: list[TokenChunk] = field(default_factory=list)
     _num_before: int = 0
     """Tokens told before the present replica began."""
@@ -50,6 +54,35 @@ class Flight:
     def token_ids(self) -> tuple[int, ...]:
         return tuple(token for chunk in self._told for token in chunk.token_ids)
 
+    @property
+    def is_over(self) -> bool:
+        """Its caller wants no more of it, or its time is up."""
+        deadline_at = self.call.deadline_at
+        return self.is_aborted or (deadline_at is not None and time.monotonic() >= deadline_at)
+
+    @property
+    def is_waiting(self) -> bool:
+        """It has found no replica since the last token came."""
+        return self._waits_since is not None
+
+    @property
+    def num_new_tokens(self) -> int:
+        """Tokens that the present replica has sampled."""
+        return len(self.token_ids) - self._num_before + self._num_again
+
+    def land(self, replica: int) -> None:
+        """The call is sent to a replica."""
+        self.replica, self.is_recalled = replica, False
+        self.num_visits += 1
+
+    def left_s(self, patience_s: float) -> float:
+        """How much longer a call without a replica waits for one."""
+        now = time.monotonic()
+        if self._waits_since is None:
+            self._waits_since = now
+        until = self._waits_since + patience_s
+        return (until if self.call.deadline_at is None else min(until, self.call.deadline_at)) - now
+
     def take(self, chunk: TokenChunk) -> None:
         """New tokens of the present replica."""
         if self.is_replayed and self._num_again < self._num_before:
@@ -57,6 +90,7 @@ class Flight:
         if not chunk.token_ids or self.has_diverged:
             return
         self.tried.clear()
+        self._waits_since = None
         self._told.append(chunk)
         if self.on_tokens is not None:
             self.on_tokens(chunk)
@@ -75,7 +109,7 @@ class Flight:
     def ended_by(self, stop_ids: frozenset[int], context_length: int) -> StopReason | None:
         """Why nothing is left to sample, though no replica said so. None: something is."""
         token_ids, sampling = self.token_ids, self.call.sampling
-        if self.is_aborted or (self.call.deadline_at is not None and time.monotonic() >= self.call.deadline_at):
+        if self.is_over:
             return "abort"
         if token_ids and not self.is_replayed:
             if token_ids[-1] in sampling.stop_ids(stop_ids):

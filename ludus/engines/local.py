@@ -67,6 +67,10 @@ class LocalEngine:
         """The model's own, or what fits into `kv_bytes` if that is less."""
         return self._core.context_length
 
+    @property
+    def shares_weights(self) -> bool:
+        return True
+
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         if call.sampling.grammar is None:
             self._core.check(call)
@@ -103,6 +107,9 @@ class LocalEngine:
 
     def stats(self) -> EngineStats:
         return self._core.stats()
+
+    async def check(self) -> None:
+        await self._ask(lambda: None)
 
     async def close(self) -> None:
         with contextlib.suppress(BackendError):  # closed or dead already

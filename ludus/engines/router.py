@@ -1,12 +1,14 @@
 """Several engines that serve one model, as one engine.
 
-Knows: the Engine protocol, flights, the policy of `routing.py`.  Knows not: chat, sessions, what the replicas are.
+Knows: the Engine protocol, flights, replicas, the policy of `routing.py`.  Knows not: chat, sessions, what the replicas
+are.
 It keeps the contract of `engines/base.py` over replicas that keep it, and adds:
 
-1. A call whose replica fails goes on at another, with the tokens that came.
-2. A replica that failed rests, longer each time, and is tried again. One that missed a publish serves nothing until a
-   later one has reached it.
-3. While `publish` runs no replica samples: those that share their weights would sample with new ones as old ones.
+1. A call whose replica fails, gives it back or is taken away goes on at another, with the tokens that came.
+2. A replica that failed rests, longer each time, and is tried again. One that missed a publish serves nothing until it
+   has the newest weights.
+3. While `publish` runs, replicas that share their weights sample nothing: they would sample with new ones as old ones.
+   Those with weights of their own take turns, and most of them go on.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import fields, replace
 
 from ludus.engines.base import Engine, OnTokens, WeightSource
+from ludus.engines.fleet import Fleet
 from ludus.engines.flight import Flight
+from ludus.engines.replicas import Replica
 from ludus.engines.routing import ReplicaLoad, Routing
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
@@ -28,42 +33,30 @@ from ludus.types import Call, EngineStats, Sampled
 
 logger = logging.getLogger(__name__)
 
-# A server that starts again needs seconds; asking a dead one now and then costs a failed connection.
-FIRST_REST_S = 1.0
-LONGEST_REST_S = 60.0
+# A server that hangs is seen within two of these: it has one to answer in, and one goes by before it is asked.
+CHECK_S = 4.0
+# A call that is taken away from a replica may only just be on its way there: it is told again so often, for so long.
+AGAIN_S = 0.05
+LEAVE_S = 10.0
 # Seeds that the router draws stay exact in JSON and in SQLite, as those of our engine.
 _SEED_BITS = 48
-
-
-@dataclass(slots=True)
-class _Replica:
-    engine: Engine
-    version: int
-    num_failures: int = 0
-    """In a row."""
-    rests_until: float = 0.0
-    """time.monotonic() before which it gets a call only if no other can serve."""
-
-    def fail(self) -> None:
-        now = time.monotonic()
-        if now < self.rests_until:
-            return  # all its calls fail at once, and that is one failure
-        rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0**self.num_failures)
-        self.num_failures += 1
-        self.rests_until = now + rest_s
-
-    def succeed(self) -> None:
-        self.num_failures, self.rests_until = 0, 0.0
 
 
 class RoutedEngine:
     """An engine over replicas. Safe to use from several event loops and threads at once."""
 
     def __init__(
-        self, replicas: Sequence[Engine], *, stop_ids: frozenset[int], seed: int = 0, spill_tokens: int | None = None
+        self,
+        replicas: Sequence[Engine],
+        *,
+        stop_ids: frozenset[int],
+        seed: int = 0,
+        spill_tokens: int | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         """stop_ids: end-of-turn ids of the model. seed: of the seeds that calls without one get. spill_tokens: how
         far a session's or a group's replica may be behind before it gets no more of their calls; see `Routing`.
+        patience_s: how long a call that no replica can serve waits for one that recovers or joins.
 
         The replicas belong to the router from now on: closing it closes them.
         """
@@ -72,29 +65,33 @@ class RoutedEngine:
         self._context_length = min(engine.context_length for engine in replicas)
         self._routing = Routing(context_length=self._context_length, spill_tokens=spill_tokens)
         self._stop_ids = stop_ids
+        self._patience_s = patience_s
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         """Guards all below, and the routing; never held while awaiting."""
-        self._replicas: dict[int, _Replica] = {}
+        self._fleet = Fleet(replicas, self._lock, is_patient=patience_s > 0)
+        self._replicas, self._changed = self._fleet.replicas, self._fleet.changed
         self._flights: dict[str, Flight] = {}
         self._left: list[EngineStats] = []
         """Of replicas that were removed."""
-        self._next_idx = 0
         self._num_calls = 0
         self._num_moved = 0
-        self._version = max(engine.stats().version for engine in replicas)
-        self._is_paused = False
         self._is_closed = False
         for engine in replicas:
             self._enlist(engine)
 
     def __repr__(self) -> str:
-        return f"RoutedEngine(replicas={len(self._replicas)}, version={self._version}, {self._routing!r})"
+        return f"RoutedEngine(replicas={len(self._replicas)}, version={self._fleet.version}, {self._routing!r})"
 
     @property
     def context_length(self) -> int:
         """The shortest of the replicas'."""
         return self._context_length
+
+    @property
+    def shares_weights(self) -> bool:
+        with self._lock:
+            return any(replica.engine.shares_weights for replica in self._replicas)
 
     @property
     def num_moved(self) -> int:
@@ -108,14 +105,16 @@ class RoutedEngine:
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         """The answer of one replica, or of several in turn. Raises BackendError when each has failed without a token
-        more."""
+        more, and none could be waited for."""
         flight = self._take_off(call, on_tokens)
         try:
             failure: BackendError | None = None
             while (ended_by := flight.ended_by(self._stop_ids, self._context_length)) is None:
-                replica = self._choose(flight, failure)
+                idx = await self._place(flight, failure)
+                if idx is None:
+                    continue
                 try:
-                    sampled = await self._visit(flight, replica)
+                    sampled = await self._visit(flight, idx)
                 except BackendError as error:
                     failure = error
                 else:
@@ -134,86 +133,123 @@ class RoutedEngine:
             if flight is None:
                 return
             flight.is_aborted = True
-            replica = None if flight.replica is None else self._replicas.get(flight.replica)
+            replica = self._replicas.get(flight.replica)
+        self._changed.ring()
         if replica is not None:
             await replica.engine.abort(call_id)
 
     async def publish(self, version: int, weights: WeightSource) -> None:
-        """Raises what the replicas raised if none of them took the weights, or if one cannot take any."""
-        if version <= self._version:
-            raise UserError(f"version={version} must be greater than the published one, {self._version}")
-        await self._each(lambda replica: replica.engine.pause())
-        failures = await self._each(lambda replica: replica.engine.publish(version, weights))
-        refusal = next((error for error in failures.values() if not isinstance(error, BackendError)), None)
+        """Raises what the replicas raised if one cannot take any weights, or if none took them and none is waited
+        for."""
+        failures = await self._fleet.publish(version, weights)
         with self._lock:
-            if refusal is None and len(failures) < len(self._replicas):
-                self._version = version
-                self._routing.forget_prefixes()
-                for idx in self._replicas.keys() - failures.keys():
-                    self._replicas[idx].version = version
-                    self._replicas[idx].succeed()
-        await self._evict(failures)
-        if not self._is_paused:
-            await self._each(lambda replica: replica.engine.resume())
-        if refusal is not None or version != self._version:
-            raise refusal or next(iter(failures.values()))
+            for idx, _ in self._replicas.items():
+                self._routing.forget_prefixes(idx)
+        await self._recall(failures)
 
     async def pause(self) -> None:
-        self._is_paused = True
-        await self._each(lambda replica: replica.engine.pause())
+        await self._fleet.pause()
 
     async def resume(self) -> None:
-        self._is_paused = False
-        await self._each(lambda replica: replica.engine.resume())
+        await self._fleet.resume()
 
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         failure: BackendError | None = None
-        for idx in self._usable(frozenset()):
+        serving, replicas = self._fleet.serving(), self._fleet.all()
+        for replica in (replicas[idx] for idx in serving if idx in replicas):
             try:
-                return await self._replicas[idx].engine.score(token_ids)
+                return await replica.engine.score(token_ids)
             except BackendError as error:
                 failure = error
-        raise failure or self._nobody()
+        raise failure or self._fleet.nobody()
 
     def stats(self) -> EngineStats:
         """Sums over the replicas; a call that was moved counts once."""
         with self._lock:
-            parts = [*self._left, *(replica.engine.stats() for replica in self._replicas.values())]
+            parts = [*self._left, *(replica.engine.stats() for replica in self._replicas)]
             names = [each.name for each in fields(EngineStats) if each.name not in ("version", "num_calls")]
             sums = {name: sum(getattr(part, name) for part in parts) for name in names}
-            return EngineStats(version=self._version, num_calls=self._num_calls, **sums)
+            return EngineStats(version=self._fleet.version, num_calls=self._num_calls, **sums)
+
+    async def check(self) -> None:
+        """Asks every replica. Raises BackendError if none can serve."""
+        failures = await self.check_replicas()
+        if not set(self._fleet.serving()) - failures.keys():
+            raise self._fleet.nobody()
 
     async def close(self) -> None:
         self._is_closed = True
         with self._lock:
+            replicas = tuple(self._replicas)
             for flight in self._flights.values():
                 flight.is_aborted = True
-        await asyncio.gather(*(replica.engine.close() for replica in self._replicas.values()))
+        self._changed.ring()
+        await asyncio.gather(*(replica.engine.close() for replica in replicas))
+
+    # ---- replicas that come and go
 
     async def add(self, engine: Engine) -> int:
-        """The number of a new replica, which serves at once if its weights are the newest, else after a publish."""
+        """The number of a new replica. It gets the newest weights first if it has older ones; where they were not
+        published through this router, it serves after the next publish.
+
+        Raises what the engine raised if it could not take them; then it is no replica.
+        """
         if engine.context_length < self._context_length:
             raise UserError(
                 f"the new replica's context of {engine.context_length} tokens is shorter than the router's, "
                 f"{self._context_length}; make a new router"
             )
-        if self._is_paused:
-            await engine.pause()
+        async with self._fleet.joining(engine):
+            with self._lock:
+                idx = self._enlist(engine)
+        logger.info("replica.joined replica=%d", idx)
+        return idx
+
+    async def drain(self, idx: int, *, timeout_s: float | None = None) -> Engine:
+        """The engine of a replica that gets no more calls, once those that run there have ended. timeout_s: what runs
+        longer goes on elsewhere. None: there is time."""
         with self._lock:
-            return self._enlist(engine)
+            self._replicas.check(idx)
+            self._replicas[idx].is_draining = True
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed.listening() as ear:
+            while self._calls_at(idx) and (until is None or time.monotonic() < until):
+                await ear.wait(None if until is None else max(0.0, until - time.monotonic()))
+        return await self.remove(idx)
 
     async def remove(self, idx: int) -> Engine:
         """The engine of a replica that serves no more; the calls that ran there go on elsewhere."""
         with self._lock:
-            if idx not in self._replicas:
-                raise UserError(f"there is no replica {idx}; there are {sorted(self._replicas)}")
             replica = self._replicas.pop(idx)
             self._routing.remove(idx)
             self._left.append(replica.engine.stats())
-            running = [flight.call.id for flight in self._flights.values() if flight.replica == idx]
-        for call_id in running:
-            await replica.engine.abort(call_id)
+        await self._take_away(idx, replica.engine)
+        logger.info("replica.left replica=%d", idx)
         return replica.engine
+
+    async def check_replicas(self, timeout_s: float = CHECK_S) -> dict[int, Exception]:
+        """Asks every replica outside of this process whether it can serve, and returns what those raised that cannot.
+        They get calls again when they can, or no other can; what runs there goes on elsewhere."""
+        failures = await self._fleet.check(timeout_s)
+        await self._recall(failures)
+        await self._fleet.catch_up(self._fleet.all().keys() - failures.keys())
+        return failures
+
+    @asynccontextmanager
+    async def checked(self, every_s: float = CHECK_S) -> AsyncIterator[None]:
+        """Within the block the health of every replica is looked at all the time."""
+
+        async def keep_checking() -> None:
+            while True:
+                await asyncio.sleep(every_s)
+                await self.check_replicas(every_s)
+
+        async with asyncio.TaskGroup() as tasks:
+            checking = tasks.create_task(keep_checking(), name="replica checks")
+            try:
+                yield
+            finally:
+                checking.cancel()
 
     # ---- one call
 
@@ -228,100 +264,108 @@ class RoutedEngine:
             self._num_calls += 1
             return flight
 
-    def _choose(self, flight: Flight, failure: BackendError | None) -> int:
-        usable = self._usable(flight.tried)
-        if not usable:
-            raise failure or self._nobody()
+    async def _place(self, flight: Flight, failure: BackendError | None) -> int | None:
+        """The replica that the call goes to next. None: there was none, and something has changed since.
+
+        Raises `failure`, or that there is nobody, when the call has waited long enough.
+        """
+        with self._changed.listening() as ear:
+            idx = self._choose(flight)
+            left_s = flight.left_s(self._patience_s) if idx is None else 0.0
+            if idx is not None or flight.is_over:
+                return idx
+            if left_s <= 0:
+                raise failure or self._fleet.nobody()
+            with self._lock:
+                rest_s = self._replicas.rest_s(self._fleet.version)
+            await ear.wait(min(left_s, rest_s))
+        flight.tried.clear()
+        return None
+
+    def _choose(self, flight: Flight) -> int | None:
+        usable = self._fleet.serving(flight.tried)
         now = time.monotonic()
         with self._lock:
-            fresh = [idx for idx in usable if self._replicas[idx].rests_until <= now]
-            return self._routing.choose(flight.call, fresh or usable[:1])
+            usable = [idx for idx in usable if idx in self._replicas]
+            fresh = [idx for idx in usable if self._replicas[idx].is_fresh(now)]
+            # one that rests is asked at once where no other can serve, but not again and again
+            among = fresh or ([] if flight.is_waiting else usable[:1])
+            return self._routing.choose(flight.call, among) if among else None
 
     async def _visit(self, flight: Flight, idx: int) -> Sampled | None:
         """The whole answer. None: the replica gave the call back, or diverged. Raises BackendError if it failed."""
         asked = flight.next_call()
         with self._lock:
-            replica = self._replicas[idx]
+            replica = self._replicas.get(idx)
+            if replica is None:
+                return None
             self._routing.enter(asked, idx)
-            flight.replica = idx
-            self._num_moved += flight.num_visits > 0
-            flight.num_visits += 1
+            flight.land(idx)
+            self._num_moved += flight.num_visits > 1
         try:
             last = await replica.engine.generate(asked, flight.take)
+            gave_back = last.stop_reason == "abort" and not flight.is_over
+            if gave_back and not flight.is_recalled and flight.num_new_tokens == 0:
+                raise BackendError(f"replica {idx} ended call {flight.call.id!r} by itself, without a token")
         except BackendError as error:
-            self._note_failure(flight, idx, error)
+            if not flight.is_recalled:
+                self._note_failure(flight, idx, replica, error)
             raise
         finally:
             with self._lock:
                 num_prompt = len(asked.prompt_ids) - len(flight.call.prompt_ids)
                 self._routing.leave(asked.id, idx, flight.token_ids[num_prompt:])
                 flight.replica = None
-        gave_back = last.stop_reason == "abort" and not flight.is_aborted and not self._serves(idx)
+            self._changed.ring()
         if gave_back or flight.has_diverged:
             return None
         replica.succeed()
         return flight.whole(last)
 
-    def _note_failure(self, flight: Flight, idx: int, error: BackendError) -> None:
+    def _note_failure(self, flight: Flight, idx: int, replica: Replica, error: BackendError) -> None:
         flight.tried.add(idx)
         with self._lock:
-            replica = self._replicas.get(idx)
-            if replica is not None:
-                replica.fail()
+            replica.fail()
         logger.warning("replica.failed replica=%d call=%s error=%s", idx, flight.call.id, error)
 
     # ---- replicas
 
     def _enlist(self, engine: Engine) -> int:
-        idx = self._next_idx
-        self._next_idx += 1
-        self._replicas[idx] = _Replica(engine, engine.stats().version)
+        idx = self._replicas.add(engine)
         self._routing.add(idx)
         return idx
 
-    def _serves(self, idx: int) -> bool:
-        replica = self._replicas.get(idx)
-        return replica is not None and replica.version == self._version
-
-    def _usable(self, tried: frozenset[int] | set[int]) -> list[int]:
-        """Replicas with the newest weights that a call has not tried, the one that is rested soonest first."""
+    async def _recall(self, failures: Collection[int]) -> None:
+        """The calls of replicas that failed go on elsewhere, if these may not serve any more or others can."""
+        version = self._fleet.version
         with self._lock:
-            usable = [idx for idx in self._replicas if self._serves(idx) and idx not in tried]
-            return sorted(usable, key=lambda idx: self._replicas[idx].rests_until)
-
-    async def _each(self, act: Callable[[_Replica], Awaitable[None]]) -> dict[int, Exception]:
-        """Has every replica do something at once. Returns what those raised that could not."""
-        with self._lock:
-            replicas = dict(self._replicas)
-        results = await asyncio.gather(*(act(replica) for replica in replicas.values()), return_exceptions=True)
-        failures: dict[int, Exception] = {}
-        for idx, result in zip(replicas, results, strict=True):
-            if isinstance(result, Exception):
-                failures[idx] = result
-                if isinstance(result, BackendError):
-                    replicas[idx].fail()
-                logger.warning("replica.failed replica=%d error=%s", idx, result)
-            elif result is not None:
-                raise result
-        return failures
-
-    async def _evict(self, failures: dict[int, Exception]) -> None:
-        """The calls of replicas that may not serve go on elsewhere."""
-        with self._lock:
-            running = [
-                (self._replicas[flight.replica].engine, flight.call.id)
-                for flight in self._flights.values()
-                if flight.replica in failures and not self._serves(flight.replica) and flight.replica in self._replicas
+            lost = [
+                (idx, self._replicas[idx])
+                for idx in failures
+                if idx in self._replicas
+                and (self._replicas[idx].version < version or self._replicas.has_fresh(version, beside=idx))
             ]
-        for engine, call_id in running:
-            try:
-                await engine.abort(call_id)
-            except BackendError as error:  # it is down: its calls end by themselves
-                logger.warning("replica.abort_failed call=%s error=%s", call_id, error)
+        await asyncio.gather(*(self._take_away(idx, replica.engine) for idx, replica in lost))
 
-    def _nobody(self) -> BackendError:
-        states = ", ".join(f"{idx} has version {replica.version}" for idx, replica in self._replicas.items())
-        return BackendError(f"no replica can serve version {self._version}: {states or 'there is none'}")
+    def _calls_at(self, idx: int) -> list[Flight]:
+        with self._lock:
+            return [flight for flight in self._flights.values() if flight.replica == idx]
+
+    async def _take_away(self, idx: int, engine: Engine) -> None:
+        """The calls of a replica go on elsewhere; returns when they have left."""
+        until = time.monotonic() + LEAVE_S
+        with self._changed.listening() as ear:
+            while flights := self._calls_at(idx):
+                if time.monotonic() >= until:
+                    logger.warning("replica.calls_stay replica=%d calls=%d", idx, len(flights))
+                    return
+                for flight in flights:
+                    flight.is_recalled = True
+                    try:
+                        await engine.abort(flight.call.id)
+                    except BackendError as error:  # it is down: its calls end by themselves
+                        logger.warning("replica.abort_failed call=%s error=%s", flight.call.id, error)
+                await ear.wait(AGAIN_S)
 
 
 def route(replicas: Sequence[Engine], tokenizer: Tokenizer, *, seed: int = 0) -> Engine:

@@ -95,10 +95,9 @@ class Routing:
         self._homes = OrderedDict((key, home) for key, home in self._homes.items() if home != replica)
         return tuple(gone.outstanding)
 
-    def forget_prefixes(self) -> None:
-        """New weights: no replica holds keys and values that a new call could use."""
-        for replica in self._replicas.values():
-            replica.blocks.clear()
+    def forget_prefixes(self, replica: int) -> None:
+        """New weights: the replica holds no keys and values that a new call could use."""
+        self._replicas[replica].blocks.clear()
 
     def choose(self, call: Call, among: Collection[int]) -> int:
         """The replica of `among` that should serve `call`; nothing is changed."""

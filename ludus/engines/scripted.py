@@ -63,6 +63,10 @@ class ScriptedEngine:
         return self._context_length
 
     @property
+    def shares_weights(self) -> bool:
+        return False
+
+    @property
     def calls(self) -> tuple[Call, ...]:
         """Every call so far, in order of arrival: prompts, seeds and limits as the engine saw them."""
         with self._lock:
@@ -125,6 +129,10 @@ class ScriptedEngine:
                 num_sampled_tokens=self._num_sampled,
                 num_prefilled_tokens=self._num_prefilled,
             )
+
+    async def check(self) -> None:
+        if self._closed:
+            raise BackendError("the engine is closed; open a new one")
 
     async def close(self) -> None:
         with self._lock:

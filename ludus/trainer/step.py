@@ -34,21 +34,28 @@ STATE_FILE = "trainer.pt"
 LEASE_NAME = "trainer"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class TrainedWeights:
-    """The masters as a source of weights (see WeightSource)."""
+    """The masters as a source of weights (see WeightSource), as they are when they are first copied.
+
+    An engine that joins later takes them from the copy: masters move while a step is trained, the parameters do not.
+    """
 
     model: LoadedModel
     optimizer: MasterOptimizer
+    is_copied: bool = False
 
     def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
         """Name in the saved model and weight in the model's dtype, of every trained weight."""
         for name, parameter in self.model.trainable.items():
-            yield self.model.saved_name(name), self.optimizer.masters[name].to(parameter.dtype)
+            weight = parameter.detach() if self.is_copied else self.optimizer.masters[name].to(parameter.dtype)
+            yield self.model.saved_name(name), weight
 
     def copy_into_shared(self) -> None:
-        """Cast the masters into the tensors that sample; the caller holds the lease."""
-        self.optimizer.copy_to_parameters()
+        """Cast the masters into the tensors that sample, once; the caller holds the lease."""
+        if not self.is_copied:
+            self.optimizer.copy_to_parameters()
+            self.is_copied = True
 
 
 class Trainer:

@@ -88,7 +88,7 @@ def test_new_weights_make_prefixes_worthless() -> None:
     books = routing(2)
     books.enter(call("1", session="a", group="g"), 1)
     books.leave("1", 1)
-    books.forget_prefixes()
+    books.forget_prefixes(1)
     assert books.num_known_tokens(PROMPT, 1) == 0
     assert place(books, call("2", session="b")) == 0
     assert place(books, call("3", session="c", group="g")) == 1
@@ -174,7 +174,8 @@ def test_whatever_happens_the_books_balance(events: list[tuple[str, int, int, in
             model.running = {key: value for key, value in model.running.items() if key not in lost}
             model.sessions = {key: at for key, at in model.sessions.items() if at != first}
         elif kind == "publish":
-            books.forget_prefixes()
+            for replica in books.replicas:
+                books.forget_prefixes(replica)
         assert {replica: books.load(replica).num_tokens for replica in books.replicas} == {
             replica: model.tokens(replica) for replica in books.replicas
         }

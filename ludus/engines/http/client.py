@@ -26,6 +26,7 @@ from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
 
 ReturnT = TypeVar("ReturnT")
 
+HEALTH = "/health"  # of all kinds of servers
 SEED_BITS = 48  # as our own engine draws them: exact in JSON
 SETTLE_S = 0.05  # tokens that were sampled before a pause come on other connections than its confirmation
 
@@ -56,6 +57,10 @@ class HttpEngine:
     @property
     def context_length(self) -> int:
         return self.wire.context_length
+
+    @property
+    def shares_weights(self) -> bool:
+        return False
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         """The sampled answer. Raises UserError for what cannot be recorded exactly, with the setting that helps."""
@@ -105,6 +110,9 @@ class HttpEngine:
             num_prefilled_tokens=self._num_prompt - self._num_cached,
             num_cached_tokens=self._num_cached,
         )
+
+    async def check(self) -> None:
+        await self._on_own_loop(self._check())
 
     async def close(self) -> None:
         if self._is_closed:
@@ -166,6 +174,14 @@ class HttpEngine:
     async def _score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         with failing_as_backend(self.wire.name, self.wire.url):
             return await self.wire.score(self._http, token_ids)
+
+    async def _check(self) -> None:
+        with failing_as_backend(self.wire.name, self.wire.url):
+            response = await self._http.get(HEALTH)
+        if response.is_error:
+            raise BackendError(
+                f"the {self.wire.name} at {self.wire.url} is not well: {HEALTH} answered {response.status_code}"
+            )
 
     async def _pause(self) -> None:
         with failing_as_backend(self.wire.name, self.wire.url):

@@ -1,0 +1,196 @@
+"""What is done to the replicas behind a router: they are paused, asked for their health, given weights; some join.
+
+Knows: replicas, versions, weights.  Knows not: calls, which replica a call should get.
+Invariants: a publish over replicas with weights of their own never has all of them at once; replicas on one set of
+tensors change together, paused; nobody joins with weights that are being replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from ludus.engines.base import Engine, WeightSource
+from ludus.engines.replicas import Bell, Replica, Replicas
+from ludus.errors import BackendError, UserError
+
+logger = logging.getLogger(__name__)
+
+
+class Fleet:
+    """Replicas, and the version of the weights that they are to sample with. Safe to use from several threads."""
+
+    def __init__(self, engines: Sequence[Engine], lock: threading.Lock, *, is_patient: bool) -> None:
+        """lock: guards the replicas' books; never held while awaiting. is_patient: where no replica can take new
+        weights, one is waited for that can."""
+        self.replicas = Replicas()
+        self.version = max(engine.stats().version for engine in engines)
+        self.changed = Bell()
+        """Rung when something may serve that could not before."""
+        self.is_paused = False
+        self._lock = lock
+        self._is_patient = is_patient
+        self._latest: WeightSource | None = None
+        """The weights of the version, for replicas that join. None: they were not published here."""
+        self._hands_out = False
+
+    def all(self) -> dict[int, Replica]:
+        with self._lock:
+            return dict(self.replicas.items())
+
+    def serving(self, tried: Collection[int] = ()) -> list[int]:
+        """Those that may serve and are not in `tried`; see `Replicas.serving`."""
+        with self._lock:
+            return self.replicas.serving(self.version, tried)
+
+    async def publish(self, version: int, weights: WeightSource) -> dict[int, Exception]:
+        """Those that could not take the weights, and why.
+
+        Raises what the replicas raised if one cannot take any weights, or if none took them and none is waited for.
+        """
+        if version <= self.version:
+            raise UserError(f"version={version} must be greater than the published one, {self.version}")
+        failures: dict[int, Exception] = {}
+        async with self._handing_out():
+            with self._lock:
+                waves = self.replicas.waves()
+            for wave in waves:
+                failures |= await self._hand_out(wave, version, weights)
+                refusal = next((error for error in failures.values() if not isinstance(error, BackendError)), None)
+                if refusal is not None:
+                    raise refusal
+            with self._lock:
+                is_taken = bool(self.replicas.serving(version))
+                if is_taken or self._is_patient:
+                    self.version, self._latest = version, weights
+        if version != self.version:
+            raise next(iter(failures.values()), self.nobody())
+        if not is_taken:
+            weights.copy_into_shared()  # as a replica that takes them would have had it done
+        self.changed.ring()
+        return failures
+
+    async def catch_up(self, able: Collection[int]) -> None:
+        """Replicas that missed a publish and are able to now get the newest weights."""
+        if any(self._is_behind(idx) for idx in able):
+            async with self._handing_out():
+                behind = [idx for idx in able if self._is_behind(idx)]
+                if self._latest is not None:
+                    await self._hand_out(behind, self.version, self._latest)
+            self.changed.ring()
+
+    async def pause(self) -> None:
+        self.is_paused = True
+        await self._each(self.all(), lambda engine: engine.pause())
+
+    async def resume(self) -> None:
+        self.is_paused = False
+        await self._each(self.all(), lambda engine: engine.resume())
+
+    @asynccontextmanager
+    async def joining(self, engine: Engine) -> AsyncIterator[None]:
+        """Within the block the engine has the newest weights, is paused if the others are, and may be enlisted.
+
+        Raises what the engine raised if it could not take the weights.
+        """
+        async with self._handing_out():
+            if self.is_paused:
+                await engine.pause()
+            if self._latest is not None and engine.stats().version < self.version:
+                await engine.publish(self.version, self._latest)
+            yield
+        self.changed.ring()
+
+    async def check(self, timeout_s: float) -> dict[int, Exception]:
+        """Asks every replica outside of this process whether it can serve, and notes it. Returns what those raised
+        that cannot."""
+        asked = {idx: replica for idx, replica in self.all().items() if not replica.engine.shares_weights}
+        failures = await _ask_each(asked, lambda engine: _check(engine, timeout_s))
+        for idx, replica in asked.items():
+            if idx not in failures and not replica.is_up:
+                replica.succeed()
+            replica.is_up = idx not in failures
+        self.changed.ring()
+        return failures
+
+    def nobody(self) -> BackendError:
+        """No replica can serve: why not."""
+        states = ", ".join(f"{idx} has version {replica.version}" for idx, replica in self.all().items())
+        return BackendError(f"no replica can serve version {self.version}: {states or 'there is none'}")
+
+    @asynccontextmanager
+    async def _handing_out(self) -> AsyncIterator[None]:
+        """One publish or join at a time."""
+        with self.changed.listening() as ear:
+            while True:
+                with self._lock:
+                    if not self._hands_out:
+                        self._hands_out = True
+                        break
+                await ear.wait()
+        try:
+            yield
+        finally:
+            self._hands_out = False
+            self.changed.ring()
+
+    async def _hand_out(self, wave: Collection[int], version: int, weights: WeightSource) -> dict[int, Exception]:
+        with self._lock:
+            taking = {idx: self.replicas[idx] for idx in wave if idx in self.replicas}
+            sharing = {idx: replica for idx, replica in taking.items() if replica.engine.shares_weights}
+            for replica in taking.values():
+                replica.is_taking_weights = True
+        try:
+            await self._each(sharing, lambda engine: engine.pause())
+            failures = await self._each(taking, lambda engine: engine.publish(version, weights))
+            with self._lock:
+                for idx in taking.keys() - failures.keys():
+                    taking[idx].version = version
+                    taking[idx].succeed()
+            if not self.is_paused:
+                await self._each(sharing, lambda engine: engine.resume())
+            return failures
+        finally:
+            for replica in taking.values():
+                replica.is_taking_weights = False
+
+    async def _each(
+        self, asked: Mapping[int, Replica], act: Callable[[Engine], Awaitable[None]]
+    ) -> dict[int, Exception]:
+        """As `_ask_each`; those that failed rest."""
+        failures = await _ask_each(asked, act)
+        with self._lock:
+            for idx, error in failures.items():
+                if isinstance(error, BackendError):
+                    asked[idx].fail()
+        return failures
+
+    def _is_behind(self, idx: int) -> bool:
+        with self._lock:
+            replica = self.replicas.get(idx)
+            return self._latest is not None and replica is not None and replica.version < self.version
+
+
+async def _ask_each(asked: Mapping[int, Replica], act: Callable[[Engine], Awaitable[None]]) -> dict[int, Exception]:
+    """Has replicas do something at once. Returns what those raised that could not."""
+    results = await asyncio.gather(*(act(replica.engine) for replica in asked.values()), return_exceptions=True)
+    failures: dict[int, Exception] = {}
+    for idx, result in zip(asked, results, strict=True):
+        if isinstance(result, Exception):
+            failures[idx] = result
+            logger.warning("replica.failed replica=%d error=%s", idx, result)
+        elif result is not None:
+            raise result
+    return failures
+
+
+async def _check(engine: Engine, timeout_s: float) -> None:
+    """Raises BackendError if the engine cannot serve, or does not say within `timeout_s` that it can."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await engine.check()
+    except TimeoutError:
+        raise BackendError(f"its health check was not answered within {timeout_s} s") from None

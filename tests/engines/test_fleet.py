@@ -1,0 +1,320 @@
+"""New weights reach replicas one after the other, or all at once if they share them; who joins gets the newest."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.engines.base import OnTokens, WeightSource
+from ludus.engines.replicas import Replicas
+from ludus.engines.router import RoutedEngine
+from ludus.engines.scripted import ScriptedEngine
+from ludus.errors import BackendError, UserError
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import Call, Sampled
+from tests.engines.contract import LONG, NoNewWeights, call
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_folder: Path) -> Tokenizer:
+    return Tokenizer.load(tokenizer_folder)
+
+
+class Server(ScriptedEngine):
+    """A replica that tells who takes weights with it at the same time, and may hang or refuse."""
+
+    taking: set[Server]
+    most_taking = 0
+    is_sharing = False
+    error: Exception | None = None
+    """What publish and health checks raise. None: all is well."""
+    hangs = False
+
+    @property
+    def shares_weights(self) -> bool:
+        return self.is_sharing
+
+    async def publish(self, version: int, weights: WeightSource) -> None:
+        if self.error is not None:
+            raise self.error
+        self.taking.add(self)
+        await asyncio.sleep(0)
+        type(self).most_taking = max(type(self).most_taking, len(self.taking))
+        self.taking.discard(self)
+        await super().publish(version, weights)
+
+    async def check(self) -> None:
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+
+    async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
+        if isinstance(self.error, BackendError):
+            raise self.error
+        return await super().generate(call, on_tokens)
+
+
+class Weights:
+    """Counts how often it was copied."""
+
+    num_copies = 0
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        return ()
+
+    def copy_into_shared(self) -> None:
+        self.num_copies += 1
+
+
+def servers(tokenizer: Tokenizer, number: int, *, delay_s: float = 0.0) -> list[Server]:
+    made = [Server(lambda asked: [9] * 40, tokenizer, token_delay_s=delay_s) for _ in range(number)]
+    for server in made:
+        server.taking = Server.taking
+    return made
+
+
+@pytest.fixture(autouse=True)
+def nobody_takes() -> None:
+    Server.taking, Server.most_taking = set(), 0
+
+
+def routed(replicas: list[Server], tokenizer: Tokenizer, **options: Any) -> RoutedEngine:
+    return RoutedEngine(replicas, stop_ids=tokenizer.stop_ids, **options)
+
+
+@pytest.mark.parametrize(("number", "most"), [(1, 1), (2, 1), (3, 1), (8, 2), (40, 10)])
+def test_replicas_with_weights_of_their_own_take_turns(number: int, most: int, tokenizer: Tokenizer) -> None:
+    """Of several at least half go on sampling while a publish runs; of many, three quarters."""
+
+    async def scenario() -> None:
+        router = routed(servers(tokenizer, number), tokenizer)
+        await router.publish(1, NoNewWeights())
+        assert Server.most_taking == most
+        assert set((await router.generate(call())).versions) == {1}
+
+    asyncio.run(scenario())
+
+
+def test_replicas_that_share_weights_change_together(tokenizer: Tokenizer) -> None:
+    """They come first and all at once; others take turns after them."""
+    replicas = Replicas()
+    for number, server in enumerate(servers(tokenizer, 5)):
+        server.is_sharing = number in (1, 3)
+        replicas.add(server)
+    assert replicas.waves() == [(1, 3), (0,), (2,), (4,)]
+
+
+def test_calls_keep_away_from_a_replica_that_takes_weights(tokenizer: Tokenizer) -> None:
+    """While one of two takes weights, new calls go to the other, with the version that it has then."""
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2)
+        router = routed([first, second], tokenizer)
+        entered, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(version: int, weights: WeightSource) -> None:
+            entered.set()
+            await go_on.wait()
+            await ScriptedEngine.publish(first, version, weights)
+
+        first.publish = slow  # type: ignore[method-assign]
+        publishing = asyncio.create_task(router.publish(1, NoNewWeights()))
+        await entered.wait()
+        asked = [replace(call(f"{n}"), session_id=f"{n}") for n in range(3)]
+        answers = [await router.generate(one) for one in asked]
+        assert {version for answer in answers for version in answer.versions} == {0}
+        assert len(second.calls) == 3 and not first.calls
+        go_on.set()
+        await publishing
+        assert set((await router.generate(call("after"))).versions) == {1}
+
+    asyncio.run(scenario())
+
+
+def test_one_that_joins_gets_the_newest_weights_first(tokenizer: Tokenizer) -> None:
+    """A replica with older weights serves at once, because it was given those of the last publish."""
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2)
+        router = routed([first], tokenizer)
+        await router.publish(3, NoNewWeights())
+        await router.add(second)
+        await router.remove(0)
+        assert set((await router.generate(call())).versions) == {3}
+        third = servers(tokenizer, 1)[0]
+        third.error = BackendError("its server is gone")
+        with pytest.raises(BackendError, match="server is gone"):
+            await router.add(third)
+        assert list(router.loads()) == [1]
+
+    asyncio.run(scenario())
+
+
+def test_a_joining_replica_and_a_publish_do_not_pass_each_other(tokenizer: Tokenizer) -> None:
+    """Joins at the same time as publishes: whoever has joined has the version of the last publish."""
+
+    async def scenario() -> None:
+        router = routed(servers(tokenizer, 2), tokenizer)
+        joins = [router.add(server) for server in servers(tokenizer, 4)]
+        await asyncio.gather(router.publish(1, NoNewWeights()), *joins)
+        asked = [replace(call(f"{n}"), session_id=f"{n}") for n in range(12)]
+        answers = await asyncio.gather(*(router.generate(one) for one in asked))
+        assert {version for answer in answers for version in answer.versions} == {1}
+        assert len(router.loads()) == 6
+
+    asyncio.run(scenario())
+
+
+def test_weights_that_one_refuses_are_published_to_nobody_else(tokenizer: Tokenizer) -> None:
+    """An engine that cannot take any weights ends the publish, and whatever was paused goes on."""
+
+    async def scenario() -> None:
+        replicas = servers(tokenizer, 2)
+        replicas[0].error = UserError("weights are not published to me")
+        router = routed(replicas, tokenizer)
+        with pytest.raises(UserError, match="not published to me"):
+            await router.publish(1, NoNewWeights())
+        assert replicas[1].stats().version == 0
+        assert (await router.generate(call())).token_ids
+
+    asyncio.run(scenario())
+
+
+def test_a_drained_replica_finishes_its_calls(tokenizer: Tokenizer) -> None:
+    """It gets no more calls, keeps those it has until they end, and is handed back without one moved."""
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2, delay_s=0.001)
+        router, began = routed([first], tokenizer), asyncio.Event()
+        running = asyncio.create_task(router.generate(call("long", sampling=LONG), lambda chunk: began.set()))
+        await began.wait()
+        await router.add(second)
+        draining = asyncio.create_task(router.drain(0))
+        await asyncio.sleep(0)
+        await router.generate(replace(call("next"), session_id=call().session_id))
+        assert await draining is first and (await running).token_ids
+        assert router.num_moved == 0 and len(first.calls) == len(second.calls) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_drain_that_takes_too_long_moves_the_rest(tokenizer: Tokenizer) -> None:
+    """After its time what still runs goes on elsewhere, with its tokens."""
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2, delay_s=0.001)
+        router, began = routed([first], tokenizer), asyncio.Event()
+        running = asyncio.create_task(router.generate(call(sampling=LONG), lambda chunk: began.set()))
+        await began.wait()
+        await first.pause()  # it would never end
+        await router.add(second)
+        await router.drain(0, timeout_s=0.01)
+        assert len((await running).token_ids) == LONG.max_new_tokens and router.num_moved == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+def test_what_runs_at_an_unwell_replica_goes_on_elsewhere(how: str, tokenizer: Tokenizer) -> None:
+    """A health check that fails or is not answered moves calls away from a server that says nothing any more; when
+    it is well again it serves again."""
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2, delay_s=0.001)
+        router, began = routed([first, second], tokenizer), asyncio.Event()
+        running = asyncio.create_task(router.generate(call(sampling=LONG), lambda chunk: began.set()))
+        await began.wait()
+        await first.pause()  # a server that hangs
+        first.hangs, first.error = how == "hangs", BackendError("out of memory") if how == "fails" else None
+        assert list(await router.check_replicas(timeout_s=0.01)) == [0]
+        assert len((await running).token_ids) == LONG.max_new_tokens and router.num_moved == 1
+        await router.generate(call("again"))
+        assert len(second.calls) == 2
+        first.hangs, first.error = False, None
+        await first.resume()
+        assert await router.check_replicas() == {}
+        await asyncio.gather(*(router.generate(replace(call(f"{n}"), session_id=f"{n}")) for n in range(2)))
+        assert len(first.calls) == 2
+
+    asyncio.run(scenario())
+
+
+def test_checks_go_on_for_as_long_as_asked(tokenizer: Tokenizer) -> None:
+    """Within the block a replica that stops answering is noticed without anybody asking."""
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2, delay_s=0.001)
+        router, began = routed([first, second], tokenizer), asyncio.Event()
+        async with router.checked(every_s=0.005):
+            running = asyncio.create_task(router.generate(call(sampling=LONG), lambda chunk: began.set()))
+            await began.wait()
+            await first.pause()
+            first.hangs = True
+            assert len((await running).token_ids) == LONG.max_new_tokens
+        assert router.num_moved == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_call_waits_for_a_replica_that_joins(tokenizer: Tokenizer) -> None:
+    """With patience the only replica may be lost, and weights may be published meanwhile: the call goes on at the
+    one that joins, with the new weights; the trainer's own tensors have them too."""
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2, delay_s=0.001)
+        router, began, weights = routed([first], tokenizer, patience_s=60.0), asyncio.Event(), Weights()
+        running = asyncio.create_task(router.generate(call(sampling=LONG), lambda chunk: began.set()))
+        await began.wait()
+        await router.remove(0)
+        await router.publish(1, weights)
+        assert weights.num_copies == 1
+        await router.add(second)
+        sampled = await running
+        assert len(sampled.token_ids) == LONG.max_new_tokens and sampled.versions == tuple(sorted(sampled.versions))
+        assert set(sampled.versions) == {0, 1}
+
+    asyncio.run(scenario())
+
+
+def test_patience_ends(tokenizer: Tokenizer) -> None:
+    """After its time a call that nobody can serve fails with the last reason; an abort or a deadline ends it too."""
+
+    async def scenario() -> None:
+        (server,) = servers(tokenizer, 1)
+        server.error = BackendError("its server is gone")
+        with pytest.raises(BackendError, match="server is gone"):
+            await routed([server], tokenizer, patience_s=0.02).generate(call())
+        router = routed([server], tokenizer, patience_s=60.0)
+        late = await router.generate(replace(call("late"), deadline_at=time.monotonic() + 0.01))
+        waiting = asyncio.create_task(router.generate(call("waiting")))
+        await asyncio.sleep(0)
+        await router.abort("waiting")
+        assert [late.stop_reason, (await waiting).stop_reason] == ["abort", "abort"]
+
+    asyncio.run(scenario())
+
+
+def test_one_that_missed_a_publish_gets_it_when_it_is_well(tokenizer: Tokenizer) -> None:
+    """The next round of health checks gives it the weights, and it serves."""
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2)
+        router = routed([first, second], tokenizer)
+        first.error = BackendError("its server is gone")
+        await router.publish(1, NoNewWeights())
+        await router.check_replicas()
+        assert first.stats().version == 0
+        first.error = None
+        await router.check_replicas()
+        await router.remove(1)
+        assert set((await router.generate(call())).versions) == {1}
+        await router.check()
+
+    asyncio.run(scenario())
