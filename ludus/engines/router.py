@@ -72,8 +72,10 @@ class RoutedEngine:
         self._fleet = Fleet(replicas, self._lock, is_patient=patience_s > 0)
         self._replicas, self._changed = self._fleet.replicas, self._fleet.changed
         self._flights: dict[str, Flight] = {}
+        self._leaving: dict[int, Engine] = {}
+        """Their calls are being moved."""
         self._left: list[EngineStats] = []
-        """Of replicas that were removed."""
+        """Counters of replicas that were removed."""
         self._num_calls = 0
         self._num_moved = 0
         self._is_closed = False
@@ -166,7 +168,8 @@ class RoutedEngine:
     def stats(self) -> EngineStats:
         """Sums over the replicas; a call that was moved counts once."""
         with self._lock:
-            parts = [*self._left, *(replica.engine.stats() for replica in self._replicas)]
+            engines = [*self._leaving.values(), *(replica.engine for replica in self._replicas)]
+            parts = [*self._left, *(engine.stats() for engine in engines)]
             names = [each.name for each in fields(EngineStats) if each.name not in ("version", "num_calls")]
             sums = {name: sum(getattr(part, name) for part in parts) for name in names}
             return EngineStats(version=self._fleet.version, num_calls=self._num_calls, **sums)
@@ -222,8 +225,12 @@ class RoutedEngine:
         with self._lock:
             replica = self._replicas.pop(idx)
             self._routing.remove(idx)
-            self._left.append(replica.engine.stats())
-        await self._take_away(idx, replica.engine)
+            self._leaving[idx] = replica.engine
+        try:
+            await self._take_away(idx, replica.engine)
+        finally:
+            with self._lock:
+                self._left.append(_counters(self._leaving.pop(idx).stats()))
         logger.info("replica.left replica=%d", idx)
         return replica.engine
 
@@ -378,6 +385,11 @@ def _diverged(flight: Flight) -> BackendError:
         f"the replica that sampled call {flight.call.id!r} was lost, and another sampled other tokens in its place; "
         "send the request again"
     )
+
+
+def _counters(stats: EngineStats) -> EngineStats:
+    """Without the gauges, which say what is there now."""
+    return replace(stats, num_running=0, num_waiting=0, num_stale_kv_tokens=0, num_pages=0, num_free_pages=0)
 
 
 def _seeded(call: Call, source: random.Random) -> Call:
