@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.http.vllm import VllmEngine
-from ludus.engines.router import route
+from ludus.engines.router import RoutedEngine, route
 from ludus.errors import ConfigError
 from ludus.lease import ComputeLease
 from ludus.text.tokenizer import Tokenizer
@@ -37,6 +37,8 @@ async def open_engines(
             engines = await _attached(stack, config, tokenizer)
         engine = route(engines, tokenizer, seed=config.seed)
         stack.push_async_callback(engine.close)
+        if isinstance(engine, RoutedEngine):
+            await stack.enter_async_context(engine.checked())
         yield engine
 
 

@@ -19,7 +19,7 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, replace
 
 from ludus.engines.base import Engine, OnTokens, WeightSource
@@ -176,8 +176,8 @@ class RoutedEngine:
 
     async def check(self) -> None:
         """Asks every replica. Raises BackendError if none can serve."""
-        failures = await self.check_replicas()
-        if not set(self._fleet.serving()) - failures.keys():
+        failures = {} if self._is_closed else await self.check_replicas()
+        if self._is_closed or not set(self._fleet.serving()) - failures.keys():
             raise self._fleet.nobody()
 
     async def close(self) -> None:
@@ -251,12 +251,14 @@ class RoutedEngine:
                 await asyncio.sleep(every_s)
                 await self.check_replicas(every_s)
 
-        async with asyncio.TaskGroup() as tasks:
-            checking = tasks.create_task(keep_checking(), name="replica checks")
-            try:
-                yield
-            finally:
-                checking.cancel()
+        # no task group: it would wrap what the block raises
+        checking = asyncio.create_task(keep_checking(), name="replica checks")
+        try:
+            yield
+        finally:
+            checking.cancel()
+            with suppress(asyncio.CancelledError):
+                await checking
 
     # ---- one call
 
@@ -375,9 +377,12 @@ class RoutedEngine:
                 await ear.wait(AGAIN_S)
 
 
-def route(replicas: Sequence[Engine], tokenizer: Tokenizer, *, seed: int = 0) -> Engine:
-    """The one engine there is, or a router over several."""
-    return replicas[0] if len(replicas) == 1 else RoutedEngine(replicas, stop_ids=tokenizer.stop_ids, seed=seed)
+def route(replicas: Sequence[Engine], tokenizer: Tokenizer, *, seed: int = 0, patience_s: float = 0.0) -> Engine:
+    """The one engine there is, or a router over several. patience_s: how long calls wait for a replica that joins in
+    place of a lost one, for which a router is needed over a single one as well."""
+    if len(replicas) == 1 and patience_s <= 0:
+        return replicas[0]
+    return RoutedEngine(replicas, stop_ids=tokenizer.stop_ids, seed=seed, patience_s=patience_s)
 
 
 def _diverged(flight: Flight) -> BackendError:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ludus.engines.base import Engine
-from ludus.errors import UserError
+from ludus.errors import BackendError, UserError
 from ludus.types import Call, Sampled, Sampling, TokenChunk
 
 MakeEngine = Callable[[], Engine]
@@ -465,6 +465,22 @@ def check_close_ends_calls(make_engine: MakeEngine) -> None:
     asyncio.run(scenario())
 
 
+def check_says_whether_it_serves(make_engine: MakeEngine) -> None:
+    """`check` returns while the engine can serve, also while it is paused, and raises once it is closed."""
+
+    async def scenario() -> None:
+        engine = make_engine()
+        await engine.check()
+        await engine.pause()
+        await engine.check()
+        await engine.resume()
+        await engine.close()
+        with pytest.raises(BackendError):
+            await engine.check()
+
+    asyncio.run(scenario())
+
+
 CHECKS: tuple[Callable[[MakeEngine], None], ...] = (
     check_chunks_add_up,
     check_chunks_come_on_the_callers_loop,
@@ -491,4 +507,5 @@ CHECKS: tuple[Callable[[MakeEngine], None], ...] = (
     check_several_loops,
     check_stats_count,
     check_close_ends_calls,
+    check_says_whether_it_serves,
 )

@@ -247,7 +247,7 @@ def test_what_runs_at_an_unwell_replica_goes_on_elsewhere(how: str, tokenizer: T
 
 
 def test_checks_go_on_for_as_long_as_asked(tokenizer: Tokenizer) -> None:
-    """Within the block a replica that stops answering is noticed without anybody asking."""
+    """Within the block a replica that stops answering is noticed without anybody asking; errors of the block pass."""
 
     async def scenario() -> None:
         first, second = servers(tokenizer, 2, delay_s=0.001)
@@ -259,6 +259,9 @@ def test_checks_go_on_for_as_long_as_asked(tokenizer: Tokenizer) -> None:
             first.hangs = True
             assert len((await running).token_ids) == LONG.max_new_tokens
         assert router.num_moved == 1
+        with pytest.raises(UserError, match="mine"):
+            async with router.checked():
+                raise UserError("mine")
 
     asyncio.run(scenario())
 

@@ -54,6 +54,7 @@ class StandIn:
         self._scale_out = scale_out
         self._api_key = api_key
         routes = [
+            Route("/health", self._health),
             Route("/v1/models", self._models),
             Route("/tokenize", self._tokenize, methods=["POST"]),
             Route("/inference/v1/generate", self._generate, methods=["POST"]),
@@ -61,6 +62,9 @@ class StandIn:
         if dev_mode:
             routes += [Route(path, self._switch, methods=["POST"]) for path in ("/pause", "/resume")]
         self.app = Starlette(routes=routes)
+
+    async def _health(self, request: Request) -> Response:
+        return Response()
 
     async def _models(self, request: Request) -> Response:
         if self._api_key is not None and request.headers.get("authorization") != f"Bearer {self._api_key}":
