@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from ludus.errors import BackendError, UserError
+from ludus.launch.address import address_towards
 from ludus.launch.base import ATTEMPT_VARIABLE, KEY_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -170,15 +171,3 @@ def join(
     member = Member(head_url, key, name, index, attempt=int(os.environ.get(ATTEMPT_VARIABLE, "0")))
     member.join(url, info)
     return member
-
-
-def address_towards(host: str, port: int) -> str:
-    """The address of this machine from which `host` is reached; nothing is sent."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, port))
-        except OSError as error:
-            raise BackendError(f"{host} cannot be reached from {socket.gethostname()}: {error}") from error
-        address: str = probe.getsockname()[0]
-    return address

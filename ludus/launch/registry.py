@@ -97,7 +97,7 @@ class Registry:
         self._posts: dict[Name, _Post] = {}
         self._waiting: list[tuple[Name, Future[Registered]]] = []
         self._services: dict[str, Service] = {}
-        self._http = HttpServer(self._app(), name="registry")
+        self._http = HttpServer(self._app(), name="registry", is_guarded=True)
 
     def __repr__(self) -> str:
         ready = sum(post.registered is not None for post in self._posts.values())

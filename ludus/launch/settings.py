@@ -5,10 +5,12 @@ Knows: plain values.  Knows not: what the processes do.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from ludus.errors import ConfigError
+from ludus.launch.address import address_of_machine
 from ludus.settings import Settings
 
 
@@ -29,8 +31,29 @@ class SchedulerSettings(Settings):
     type: Literal["local", "ray", "slurm"] = "local"
     """local: processes of this machine. ray: actors of the cluster that this process belongs to. slurm: steps of a
     job, which is submitted first if there is none yet."""
+    host: str = "127.0.0.1"
+    """The head's address, at which its roles reach it: 127.0.0.1 where all of them are on its machine; auto: the
+    address of its way to other machines."""
     engine: RoleSettings = RoleSettings()
     trainer: RoleSettings = RoleSettings()
     rollout: RoleSettings = RoleSettings()
     max_restarts: int = Field(default=3, ge=0)
     """How often one process that died is started again before the run ends."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.host in ("0.0.0.0", "::"):
+            raise ConfigError(f"host={self.host!r} is no address to be reached at; name one, or say auto")
+        for name in ("engine", "trainer", "rollout"):
+            if self.type == "local" and self.role(name).is_set("memory_gb"):
+                raise ConfigError(f"{name}.memory_gb cannot act: type is 'local', where nothing is reserved; remove it")
+        return self
+
+    @property
+    def address(self) -> str:
+        """The head's address, found if it is not named."""
+        return address_of_machine() if self.host == "auto" else self.host
+
+    def role(self, name: str) -> RoleSettings:
+        found: RoleSettings = getattr(self, name)
+        return found

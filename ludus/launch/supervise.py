@@ -140,16 +140,16 @@ class Supervisor:
         Raises UserError or BackendError, with the last lines of the process, if one of them ends before that.
         """
         await self.begin(role, watch)
-        return await self.ready(role)
+        return await self.ready(role.name)
 
     async def begin(self, role: Role, watch: Watch) -> None:
         """Start the role's processes, and wait for none of them."""
         for index in role.indices:
             await self._place(role, index, watch)
 
-    async def ready(self, role: Role) -> tuple[Registered, ...]:
-        """The role's processes, once all of them are ready. Raises as `start`."""
-        joining = asyncio.ensure_future(self._all_joined(role))
+    async def ready(self, name: str) -> tuple[Registered, ...]:
+        """The processes of a role that was begun, once all of them are ready. Raises as `start`."""
+        joining = asyncio.ensure_future(self._all_joined(name))
         failing = asyncio.ensure_future(self.failed())
         try:
             await asyncio.wait((joining, failing), return_when=asyncio.FIRST_COMPLETED)
@@ -173,8 +173,9 @@ class Supervisor:
 
     # ---- inside
 
-    async def _all_joined(self, role: Role) -> tuple[Registered, ...]:
-        return tuple(await asyncio.gather(*(self._registry.wait(role.name, index) for index in role.indices)))
+    async def _all_joined(self, name: str) -> tuple[Registered, ...]:
+        indices = sorted(index for role, index in self._posts if role == name)
+        return tuple(await asyncio.gather(*(self._registry.wait(name, index) for index in indices)))
 
     async def _place(self, role: Role, index: int, watch: Watch, before: _Post | None = None) -> None:
         attempt = 0 if before is None else before.attempt + 1

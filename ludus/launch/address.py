@@ -1,0 +1,36 @@
+"""Addresses: where this machine is reached from another one.
+
+Knows: sockets.  Knows not: who asks.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from ludus.errors import BackendError
+
+_SOMEWHERE = ("192.0.2.1", 9)  # an address that nobody has (RFC 5737): the way there is the way to other machines
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address of this machine from which `host` is reached; nothing is sent. Raises BackendError if it is not."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))
+        except OSError as error:
+            raise BackendError(f"{host} cannot be reached from {socket.gethostname()}: {error}") from error
+        address: str = probe.getsockname()[0]
+    return address
+
+
+def address_of_machine() -> str:
+    """The address under which other machines most likely reach this one: that of its way out."""
+    return address_towards(*_SOMEWHERE)
+
+
+def free_port(host: str) -> int:
+    """A port of `host`, an address of this machine, on which nobody listens at this moment."""
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        port: int = probe.getsockname()[1]
+    return port
