@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from ludus.cli.train import Overrides
 from ludus.config import Config
 from ludus.gateway.server import calm_garbage_collection
 from ludus.http.tls import Tls
+from ludus.launch.remote.spot import announcement
 from ludus.serve.server import KEY_VARIABLE, Address, running
 from ludus.serve.store import JobStore
 from ludus.settings import with_overrides
@@ -44,6 +46,13 @@ def serve(
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    idle_s: Annotated[
+        float | None,
+        typer.Option("--idle-s", min=1.0, help="End by itself after so many seconds without a request and a job."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Say where it listens as one line of JSON, for who started it.")
+    ] = False,
 ) -> None:
     """Train models for clients elsewhere, until Ctrl-C.
 
@@ -64,10 +73,10 @@ def serve(
     address.check()
     defaults = default_config().model_dump(mode="json", exclude_unset=True)
     config = check_config(Config(**with_overrides(defaults, overrides or ())))
-    run_blocking(_serve(folder, address, config))
+    run_blocking(_serve(folder, address, config, idle_s=idle_s, as_json=as_json))
 
 
-async def _serve(folder: Path, address: Address, config: Config) -> None:
+async def _serve(folder: Path, address: Address, config: Config, *, idle_s: float | None, as_json: bool) -> None:
     console = Console()
     with JobStore(folder) as store:
         backend = LocalBackend(path=folder / "models", config=config)
@@ -77,6 +86,11 @@ async def _serve(folder: Path, address: Address, config: Config) -> None:
             if server.new_key is not None:
                 console.print(f"key [bold]{server.new_key}[/], shown this once", highlight=False, soft_wrap=True)
             console.print("[dim]Ctrl-C ends it; jobs that are not done then are done next time[/]", highlight=False)
-            ended_by = await until_signalled()
+            if as_json:
+                typer.echo(json.dumps(announcement(server.url, address.host)))
+            idle = None if idle_s is None else server.activity.wait_idle(idle_s)
+            ended_by = await until_signalled(idle)
+            if ended_by is None:
+                console.print(f"nobody has asked for {idle_s:g} s, and every job is done; ending", highlight=False)
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt

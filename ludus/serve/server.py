@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from ludus.http.keys import check_key, digest, new_key
 from ludus.http.server import HttpServer
 from ludus.http.tls import Tls
-from ludus.serve.app import Api
+from ludus.serve.activity import Activity
+from ludus.serve.app import PROBES, Api
 from ludus.serve.jobs import Jobs
 from ludus.serve.models import BackendModels
 from ludus.serve.store import JobStore
@@ -46,6 +47,7 @@ class Running:
     url: str
     new_key: str | None
     """To be told to a person, once. None: the key is known already."""
+    activity: Activity
 
 
 @asynccontextmanager
@@ -56,11 +58,12 @@ async def running(store: JobStore, backend: ServableBackend, address: Address) -
     jobs = Jobs(store, BackendWorkshop(backend))
     models = BackendModels(backend, asyncio.get_running_loop())
     app = Api(jobs, models, key_digest).build()
-    http = HttpServer(app, name="server", beside=models.sweep, is_guarded=True, tls=address.tls)
+    activity = Activity(app, is_busy=lambda: store.next_job() is not None, unheeded=(*PROBES, "/api"))
+    http = HttpServer(activity, name="server", beside=models.sweep, is_guarded=True, tls=address.tls)
     url = await asyncio.to_thread(http.start, address.host, address.port)
     working = asyncio.create_task(jobs.work(), name="ludus-jobs")
     try:
-        yield Running(url, made)
+        yield Running(url, made, activity)
     finally:
         jobs.end_following()
         await asyncio.to_thread(http.stop)

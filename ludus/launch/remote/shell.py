@@ -1,0 +1,103 @@
+"""Scripts of the shell, run here or on another machine through the system's own ssh.
+
+Knows: sh, ssh.  Knows not: what the scripts do.
+Invariant: a script travels over standard input, so that no secret in it is seen in a list of processes, here or there.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from typing import Protocol
+
+from ludus.errors import BackendError, UserError
+
+TIMEOUT_S = 120.0  # a machine that was asleep, a login node under load, a shared disk that hangs for a while
+_SSH_FAILED = 255  # ssh's own exit code; any other is the script's
+_OPTIONS = (
+    "BatchMode=yes",  # nobody is there to type a password
+    "ConnectTimeout=20",
+    "ServerAliveInterval=15",  # a connection that is gone is noticed in 45 s
+    "ServerAliveCountMax=3",
+)
+
+
+class Shell(Protocol):
+    """Runs scripts on one machine. Safe to use from any thread."""
+
+    name: str
+    """What messages call the machine."""
+
+    def run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
+        """What the script printed.
+
+        Raises BackendError if it failed or took too long, UnreachableError if the machine was not reached.
+        """
+
+    def forward(self, local_port: int, host: str, port: int) -> Sequence[str] | None:
+        """A command that carries connections to `local_port` here on to host:port there, says a line once it does, and
+        ends with its standard input. None: whoever is here reaches them."""
+
+
+class UnreachableError(BackendError):
+    """The machine was not reached; it may be later."""
+
+
+class Here:
+    """This machine."""
+
+    name = "this machine"
+
+    def __repr__(self) -> str:
+        return "Here()"
+
+    def run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
+        return _run(("sh", "-s"), script, where=self.name, timeout_s=timeout_s)
+
+    def forward(self, local_port: int, host: str, port: int) -> None: ...
+
+
+class Ssh:
+    """A machine that `ssh DESTINATION` reaches without asking anything; what ~/.ssh/config says of it is followed."""
+
+    def __init__(self, destination: str, options: Sequence[str] = ()) -> None:
+        """options: of the ssh command, as in ("-p", "2222")."""
+        if not destination or destination.startswith("-") or any(char.isspace() for char in destination):
+            raise UserError(
+                f"ssh:{destination} names no machine; write ssh:HOST or ssh:USER@HOST, as for the command ssh"
+            )
+        self.name = destination
+        self._command = ("ssh", *(word for option in _OPTIONS for word in ("-o", option)), *options)
+
+    def __repr__(self) -> str:
+        return f"Ssh({self.name!r})"
+
+    def run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
+        command = (*self._command, "-T", self.name, "exec sh -s")
+        return _run(command, script, where=self.name, timeout_s=timeout_s, failed=_SSH_FAILED)
+
+    def forward(self, local_port: int, host: str, port: int) -> Sequence[str]:
+        ways = ("-L", f"127.0.0.1:{local_port}:{host}:{port}", "-o", "ExitOnForwardFailure=yes")
+        # Not -N: the other side reads our standard input, so ssh ends with us, however we end.
+        return (*self._command, "-T", *ways, self.name, "echo open; exec cat >/dev/null")
+
+
+def path_there(path: str) -> str:
+    """The path as a word of a script; `~/` is the home of whoever runs it."""
+    return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
+
+
+def _run(command: Sequence[str], script: str, *, where: str, timeout_s: float, failed: int | None = None) -> str:
+    """failed: exit code that says that the script was not run. None: there is none."""
+    try:
+        ended = subprocess.run(command, input=script, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise UnreachableError(f"{where} did not answer in {timeout_s:g} s") from None
+    except FileNotFoundError:
+        raise UserError(f"there is no command {command[0]!r} on this machine; install it") from None
+    if ended.returncode == failed:
+        raise UnreachableError(f"{where} cannot be reached: {ended.stderr.strip()}; try `ssh {where} true`")
+    if ended.returncode:
+        raise BackendError(f"on {where}: {(ended.stderr or ended.stdout).strip() or f'exit code {ended.returncode}'}")
+    return ended.stdout
