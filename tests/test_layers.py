@@ -55,6 +55,7 @@ NEEDS_TORCH = (
     "ludus.native.tree",
     "ludus.inference",
     "ludus.engines.local",
+    "ludus.engines.serving.files",
     "ludus.native.linear",
     "ludus.trainer",
     "ludus.algo.loss",

@@ -30,9 +30,9 @@ class Piece:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     tops: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """Per token the likeliest (id, logprob). Empty: not asked for."""
+    """Per token the likeliest (id, logprob), of these tokens or in the last piece of all. Empty: not told here."""
     kept_ids: tuple[tuple[int, ...] | None, ...] = ()
-    """Per token the ids it was drawn among. Empty: the server does not tell."""
+    """Per token the ids it was drawn among, likewise."""
     versions: tuple[int, ...] | None = None
     """None: the server does not tell; they are those of the publishing."""
     stop_reason: StopReason | None = None
@@ -57,6 +57,10 @@ class Wire(Protocol):
 
     @property
     def context_length(self) -> int: ...
+
+    @property
+    def tells_versions(self) -> bool:
+        """Every piece says which weights sampled it, and weights are loaded between two tokens: nothing pauses."""
 
     def check(self, call: Call) -> None:
         """Raises UserError for a call that this server cannot serve, or cannot serve so that the record is exact."""

@@ -28,7 +28,9 @@ ReturnT = TypeVar("ReturnT")
 
 HEALTH = "/health"  # of all kinds of servers
 SEED_BITS = 48  # as our own engine draws them: exact in JSON
-SETTLE_S = 0.05  # tokens that were sampled before a pause come on other connections than its confirmation
+SETTLE_S = (
+    0.05  # tokens that were sampled before a pause, or a publish, come on other connections than its confirmation
+)
 
 
 class HttpEngine:
@@ -198,12 +200,15 @@ class HttpEngine:
                 raise UserError(f"version {version} is not greater than {self._version}, which is published already")
             with failing_as_backend(self.wire.name, self.wire.url):
                 load = await self.wire.prepare(self._http, version, weights)
-            held = self._is_paused  # whoever paused the engine lets it go on
+            # whoever paused the engine lets it go on
+            held = self._is_paused or self.wire.tells_versions
             if not held:
                 await self._pause()
             try:
                 with failing_as_backend(self.wire.name, self.wire.url):
                     await load()
+                if self.wire.tells_versions:
+                    await asyncio.sleep(SETTLE_S)
                 self._version = version
             finally:
                 if not held:
@@ -242,14 +247,13 @@ class _Running:
 
     def take(self, piece: Piece, version: int) -> TokenChunk:
         """The tokens of one event. version: theirs, if the server does not tell."""
-        num = len(piece.token_ids)
-        versions = (version,) * num if piece.versions is None else piece.versions
+        versions = (version,) * len(piece.token_ids) if piece.versions is None else piece.versions
         chunk = TokenChunk(piece.token_ids, piece.logprobs, versions)
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
         self.versions += versions
         self.tops += piece.tops
-        self.kept_ids += piece.kept_ids or (None,) * num
+        self.kept_ids += piece.kept_ids
         self.num_cached_tokens += piece.num_cached_tokens
         if piece.stop_reason is not None:
             self.stop_reason, self.stop_string = piece.stop_reason, piece.stop_string
@@ -257,7 +261,8 @@ class _Running:
 
     def sampled(self) -> Sampled:
         assert self.stop_reason is not None, "a call without a stop reason still runs"
-        sampling = self.call.sampling
+        sampling, num = self.call.sampling, len(self.token_ids)
+        tops, kept_ids = tuple(self.tops), tuple(self.kept_ids)  # of an answer that was cut off, not told of all
         return Sampled(
             token_ids=tuple(self.token_ids),
             logprobs=tuple(self.logprobs),
@@ -265,7 +270,7 @@ class _Running:
             stop_reason=self.stop_reason,
             seed=self.seed,
             stop_string=self.stop_string,
-            top_logprobs=tuple(self.tops) if sampling.top_logprobs else (),
+            top_logprobs=tops + ((),) * (num - len(tops)) if sampling.top_logprobs else (),
             num_cached_tokens=self.num_cached_tokens,
-            kept_ids=tuple(self.kept_ids) if sampling.cuts else (),
+            kept_ids=kept_ids + (None,) * (num - len(kept_ids)) if sampling.cuts else (),
         )

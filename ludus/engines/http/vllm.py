@@ -69,6 +69,7 @@ class VllmWire:
     """End-of-turn ids of the model, of which vLLM may know fewer."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     name: str = "vLLM"
+    tells_versions: bool = False
 
     def check(self, call: Call) -> None:
         sampling = call.sampling

@@ -1,0 +1,171 @@
+"""Ludus's own engine in another process, as an engine here. Needs no torch to sample.
+
+Knows: the words of `engines/serving`, which are vLLM's where vLLM has some.  Knows not: weights beyond their bytes.
+The server tells the version of every token, and loads new weights between two steps, so nothing pauses for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from ludus.engines.base import WeightSource
+from ludus.engines.http.base import (
+    CONNECT_TIMEOUT_S,
+    PROBE_TEXT,
+    Piece,
+    bearer,
+    check_same_ids,
+    failing_as_backend,
+    parse_object,
+    said,
+    said_error,
+)
+from ludus.engines.http.client import HttpEngine
+from ludus.engines.http.vllm import VllmWire
+from ludus.engines.serving.app import OWNER
+from ludus.errors import LudusError, UserError
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import Call
+
+BUCKET_BYTES = 64 * 2**20  # of tensors that are sent as one file; a larger tensor is one by itself
+
+
+class LudusEngine(HttpEngine):
+    """Samples with a server of ours."""
+
+    wire: LudusWire
+
+    @classmethod
+    def connect(cls, url: str, tokenizer: Tokenizer, *, api_key: str | None = None) -> LudusEngine:
+        """The engine behind `url`. Blocks until the server has answered.
+
+        tokenizer: that of the model which the server has.
+        Raises UserError if it is no such server, or has another tokenizer; BackendError if it cannot be reached.
+        """
+        headers, url = bearer(api_key), url.rstrip("/")
+        with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S) as http:
+            card = _ask(http, "GET", "/v1/models")["data"][0]
+            if card.get("owned_by") != OWNER:
+                raise UserError(
+                    f"the server at {url} is none of `ludus engine serve`; say which it is with engine.kind"
+                )
+            check_same_ids(_ask(http, "POST", "/tokenize", {"prompt": PROBE_TEXT})["tokens"], tokenizer)
+            version = int(_ask(http, "GET", "/stats")["version"])
+        tokens = VllmWire(url, card["id"], int(card["max_model_len"]), True, tokenizer.stop_ids, headers)
+        return cls(LudusWire(tokens), version=version)
+
+
+@dataclass(frozen=True)
+class LudusWire:
+    """How a server of ours is spoken to."""
+
+    shared: VllmWire
+    """The words that are the same."""
+    name: str = "Ludus engine"
+    tells_versions: bool = True
+
+    @property
+    def url(self) -> str:
+        return self.shared.url
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.shared.headers
+
+    @property
+    def context_length(self) -> int:
+        return self.shared.context_length
+
+    def check(self, call: Call) -> None:
+        """What the engine cannot serve, it refuses itself, and it tells what it sampled from exactly."""
+
+    def question(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
+        return self.shared.question(call, seed)
+
+    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> Piece:
+        del call, num_read
+        if "error" in event:
+            raise said_error(event["error"]["message"], int(event["error"]["code"]))
+        if not event["choices"]:
+            return Piece(num_cached_tokens=int(event["usage"]["prompt_tokens_details"]["cached_tokens"]))
+        (choice,) = event["choices"]
+        kept_ids = (None if ids is None else tuple(ids) for ids in choice.get("kept_ids", ()))
+        tops = (tuple((int(token), float(logprob)) for token, logprob in top) for top in choice.get("top_logprobs", ()))
+        return Piece(
+            token_ids=tuple(choice["token_ids"]),
+            logprobs=tuple(each["logprob"] for each in choice["logprobs"]["content"]),
+            tops=tuple(tops),
+            kept_ids=tuple(kept_ids),
+            versions=tuple(choice["versions"]),
+            stop_reason=choice["finish_reason"],
+            stop_string=choice["stop_reason"],
+        )
+
+    def refusal(self, response: httpx.Response) -> LudusError:
+        return _refusal(response)
+
+    async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
+        if len(token_ids) < 2:
+            return ()
+        response = await http.post("/score", json={"token_ids": list(token_ids)})
+        return tuple(_checked(response)["logprobs"])
+
+    async def pause(self, http: httpx.AsyncClient) -> None:
+        _checked(await http.post("/pause", params={"mode": "keep"}))
+
+    async def resume(self, http: httpx.AsyncClient) -> None:
+        _checked(await http.post("/resume"))
+
+    async def prepare(
+        self, http: httpx.AsyncClient, version: int, weights: WeightSource
+    ) -> Callable[[], Awaitable[None]]:
+        async def load() -> None:
+            _checked(await http.put(f"/weights/{version}", content=_sent(weights)))
+
+        return load
+
+
+async def _sent(weights: WeightSource) -> AsyncIterator[bytes]:
+    """The weights as safetensors, one bucket after the other; no more than one of them is in memory at once."""
+    files = await asyncio.to_thread(lambda: iter(_files(weights.named_tensors())))
+    while (file := await asyncio.to_thread(next, files, None)) is not None:
+        yield file
+
+
+def _files(tensors: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
+    save = importlib.import_module("safetensors.torch").save
+    bucket: dict[str, Any] = {}
+    num_bytes = 0
+    for name, tensor in tensors:
+        if bucket and num_bytes + tensor.nbytes > BUCKET_BYTES:
+            yield save(bucket)
+            bucket, num_bytes = {}, 0
+        bucket[name] = tensor.detach().cpu().contiguous()
+        num_bytes += tensor.nbytes
+    yield save(bucket)
+
+
+def _ask(http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    with failing_as_backend("Ludus engine", str(http.base_url)):
+        response = http.request(method, path, json=body)
+    return _checked(response)
+
+
+def _checked(response: httpx.Response) -> dict[str, Any]:
+    if response.is_error:
+        raise _refusal(response)
+    return parse_object(response)
+
+
+def _refusal(response: httpx.Response) -> LudusError:
+    return said_error(
+        f"the engine at {response.url.host}:{response.url.port} answered {response.url.path} with "
+        f"{response.status_code}: {said(response)}",
+        response.status_code,
+    )

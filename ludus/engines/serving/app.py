@@ -1,0 +1,256 @@
+"""An engine's ASGI application: tokens in, tokens out, and new weights, behind one key.
+
+Knows: URLs, status codes, streams of events.  Knows not: sockets, torch, which engine it serves.
+Rules: everything but the probe wants the key, if there is one. A caller that closes its connection aborts its call.
+Where vLLM has a word for something, it is the word here: a client of its interface can sample from this server.
+
+    GET  /health                        whether it lives
+    GET  /v1/models                     which model, and its context
+    GET  /stats                         counters, and the version of the weights
+    POST /tokenize                      {prompt}: how the model's tokenizer reads it
+    POST /inference/v1/generate         tokens in; tokens, logprobs and versions out, streamed if asked for
+    POST /abort_requests                {request_ids}: their answers end with what they have
+    POST /score                         {token_ids}: the logprob of every token but the first
+    POST /pause?mode=keep, /resume      calls in flight stay where they are
+    GET  /is_paused
+    PUT  /weights/{version}             safetensors, one or more, one after the other
+    POST /weights/{version}             {path}: the same in a file, or in a folder, of this machine
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ludus.engines.base import Engine
+from ludus.engines.serving.inbox import Inbox
+from ludus.engines.serving.requests import AbortBody, GenerateBody, PathBody, ScoreBody, TextBody, read
+from ludus.errors import BackendError, LudusError, UserError
+from ludus.http import is_key, keys_of
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import Call, Sampled, TokenChunk
+
+logger = logging.getLogger(__name__)
+
+OWNER = "ludus"
+"""By which a client knows that it speaks to this server."""
+UNAUTHORIZED = 401
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class EngineApi:
+    """The handlers of the routes. Its engine is paused by nobody else."""
+
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, inbox: Inbox, *, model: str, key_digest: bytes | None
+    ) -> None:
+        """model: its name.  key_digest: of the key that everybody needs. None: nobody needs one."""
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._inbox = inbox
+        self._model = model
+        self._key_digest = key_digest
+        self._is_paused = False
+        self._ids = (f"call-{idx}" for idx in itertools.count())
+
+    def build(self) -> Starlette:
+        """The application."""
+        routes = [
+            Route("/health", _probe),
+            self._route("GET", "/v1/models", self._models),
+            self._route("GET", "/stats", self._stats),
+            self._route("POST", "/tokenize", self._tokenize),
+            self._route("POST", "/inference/v1/generate", self._generate),
+            self._route("POST", "/abort_requests", self._abort),
+            self._route("POST", "/score", self._score),
+            self._route("POST", "/pause", self._pause),
+            self._route("POST", "/resume", self._resume),
+            self._route("GET", "/is_paused", self._tell_paused),
+            self._route("PUT", "/weights/{version:int}", self._receive),
+            self._route("POST", "/weights/{version:int}", self._read),
+        ]
+        return Starlette(routes=routes)
+
+    def _route(self, method: str, path: str, handler: Handler) -> Route:
+        async def answer(request: Request) -> Response:
+            if self._key_digest is not None and not any(
+                is_key(key, self._key_digest) for key in keys_of(request.headers)
+            ):
+                return _refusal(UserError("this engine wants its key as a bearer token"), UNAUTHORIZED)
+            try:
+                return await handler(request)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody is there to read it
+            except LudusError as error:
+                return _refusal(error, _status(error))
+
+        return Route(path, answer, methods=[method])
+
+    # ---- what it is
+
+    async def _models(self, request: Request) -> Response:
+        del request
+        card = {"id": self._model, "object": "model", "owned_by": OWNER, "max_model_len": self._engine.context_length}
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def _stats(self, request: Request) -> Response:
+        del request
+        return JSONResponse(dataclasses.asdict(self._engine.stats()))
+
+    async def _tokenize(self, request: Request) -> Response:
+        body = read(TextBody, await request.body())
+        if body.add_special_tokens:
+            raise UserError("add_special_tokens=true: prompts are told as they are; leave it out")
+        token_ids = list(self._tokenizer.encode(body.prompt))
+        return JSONResponse(
+            {"count": len(token_ids), "max_model_len": self._engine.context_length, "tokens": token_ids}
+        )
+
+    # ---- tokens
+
+    async def _generate(self, request: Request) -> Response:
+        body = read(GenerateBody, await request.body())
+        if body.model not in (None, self._model):
+            raise UserError(f"model={body.model!r} is not served here; it is {self._model!r}")
+        call = body.call(next(self._ids))
+        if body.stream:
+            return StreamingResponse(self._events(call), media_type="text/event-stream")
+        sampled = await self._engine.generate(call)
+        chunk = TokenChunk(sampled.token_ids, sampled.logprobs, sampled.versions)
+        choice = {**_choice(chunk, sampled.top_logprobs), **_ending(sampled)}
+        return JSONResponse({"request_id": call.id, "choices": [choice], "usage": _usage(call, sampled)})
+
+    async def _events(self, call: Call) -> AsyncIterator[str]:
+        """The answer as it comes; what is known of it as a whole is in the last event but one, usage in the last."""
+        chunks: asyncio.Queue[TokenChunk | None] = asyncio.Queue()
+        sampling = asyncio.create_task(self._engine.generate(call, chunks.put_nowait))
+        sampling.add_done_callback(lambda _: chunks.put_nowait(None))
+        try:
+            while (chunk := await chunks.get()) is not None:
+                yield _event({"request_id": call.id, "choices": [_choice(chunk, ())]})
+            sampled = await sampling
+            last = {**_choice(TokenChunk((), (), ()), ()), **_ending(sampled), "top_logprobs": sampled.top_logprobs}
+            yield _event({"request_id": call.id, "choices": [last]})
+            yield _event({"request_id": call.id, "choices": [], "usage": _usage(call, sampled)})
+        except LudusError as error:
+            yield _event(_told(error, _status(error)))
+        finally:
+            sampling.cancel()  # its caller has left
+        yield "data: [DONE]\n\n"
+
+    async def _abort(self, request: Request) -> Response:
+        for call_id in read(AbortBody, await request.body()).request_ids:
+            await self._engine.abort(call_id)
+        return JSONResponse({"status": "aborted"})
+
+    async def _score(self, request: Request) -> Response:
+        token_ids = read(ScoreBody, await request.body()).token_ids
+        return JSONResponse({"logprobs": await self._engine.score(token_ids)})
+
+    # ---- pauses and weights
+
+    async def _pause(self, request: Request) -> Response:
+        if (mode := request.query_params.get("mode")) != "keep":
+            raise UserError(f"mode={mode!r} is not known here: calls in flight stay where they are; say mode=keep")
+        await self._engine.pause()
+        self._is_paused = True
+        return JSONResponse({"status": "paused"})
+
+    async def _resume(self, request: Request) -> Response:
+        del request
+        await self._engine.resume()
+        self._is_paused = False
+        return JSONResponse({"status": "resumed"})
+
+    async def _tell_paused(self, request: Request) -> Response:
+        del request
+        return JSONResponse({"is_paused": self._is_paused})
+
+    async def _receive(self, request: Request) -> Response:
+        version = request.path_params["version"]
+        await self._inbox.receive(version, request.stream())
+        logger.info("engine.published version=%d by=stream", version)
+        return JSONResponse({"version": version})
+
+    async def _read(self, request: Request) -> Response:
+        version, body = request.path_params["version"], read(PathBody, await request.body())
+        await self._inbox.read(version, Path(body.path))
+        logger.info("engine.published version=%d by=path", version)
+        return JSONResponse({"version": version})
+
+
+async def _probe(request: Request) -> Response:
+    del request
+    return Response()
+
+
+# ---- how answers are told
+
+
+def _choice(chunk: TokenChunk, tops: Sequence[Sequence[tuple[int, float]]]) -> dict[str, Any]:
+    told = itertools.zip_longest(chunk.token_ids, chunk.logprobs, tops, fillvalue=())
+    content = [
+        {"token_id": token, "logprob": logprob, "top_logprobs": [_pair(*pair) for pair in top]}
+        for token, logprob, top in told
+    ]
+    return {
+        "index": 0,
+        "token_ids": chunk.token_ids,
+        "logprobs": {"content": content},
+        "versions": chunk.versions,
+        "finish_reason": None,
+        "stop_reason": None,
+    }
+
+
+def _pair(token: int, logprob: float) -> Mapping[str, Any]:
+    return {"token_id": token, "logprob": logprob}
+
+
+def _ending(sampled: Sampled) -> dict[str, Any]:
+    """What is known when the answer is whole."""
+    return {
+        "finish_reason": sampled.stop_reason,
+        "stop_reason": sampled.stop_string,
+        "seed": sampled.seed,
+        "kept_ids": sampled.kept_ids,
+    }
+
+
+def _usage(call: Call, sampled: Sampled) -> Mapping[str, Any]:
+    num_prompt, num_sampled = len(call.prompt_ids), len(sampled.token_ids)
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_sampled,
+        "total_tokens": num_prompt + num_sampled,
+        "prompt_tokens_details": {"cached_tokens": sampled.num_cached_tokens},
+    }
+
+
+def _event(body: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(body)}\n\n"
+
+
+def _told(error: LudusError, status: int) -> Mapping[str, Any]:
+    return {"error": {"message": str(error), "type": type(error).__name__, "param": None, "code": status}}
+
+
+def _refusal(error: LudusError, status: int) -> Response:
+    return JSONResponse(_told(error, status), status)
+
+
+def _status(error: LudusError) -> int:
+    if isinstance(error, BackendError):
+        return 503
+    return 400 if isinstance(error, UserError) else 500

@@ -1,0 +1,133 @@
+"""What a request for tokens holds, in the words of vLLM's token-in/token-out interface, as far as our engine has them.
+
+Knows: field names and types.  Knows not: engines, HTTP.
+Invariant: a field that would change the answer and is not known here is refused, never dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pydantic
+
+from ludus.errors import UserError
+from ludus.types import Call, Sampling
+
+
+class _Body(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+BodyT = TypeVar("BodyT", bound=_Body)
+
+
+class StructuredOutputs(_Body):
+    """What the answer is held to."""
+
+    grammar: str | None = None
+
+
+class SamplingParams(_Body):
+    """How one answer is drawn; the defaults sample the model's own distribution."""
+
+    temperature: float = pydantic.Field(default=1.0, ge=0)
+    top_p: float = pydantic.Field(default=1.0, gt=0, le=1)
+    top_k: int = pydantic.Field(default=0, ge=0)
+    min_p: float = pydantic.Field(default=0.0, ge=0, le=1)
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = pydantic.Field(default=1.0, gt=0)
+    seed: int | None = None
+    max_tokens: int | None = pydantic.Field(default=None, ge=1)
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int = pydantic.Field(default=0, ge=0)
+    logit_bias: dict[int, float] = pydantic.Field(default_factory=dict)
+    structured_outputs: StructuredOutputs = StructuredOutputs()
+    detokenize: bool = True
+    """Taken because vLLM needs it for stop strings; no text is told here either way."""
+
+    def sampling(self) -> Sampling:
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            seed=self.seed,
+            max_new_tokens=self.max_tokens,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            ignore_eos=self.ignore_eos,
+            top_logprobs=self.logprobs,
+            logit_bias=tuple(sorted(self.logit_bias.items())),
+            grammar=self.structured_outputs.grammar,
+        )
+
+
+class StreamOptions(_Body):
+    """What a stream tells besides the tokens; usage is always told."""
+
+    include_usage: bool = True
+
+
+class GenerateBody(_Body):
+    """Body of a request for tokens."""
+
+    token_ids: tuple[int, ...] = pydantic.Field(min_length=1)
+    request_id: str | None = None
+    """None: one is made, and cannot be aborted by name."""
+    model: str | None = None
+    """None: the one that is served."""
+    sampling_params: SamplingParams = SamplingParams()
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+
+    def call(self, otherwise: str) -> Call:
+        """The call that this asks for. otherwise: its id if it was given none."""
+        return Call(self.request_id or otherwise, "", self.token_ids, self.sampling_params.sampling())
+
+
+class TextBody(_Body):
+    """Body of a request to tokenize."""
+
+    prompt: str
+    add_special_tokens: bool = False
+
+
+class ScoreBody(_Body):
+    """Body of a request for the logprobs of given tokens."""
+
+    token_ids: tuple[int, ...] = pydantic.Field(min_length=2)
+
+
+class AbortBody(_Body):
+    """Body of a request to end running calls."""
+
+    request_ids: tuple[str, ...] = pydantic.Field(min_length=1)
+
+
+class PathBody(_Body):
+    """Body of a request to read new weights from a file that this machine has."""
+
+    path: str
+
+
+def read(kind: type[BodyT], body: bytes) -> BodyT:
+    """The request in `body`. Raises UserError that names the field at fault."""
+    try:
+        return kind.model_validate_json(body)
+    except pydantic.ValidationError as error:
+        raise UserError(
+            "; ".join(_fault(each) for each in error.errors(include_url=False, include_context=False))
+        ) from None
+
+
+def _fault(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"]) or "the body"
+    if error["type"] == "extra_forbidden":
+        return f"{where} is not known here; remove it"
+    return f"{where}={error['input']!r}: {error['msg']}"
