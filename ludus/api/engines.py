@@ -6,15 +6,19 @@ Knows: which kind is built how, and from which settings.  Knows not: how any of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+from ludus.api.crew import Crew
+from ludus.api.servers import KEY, connect, server_command
 from ludus.config import Config
 from ludus.engines.base import Engine
-from ludus.engines.http.vllm import VllmEngine
+from ludus.engines.process import ServerPlace
 from ludus.engines.router import RoutedEngine, route
-from ludus.errors import ConfigError
+from ludus.http.keys import new_key
+from ludus.launch.registry import Registered
+from ludus.launch.supervise import Watch
 from ludus.lease import ComputeLease
 from ludus.text.tokenizer import Tokenizer
 
@@ -24,38 +28,68 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_engines(
-    config: Config, model: LoadedModel, tokenizer: Tokenizer, lease: ComputeLease
+    config: Config, model: LoadedModel, tokenizer: Tokenizer, lease: ComputeLease, crew: Crew
 ) -> AsyncIterator[Engine]:
     """The engine that samples for the run, until the block ends. lease: guards the weights of this process.
 
+    crew: starts the engines that are processes of the run.
     Raises UserError or BackendError where an engine cannot be reached, or has another model.
     """
     async with AsyncExitStack() as stack:
         if config.engine.kind == "local":
-            engines = _in_this_process(config, model, tokenizer, lease)
+            engine = _in_this_process(config, model, tokenizer, lease)
+        elif config.engine.urls:
+            engine = await _attached(stack, config, tokenizer)
         else:
-            engines = await _attached(stack, config, tokenizer)
-        engine = route(engines, tokenizer, seed=config.seed)
+            engine = await _started(config, tokenizer, crew)
         stack.push_async_callback(engine.close)
         if isinstance(engine, RoutedEngine):
             await stack.enter_async_context(engine.checked())
         yield engine
 
 
-def _in_this_process(config: Config, model: LoadedModel, tokenizer: Tokenizer, lease: ComputeLease) -> Sequence[Engine]:
+def _in_this_process(config: Config, model: LoadedModel, tokenizer: Tokenizer, lease: ComputeLease) -> Engine:
     from ludus.engines.local import LocalEngine
 
     settings = config.engine
-    return [LocalEngine(model, tokenizer, settings, lease=lease, seed=config.seed) for _ in range(settings.replicas)]
+    replicas = [
+        LocalEngine(model, tokenizer, settings, lease=lease, seed=config.seed) for _ in range(settings.replicas)
+    ]
+    return route(replicas, tokenizer, seed=config.seed)
 
 
-async def _attached(stack: AsyncExitStack, config: Config, tokenizer: Tokenizer) -> Sequence[Engine]:
+async def _attached(stack: AsyncExitStack, config: Config, tokenizer: Tokenizer) -> Engine:
+    """Engines that run already."""
     settings = config.engine
-    if settings.kind != "vllm" or not settings.urls:
-        raise ConfigError(f"engine.kind={settings.kind!r} needs engine.urls, the servers that run already")
     engines = []
     for url in settings.urls:
-        engine = await asyncio.to_thread(VllmEngine.connect, url, tokenizer, api_key=settings.api_key)
+        engine = await connect(config, url, tokenizer, settings.api_key)
         stack.push_async_callback(engine.close)
         engines.append(engine)
-    return engines
+    return route(engines, tokenizer, seed=config.seed)
+
+
+async def _started(config: Config, tokenizer: Tokenizer, crew: Crew) -> Engine:
+    """Engines in processes of the run; one that is lost is replaced, and has the newest weights before it samples."""
+    key = new_key()
+    server_command(config, ServerPlace("127.0.0.1", 1, key, config.seed, 0))  # what cannot be started is said here
+    router: asyncio.Future[RoutedEngine] = asyncio.get_running_loop().create_future()
+    numbers: dict[int, int] = {}
+    """In the router, by index of the process."""
+
+    async def lost(_name: str, index: int) -> None:
+        engine = await (await router).remove(numbers.pop(index))
+        await engine.close()
+
+    async def joined(found: Registered) -> None:
+        numbers[found.index] = await (await router).add(await connect(config, found.url, tokenizer, key))
+
+    restarts = config.scheduler.max_restarts
+    watch = Watch({KEY: key}, on_join=joined, on_lost=lost, max_restarts=restarts)
+    found = await crew.start("engine", config.engine.replicas, watch)
+    engines = [await connect(config, each.url, tokenizer, key) for each in found]
+    # Calls wait as long as a replica in the place of a lost one may take to start; the crew ends the run otherwise.
+    routed = RoutedEngine(engines, stop_ids=tokenizer.stop_ids, seed=config.seed, patience_s=watch.start_timeout_s)
+    numbers.update({each.index: number for each, number in zip(found, sorted(routed.loads()), strict=True)})
+    router.set_result(routed)
+    return routed

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ludus.api.crew import Crew, open_crew
 from ludus.api.engines import open_engines
 from ludus.config import Config
 from ludus.engines.base import Engine
@@ -38,6 +39,8 @@ class LocalModel:
     lease: ComputeLease
     chat_template: str | None
     """Text of the template, if it is not the model's own."""
+    crew: Crew
+    """The run's other processes, the engine's among them if it is none of this one."""
 
     def trainer(self, config: Config) -> Trainer:
         """A trainer of the same weights."""
@@ -63,5 +66,5 @@ async def open_local(config: Config) -> AsyncIterator[LocalModel]:
     text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
     lease = ComputeLease()
     template = None if config.model.chat_template is None else text.template.source
-    async with open_engines(config, model, text.tokenizer, lease) as engine:
-        yield LocalModel(model, text, engine, Recorder(engine, text), lease, template)
+    async with open_crew(config) as crew, open_engines(config, model, text.tokenizer, lease, crew) as engine:
+        yield LocalModel(model, text, engine, Recorder(engine, text), lease, template, crew)

@@ -25,6 +25,7 @@ from ludus.cli.imports import build_import_app
 from ludus.cli.log import show_log
 from ludus.cli.models import build_models_app
 from ludus.cli.report import report
+from ludus.cli.role import role
 from ludus.cli.rollout import rollout
 from ludus.cli.serve import serve
 from ludus.cli.train import train
@@ -87,6 +88,7 @@ def build_app() -> typer.Typer:
     app.add_typer(build_verify_app(), name="verify")
     app.command("conformance")(conformance)
     app.add_typer(build_bench_app(), name="bench")
+    app.command("role", hidden=True)(role)
     return app
 
 

@@ -1,0 +1,25 @@
+"""`ludus role`: one process of a run, as launchers start it."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from ludus.api.roles import play_role
+from ludus.cli.signals import until_signalled
+from ludus.launch.member import Member
+
+
+def role(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="engine, trainer or rollout.")],
+    head: Annotated[str, typer.Option(help="Address of the head's registry.")],
+    index: Annotated[int, typer.Option(min=0, help="Which of the role's processes this is.")] = 0,
+) -> None:
+    """Be one process of a run; runs start these by themselves.
+
+    The key is read from LUDUS_HEAD_KEY, and everything else is told by
+    the head.
+    """
+    play_role(Member.of_environment(head, name, index, os.environ), until_signalled)

@@ -1,0 +1,75 @@
+"""A server as a process: a real one, of the standard library."""
+
+import asyncio
+import sys
+
+import pytest
+
+from ludus.engines.process import ServerCommand, ServerPlace, run
+from ludus.launch.address import free_port
+
+SERVER = """
+import http.server, os, sys
+class Probe(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == os.environ["WANTED"] else 404)
+        self.end_headers()
+        if self.path == "/end":
+            os._exit(3)
+    def log_message(self, *args): ...
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Probe).serve_forever()
+"""
+
+
+@pytest.fixture
+def place():
+    return ServerPlace("127.0.0.1", free_port("127.0.0.1"), "key", seed=0, index=0)
+
+
+def serve(place, wanted="/health"):
+    return ServerCommand((sys.executable, "-c", SERVER, str(place.port)), {"WANTED": wanted})
+
+
+def test_a_server_runs_until_it_is_told_to_end(place):
+    """It is ready when its probe is answered, and has ended when `run` returns."""
+    ready = []
+
+    async def main():
+        enough = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def on_ready():
+            ready.append(place.url)
+            loop.call_soon_threadsafe(enough.set)
+
+        return await run(serve(place), place, on_ready=on_ready, until=enough.wait())
+
+    assert asyncio.run(main()) is None
+    assert ready == [f"http://127.0.0.1:{place.port}"]
+    with pytest.raises(ConnectionRefusedError):
+        asyncio.run(asyncio.open_connection("127.0.0.1", place.port))
+
+
+def test_a_server_that_ends_is_noticed(place):
+    """Its exit status is returned, whether it was ready before or not."""
+    never = asyncio.Event
+    broken = ServerCommand((sys.executable, "-c", "raise SystemExit(4)"))
+    assert asyncio.run(run(broken, place, on_ready=lambda: None, until=never().wait())) == 4
+
+    async def main():
+        async def end():
+            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            writer.write(b"GET /end HTTP/1.0\r\n\r\n")
+            await reader.read()
+            writer.close()
+
+        loop = asyncio.get_running_loop()
+        on_ready = lambda: asyncio.run_coroutine_threadsafe(end(), loop)  # noqa: E731
+        return await run(serve(place), place, on_ready=on_ready, until=never().wait())
+
+    assert asyncio.run(main()) == 3
+
+
+def test_urls_of_both_families():
+    """An address of version 6 stands in brackets."""
+    assert ServerPlace("::1", 80, "", 0, 0).url == "http://[::1]:80"
