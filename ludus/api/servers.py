@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from ludus.config import Config
 from ludus.engines.base import Engine
+from ludus.engines.http.ludus import LudusEngine
 from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.process import ServerCommand, ServerPlace
+from ludus.engines.serving.command import engine_command
 from ludus.engines.settings import EngineSettings
 from ludus.errors import ConfigError
 from ludus.model.settings import ModelSettings
@@ -32,7 +34,10 @@ class ServerKind:
     """What starts one. None: Ludus cannot start this kind, only use it."""
 
 
-KINDS: Mapping[str, ServerKind] = {"vllm": ServerKind(VllmEngine.connect)}
+KINDS: Mapping[str, ServerKind] = {
+    "server": ServerKind(LudusEngine.connect, engine_command),
+    "vllm": ServerKind(VllmEngine.connect),
+}
 
 
 def server_kind(name: str) -> ServerKind:

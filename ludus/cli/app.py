@@ -18,6 +18,7 @@ from ludus.cli.bench import build_bench_app
 from ludus.cli.conformance import conformance
 from ludus.cli.data import build_data_app
 from ludus.cli.doctor import doctor
+from ludus.cli.engine import build_engine_app
 from ludus.cli.eval import evaluate
 from ludus.cli.export import export
 from ludus.cli.gateway import gateway
@@ -84,6 +85,7 @@ def build_app() -> typer.Typer:
     app.add_typer(build_data_app(), name="data")
     app.command("gateway")(gateway)
     app.command("serve")(serve)
+    app.add_typer(build_engine_app(), name="engine")
     app.command("doctor")(doctor)
     app.add_typer(build_verify_app(), name="verify")
     app.command("conformance")(conformance)

@@ -1,0 +1,83 @@
+"""`ludus engine serve`: our engine behind a URL, for runs of other processes."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ludus.api.blocking import run_blocking
+from ludus.api.serving import EngineAddress, serving_engine
+from ludus.cli.serve import TlsCert, TlsKey
+from ludus.cli.signals import until_signalled
+from ludus.cli.train import Overrides
+from ludus.config import Config, load_config
+from ludus.engines.serving.command import KEY_VARIABLE
+from ludus.errors import UserError
+from ludus.gateway.server import calm_garbage_collection
+from ludus.http.tls import Tls
+
+DEFAULT_PORT = 8100
+
+
+def build_engine_app() -> typer.Typer:
+    app = typer.Typer(
+        help="Engines as processes of their own: tokens in, tokens out.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    app.callback()(lambda: None)  # one command, and still called by its name
+    app.command("serve")(serve)
+    return app
+
+
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="An embedded name, a local folder, or a hub id.")],
+    overrides: Overrides = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; one that other machines reach needs a key of yours.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")] = DEFAULT_PORT,
+    api_key: Annotated[
+        str | None, typer.Option(envvar=KEY_VARIABLE, help="Key that clients need; without one, nobody needs one.")
+    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Where new weights lie on their way in; the system's /tmp."),
+    ] = None,
+) -> None:
+    """Serve a model's tokens, until Ctrl-C, to runs that name its URL.
+
+    Runs sample from it and publish new weights to it with
+    engine.kind=server engine.urls=[URL]. The model is the one that they
+    train; where they train adapters, the same model.lora is given here.
+
+    [bold]Examples:[/]  ludus engine serve smollm2-135m
+
+      ludus engine serve smollm2-135m model.lora.rank=8 engine.max_running=64
+    """
+    address = EngineAddress(host, port, api_key, Tls.of(tls_cert, tls_key))
+    address.check()
+    config = load_config(None, [f"model.path={model}", *(overrides or ())])
+    if config.engine.kind != "local" or config.engine.replicas > 1:
+        raise UserError(
+            f"engine.kind={config.engine.kind!r} and engine.replicas={config.engine.replicas}: this serves one engine "
+            "of this process; start it again on another port for one more"
+        )
+    run_blocking(_serve(config, address, scratch))
+
+
+async def _serve(config: Config, address: EngineAddress, scratch: Path | None) -> None:
+    console = Console()
+    async with serving_engine(config, address, scratch=scratch) as url:
+        calm_garbage_collection()
+        console.print(f"serving [bold]{config.model.path}[/] at [bold]{url}[/]", highlight=False, soft_wrap=True)
+        console.print("[dim]Ctrl-C ends it[/]", highlight=False)
+        ended_by = await until_signalled()
+    if ended_by == signal.SIGINT:
+        raise KeyboardInterrupt

@@ -1,0 +1,39 @@
+"""What starts a server of our own engine.
+
+Knows: the options of `ludus engine serve`.  Knows not: when and where it is started.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+from ludus.engines.process import ServerCommand, ServerPlace
+from ludus.engines.settings import EngineSettings
+from ludus.inference.settings import InferenceSettings
+from ludus.model.settings import ModelSettings
+from ludus.settings import Settings
+
+KEY_VARIABLE = "LUDUS_ENGINE_KEY"
+# Of the one who starts servers: it counts them, and each of them is one.
+_NOT_ITS_OWN = frozenset({"replicas"})
+
+
+def engine_command(engine: EngineSettings, model: ModelSettings, place: ServerPlace) -> ServerCommand:
+    """The command of one replica, with every setting that is not the default."""
+    inside = frozenset(InferenceSettings.model_fields) - _NOT_ITS_OWN
+    overrides = [
+        *_overrides("model", model, frozenset(ModelSettings.model_fields) - {"path"}),
+        *_overrides("engine", engine, inside),
+        f"seed={place.seed + place.index}",
+    ]
+    argv = (sys.executable, "-m", "ludus", "engine", "serve", model.path, *overrides)
+    return ServerCommand((*argv, "--host", place.host, "--port", str(place.port)), {KEY_VARIABLE: place.key})
+
+
+def _overrides(prefix: str, settings: Settings, names: frozenset[str]) -> Iterator[str]:
+    values = settings.model_dump(mode="json")
+    for name in sorted(names):
+        if settings.is_set(name):
+            yield f"{prefix}.{name}={json.dumps(values[name])}"
