@@ -2,20 +2,20 @@
 
 Knows: group tasks, episodes and their outcomes, admission.  Knows not: agents, HTTP, advantages, training.
 Invariants: one failed episode never takes its siblings along; every episode that was played leaves either inside an
-accepted group or as discarded with the reason that masks its tokens.
+accepted group or as discarded with the reason that masks its tokens, also when its group is cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ludus.errors import UserError
 from ludus.rollout.settings import RolloutSettings
-from ludus.rollout.staleness import RolloutCounts, num_admissible_groups
+from ludus.rollout.staleness import RolloutCounts, num_admissible_groups, num_surplus_groups
 from ludus.rollout.tasks import EpisodeTask, GroupStream, GroupTask
 from ludus.session.ledger import MaskReason
 from ludus.types import Episode, Group
@@ -54,8 +54,21 @@ class _State:
     num_failed_in_a_row: int = 0
     first_failure: str = ""
     is_paused: bool = False
-    running_groups: set[int] = field(default_factory=set)
-    num_running_episodes: int = 0
+
+
+@dataclass(slots=True)
+class _Game:
+    """One group while it is played."""
+
+    task: GroupTask
+    step: int
+    """The one that asks for it."""
+    num_open: int
+    """Members that play or are going to."""
+    survivors: dict[int, Episode] = field(default_factory=dict)
+    """By member."""
+    is_over: bool = False
+    """It is complete, or cancelled: what its members still bring is not wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +135,15 @@ class RolloutPool:
         self._state = _State(version=version, num_accepted=version * batch_size)
         self._accepted: list[tuple[int, Group]] = []
         self._discarded: list[Discarded] = []
-        self._running_tasks: set[asyncio.Task[None]] = set()
+        self._games: dict[asyncio.Task[None], _Game] = {}
+        """What is played, in the order in which it began."""
         self._fault: BaseException | None = None
 
     def __repr__(self) -> str:
         state = self._state
         return (
-            f"RolloutPool(version={state.version}, running_groups={len(state.running_groups)}, "
-            f"running_episodes={state.num_running_episodes}, waiting_groups={len(self._accepted)})"
+            f"RolloutPool(version={state.version}, running_groups={self.counts.num_running_groups}, "
+            f"running_episodes={self.counts.num_running_episodes}, waiting_groups={len(self._accepted)})"
         )
 
     async def __aenter__(self) -> RolloutPool:
@@ -138,19 +152,21 @@ class RolloutPool:
 
     async def __aexit__(self, *_: object) -> None:
         self._state.is_paused = True
-        for task in self._running_tasks:
+        for task in self._games:
             task.cancel()
         await self._tasks.__aexit__(None, None, None)
 
     @property
     def cursor(self) -> Cursor:
-        begun = {*self._state.running_groups, *(ordinal for ordinal, _ in self._accepted), *self._stream.waiting_again}
+        running = (game.task.ordinal for game in self._games.values() if not game.is_over)
+        begun = {*running, *(ordinal for ordinal, _ in self._accepted), *self._stream.waiting_again}
         return Cursor(self._stream.next_ordinal, tuple(sorted(begun)))
 
     @property
     def counts(self) -> RolloutCounts:
-        state = self._state
-        return RolloutCounts(state.version, state.num_accepted, len(state.running_groups), state.num_running_episodes)
+        running = [game for game in self._games.values() if not game.is_over]
+        num_episodes = sum(game.num_open for game in self._games.values())
+        return RolloutCounts(self._state.version, self._state.num_accepted, len(running), num_episodes)
 
     async def take(self, num_groups: int) -> Taken:
         """Wait for so many complete groups. Raises what stopped the rollouts, if something did."""
@@ -161,6 +177,8 @@ class RolloutPool:
             self._changed.clear()
             await self._changed.wait()
         chosen, self._accepted = self._accepted[:num_groups], self._accepted[num_groups:]
+        if self._settings.oversample > 0 and self._settings.oversample_rest == "cancel":
+            self._cancel_surplus()
         discarded, self._discarded = self._discarded, []
         groups = tuple(group for _, group in sorted(chosen, key=lambda pair: pair[0]))
         return Taken(groups, tuple(sorted(discarded, key=lambda item: item.episode.id)))
@@ -195,42 +213,76 @@ class RolloutPool:
             max_concurrent=settings.max_concurrent_rollouts,
             max_head_offpolicyness=settings.max_head_offpolicyness,
             total_groups=self._total_groups,
+            num_extra=settings.num_extra_groups(self._batch_size),
         ):
-            task = next(self._stream)
-            self._state.running_groups.add(task.ordinal)
-            self._state.num_running_episodes += self._n_samples
-            running = self._tasks.create_task(self._play_group(task), name=task.group_id)
-            self._running_tasks.add(running)
-            running.add_done_callback(self._running_tasks.discard)
+            game = _Game(next(self._stream), self._state.version + 1, self._n_samples)
+            running = self._tasks.create_task(self._play_group(game), name=game.task.group_id)
+            self._games[running] = game
+            running.add_done_callback(self._leave)
 
-    async def _play_group(self, task: GroupTask) -> None:
-        step = self._state.version + 1
-        try:
-            members = await asyncio.gather(*(self._play_member(task, idx, step) for idx in range(self._n_samples)))
-            self._settle(task, [episode for episode in members if episode is not None])
-        except Exception as error:  # the boundary of a group: the fault reaches whoever takes the next batch
-            self._fault = self._fault or error
-        finally:
-            self._state.running_groups.discard(task.ordinal)
-            self._changed.set()
+    def _leave(self, ended: asyncio.Task[None]) -> None:
+        del self._games[ended]
+        self._changed.set()
         self._admit_nowait()
 
-    async def _play_member(self, task: GroupTask, member_idx: int, step: int) -> Episode | None:
-        """The member's episode. None: no attempt brought one that can be trained on."""
+    def _cancel_surplus(self) -> None:
+        """A batch is full: end what plays on top, the longest first, and drop what is complete on top of that."""
+        settings = self._settings
+        num_surplus = num_surplus_groups(
+            self.counts, batch_size=self._batch_size, max_head_offpolicyness=settings.max_head_offpolicyness
+        )
+        running = [(task, game) for task, game in self._games.items() if not game.is_over]
+        for task, game in running[:num_surplus]:
+            game.is_over = True
+            self._discard(game.survivors.values(), "unused")
+            task.cancel()
+        if (num_waiting := num_surplus - len(running)) > 0:
+            kept, dropped = self._accepted[:-num_waiting], self._accepted[-num_waiting:]
+            self._accepted = kept
+            self._state.num_accepted -= len(dropped)
+            for _, group in dropped:
+                self._discard(group.episodes, "unused")
+
+    async def _play_group(self, game: _Game) -> None:
+        members = [self._tasks.create_task(self._play_member(game, idx)) for idx in range(self._n_samples)]
+        try:
+            await asyncio.wait(members)
+        except asyncio.CancelledError:
+            for member in members:
+                member.cancel()
+            if not game.is_over:
+                game.is_over = True
+                self._discard(game.survivors.values(), "unused")
+            raise
+        game.is_over = True
+        survivors = [game.survivors[idx] for idx in sorted(game.survivors)]
+        if self._fault is not None:
+            self._discard(survivors, "unused")
+            return
+        try:
+            self._settle(game.task, survivors)
+        except Exception as error:  # the user's own judge: its fault reaches whoever takes the next batch
+            self._fault = error
+
+    async def _play_member(self, game: _Game, member_idx: int) -> None:
+        """Leaves the member's episode in the game, or discarded if no attempt brought one that can be trained on."""
         try:
             for attempt in range(self._settings.retries + 1):
                 async with self._places:
-                    episode = await self._play(task.member(member_idx, attempt, step))
+                    episode = await self._play(game.task.member(member_idx, attempt, game.step))
                 self._count_failure(episode)
                 mask = discard_reason(episode)
-                if mask is None:
-                    return episode
-                self._discarded.append(Discarded(episode, mask))
-                if episode.outcome.kind not in ("failed", "timeout") or self._fault is not None:
-                    return None
-            return None
+                if mask is None and not game.is_over:
+                    game.survivors[member_idx] = episode
+                    return
+                self._discarded.append(Discarded(episode, mask or "unused"))
+                if episode.outcome.kind not in ("failed", "timeout") or self._fault is not None or game.is_over:
+                    return
+        except Exception as error:  # the boundary of a member: the fault reaches whoever takes the next batch
+            self._fault = self._fault or error
+            self._changed.set()
         finally:
-            self._state.num_running_episodes -= 1
+            game.num_open -= 1
             self._admit_nowait()
 
     def _settle(self, task: GroupTask, survivors: list[Episode]) -> None:
@@ -243,11 +295,16 @@ class RolloutPool:
             self._state.num_accepted += 1
             self._state.num_rejected_in_a_row = 0
             return
-        self._discarded.extend(Discarded(episode, mask) for episode in survivors)
+        self._discard(survivors, mask)
         self._count_rejection(group, mask)
+
+    def _discard(self, episodes: Iterable[Episode], mask: MaskReason) -> None:
+        self._discarded.extend(Discarded(episode, mask) for episode in episodes)
 
     def _count_failure(self, episode: Episode) -> None:
         state = self._state
+        if episode.outcome.kind == "cancelled":
+            return
         if episode.outcome.kind not in ("failed", "timeout"):
             state.num_failed_in_a_row = 0
             return

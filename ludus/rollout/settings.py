@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal, Self
 
@@ -75,6 +76,12 @@ class RolloutSettings(Settings):
     """Episodes that play at the same time."""
     max_head_offpolicyness: int = pydantic.Field(default=0, ge=0)
     """Versions by which a trained token may be older than the weights it trains; 0 is the synchronous schedule."""
+    oversample: float = pydantic.Field(default=0.0, ge=0.0, le=4.0)
+    """So large a share of a batch is played on top; the first groups that are complete make the batch, so that it does
+    not wait for the slowest."""
+    oversample_rest: Literal["keep", "cancel"] = "keep"
+    """What becomes of the groups on top when a batch is full. keep: they play on, under the new weights too, and are in
+    a later batch. cancel: those that are played the longest end, and are not trained on."""
     agent: AgentSettings = AgentSettings()
     retries: int = pydantic.Field(default=1, ge=0)
     """How often a member of a group that failed or timed out is played again."""
@@ -102,6 +109,23 @@ class RolloutSettings(Settings):
     """Sampling fields that keep the run's values while training, whatever an agent asks for."""
     max_consecutive_failures: int = pydantic.Field(default=16, ge=1)
     """So many failed episodes in a row stop the run."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.is_set("oversample_rest") and self.oversample == 0:
+            raise ConfigError(f"oversample_rest={self.oversample_rest!r} cannot act: oversample is 0; remove it")
+        if self.oversample > 0 and self.agent.is_online:
+            raise ConfigError(f"oversample={self.oversample} cannot act: agent.mode is 'online'; remove it")
+        if self.oversample > 0 and self.oversample_rest == "keep" and self.max_head_offpolicyness == 0:
+            raise ConfigError(
+                "oversample_rest='keep' goes on with tokens of the weights before, and max_head_offpolicyness=0 trains "
+                "none of those; set max_head_offpolicyness to 1 or more, or oversample_rest to 'cancel'"
+            )
+        return self
+
+    def num_extra_groups(self, batch_size: int) -> int:
+        """Groups that play on top of those that batches need."""
+        return math.ceil(self.oversample * batch_size)
 
 
 class GenerationSettings(Settings):

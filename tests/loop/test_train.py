@@ -158,6 +158,26 @@ def test_a_resumed_run_plays_every_group_that_was_not_trained_on(house: House, a
     assert trained == {f"g{ordinal:06d}" for ordinal in range(10)}
 
 
+@pytest.mark.parametrize(("rest", "ahead"), [("keep", 1), ("cancel", 0), ("cancel", 1)])
+def test_over_sampling_accounts_for_what_no_step_took(house: House, rest: str, ahead: int) -> None:
+    """With slow groups on top every batch is full, and each token that was stored is in the ledger once."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        if int(task.group_id[1:]) % 3 == 0:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.02)
+        return await house.play(task)
+
+    rollout = RolloutSettings(max_head_offpolicyness=ahead, oversample=0.5, oversample_rest=rest)
+    summary = house.train(total_steps=4, rollout=rollout, play=play)
+    assert summary.steps == 4 and len(house.learner.batches) == 4
+    stored = sum(episode.session.num_sampled_tokens for episode in house.store.episodes())
+    assert summary.ledger.sampled == stored and summary.ledger.unbalanced == 0
+    assert summary.ledger.trained == 4 * 24 - sum(
+        num for reason, num in summary.ledger.masked.items() if reason not in ("unused", "cancelled")
+    )
+
+
 def test_an_interrupt_while_waiting_for_rollouts_leaves_at_once(house: House) -> None:
     """Episodes that never end do not hold up Ctrl-C: the run is saved, and they are played again later."""
 
