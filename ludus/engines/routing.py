@@ -68,6 +68,8 @@ class Routing:
         self._context_length = context_length
         self._spill_tokens = SPILL_ANSWERS * context_length if spill_tokens is None else spill_tokens
         self._replicas: dict[int, _Replica] = {}
+        self._holders: dict[int, set[int]] = {}
+        """Replicas that know a prefix of one block, by its digest: all others know no prompt that begins with it."""
         self._homes: OrderedDict[tuple[str, str], int] = OrderedDict()
         """By ('session', id) and ('group', id), the latest used last."""
 
@@ -91,6 +93,7 @@ class Routing:
 
     def remove(self, replica: int) -> tuple[str, ...]:
         """The ids of the calls that were there; they and all that was home there may enter elsewhere."""
+        self.forget_prefixes(replica)
         gone = self._replicas.pop(replica)
         self._homes = OrderedDict((key, home) for key, home in self._homes.items() if home != replica)
         return tuple(gone.outstanding)
@@ -98,24 +101,28 @@ class Routing:
     def forget_prefixes(self, replica: int) -> None:
         """New weights: the replica holds no keys and values that a new call could use."""
         self._replicas[replica].blocks.clear()
+        for digest in [digest for digest, holders in self._holders.items() if replica in holders]:
+            self._no_longer_holds(replica, digest)
 
     def choose(self, call: Call, among: Collection[int]) -> int:
         """The replica of `among` that should serve `call`; nothing is changed."""
-        known = [replica for replica in self._replicas if replica in among]
+        known = self._replicas.keys() & among
         assert known, "a call is placed among replicas that exist"
-        least = min(self._replicas[replica].num_tokens for replica in known)
+        num_tokens, least_busy = min((self._replicas[replica].num_tokens, replica) for replica in known)
         for key in _keys(call):
             home = self._homes.get(key)
-            if home in known and self._replicas[home].num_tokens - least <= self._spill_tokens:
+            if home in known and self._replicas[home].num_tokens - num_tokens <= self._spill_tokens:
                 return home
-        digests = _digests(call.prompt_ids)
-        return min(known, key=lambda replica: (self._cost(replica, digests), replica))
+        digests = block_digests(call.prompt_ids)
+        # of those that do not know how the prompt begins, none costs less than the least busy one
+        holders = self._holders.get(digests[0], set()) & known if digests else set()
+        return min({*holders, least_busy}, key=lambda replica: (self._cost(replica, digests), replica))
 
     def enter(self, call: Call, replica: int) -> None:
         """`call` is sent to `replica`, which is from now on the home of its session and its group."""
         if call.id in self._replicas[replica].outstanding:
             raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
-        entered = _Entered(call, tuple(_digests(call.prompt_ids)), self._size(call))
+        entered = _Entered(call, tuple(block_digests(call.prompt_ids)), self._size(call))
         self._replicas[replica].outstanding[call.id] = entered
         self._replicas[replica].num_tokens += entered.num_tokens
         self._learn(replica, entered.digests)
@@ -134,11 +141,11 @@ class Routing:
         known.num_tokens -= entered.num_tokens
         start = len(entered.digests) * BLOCK_TOKENS
         tail = (*entered.call.prompt_ids[start:], *token_ids)
-        self._learn(replica, (*entered.digests, *_digests(tail, after=entered.digests[-1:])))
+        self._learn(replica, (*entered.digests, *block_digests(tail, after=entered.digests[-1:])))
 
     def num_known_tokens(self, prompt_ids: Sequence[int], replica: int) -> int:
         """Tokens at the start of a prompt that `replica` has seen since the weights are what they are."""
-        return self._num_known(replica, _digests(prompt_ids)) * BLOCK_TOKENS
+        return self._num_known(replica, block_digests(prompt_ids)) * BLOCK_TOKENS
 
     def _cost(self, replica: int, digests: Sequence[int]) -> int:
         num_unknown = len(digests) - self._num_known(replica, digests)
@@ -149,12 +156,22 @@ class Routing:
         return next((idx for idx, digest in enumerate(digests) if digest not in blocks), len(digests))
 
     def _learn(self, replica: int, digests: Sequence[int]) -> None:
+        """digests: from the first token of a prompt on."""
+        if digests:
+            self._holders.setdefault(digests[0], set()).add(replica)
         blocks = self._replicas[replica].blocks
         for digest in reversed(digests):  # what many share is used last, and so forgotten last
             blocks[digest] = None
             blocks.move_to_end(digest)
         while len(blocks) > MAX_BLOCKS:
-            blocks.popitem(last=False)
+            self._no_longer_holds(replica, blocks.popitem(last=False)[0])
+
+    def _no_longer_holds(self, replica: int, digest: int) -> None:
+        holders = self._holders.get(digest)
+        if holders is not None:
+            holders.discard(replica)
+            if not holders:
+                del self._holders[digest]
 
     def _size(self, call: Call) -> int:
         room = max(0, self._context_length - len(call.prompt_ids))
@@ -169,7 +186,7 @@ def _keys(call: Call) -> Iterator[tuple[str, str]]:
         yield ("group", call.group_id)
 
 
-def _digests(token_ids: Sequence[int], after: Sequence[int] = ()) -> list[int]:
+def block_digests(token_ids: Sequence[int], after: Sequence[int] = ()) -> list[int]:
     """One number for each whole block, which stands for all tokens up to its end.
 
     after: the digest of the block before. Two prefixes may share a number; then a call goes where it costs more.

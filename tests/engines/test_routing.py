@@ -203,3 +203,19 @@ def test_the_known_prefix_is_a_prefix(tokens: list[int], cut: int) -> None:
     books.enter(call("1", prompt_ids=seen), 0)
     num_known = books.num_known_tokens(tokens, 0)
     assert num_known % BLOCK_TOKENS == 0 and num_known == len(seen) // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 80), st.booleans()), max_size=40))
+def test_a_stranger_goes_where_it_costs_least(events: list[tuple[int, int, int, bool]]) -> None:
+    """Among all replicas, not only those that were looked at: none has fewer outstanding and unknown tokens."""
+    books = routing(4)
+    for number, (replica, kind, size, ends) in enumerate(events):
+        prompt_ids = tuple(range(kind * 1000, kind * 1000 + size))
+        cost = {at: books.load(at).num_tokens - books.num_known_tokens(prompt_ids, at) for at in books.replicas}
+        asked = call(f"{number}", session=f"{number}", prompt_ids=prompt_ids)
+        assert books.choose(asked, books.replicas) == min(cost, key=lambda at: (cost[at], at))
+        books.enter(asked, replica)
+        if ends:
+            books.leave(asked.id, replica, (1, 2, 3))
+        if number % 7 == 6:
+            books.forget_prefixes(replica)
