@@ -35,6 +35,8 @@ class Piece:
     """Per token the ids it was drawn among, likewise."""
     versions: tuple[int, ...] | None = None
     """None: the server does not tell; they are those of the publishing."""
+    all_versions: tuple[int, ...] | None = None
+    """Of every token of the answer. None: this is not the last event, or the server does not tell."""
     stop_reason: StopReason | None = None
     """None: more is to come."""
     stop_string: str | None = None

@@ -255,6 +255,8 @@ class _Running:
         self.tops += piece.tops
         self.kept_ids += piece.kept_ids
         self.num_cached_tokens += piece.num_cached_tokens
+        if piece.all_versions is not None:
+            self.versions = list(piece.all_versions)
         if piece.stop_reason is not None:
             self.stop_reason, self.stop_string = piece.stop_reason, piece.stop_string
         return chunk

@@ -1,11 +1,12 @@
 """A running vLLM server as an engine, through its token-in/token-out interface. Needs no torch.
 
-Knows: vLLM's `/inference/v1/generate` (0.32; served with `--enable-scale-out`), its pause.  Knows not: weights, chat.
-All tokens carry version 0: weights are not published to such an engine.
+Knows: vLLM's `/inference/v1/generate` (0.32; served with `--enable-scale-out`), its pause.
+Knows not: how weights travel (`vllm_weights.py`), chat.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,11 +26,13 @@ from ludus.engines.http.base import (
     said_error,
 )
 from ludus.engines.http.client import HttpEngine
+from ludus.engines.http.vllm_weights import Transfer
 from ludus.errors import BackendError, LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import MAX_KEPT_IDS, Call, Sampling, StopReason
 
 GENERATE = "/inference/v1/generate"
+UNPUBLISHED = -1  # the first version that is published is 0
 LEAST_TEMPERATURE = 0.01  # vLLM raises what lies between 0 and this, and says so in its log alone
 _STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
@@ -40,10 +43,20 @@ class VllmEngine(HttpEngine):
     wire: VllmWire
 
     @classmethod
-    def connect(cls, url: str, tokenizer: Tokenizer, *, api_key: str | None = None) -> VllmEngine:
+    def connect(
+        cls,
+        url: str,
+        tokenizer: Tokenizer,
+        *,
+        api_key: str | None = None,
+        transfer: Transfer | None = None,
+        keep_kv: bool = True,
+    ) -> VllmEngine:
         """The engine behind `url`, such as http://localhost:8000. Blocks until the server has answered.
 
         tokenizer: that of the model which the server has.
+        transfer: how new weights reach the server. None: its weights are its own, and all tokens carry version 0.
+        keep_kv: sequences in flight keep their keys and values when weights are published.
         Raises UserError if the server has another tokenizer or its token-in/token-out interface is not served,
         BackendError if it cannot be reached.
         """
@@ -53,12 +66,14 @@ class VllmEngine(HttpEngine):
             card = parse_object(_send(http, "GET", "/v1/models"))["data"][0]
             _check_tokenizer(http, tokenizer)
             is_processed = _tells_processed_logprobs(http)
-        return cls(VllmWire(url, card["id"], int(card["max_model_len"]), is_processed, tokenizer.stop_ids, headers))
+        length = int(card["max_model_len"])
+        wire = VllmWire(url, card["id"], length, is_processed, tokenizer.stop_ids, headers, transfer, keep_kv)
+        return cls(wire, version=0 if transfer is None else UNPUBLISHED)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class VllmWire:
-    """What a vLLM server says of itself, and how it is spoken to."""
+    """What a vLLM server says of itself, and how it is spoken to. Only the salt changes, with the weights."""
 
     url: str
     model: str
@@ -68,8 +83,13 @@ class VllmWire:
     stop_ids: frozenset[int]
     """End-of-turn ids of the model, of which vLLM may know fewer."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    transfer: Transfer | None = None
+    """None: weights cannot be published."""
+    keep_kv: bool = True
     name: str = "vLLM"
     tells_versions: bool = False
+    salt: str | None = None
+    """Calls find the keys and values of calls with the same salt alone. None: the weights never change."""
 
     def check(self, call: Call) -> None:
         sampling = call.sampling
@@ -87,7 +107,7 @@ class VllmWire:
     def question(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
         body = {
             "request_id": call.id,
-            "model": self.model,
+            **self._asked,
             "token_ids": list(call.prompt_ids),
             "sampling_params": self._params(call, seed),
             "stream": True,
@@ -96,7 +116,6 @@ class VllmWire:
         return GENERATE, body
 
     def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> Piece:
-        del num_read
         if "error" in event:
             words, code = event["error"]["message"], event["error"]["code"]
             raise said_error(f"vLLM ended an answer with an error, {code}: {words}", int(code))
@@ -119,6 +138,7 @@ class VllmWire:
             logprobs=tuple(float(each["logprob"]) for each in told),
             tops=tuple(_likeliest(each["top_logprobs"], call.sampling.top_logprobs) for each in told),
             kept_ids=tuple(_kept(mask) for mask in masks),
+            all_versions=None if self.transfer is None else _versions(choice, num_read + len(token_ids)),
             stop_reason=None if finish_reason is None else _STOP_REASONS[finish_reason],
             stop_string=stop if isinstance(stop, str) else None,
             num_cached_tokens=num_cached_tokens,
@@ -129,7 +149,7 @@ class VllmWire:
 
     async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
         asked = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-        body = {"model": self.model, "token_ids": list(token_ids), "sampling_params": asked}
+        body = {**self._asked, "token_ids": list(token_ids), "sampling_params": asked}
         response = await http.post(GENERATE, json=body)
         if response.is_error:
             raise _refusal(response)
@@ -145,19 +165,34 @@ class VllmWire:
     async def prepare(
         self, http: httpx.AsyncClient, version: int, weights: WeightSource
     ) -> Callable[[], Awaitable[None]]:
-        """Raises UserError: the weights of a server are its own."""
-        del http, weights
-        raise UserError(
-            f"version {version} cannot be published to the vLLM at {self.url}: its weights are its own; "
-            "train with the engine of this process (`ludus train`), or load new weights into vLLM yourself"
-        )
+        if self.transfer is None:
+            raise UserError(
+                f"version {version} cannot be published to the vLLM at {self.url}: its weights are its own; train with "
+                "`ludus train` and engine.urls, or load new weights into vLLM yourself"
+            )
+        load = await self.transfer.prepare(http, version, weights)
+        salt = f"{secrets.token_hex(4)}-{version}"  # a server may keep keys and values of versions of runs before
+
+        async def load_and_forget() -> None:
+            await load()
+            self.salt = salt
+            if not self.keep_kv:
+                await self._switch(http, "/reset_prefix_cache", reset_running_requests="true")
+
+        return load_and_forget
 
     async def _switch(self, http: httpx.AsyncClient, path: str, **query: str) -> None:
         response = await http.post(path, params=query)
         if response.status_code == httpx.codes.NOT_FOUND:
-            raise UserError(f"the vLLM at {self.url} cannot be paused; start it with VLLM_SERVER_DEV_MODE=1")
+            raise UserError(f"the vLLM at {self.url} does not serve {path}; start it with VLLM_SERVER_DEV_MODE=1")
         if response.is_error:
             raise _refusal(response)
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        """Whose answer is wanted, and whose keys and values may be used."""
+        adapter = None if self.transfer is None else self.transfer.model
+        return {"model": adapter or self.model, **({} if self.salt is None else {"cache_salt": self.salt})}
 
     def _params(self, call: Call, seed: int) -> dict[str, Any]:
         """The call's sampling in vLLM's words. What ends the answer is told it in full, so it adds nothing itself."""
@@ -196,6 +231,17 @@ def _likeliest(told: Sequence[Mapping[str, Any]], num: int) -> tuple[tuple[int, 
     """The first `num`, the likeliest first; vLLM puts the sampled token before them."""
     pairs = {int(each["token_id"]): float(each["logprob"]) for each in told}
     return tuple(sorted(pairs.items(), key=lambda pair: -pair[1])[:num])
+
+
+def _versions(choice: Mapping[str, Any], num_tokens: int) -> tuple[int, ...] | None:
+    """The version of every token, which vLLM tells with the last one. None: this is not the last."""
+    spans = choice.get("weight_versions")
+    if spans is None:
+        return None
+    versions = tuple(int(span["version"]) for span in spans for _ in range(span["start"], span["end"]))
+    if len(versions) != num_tokens:
+        raise BackendError(f"vLLM told the versions of {len(versions)} tokens, and {num_tokens} came")
+    return versions
 
 
 def _kept(mask: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -1,0 +1,117 @@
+"""How new weights reach a vLLM server: files that it maps, or the files of an adapter.
+
+Knows: vLLM's interface for weight transfers (0.32, served with VLLM_SERVER_DEV_MODE=1), names of versions.
+Knows not: calls, tokens, when weights are published.
+Invariant: the weights that sample change only between `start_weight_update` and `finish_weight_update`, while vLLM is
+paused; with them changes the salt, so that no call finds keys and values of other weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+
+from ludus.engines.base import WeightSource
+from ludus.engines.http.base import said, said_error
+from ludus.engines.weights import WeightFiles
+from ludus.errors import UserError
+
+Load = Callable[[], Awaitable[None]]
+
+
+class Transfer(Protocol):
+    """One way of the weights to one server. Used on the engine's loop alone."""
+
+    @property
+    def model(self) -> str | None:
+        """The adapter that calls ask for. None: the model itself."""
+
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
+        """What loads the version into a server that is paused; all that can be done before is done."""
+
+
+class FileTransfer:
+    """All weights, through a file that our plugin in vLLM maps (`ludus_vllm`)."""
+
+    model = None
+
+    def __init__(self, files: WeightFiles) -> None:
+        self._files = files
+        self._is_begun = False
+
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
+        path = await asyncio.to_thread(self._files.write, version, weights)
+        if not self._is_begun:
+            await begin(http, {"folder": str(self._files.folder)})
+            self._is_begun = True
+
+        async def load() -> None:
+            await replace_weights(http, version, {"file": path.name})
+
+        return load
+
+
+class AdapterTransfer:
+    """An adapter of one name, whose files are replaced.
+
+    vLLM forgets loaded adapters when an update of the weights ends, and reads their files again at the next step; the
+    update itself replaces nothing. Loading another adapter over one of the same name would make vLLM read the files at
+    every step, and calls in flight would go on asking for those of before.
+    """
+
+    def __init__(self, files: WeightFiles) -> None:
+        name = f"ludus-{secrets.token_hex(4)}"  # a server may know adapters of runs before
+        self._files = files
+        self._link = files.folder / name
+        self.model: str | None = name
+        self._is_known = False
+
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
+        folder = await asyncio.to_thread(self._files.write, version, weights)
+
+        async def load() -> None:
+            # Not earlier: an adapter that was forgotten is read at the next step, which may still be of the version
+            # before, and other servers still read what lies in the folder itself.
+            await asyncio.to_thread(_point, self._link, folder)
+            await replace_weights(http, version, None)
+            if not self._is_known:
+                await post(http, "/v1/load_lora_adapter", {"lora_name": self.model, "lora_path": str(self._link)})
+                self._is_known = True
+
+        return load
+
+
+async def begin(http: httpx.AsyncClient, init_info: Mapping[str, Any]) -> None:
+    """Tell the server's weight transfer engine where weights will come from."""
+    await post(http, "/init_weight_transfer_engine", {"init_info": dict(init_info)})
+
+
+async def replace_weights(http: httpx.AsyncClient, version: int, update: Mapping[str, Any] | None) -> None:
+    """One update from start to end. update: what the transfer engine receives. None: nothing."""
+    await post(http, "/start_weight_update", None)
+    if update is not None:
+        await post(http, "/update_weights", {"update_info": dict(update)})
+    await post(http, "/finish_weight_update", {"weight_version": str(version)})
+
+
+async def post(http: httpx.AsyncClient, path: str, body: Mapping[str, Any] | None) -> None:
+    response = await http.post(path, json=body)
+    if response.status_code == httpx.codes.NOT_FOUND:
+        variable = "VLLM_ALLOW_RUNTIME_LORA_UPDATING" if "lora" in path else "VLLM_SERVER_DEV_MODE"
+        raise UserError(
+            f"the vLLM at {http.base_url} takes no weights, {path} is not served; start it with {variable}=1"
+        )
+    if response.is_error:
+        raise said_error(f"vLLM answered {path} with {response.status_code}: {said(response)}", response.status_code)
+
+
+def _point(link: Path, folder: Path) -> None:
+    """Make the link lead there, in one step."""
+    new = link.with_name(f"{link.name}.new")
+    new.symlink_to(folder.name)
+    new.replace(link)
