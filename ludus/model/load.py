@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import peft
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 from torch.nn import Parameter
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -47,6 +47,14 @@ COMPANION_FILES = (
 _ADAPTER = "default"
 
 
+class Gathering(Protocol):
+    """A decoder whose weights are not whole while it rests."""
+
+    def __call__(self, **inputs: Any) -> Any: ...
+
+    def reshard(self) -> None: ...
+
+
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
     """A decoder ready to sample and to be trained; both through `backbone`."""
@@ -59,6 +67,8 @@ class LoadedModel:
     """By the parameter's name in `module`; shared tensors once."""
     adapter: peft.PeftModel | None = None
     """None: every weight is trained."""
+    gathering: Gathering | None = None
+    """Runs the decoder in the place of `module` and brings its weights together for that. None: they are whole."""
 
     def __repr__(self) -> str:
         num_trained = sum(parameter.numel() for parameter in self.trainable.values())
@@ -70,8 +80,14 @@ class LoadedModel:
 
         input_ids, position_ids: (B, S). `plan` decides who attends to whom.
         """
-        output = self.module.base_model(input_ids=input_ids, position_ids=position_ids, use_cache=False, plan=plan)
+        run = self.module.base_model if self.gathering is None else self.gathering
+        output = run(input_ids=input_ids, position_ids=position_ids, use_cache=False, plan=plan)
         return cast(Tensor, output.last_hidden_state)
+
+    def release(self) -> None:
+        """After a forward pass that no backward pass follows: what it brought together is given up again."""
+        if self.gathering is not None:
+            self.gathering.reshard()
 
     @property
     def head_weight(self) -> Tensor:
@@ -97,10 +113,11 @@ class LoadedModel:
         return name if self.adapter is None else "base_model.model." + name.replace(f".{_ADAPTER}.", ".")
 
 
-def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
+def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = False) -> LoadedModel:
     """The model that `settings` names, its layers checked to be ones that Ludus samples and trains exactly.
 
     seed: of the first values of fresh adapters.
+    is_mapped: the weights stay in their file, on the CPU, until somebody takes what is needed of them (`shards.py`).
     Raises UserError if there is no such model or device, or if a layer keeps another state than keys and values.
     """
     device = choose_device(settings.device)
@@ -110,7 +127,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
         raise UserError(f"{folder} is a LoRA adapter already; leave model.lora unset to go on training it")
     base_folder = folder if base is None else resolve_model(base)
     config = ModelConfig.from_hf(_read_config(base_folder), context_length=settings.context_length)
-    module = _load_module(base_folder, getattr(torch, settings.dtype)).to(device)
+    module = _load_module(base_folder, getattr(torch, settings.dtype)).to("cpu" if is_mapped else device)
     adapter = None
     if base is not None:
         with quiet():
@@ -119,8 +136,9 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
         adapter = _add_lora(module, settings.lora, seed)
         # peft itself would name the folder that the weights lie in, which for a hub id is one of this machine's cache
         adapter.peft_config[_ADAPTER].base_model_name_or_path = base_reference(settings.path, folder)
-    make_fast(module)
-    _leave_file(module)
+    make_fast(module, device=device, stacks=not is_mapped)
+    if not is_mapped:
+        _leave_file(module)
     trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     model = LoadedModel(folder, module, config, trainable, adapter)
     check_module(model.module, model.config, model.backbone)
@@ -139,6 +157,11 @@ def save_model(model: LoadedModel, folder: Path, *, chat_template: str | None = 
         else:
             # "auto" asks the hub whether the vocabulary has grown; it never does here
             model.adapter.save_pretrained(str(folder), save_embedding_layers=False)
+    copy_companions(model, folder, chat_template=chat_template)
+
+
+def copy_companions(model: LoadedModel, folder: Path, *, chat_template: str | None) -> None:
+    """Write what belongs to a model's folder beside configuration and weights; arguments as of `save_model`."""
     for name in COMPANION_FILES:
         if (model.folder / name).is_file():
             shutil.copyfile(model.folder / name, folder / name)
@@ -146,18 +169,23 @@ def save_model(model: LoadedModel, folder: Path, *, chat_template: str | None = 
         (folder / "chat_template.jinja").write_text(chat_template)
 
 
-def read_trainable(model: LoadedModel, folder: Path) -> dict[str, Tensor]:
+def read_trainable(model: LoadedModel, folder: Path, rows: Callable[[int], slice] = slice) -> dict[str, Tensor]:
     """The weights that `save_model` wrote into `folder`, by the names of the model's trainable parameters.
 
+    rows: which rows are wanted of so many; all of them by default.
     Raises UserError if it holds none of some parameter.
     """
-    saved: dict[str, Tensor] = {}
+    wanted = {model.saved_name(name): name for name in model.trainable}
+    found: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        saved.update(load_file(path))
-    missing = [name for name in model.trainable if model.saved_name(name) not in saved]
+        with safe_open(path, framework="pt") as file:
+            for saved_name in wanted.keys() & set(file.keys()):
+                part = file.get_slice(saved_name)
+                found[wanted[saved_name]] = part[rows(part.get_shape()[0])]
+    missing = [name for name in model.trainable if name not in found]
     if missing:
         raise UserError(f"{str(folder)!r} holds no weights of {missing[0]}; it is of another model, or not whole")
-    return {name: saved[model.saved_name(name)] for name in model.trainable}
+    return found
 
 
 def _read_config(folder: Path) -> Any:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -29,8 +30,13 @@ class Operations:
     """x @ weight.T + bias, without gradients; x: (…, K), weight: (N, K), bias: (N,) or None."""
 
 
-def choose_operations(weight: Tensor) -> Operations:
-    """For a model whose weights have the type and device of `weight`, a matrix."""
+def choose_operations(weight: Tensor, device: torch.device | None = None) -> Operations:
+    """For a model whose weights have the type and device of `weight`, a matrix.
+
+    device: where they are going to compute. None: where they are.
+    """
+    if device not in (None, weight.device):
+        return Operations(TorchRowwise(), functional.linear)
     return Operations(_rowwise(weight), _linear(weight))
 
 

@@ -34,18 +34,22 @@ _ROTARY = "apply_rotary_pos_emb"
 _PROBE_ROWS = 5
 
 
-def make_fast(module: nn.Module) -> None:
+def make_fast(module: nn.Module, *, device: torch.device | None = None, stacks: bool = True) -> None:
     """Replace what can be replaced in `module`, a decoder of transformers with or without peft's adapters.
 
+    device: where it is going to compute. None: where its weights are.
+    stacks: the weights of projections with one input become views of one matrix; not of weights that are going to be
+    cut over processes.
     Calling it twice on one module is an error of the caller: parts that are fused already are not proven again.
     """
     weight = next(parameter for parameter in module.parameters() if parameter.ndim == 2)
-    operations = choose_operations(weight)
+    operations = choose_operations(weight, device)
     rowwise = operations.rowwise
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
         _fuse_norms(module, rowwise)
-        _fuse_projections(module, operations)
+        if stacks:
+            _fuse_projections(module, operations)
         _replace_linears(module, operations)
         fuse_adapters(module)
         _fuse_gates(module, rowwise)

@@ -53,8 +53,8 @@ class RowTensors:
             plan=TreePlan((*row.parents, *chain), positions),
             token_ids_S=torch.tensor((*row.token_ids, *(0 for _ in filling)), device=device),
             positions_S=torch.tensor(positions, device=device),
-            source_idx_M=torch.tensor(row.source_idx + (0,) * more_targets, device=device),
-            target_ids_M=torch.tensor(row.target_ids + (0,) * more_targets, device=device),
+            source_idx_M=torch.tensor(row.source_idx + (0,) * more_targets, dtype=torch.int64, device=device),
+            target_ids_M=torch.tensor(row.target_ids + (0,) * more_targets, dtype=torch.int64, device=device),
             temperatures_M=torch.tensor(row.temperatures + (1.0,) * more_targets, dtype=torch.float32, device=device),
             shaped=ShapedTargets.of(row, device, constraints),
             advantages=torch.tensor(row.advantages, dtype=torch.float32, device=device),
@@ -70,23 +70,27 @@ class RowForward:
         """constraints: of answers under grammars. None: there are none."""
         self.model = model
         self._constraints = constraints
+        self._device = model.head_weight.device
         self.head = VocabularyHead(model.head_weight, softcap=model.logit_softcap)
 
     def tensors(self, row: PackedRow) -> RowTensors:
         """`row` on the model's device."""
-        return RowTensors.of(row, self.model.head_weight.device, self._constraints)
+        return RowTensors.of(row, self._device, self._constraints)
 
     @torch.no_grad()
     def __call__(self, row: RowTensors) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of every target, fp32 of shape (N,), without gradients."""
-        logprobs_M, entropies_M = self.head(self._hidden(row), row.target_ids_M, row.temperatures_M, row.shaped)
+        hidden_MD = self._hidden(row)
+        logprobs_M, entropies_M = self.head(hidden_MD, row.target_ids_M, row.temperatures_M, row.shaped)
+        self.model.release()
         num_targets = len(row.weights)
         return logprobs_M[:num_targets], entropies_M[:num_targets]
 
     def differentiate(self, row: RowTensors, slopes: Slopes, *, sink_VD: Tensor | None = None) -> None:
         """Give every trained parameter its gradient of a loss, which is asked for its slopes, some targets at a time.
 
-        sink_VD: fp32 tensor that the head's gradient is added to. None: the head is not trained.
+        sink_VD: fp32 tensor that the head's gradient is added to. None: the head is not trained, or its weight is cut
+        over ranks, and its gradient goes the way of all others.
         """
         num_targets = len(row.weights)
 
@@ -99,11 +103,18 @@ class RowForward:
             return slopes_C
 
         hidden_MD = self._hidden(row)
+        weight = self.model.head_weight
+        is_cut = self.model.gathering is not None and weight.requires_grad
+        if is_cut:
+            sink_VD = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         grad_MD = self.head.differentiate(
             hidden_MD.detach(), row.target_ids_M, row.temperatures_M, padded, shaped=row.shaped, sink_VD=sink_VD
         )
+        if is_cut and sink_VD is not None:
+            weight.grad = sink_VD.to(weight.dtype)
         torch.autograd.backward(hidden_MD, grad_MD)
 
     def _hidden(self, row: RowTensors) -> Tensor:
         hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], row.plan)[0]
+        self.head.weight_VD = self.model.head_weight  # of a model that is cut there is a whole one only now
         return hidden_SD.index_select(0, row.source_idx_M)

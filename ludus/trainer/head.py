@@ -43,6 +43,7 @@ class VocabularyHead:
         if logit_bytes is None:
             logit_bytes = CARD_LOGIT_BYTES if is_on_card else LOGIT_BYTES
         self.weight_VD = weight_VD
+        """May be pointed at another tensor of the same shape between two calls."""
         self.softcap = softcap
         num_rows = logit_bytes // (weight_VD.element_size() * weight_VD.shape[0])
         self.chunk_rows = max(1, num_rows - num_rows % _ROW_BLOCK if num_rows > _ROW_BLOCK else num_rows)
@@ -67,6 +68,8 @@ class VocabularyHead:
             targets_C, temperatures_C = targets_N[chunk], temperatures_N[chunk]
             for rows, softmax in self._runs(chunk, shaped):
                 parts.append(softmax.summarise(logits_CV[rows], targets_C[rows], temperatures_C[rows], self.softcap))
+        if not parts:
+            return temperatures_N.clone(), temperatures_N.clone()
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
     @torch.no_grad()

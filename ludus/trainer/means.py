@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
 class TokenMeans:
@@ -26,6 +27,20 @@ class TokenMeans:
     def add_sum(self, name: str, value: float) -> None:
         """A share of a value that is a sum over the batch, such as the loss."""
         self._totals[name] = self._totals.get(name, 0.0) + value
+
+    def add_all(self, other: Mapping[str, Any]) -> None:
+        """Take in what another gathered, as its `parts` tell it."""
+        for name, value in other["sums"].items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+            self._tokens[name] = self._tokens.get(name, 0) + other["tokens"][name]
+        for name, value in other["largest"].items():
+            self._largest[name] = max(value, self._largest.get(name, value))
+        for name, value in other["totals"].items():
+            self.add_sum(name, value)
+
+    def parts(self) -> dict[str, Any]:
+        """All that was gathered, as JSON can hold it."""
+        return {"sums": self._sums, "tokens": self._tokens, "largest": self._largest, "totals": self._totals}
 
     def result(self) -> dict[str, float]:
         means = {name: total / self._tokens[name] for name, total in self._sums.items()}

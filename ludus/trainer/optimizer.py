@@ -1,6 +1,6 @@
 """AdamW on fp32 masters: gradients are gathered in fp32, clipped, and moved along a schedule.
 
-Knows: parameters by name.  Knows not: losses, rows, who else reads the parameters.
+Knows: parameters by name, of which this process may keep some rows.  Knows not: losses, batches, who else reads them.
 Invariant: a parameter's own gradient lives only until it has been added to the fp32 buffer; the parameter itself
 changes in `copy_to_parameters` alone.
 """
@@ -19,6 +19,7 @@ from torch.nn import Parameter
 
 from ludus.errors import UserError
 from ludus.trainer.adamw import make_adamw
+from ludus.trainer.ranks import Alone, Ranks
 from ludus.trainer.settings import OptimizerSettings
 
 logger = logging.getLogger(__name__)
@@ -47,13 +48,18 @@ def learning_rate(step: int, settings: OptimizerSettings) -> float:
 
 
 class MasterOptimizer:
-    """The trained parameters' fp32 copies, their gradients and AdamW's moments."""
+    """The trained parameters' fp32 copies, their gradients and AdamW's moments: this process's rows of them."""
 
-    def __init__(self, parameters: Mapping[str, Parameter], settings: OptimizerSettings) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Parameter], settings: OptimizerSettings, ranks: Ranks | None = None
+    ) -> None:
+        """ranks: over which the parameters are cut. None: they are whole."""
         self.settings = settings
         self.num_steps = 0
+        self.ranks: Ranks = Alone() if ranks is None else ranks
         self._parameters = dict(parameters)
-        self._masters = {name: each.detach().to(torch.float32, copy=True) for name, each in parameters.items()}
+        own = self.ranks.own
+        self._masters = {name: own(each).to(torch.float32, copy=True) for name, each in parameters.items()}
         self._grads = {name: torch.empty_like(master) for name, master in self._masters.items()}
         self._empty = set(self._grads)
         for name, parameter in self._parameters.items():
@@ -66,7 +72,7 @@ class MasterOptimizer:
 
     @property
     def masters(self) -> Mapping[str, Tensor]:
-        """The fp32 truth, by parameter name."""
+        """The fp32 truth, by parameter name: the rows that this process keeps."""
         return self._masters
 
     def sink(self, name: str) -> Tensor:
@@ -114,11 +120,13 @@ class MasterOptimizer:
     def copy_to_parameters(self) -> None:
         """Cast the masters into the parameters' own tensors."""
         for name, parameter in self._parameters.items():
-            parameter.copy_(self._masters[name])
+            self.ranks.own(parameter).copy_(self._masters[name])
 
     def state(self) -> dict[str, Any]:
-        """Everything that a resumed run needs to go on exactly: masters, moments, number of steps."""
-        return {"masters": self._masters, "moments": self._adamw.moments(), "num_steps": self.num_steps}
+        """Everything that a resumed run needs to go on exactly: this process's rows, and the shapes of the whole."""
+        shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
+        moments = self._adamw.moments()
+        return {"masters": self._masters, "moments": moments, "num_steps": self.num_steps, "shapes": shapes}
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -126,10 +134,11 @@ class MasterOptimizer:
         if set(state["masters"]) != set(self._masters):
             odd = sorted(set(state["masters"]) ^ set(self._masters))[:3]
             raise UserError(f"the checkpoint is of another model: parameters {odd} are not in both")
-        for name, master in self._masters.items():
-            if master.shape != state["masters"][name].shape:
-                got, here = tuple(state["masters"][name].shape), tuple(master.shape)
+        for name, parameter in self._parameters.items():
+            got, here = state["shapes"][name], tuple(parameter.shape)
+            if got != here:
                 raise UserError(f"the checkpoint is of another model: {name} has shape {got}, but {here} here")
+        for name, master in self._masters.items():
             master.copy_(state["masters"][name])
         self._adamw.take_over(state["moments"])
         self.forget_gradients()
@@ -150,6 +159,8 @@ class MasterOptimizer:
     def _clip(self) -> Tensor:
         gradients = list(self.gradients().values())
         norm = torch.nn.utils.get_total_norm(gradients)
+        if self.ranks.size > 1:
+            norm = torch.tensor(self.ranks.sum(float(norm) ** 2) ** 0.5)
         limit = self.settings.max_grad_norm
         if limit is not None and limit < norm < math.inf:
             torch._foreach_mul_(gradients, limit / norm)
@@ -165,5 +176,5 @@ class _GradientMover:
 
     def __call__(self, parameter: Tensor) -> None:
         assert parameter.grad is not None, f"autograd finished {self.name} without a gradient"
-        self.optimizer.add_gradient(self.name, parameter.grad)
+        self.optimizer.add_gradient(self.name, self.optimizer.ranks.own(parameter.grad))
         parameter.grad = None

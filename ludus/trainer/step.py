@@ -7,7 +7,6 @@ weights that sample change in `publish` alone (masters move in between).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -23,14 +22,15 @@ from ludus.metrics import Metrics, merge_means
 from ludus.model.load import LoadedModel, read_trainable
 from ludus.text.constraint import Constraints
 from ludus.text.tokenizer import Tokenizer
+from ludus.trainer.checkpoint import read_state, write_state
 from ludus.trainer.forward import RowForward, RowTensors
 from ludus.trainer.lean import recompute_layers
 from ludus.trainer.losses import LossInputs, LossName, loss_called
 from ludus.trainer.means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
+from ludus.trainer.ranks import Alone, Ranks
 from ludus.trainer.settings import LossSettings, TrainerSettings
 
-STATE_FILE = "trainer.pt"
 LEASE_NAME = "trainer"
 
 
@@ -68,20 +68,28 @@ class Trainer:
         *,
         lease: ComputeLease,
         tokenizer: Tokenizer | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        """tokenizer: reads the grammars that answers were held to. None: no answer was."""
+        """tokenizer: reads the grammars that answers were held to. None: no answer was.
+
+        ranks: the processes over which the model is cut; all of them do the same, each on rows of its own, of which
+        they have equally many. None: the model is whole.
+        """
         self.model = model
         self.settings = settings
         self.version = 0
         """Batches trained on so far; the version of the masters."""
-        self.optimizer = MasterOptimizer(model.trainable, settings.optimizer)
+        self.ranks: Ranks = Alone() if ranks is None else ranks
+        self.optimizer = MasterOptimizer(model.trainable, settings.optimizer, self.ranks)
         self._lease = lease
         self._is_alone = False
         self._forward = RowForward(model, None if tokenizer is None else Constraints(tokenizer))
         self._device = model.head_weight.device
-        self._head_name = next((n for n, p in model.trainable.items() if p is model.head_weight), None)
-        # a row touches few of the vocabulary's rows, and so does its gradient
-        model.embedding.sparse = model.embedding.weight.requires_grad
+        is_whole = model.gathering is None
+        heads = (name for name, each in model.trainable.items() if is_whole and each is model.head_weight)
+        self._head_name = next(heads, None)
+        # a row touches few of the vocabulary's rows, and so does its gradient; sums over ranks are dense
+        model.embedding.sparse = is_whole and model.embedding.weight.requires_grad
         self._reference: dict[str, Tensor] | None = None
         if settings.loss.kl_beta > 0:
             self._reference = self._copied_weights()
@@ -112,21 +120,24 @@ class Trainer:
 
         The weights that sample stay as they are until they are published.
         """
-        parts = _minibatches(batch, self.settings.minibatches)
+        return self.train_parts(minibatches(batch, self.settings.minibatches), loss)
+
+    def train_parts(self, parts: Sequence[Batch], loss: LossName = "policy") -> Metrics:
+        """As `train_batch`, of a batch that was cut into minibatches already; over several ranks, of one's own rows."""
         means = TokenMeans()
         if len(parts) == 1:
-            self._accumulate(batch, means, loss)
+            self._accumulate(parts[0], means, loss)
             steps: list[Metrics] = [self._step()]
         else:
             steps = self._train_parts(parts, means, loss)
         self.version += 1
-        return {**means.result(), **merge_means(steps), "train/lr": steps[-1]["train/lr"]}
+        return {**self._result(means), **merge_means(steps), "train/lr": steps[-1]["train/lr"]}
 
     def forward_backward(self, batch: Batch, loss: LossName = "policy") -> Metrics:
         """Add the batch's gradient to what is gathered, row by row, and tell what was seen."""
         means = TokenMeans()
         self._accumulate(batch, means, loss)
-        return means.result()
+        return self._result(means)
 
     def optim_step(self) -> Metrics:
         """Move the masters along the gathered gradient, which is forgotten; the weights that sample stay."""
@@ -156,23 +167,15 @@ class Trainer:
 
     def save(self, folder: Path) -> None:
         """Write what `load` needs to go on exactly: masters, moments, schedule, version. Synced to disk."""
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / STATE_FILE).open("wb") as file:
-            torch.save({"version": self.version, "optimizer": self.optimizer.state()}, file)
-            file.flush()
-            os.fsync(file.fileno())
+        write_state(folder, self.version, self.optimizer.state(), self.ranks)
 
     def load(self, folder: Path) -> None:
-        """Take over what `save` wrote; the weights that sample are those of the checkpoint afterwards.
+        """Take over what `save` wrote, on however many ranks; the weights that sample are then those of the checkpoint.
 
         Raises UserError if there is no checkpoint, or if it is of another model.
         """
-        file = folder / STATE_FILE
-        if not file.is_file():
-            raise UserError(f"no checkpoint in {folder}: {STATE_FILE} is missing")
-        state = torch.load(file, map_location=self._device, weights_only=True, mmap=True)
-        self.optimizer.load_state(state["optimizer"])
-        self.version = int(state["version"])
+        self.version, state = read_state(folder, self.ranks, self._device)
+        self.optimizer.load_state(state)
         with self._turn():
             self.optimizer.copy_to_parameters()
 
@@ -181,12 +184,19 @@ class Trainer:
 
         Raises UserError if they are those of another model.
         """
-        self.optimizer.take_weights(read_trainable(self.model, folder))
+        self.optimizer.take_weights(read_trainable(self.model, folder, self.ranks.rows))
         with self._turn():
             self.optimizer.copy_to_parameters()
 
     def _copied_weights(self) -> dict[str, Tensor]:
-        return {name: each.detach().clone() for name, each in self.model.trainable.items()}
+        return {name: self.ranks.own(each).clone() for name, each in self.model.trainable.items()}
+
+    def _result(self, means: TokenMeans) -> dict[str, float]:
+        """The means over the tokens of all ranks, at rank 0."""
+        whole = TokenMeans()
+        for parts in self.ranks.gather(means.parts()):
+            whole.add_all(parts)
+        return whole.result()
 
     def _train_parts(self, parts: Sequence[Batch], means: TokenMeans, loss: LossName) -> list[Metrics]:
         steps: list[Metrics] = []
@@ -202,8 +212,7 @@ class Trainer:
     def _accumulate(
         self, batch: Batch, means: TokenMeans, loss: LossName, proxes: Sequence[Tensor] | None = None
     ) -> None:
-        rows = [row for row in batch.rows if row.target_ids]
-        for row_idx, row in enumerate(rows):
+        for row_idx, row in enumerate(batch.rows):
             with self._turn():
                 self._row_backward(row, means, loss, None if proxes is None else proxes[row_idx])
         means.add_sum("train/tokens", batch.num_trained)
@@ -251,16 +260,36 @@ class Trainer:
     def _reference_logprobs(self, row: RowTensors) -> Tensor | None:
         if self._reference is None:
             return None
+        with self._referring(self._reference):
+            return self._forward(row)[0]
+
+    @contextmanager
+    def _referring(self, reference: Mapping[str, Tensor]) -> Iterator[None]:
+        """The parameters are those of the reference within the block."""
+        if self.model.gathering is not None:
+            self._exchange(reference)
+            yield
+            self._exchange(reference)
+            return
         current = {name: parameter.data for name, parameter in self.model.trainable.items()}
         try:
-            self._point_parameters_to(self._reference)
-            return self._forward(row)[0]
+            self._point_parameters_to(reference)
+            yield
         finally:
             self._point_parameters_to(current)
 
     def _point_parameters_to(self, tensors: Mapping[str, Tensor]) -> None:
         for name, parameter in self.model.trainable.items():
             parameter.data = tensors[name]
+
+    @torch.no_grad()
+    def _exchange(self, tensors: Mapping[str, Tensor]) -> None:
+        """Their values and those of the parameters: what is cut is gathered from where it lies."""
+        for name, parameter in self.model.trainable.items():
+            own, other = self.ranks.own(parameter), tensors[name]
+            kept = own.clone()
+            own.copy_(other)
+            other.copy_(kept)
 
     def _turn(self) -> AbstractContextManager[None]:
         return nullcontext() if self._is_alone else self._lease.hold(LEASE_NAME)
@@ -269,7 +298,7 @@ class Trainer:
     def _alone(self) -> Iterator[None]:
         """Hold the lease for a whole batch whose later steps need weights that nobody may sample from."""
         with self._lease.hold(LEASE_NAME):
-            before = {name: parameter.detach().clone() for name, parameter in self.model.trainable.items()}
+            before = self._copied_weights()
             self._is_alone = True
             try:
                 yield
@@ -277,15 +306,15 @@ class Trainer:
                 self._is_alone = False
                 with torch.no_grad():
                     for name, parameter in self.model.trainable.items():
-                        parameter.copy_(before[name])
+                        self.ranks.own(parameter).copy_(before[name])
 
 
-def _minibatches(batch: Batch, count: int) -> list[Batch]:
+def minibatches(batch: Batch, count: int) -> list[Batch]:
     """The rows in `count` parts, each with weights of its own that sum to those of the whole batch."""
     rows = [row for row in batch.rows if row.target_ids]
     count = max(1, min(count, len(rows)))
     if count == 1:
-        return [batch]
+        return [Batch(tuple(rows), batch.version)]
     total = sum(sum(row.weights) for row in rows)
     parts = []
     for start in range(count):

@@ -179,7 +179,7 @@ def test_checkpoint_goes_on_bit_by_bit(tiny_model_folder: Path, tmp_path: Path) 
 
 def test_missing_checkpoint_is_named(tiny_model_folder: Path, tmp_path: Path) -> None:
     """Loading from a folder without a checkpoint names the file that is missing."""
-    with pytest.raises(UserError, match=r"trainer\.pt"):
+    with pytest.raises(UserError, match=r"trainer\.json"):
         make_trainer(tiny_model_folder).load(tmp_path)
 
 

@@ -1,0 +1,108 @@
+"""A trainer's state on disk, cut as its ranks cut it, and read back by as many ranks as there are then.
+
+Knows: safetensors, rows.  Knows not: what the tensors are for, when to save.
+Invariants: every rank writes the rows that it keeps, and reads those that it is going to keep, whoever wrote them; bits
+stay as they are; nothing in a checkpoint is unpickled.
+
+    trainer.json                          version, steps of the schedule, shapes, how often each weight has moved
+    trainer-00001-of-00002.safetensors    the rows of rank 0: masters/NAME  exp_avg/NAME  exp_avg_sq/NAME
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ludus.errors import UserError
+from ludus.trainer.ranks import Ranks, rows_of
+
+STATE_FILE = "trainer.json"
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ranks) -> None:
+    """Write this rank's part of an optimizer's state (`MasterOptimizer.state`). Synced to disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    moments = state["moments"]
+    tensors = {f"masters/{name}": each for name, each in state["masters"].items()}
+    tensors |= {f"{kind}/{name}": own[kind] for name, own in moments.items() for kind in _MOMENTS}
+    path = folder / _part(ranks.rank, ranks.size)
+    save_file({name: each.contiguous() for name, each in tensors.items() if each.numel()}, path)
+    _sync(path)
+    if ranks.rank == 0:
+        about = {
+            "version": version,
+            "num_steps": state["num_steps"],
+            "ranks": ranks.size,
+            "shapes": {name: list(shape) for name, shape in state["shapes"].items()},
+            "moved": {name: float(own["step"]) for name, own in moments.items()},
+        }
+        (folder / STATE_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        _sync(folder / STATE_FILE)
+
+
+def read_state(folder: Path, ranks: Ranks, device: torch.device) -> tuple[int, dict[str, Any]]:
+    """Version and state that were written, of which this rank's rows, on `device`.
+
+    Raises UserError if there is no checkpoint, or a part of it is missing.
+    """
+    if not (folder / STATE_FILE).is_file():
+        raise UserError(f"no checkpoint in {folder}: {STATE_FILE} is missing")
+    about = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+    shapes, moved = about["shapes"], about["moved"]
+    parts = [folder / _part(rank, about["ranks"]) for rank in range(about["ranks"])]
+    missing = [path.name for path in parts if not path.is_file()]
+    if missing:
+        raise UserError(
+            f"the checkpoint in {folder} is not whole: {missing[0]} is missing. Ranks on several machines save into "
+            "one folder that all of them see: set run_root to such a folder"
+        )
+    wanted = [f"masters/{name}" for name in shapes] + [f"{kind}/{name}" for name in moved for kind in _MOMENTS]
+    pieces: dict[str, list[Tensor]] = {key: [] for key in wanted}
+    for rank, path in enumerate(parts):
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            present = set(file.keys())
+            for key in wanted:
+                rows = _overlap(shapes[key.partition("/")[2]][0], ranks, rank, about["ranks"])
+                if key in present:
+                    pieces[key].append(file.get_slice(key)[rows])
+    tensors = {key: found[0] if len(found) == 1 else torch.cat(found) for key, found in pieces.items()}
+    state = {
+        "masters": {name: tensors[f"masters/{name}"] for name in shapes},
+        "moments": {
+            name: {kind: tensors[f"{kind}/{name}"] for kind in _MOMENTS} | {"step": torch.tensor(step, device=device)}
+            for name, step in moved.items()
+        },
+        "num_steps": about["num_steps"],
+        "shapes": {name: tuple(shape) for name, shape in shapes.items()},
+    }
+    return about["version"], state
+
+
+def _overlap(num_rows: int, ranks: Ranks, writer: int, num_writers: int) -> slice:
+    """Of the rows in one writer's file those that this rank keeps, counted from the file's first."""
+    own, there = ranks.rows(num_rows), rows_of(num_rows, writer, num_writers)
+    start = max(own.start or 0, there.start)
+    stop = max(start, min(own.stop, there.stop))
+    # an empty slice keeps the shape of a row, for a rank that keeps none
+    return slice(start - there.start, stop - there.start) if stop > start else slice(0, 0)
+
+
+def _part(rank: int, num_ranks: int) -> str:
+    return f"trainer-{rank + 1:05d}-of-{num_ranks:05d}.safetensors"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

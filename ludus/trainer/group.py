@@ -1,0 +1,181 @@
+"""The processes that train one model together: what each of them keeps of a weight, and what they tell each other.
+
+Knows: process groups, stores, bytes.  Knows not: models, batches, who starts the processes.
+Invariants: nothing that comes over the network is unpickled; what arrives is JSON, or a tensor whose shape and type the
+receiver knew before.
+
+torch's own connections know no key. They stay on the loopback address unless another host is named, and then they
+belong into a network of one's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from ludus.errors import BackendError, UserError
+from ludus.model.shards import own_rows
+from ludus.trainer.ranks import rows_of
+
+# Between two collectives of one command lie seconds; who is not there by then does not come any more.
+STEP_TIMEOUT_S = 600.0
+# Between two commands may lie an evaluation that takes a day. A rank that ends is noticed at once all the same.
+_COMMAND_TIMEOUT = timedelta(days=365)
+# The package's types leave them out.
+TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the ranks find each other."""
+
+    host: str
+    port: int
+
+
+def open_meeting(host: str) -> tuple[Meeting, Any]:
+    """A place that listens on `host`, an address of this machine; rank 0 keeps it open."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as listener:
+        try:
+            listener.bind((host, 0))
+        except OSError as error:
+            raise UserError(
+                f"trainer.host={host!r} cannot be listened on: {error.strerror}; name an address of this machine"
+            ) from error
+        listener.listen(socket.SOMAXCONN)
+        port = listener.getsockname()[1]
+        # by itself the store would listen on every address of this machine
+        store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return Meeting(host, port), store
+
+
+class TorchRanks:
+    """Processes joined by torch.distributed: gloo on the CPU, NCCL between cards."""
+
+    def __init__(self, rank: int, size: int, device: torch.device, store: Any) -> None:
+        """Use `lead` or `follow`."""
+        if dist.is_initialized():
+            raise UserError("this process trains over several ranks already, and can do so for one model at a time")
+        self.rank = rank
+        self.size = size
+        self.device = device
+        with _on_loopback(store):
+            dist.init_process_group(
+                "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+                store=store,
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=STEP_TIMEOUT_S),
+            )
+            self._commands = dist.new_group(backend="gloo", timeout=_COMMAND_TIMEOUT)
+            self.mesh = DeviceMesh(device.type, list(range(size)))
+            """Over which weights are cut."""
+
+    @classmethod
+    def lead(cls, store: Any, size: int, device: torch.device, *, check: Callable[[], None]) -> TorchRanks:
+        """This process as rank 0, when all others are there.
+
+        store: of `open_meeting`.  check: raises if one of the others cannot come any more.
+        """
+        while not store.check([_seat(rank) for rank in range(1, size)]):
+            check()
+            time.sleep(0.05)
+        return cls(0, size, device, store)
+
+    @classmethod
+    def follow(cls, meeting: Meeting, rank: int, size: int, device: torch.device) -> TorchRanks:
+        """This process as one of the others."""
+        try:
+            store = TCPStore(meeting.host, meeting.port, is_master=False, timeout=timedelta(seconds=60))
+        except (dist.DistNetworkError, dist.DistStoreError) as error:
+            raise BackendError(f"rank 0 at {meeting.host}:{meeting.port} cannot be reached: {error}") from error
+        store.set(_seat(rank), "taken")
+        return cls(rank, size, device, store)
+
+    def __repr__(self) -> str:
+        return f"TorchRanks(rank={self.rank}, size={self.size}, device={str(self.device)!r})"
+
+    def rows(self, num_rows: int) -> slice:
+        return rows_of(num_rows, self.rank, self.size)
+
+    def own(self, tensor: Tensor) -> Tensor:
+        return own_rows(tensor)
+
+    def sum(self, value: float) -> float:
+        total = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(total)
+        return float(total)
+
+    def gather(self, value: Any) -> list[Any]:
+        if self.rank > 0:
+            self.tell(0, value)
+            return [value]
+        return [value, *(self.hear(rank) for rank in range(1, self.size))]
+
+    def tell(self, rank: int, value: Any) -> None:
+        """Send a value that JSON can hold."""
+        body = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        dist.send(torch.tensor([len(body)]), rank, group=self._commands)
+        dist.send(body, rank, group=self._commands)
+
+    def hear(self, rank: int) -> Any:
+        """The value that the other one tells; waits for it as long as the other one lives."""
+        length = torch.empty(1, dtype=torch.int64)
+        dist.recv(length, rank, group=self._commands)
+        body = torch.empty(int(length), dtype=torch.uint8)
+        dist.recv(body, rank, group=self._commands)
+        return json.loads(body.numpy().tobytes())
+
+    def whole(self, rows: Tensor, num_rows: int) -> Tensor | None:
+        """A tensor of `num_rows` on the CPU, to which every rank brings its rows. None: this is not rank 0."""
+        if self.rank > 0:
+            if rows.numel():
+                dist.send(rows.cpu().contiguous(), 0, group=self._commands)
+            return None
+        total = torch.empty(num_rows, *rows.shape[1:], dtype=rows.dtype)
+        for rank in range(self.size):
+            part = total[rows_of(num_rows, rank, self.size)]
+            if rank == 0:
+                part.copy_(rows)
+            elif part.numel():
+                dist.recv(part, rank, group=self._commands)
+        return total
+
+    def close(self) -> None:
+        """Leave the group. The others must have been told."""
+        dist.destroy_process_group()
+
+
+def _seat(rank: int) -> str:
+    return f"ludus/rank/{rank}"
+
+
+@contextmanager
+def _on_loopback(store: Any) -> Iterator[None]:
+    """While a group is made whose store is on the loopback address, gloo listens there as well.
+
+    gloo knows no other way to be told than this variable; what the user has set stays.
+    """
+    variable = "GLOO_SOCKET_IFNAME"
+    name = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    if not isinstance(store, TCPStore) or store.host not in _LOOPBACK or name is None or variable in os.environ:
+        yield
+        return
+    os.environ[variable] = name
+    try:
+        yield
+    finally:
+        del os.environ[variable]

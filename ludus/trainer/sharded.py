@@ -1,0 +1,266 @@
+"""One model trained by several processes: rank 0 is asked, and all of them do it, each on its own rows.
+
+Knows: the trainer of one rank, orders, who has which rows of a batch.  Knows not: what a step computes, who starts the
+processes.
+Invariants: all ranks carry out the same orders one after the other; what every one of them does is `Trainer`'s own
+step. Of the weights, their gradients and their moments no process ever holds more than its share and the parts that it
+is just computing with.
+
+A rank that fails leaves the group, the others find the connection closed, and the run ends: it goes on from its
+checkpoint, on as many ranks as there are then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ludus.algo.pack import Batch, PackedRow
+from ludus.algo.share import share_rows
+from ludus.errors import BackendError, UserError
+from ludus.metrics import Metrics
+from ludus.model.export import export_model
+from ludus.model.load import LoadedModel
+from ludus.trainer.group import TorchRanks
+from ludus.trainer.losses import LossName
+from ludus.trainer.settings import LossSettings, TrainerSettings
+from ludus.trainer.step import Trainer, minibatches
+from ludus.trainer.wire import rows_from_json, rows_to_json
+
+T = TypeVar("T")
+# Nobody waits for another one in these, so who cannot do it says so and goes on.
+_BY_ONESELF = frozenset({"configure", "save", "load", "take_weights"})
+_END = "end"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ShardedWeights:
+    """The masters of all ranks as a source of weights (see WeightSource)."""
+
+    trainer: ShardedTrainer
+    sampling: LoadedModel | None
+    """A whole model in this process that samples. None: who samples takes the tensors."""
+
+    def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
+        """Name in the saved model and weight in the model's dtype, of every trained weight, on the CPU.
+
+        Each is brought together when it is asked for; it may be given up before the next.
+        """
+        model = self.trainer.model
+        for name in model.trainable:
+            yield model.saved_name(name), self.trainer.whole(name)
+
+    @torch.no_grad()
+    def copy_into_shared(self) -> None:
+        """The parameters of every rank take the masters' values, and so does the model that samples here."""
+        self.trainer.copy_to_parameters()
+        if self.sampling is not None:
+            for name, parameter in self.sampling.trainable.items():
+                parameter.copy_(self.trainer.whole(name))
+
+
+class ShardedTrainer:
+    """Rank 0 of the processes that train one model; to be used as `Trainer` is. Ends the others when it is closed."""
+
+    def __init__(self, trainer: Trainer, ranks: TorchRanks, *, sampling: LoadedModel | None = None) -> None:
+        """trainer: of this process's rows.  sampling: a whole model in this process that samples; None: there is none.
+
+        The other processes `obey`.
+        """
+        self._trainer = trainer
+        self._ranks = ranks
+        self._sampling = sampling
+        self._lock = threading.RLock()
+        """Orders of several threads do not mix."""
+        self._failure: str | None = None
+        """Why the ranks are out of step. None: they are not."""
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<ShardedTrainer of {self.model!r} at version {self.version} on {self._ranks.size} ranks>"
+
+    @property
+    def model(self) -> LoadedModel:
+        return self._trainer.model
+
+    @property
+    def settings(self) -> TrainerSettings:
+        return self._trainer.settings
+
+    @property
+    def version(self) -> int:
+        """Batches trained on so far; the version of the masters."""
+        return self._trainer.version
+
+    def configure(self, *, lr: float, loss: LossSettings) -> None:
+        self._order("configure", {"lr": lr, "loss": loss.model_dump(exclude_unset=True)})
+
+    def train_batch(self, batch: Batch, loss: LossName = "policy") -> Metrics:
+        parts = [share_rows(part.rows, self._ranks.size) for part in minibatches(batch, self.settings.minibatches)]
+        by_rank = [[rows_to_json(shares[rank]) for shares in parts] for rank in range(self._ranks.size)]
+        own = [{"parts": parts_of_rank} for parts_of_rank in by_rank]
+        result: Metrics = self._order("train", {"loss": loss, "version": batch.version}, own)
+        return result
+
+    def forward_backward(self, batch: Batch, loss: LossName = "policy") -> Metrics:
+        (part,) = minibatches(batch, 1)
+        by_rank = [{"rows": rows_to_json(share)} for share in share_rows(part.rows, self._ranks.size)]
+        result: Metrics = self._order("gather", {"loss": loss, "version": batch.version}, by_rank)
+        return result
+
+    def optim_step(self) -> Metrics:
+        result: Metrics = self._order("step")
+        return result
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+        """As `Trainer.score`; every rank computes all of it."""
+        scores: tuple[tuple[float, ...], ...] = self._order("score", {"sequences": [list(each) for each in sequences]})
+        return scores
+
+    def publish(self) -> ShardedWeights:
+        return ShardedWeights(self, self._sampling)
+
+    def copy_to_parameters(self) -> None:
+        """The parameters of every rank take the masters' values."""
+        self._order("copy")
+
+    def whole(self, name: str) -> Tensor:
+        """A trained weight in the model's dtype, on the CPU; each rank sends its rows."""
+        weight: Tensor = self._order("whole", {"name": name})
+        return weight
+
+    def gradient(self, name: str) -> Tensor:
+        """A weight's gathered gradient, fp32, on the CPU."""
+        gradient: Tensor = self._order("gradient", {"name": name})
+        return gradient
+
+    def forget_gradients(self) -> None:
+        self._order("forget")
+
+    def save(self, folder: Path) -> None:
+        """As `Trainer.save`; every rank writes its own file, into a folder that all of them must see."""
+        self._order("save", {"folder": str(folder.resolve())})
+
+    def load(self, folder: Path) -> None:
+        self._order("load", {"folder": str(folder.resolve())})
+
+    def take_weights(self, folder: Path) -> None:
+        self._order("take_weights", {"folder": str(folder.resolve())})
+
+    def export(self, folder: Path, *, chat_template: str | None = None) -> None:
+        """Write one folder that plain transformers or peft load; arguments as of `save_model`."""
+        export_model(self.model, self.publish().named_tensors(), folder, chat_template=chat_template)
+
+    def close(self) -> None:
+        """The other processes end. Closing twice is allowed."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if self._failure is None:
+                for rank in range(1, self._ranks.size):
+                    self._ranks.tell(rank, {"do": _END})
+            self._ranks.close()
+
+    def _order(self, what: str, how: dict[str, Any] | None = None, own: Sequence[dict[str, Any]] | None = None) -> Any:
+        """Have all ranks do it; what this one came to. how: for all of them; own: by rank."""
+        with self._lock:
+            if self._failure is not None or self._is_closed:
+                raise BackendError(self._failure or "the trainer is closed; open a new one")
+            orders = [{"do": what, **(how or {}), **(own[rank] if own else {})} for rank in range(self._ranks.size)]
+            try:
+                for rank in range(1, self._ranks.size):
+                    self._ranks.tell(rank, orders[rank])
+                if what not in _BY_ONESELF:
+                    return carry_out(self._trainer, self._ranks, orders[0])
+                return self._by_oneself(orders[0])
+            except UserError as error:
+                if what not in _BY_ONESELF:
+                    self._failure = f"the trainer's ranks are out of step after {what!r} failed: {error}"
+                raise
+            except RuntimeError as error:
+                self._failure = (
+                    f"training over {self._ranks.size} ranks failed in {what!r}: {error}. Either this process failed, "
+                    "or another one was lost, and its log says why; the run goes on from its last checkpoint"
+                )
+                raise BackendError(self._failure) from error
+            except BaseException as error:
+                self._failure = f"the trainer's ranks are out of step after {what!r} failed: {type(error).__name__}"
+                raise
+
+    def _by_oneself(self, order: dict[str, Any]) -> Any:
+        try:
+            result, refusal = carry_out(self._trainer, self._ranks, order), None
+        except UserError as error:
+            result, refusal = None, error
+        answers = [self._ranks.hear(rank) for rank in range(1, self._ranks.size)]
+        if refusal is not None:
+            raise refusal
+        for rank, answer in enumerate(answers, start=1):
+            if answer is not None:
+                raise UserError(f"rank {rank} of the trainer: {answer}")
+        return result
+
+
+def obey(trainer: Trainer, ranks: TorchRanks) -> None:
+    """What a process other than rank 0 does until rank 0 ends it. trainer: of this process's rows."""
+    while (order := ranks.hear(0))["do"] != _END:
+        if order["do"] not in _BY_ONESELF:
+            carry_out(trainer, ranks, order)
+            continue
+        refusal = None
+        try:
+            carry_out(trainer, ranks, order)
+        except UserError as error:
+            refusal = str(error)
+        ranks.tell(0, refusal)
+    ranks.close()
+
+
+def carry_out(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Any:
+    """One order, on this rank."""
+    return _ORDERS[order["do"]](trainer, ranks, order)
+
+
+def _train(trainer: Trainer, _: TorchRanks, order: dict[str, Any]) -> Metrics:
+    parts = [Batch(rows_from_json(part), order["version"]) for part in order["parts"]]
+    return trainer.train_parts(parts, order["loss"])
+
+
+def _gather(trainer: Trainer, _: TorchRanks, order: dict[str, Any]) -> Metrics:
+    rows: tuple[PackedRow, ...] = rows_from_json(order["rows"])
+    return trainer.forward_backward(Batch(rows, order["version"]), order["loss"])
+
+
+def _whole(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Tensor | None:
+    parameter = trainer.model.trainable[order["name"]]
+    return ranks.whole(trainer.optimizer.masters[order["name"]].to(parameter.dtype), parameter.shape[0])
+
+
+def _gradient(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Tensor | None:
+    name = order["name"]
+    gathered = trainer.optimizer.gradients().get(name)
+    rows = torch.zeros_like(trainer.optimizer.masters[name]) if gathered is None else gathered
+    return ranks.whole(rows, trainer.model.trainable[name].shape[0])
+
+
+_ORDERS: dict[str, Callable[[Trainer, TorchRanks, dict[str, Any]], Any]] = {
+    "configure": lambda trainer, _, order: trainer.configure(lr=order["lr"], loss=LossSettings(**order["loss"])),
+    "train": _train,
+    "gather": _gather,
+    "step": lambda trainer, _, __: trainer.optim_step(),
+    "score": lambda trainer, _, order: trainer.score(order["sequences"]),
+    "copy": lambda trainer, _, __: trainer.optimizer.copy_to_parameters(),
+    "whole": _whole,
+    "gradient": _gradient,
+    "forget": lambda trainer, _, __: trainer.optimizer.forget_gradients(),
+    "save": lambda trainer, _, order: trainer.save(Path(order["folder"])),
+    "load": lambda trainer, _, order: trainer.load(Path(order["folder"])),
+    "take_weights": lambda trainer, _, order: trainer.take_weights(Path(order["folder"])),
+}

@@ -1,0 +1,39 @@
+"""Packed rows as JSON can hold them, and back.
+
+Knows: the fields of a row.  Knows not: who sends them where.
+Invariant: what comes back is equal to what was given, every float to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from ludus.algo.pack import PackedRow, Shaping
+
+
+def rows_to_json(rows: Sequence[PackedRow]) -> list[dict[str, Any]]:
+    return [{field.name: _value(row, field.name) for field in fields(PackedRow)} for row in rows]
+
+
+def rows_from_json(values: Sequence[dict[str, Any]]) -> tuple[PackedRow, ...]:
+    return tuple(PackedRow(**{name: _read(name, value) for name, value in each.items()}) for each in values)
+
+
+def _value(row: PackedRow, name: str) -> Any:
+    if name == "shapings":
+        return [None if shaping is None else asdict(shaping) for shaping in row.shapings]
+    return getattr(row, name)
+
+
+def _read(name: str, value: Any) -> Any:
+    if name == "shapings":
+        return tuple(None if each is None else _shaping(each) for each in value)
+    if name == "kept_ids":
+        return tuple(map(tuple, value))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _shaping(value: dict[str, Any]) -> Shaping:
+    return Shaping(**{**value, "logit_bias": tuple((token, bias) for token, bias in value["logit_bias"])})

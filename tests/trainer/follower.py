@@ -1,0 +1,34 @@
+"""A process that follows one team of ranks after the other: a line of JSON on its standard input is one team."""
+
+import json
+import sys
+
+import torch
+
+from ludus.lease import ComputeLease
+from ludus.model.load import LoadedModel, load_model
+from ludus.model.settings import LoraSettings, ModelSettings
+from ludus.model.shards import shard_model
+from ludus.trainer.group import Meeting, TorchRanks
+from ludus.trainer.settings import TrainerSettings
+from ludus.trainer.sharded import obey
+from ludus.trainer.step import Trainer
+
+
+def cut_model(folder: str, ranks: TorchRanks, lora: int | None, dtype: str) -> LoadedModel:
+    adapters = None if lora is None else LoraSettings(rank=lora, alpha=8)
+    model = load_model(ModelSettings(path=folder, dtype=dtype, lora=adapters), is_mapped=True)
+    return shard_model(model, ranks.mesh)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        team = json.loads(line)
+        ranks = TorchRanks.follow(Meeting(**team["meeting"]), team["rank"], team["size"], torch.device("cpu"))
+        model = cut_model(team["folder"], ranks, team["lora"], team["dtype"])
+        obey(Trainer(model, TrainerSettings(**team["settings"]), lease=ComputeLease(), ranks=ranks), ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ludus.algo.pack import Batch, TrainSequence, pack
+from ludus.errors import BackendError, UserError
+from ludus.lease import ComputeLease
+from ludus.model.export import export_model
+from ludus.model.load import load_model, quiet, save_model
+from ludus.model.settings import LoraSettings, ModelSettings
+from ludus.model.shards import shard_model
+from ludus.trainer.group import TorchRanks, open_meeting
+from ludus.trainer.settings import LossSettings, TrainerSettings
+from ludus.trainer.sharded import ShardedTrainer
+from ludus.trainer.step import Trainer
+
+FOLLOWER = Path(__file__).parent / "follower.py"
+COUNT = 6
+SETTINGS: dict[str, Any] = {"optimizer": {"lr": 1e-2, "max_grad_norm": None}}
+
+
+class Team:
+    """Processes that follow, kept from test to test: starting one costs seconds."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def grow(self, count: int) -> None:
+        while len(self.processes) < count:
+            self.processes.append(subprocess.Popen([sys.executable, str(FOLLOWER)], stdin=subprocess.PIPE, text=True))
+
+    def check(self) -> None:
+        assert all(each.poll() is None for each in self.processes), "a follower has ended"
+
+    def end(self) -> None:
+        for each in self.processes:
+            assert each.stdin is not None
+            each.stdin.close()
+            each.wait(10)
+        self.processes.clear()
+
+
+@pytest.fixture(scope="module")
+def team() -> Iterator[Team]:
+    team = Team()
+    yield team
+    team.end()
+
+
+@contextmanager
+def sharded(
+    team: Team, folder: Path, size: int, *, lora: int | None = None, dtype: str = "float32", **settings: Any
+) -> Iterator[ShardedTrainer]:
+    team.grow(size - 1)
+    meeting, store = open_meeting("127.0.0.1")
+    settings = {**SETTINGS, **settings}
+    for rank, process in enumerate(team.processes[: size - 1], start=1):
+        about = {"meeting": asdict(meeting), "rank": rank, "size": size, "folder": str(folder), "lora": lora}
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({**about, "dtype": dtype, "settings": settings}) + "\n")
+        process.stdin.flush()
+    ranks = TorchRanks.lead(store, size, torch.device("cpu"), check=team.check)
+    adapters = None if lora is None else LoraSettings(rank=lora, alpha=8)
+    model = load_model(ModelSettings(path=str(folder), dtype=dtype, lora=adapters), is_mapped=True)
+    own = Trainer(shard_model(model, ranks.mesh), TrainerSettings(**settings), lease=ComputeLease(), ranks=ranks)
+    trainer = ShardedTrainer(own, ranks)
+    try:
+        yield trainer
+    finally:
+        trainer.close()
+
+
+def whole(folder: Path, *, lora: int | None = None, dtype: str = "float32", **settings: Any) -> Trainer:
+    adapters = None if lora is None else LoraSettings(rank=lora, alpha=8)
+    model = load_model(ModelSettings(path=str(folder), dtype=dtype, lora=adapters))
+    return Trainer(model, TrainerSettings(**{**SETTINGS, **settings}), lease=ComputeLease())
+
+
+def sequences(count: int) -> list[TrainSequence]:
+    """Of unequal lengths, some of which share their beginning."""
+    made = []
+    for number in range(count):
+        length = 12 + 9 * number
+        ids = (*range(5, 15), *((number * 37 + 11 * at) % 380 + 3 for at in range(length)))
+        targets = tuple(range(10, len(ids), 1 + number % 3))
+        made.append(
+            TrainSequence(
+                token_ids=ids,
+                target_idx=targets,
+                advantages=((-1.0) ** number * (1 + number / 4),) * len(targets),
+                weights=(1 / 150,) * len(targets),
+                logprobs=tuple(-5.0 - 0.01 * at for at in targets),
+                versions=(0,) * len(targets),
+                temperatures=(1.0,) * len(targets),
+            )
+        )
+    return made
+
+
+def batch(row_tokens: int = 64, count: int = COUNT) -> Batch:
+    return Batch(pack(sequences(count), row_tokens=row_tokens), version=0)
+
+
+def relative_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    """Norm of the difference of all weights over that of all of them."""
+    assert left.keys() == right.keys()
+    difference = sum(float((left[name] - right[name]).double().square().sum()) for name in left)
+    return (difference / sum(float(right[name].double().square().sum()) for name in right)) ** 0.5
+
+
+def weights(trainer: Trainer | ShardedTrainer) -> dict[str, Tensor]:
+    return {name: each.clone() for name, each in trainer.publish().named_tensors()}
+
+
+@pytest.mark.parametrize(("family", "size"), [("llama", 2), ("qwen2", 2), ("gemma2", 3)])
+def test_the_gradient_of_several_ranks_is_that_of_one(team: Team, tiny_models: Any, family: str, size: int) -> None:
+    """Rows of unequal length, not as many as fit the ranks, tied and untied heads: equal to 1e-5 in fp32."""
+    assert len(batch().rows) % size
+    folder = tiny_models(family)
+    alone = whole(folder)
+    expected = alone.forward_backward(batch())
+    gradients = dict(alone.optimizer.gradients())
+    with sharded(team, folder, size) as trainer:
+        seen = trainer.forward_backward(batch())
+        got = {name: trainer.gradient(name) for name in gradients}
+    assert relative_difference(got, gradients) <= 1e-5
+    assert seen == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "lora", "settings"),
+    [
+        (2, None, {"activation_checkpointing": True}),
+        (2, None, {"minibatches": 2, "loss": {"kl_beta": 0.1}}),
+        (2, None, {"optimizer": {"lr": 1e-2, "max_grad_norm": 0.01, "weight_decay": 0.1}}),
+        # with two rows in each of an adapter's matrices the third rank keeps nothing of some
+        (3, 2, {}),
+    ],
+)
+def test_a_run_on_several_ranks_is_a_run_on_one(
+    team: Team, tiny_model_folder: Path, size: int, lora: int | None, settings: dict[str, Any]
+) -> None:
+    """Losses, norms and weights of three steps are equal but for rounding, and so is the score of a text."""
+    curves = []
+    alone = whole(tiny_model_folder, lora=lora, **settings)
+    with sharded(team, tiny_model_folder, size, lora=lora, **settings) as trainer:
+        for each in (alone, trainer):
+            curve = []
+            for _ in range(3):
+                curve.append(each.train_batch(batch()))
+                each.publish().copy_into_shared()
+            curves.append((curve, weights(each), each.score([range(20, 40)])[0]))
+            assert each.version == 3
+    (expected, expected_weights, expected_score), (got, got_weights, got_score) = curves
+    for left, right in zip(got, expected, strict=True):
+        assert left == pytest.approx(right, rel=2e-4, abs=1e-5)
+    assert relative_difference(got_weights, expected_weights) <= 1e-4
+    assert got_score == pytest.approx(expected_score, abs=1e-3)
+
+
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+def test_a_checkpoint_is_read_by_another_number_of_ranks(
+    team: Team, tiny_model_folder: Path, tmp_path: Path, moments: str
+) -> None:
+    """Two ranks, then one, then three: weights and moments keep every bit; going on at once or later is the same."""
+    optimizer = {"optimizer": {"lr": 1e-2, "moments": moments}}
+    with sharded(team, tiny_model_folder, 2, **optimizer) as trainer:
+        trainer.train_batch(batch())
+        trainer.save(tmp_path / "two")
+        trainer.publish().copy_into_shared()
+        first = weights(trainer)
+        trainer.train_batch(batch())
+        second = weights(trainer)
+    alone = whole(tiny_model_folder, **optimizer)
+    alone.load(tmp_path / "two")
+    assert alone.version == 1 and relative_difference(weights(alone), first) == 0
+    alone.save(tmp_path / "one")
+    with sharded(team, tiny_model_folder, 3, **optimizer) as trainer:
+        trainer.load(tmp_path / "one")
+        assert relative_difference(weights(trainer), first) == 0
+        trainer.save(tmp_path / "three")
+    state = files(tmp_path / "two")
+    assert files(tmp_path / "one").keys() == files(tmp_path / "three").keys() == state.keys()
+    for other in ("one", "three"):
+        assert all(torch.equal(each, state[name]) for name, each in files(tmp_path / other).items())
+    with sharded(team, tiny_model_folder, 2, **optimizer) as trainer:
+        trainer.load(tmp_path / "three")
+        trainer.train_batch(batch())
+        assert relative_difference(weights(trainer), second) == 0
+
+
+def files(folder: Path) -> dict[str, Tensor]:
+    """What all files of a checkpoint hold together."""
+    parts: dict[str, list[Tensor]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, tensor in load_file(path).items():
+            parts.setdefault(name, []).append(tensor)
+    return {name: torch.cat(pieces) for name, pieces in parts.items()}
+
+
+def test_every_rank_keeps_its_share_alone(team: Team, tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Of parameters, masters and moments rank 0 holds the half; a file of the checkpoint is half as large."""
+    with sharded(team, tiny_model_folder, 2) as trainer:
+        trainer.train_batch(batch())
+        model, masters = trainer.model, trainer._trainer.optimizer.masters
+        total = sum(each.numel() for each in model.trainable.values())
+        assert sum(each.numel() for each in masters.values()) <= 0.51 * total
+        own = [trainer._trainer.ranks.own(each) for each in model.trainable.values()]
+        assert sum(each.untyped_storage().nbytes() for each in own) <= 0.51 * total * 4
+        trainer.save(tmp_path)
+    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.safetensors"))]
+    assert len(sizes) == 2 and max(sizes) <= 0.52 * sum(sizes)
+
+
+@pytest.mark.parametrize("max_file_bytes", [10**9, 100_000])
+def test_an_export_loads_with_plain_transformers(
+    team: Team, tiny_models: Any, tmp_path: Path, max_file_bytes: int
+) -> None:
+    """In one file or in several it is what one process would have saved."""
+    folder = tiny_models("qwen2")
+    alone = whole(folder)
+    alone.train_batch(batch())
+    alone.publish().copy_into_shared()
+    save_model(alone.model, tmp_path / "alone")
+    alone.save(tmp_path / "state")
+    with sharded(team, folder, 2) as trainer:
+        trainer.load(tmp_path / "state")
+        tensors = trainer.publish().named_tensors()
+        export_model(trainer.model, tensors, tmp_path / "cut", max_file_bytes=max_file_bytes)
+    plain = [
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype="auto") for name in ("alone", "cut")
+    ]
+    assert plain[0].dtype == plain[1].dtype == torch.float32
+    assert relative_difference(plain[1].state_dict(), plain[0].state_dict()) == 0
+    names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("alone", "cut")]
+    assert (names[0] == names[1]) == (max_file_bytes == 10**9)
+    again = whole(folder)
+    again.take_weights(tmp_path / "cut")
+    assert relative_difference(weights(again), weights(alone)) == 0
+
+
+def test_adapters_are_exported_as_peft_reads_them(team: Team, tiny_model_folder: Path, tmp_path: Path) -> None:
+    """The folder holds the adapter alone, with its configuration."""
+    with sharded(team, tiny_model_folder, 2, lora=4) as trainer:
+        trainer.train_batch(batch())
+        trained = weights(trainer)
+        trainer.export(tmp_path / "adapter")
+    base = transformers.AutoModelForCausalLM.from_pretrained(tiny_model_folder, dtype=torch.float32)
+    with quiet():
+        loaded = peft.get_peft_model_state_dict(peft.PeftModel.from_pretrained(base, tmp_path / "adapter"))
+    assert relative_difference(loaded, trained) == 0
+    assert any(each.abs().max() > 0 for name, each in loaded.items() if "lora_B" in name)
+
+
+def test_publishing_may_be_given_up(team: Team, tiny_model_folder: Path) -> None:
+    """Tensors come one by one, and a reader that leaves after the first does not keep the ranks from training."""
+    alone = whole(tiny_model_folder)
+    with sharded(team, tiny_model_folder, 2) as trainer:
+        name, first = next(iter(trainer.publish().named_tensors()))
+        assert torch.equal(first, dict(alone.publish().named_tensors())[name])
+        assert trainer.train_batch(batch())["train/loss"] == pytest.approx(alone.train_batch(batch())["train/loss"])
+
+
+def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Path, tmp_path: Path) -> None:
+    """A checkpoint that is not there, or not whole, is named, and training goes on."""
+    with sharded(team, tiny_model_folder, 2, loss=LossSettings().model_dump(exclude_unset=True)) as trainer:
+        with pytest.raises(UserError, match=r"trainer\.json is missing"):
+            trainer.load(tmp_path)
+        trainer.save(tmp_path)
+        (tmp_path / "trainer-00002-of-00002.safetensors").unlink()
+        with pytest.raises(UserError, match=r"not whole.*set run_root"):
+            trainer.load(tmp_path)
+        trainer.train_batch(batch())
+        trainer.configure(lr=1e-3, loss=LossSettings(tis_cap=None))
+        assert trainer.train_batch(batch())["train/lr"] == 1e-3
+        with pytest.raises(UserError, match=r"kl_beta=0\.1 compares"):
+            trainer.configure(lr=1e-3, loss=LossSettings(kl_beta=0.1))
+
+
+def test_a_lost_rank_ends_the_training(tiny_model_folder: Path) -> None:
+    """Whoever is killed in the middle is noticed at once; the error says how to go on, and nothing hangs."""
+    team = Team()
+    with sharded(team, tiny_model_folder, 2) as trainer:
+        trainer.train_batch(batch())
+        team.processes[0].kill()
+        team.processes[0].wait()
+        with pytest.raises(BackendError, match=r"over 2 ranks failed in .train.*last checkpoint"):
+            trainer.train_batch(batch())
+        with pytest.raises(BackendError, match="was lost"):
+            trainer.save(tiny_model_folder)
+    team.end()
