@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ludus.api.crew import Crew, open_crew
 from ludus.api.engines import open_engines
+from ludus.api.ranks import open_ranks
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.errors import UserError
@@ -23,6 +24,7 @@ from ludus.text.chat import ChatText
 
 if TYPE_CHECKING:
     from ludus.model.load import LoadedModel
+    from ludus.trainer.sharded import ShardedTrainer
     from ludus.trainer.step import Trainer
 
 INSTALL_HINT = "pip install 'ludus[train]'"
@@ -43,16 +45,24 @@ class LocalModel:
     """The run's other processes, the engine's among them if it is none of this one."""
 
     def trainer(self, config: Config) -> Trainer:
-        """A trainer of the same weights."""
+        """A trainer of the same weights, in this process alone."""
         from ludus.trainer.step import Trainer
 
         return Trainer(self.model, config.trainer, lease=self.lease, tokenizer=self.text.tokenizer)
 
-    def save(self, folder: Path) -> None:
-        """Write the model so that plain transformers or peft load it."""
-        from ludus.model.load import save_model
+    @asynccontextmanager
+    async def learner(self, config: Config) -> AsyncIterator[Trainer | ShardedTrainer]:
+        """The trainer on as many ranks as the configuration says, until the block ends."""
+        if config.trainer.ranks == 1:
+            yield self.trainer(config)
+            return
+        sampling = self.model if config.engine.kind == "local" else None
+        async with open_ranks(config, self.crew, self.text.tokenizer, sampling=sampling) as trainer:
+            yield trainer
 
-        save_model(self.model, folder, chat_template=self.chat_template)
+    def save(self, learner: Trainer | ShardedTrainer, folder: Path) -> None:
+        """Write the model that was trained so that plain transformers or peft load it."""
+        learner.export(folder, chat_template=self.chat_template)
 
 
 @asynccontextmanager
@@ -62,7 +72,9 @@ async def open_local(config: Config) -> AsyncIterator[LocalModel]:
         from ludus.model.load import load_model
     except ModuleNotFoundError as error:
         raise UserError(f"sampling and training in this process need {error.name!r}: {INSTALL_HINT}") from error
-    model = load_model(config.model, seed=config.seed)
+    # Where others sample and ranks train, nobody here computes with these weights.
+    is_mapped = config.engine.kind != "local" and config.trainer.ranks > 1
+    model = load_model(config.model, seed=config.seed, is_mapped=is_mapped)
     text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
     lease = ComputeLease()
     template = None if config.model.chat_template is None else text.template.source

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from ludus.api.ranks import ROLE, follow
 from ludus.api.servers import KEY, server_command
 from ludus.config import Config
 from ludus.engines import process
@@ -46,9 +47,14 @@ async def _serve_engine(member: Member, config: Config, key: str, until: Until) 
         raise BackendError(f"the server of {member.name}-{member.index} ended with status {status}")
 
 
+def train_rank(member: Member, brief: Brief, _until: Until) -> None:
+    """One rank of the trainer beside the head's; to be ended at any moment, for its state is on disk or nowhere."""
+    follow(member, brief)
+
+
 def read_config(brief: Brief) -> Config:
     """The run's configuration, as the head resolved it."""
     return Config(**yaml.safe_load(brief.config))
 
 
-ROLES: Mapping[str, Callable[[Member, Brief, Until], None]] = {"engine": serve_engine}
+ROLES: Mapping[str, Callable[[Member, Brief, Until], None]] = {"engine": serve_engine, ROLE: train_rank}

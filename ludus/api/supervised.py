@@ -43,9 +43,9 @@ def train_supervised(
 async def _train(
     config: Config, rows: Sequence[Row], folder: Path, settings: SftSettings, on_step: OnStep | None
 ) -> int:
-    async with open_local(config) as local:
+    async with open_local(config) as local, local.learner(config) as learner:
         steps = train_on(
-            local.trainer(config),
+            learner,
             local.text,
             rows,
             settings,
@@ -53,5 +53,5 @@ async def _train(
             seed=config.seed,
             on_step=on_step,
         )
-        local.save(folder)
+        local.save(learner, folder)
         return steps

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import yaml
@@ -127,7 +128,7 @@ class Trainer:
         door = doors.trained
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(self.config))
-            learner = local.trainer(self.config)
+            learner = await stack.enter_async_context(local.learner(self.config))
             exporter = open_exporter(self.config.trace, self.config.name)
             # Only now, so that a run whose model cannot be opened leaves no folder that stands in the next one's way.
             store = stack.enter_context(self._open_store(resume))
@@ -147,7 +148,7 @@ class Trainer:
                 store=store,
                 observer=observer,
                 interrupts=interrupts,
-                save_model=local.save,
+                save_model=partial(local.save, learner),
                 arrivals=self._arrivals(local, door, store, plan, start) if isinstance(door, _Online) else None,
             )
             return await train(parts, plan, start)

@@ -50,6 +50,9 @@ class LossSettings(Settings):
 class TrainerSettings(Settings):
     """One optimizer batch: rows, loss, step."""
 
+    ranks: int = Field(default=1, ge=1)
+    """Processes that share the work and the weights of one batch, the head among them; `scheduler.trainer` says what
+    each of the others gets."""
     row_tokens: int = Field(default=1024, ge=1)
     """Tokens of one micro-batch; memory for activations grows with it."""
     optimizer: OptimizerSettings = OptimizerSettings()

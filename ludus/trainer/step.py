@@ -19,7 +19,7 @@ from ludus.algo.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.errors import UserError
 from ludus.lease import ComputeLease
 from ludus.metrics import Metrics, merge_means
-from ludus.model.load import LoadedModel, read_trainable
+from ludus.model.load import LoadedModel, read_trainable, save_model
 from ludus.text.constraint import Constraints
 from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.checkpoint import read_state, write_state
@@ -178,6 +178,10 @@ class Trainer:
         self.optimizer.load_state(state)
         with self._turn():
             self.optimizer.copy_to_parameters()
+
+    def export(self, folder: Path, *, chat_template: str | None = None) -> None:
+        """Write the weights that sample so that plain transformers or peft load them; arguments as of `save_model`."""
+        save_model(self.model, folder, chat_template=chat_template)
 
     def take_weights(self, folder: Path) -> None:
         """Begin with the weights of a saved model, with moments and schedule new; they sample afterwards.

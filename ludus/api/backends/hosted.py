@@ -39,6 +39,7 @@ from ludus.trace.exporters import open_exporter
 from ludus.trace.store import RunStore
 
 if TYPE_CHECKING:
+    from ludus.trainer.sharded import ShardedTrainer
     from ludus.trainer.step import Trainer
 
 ALL = 10**9
@@ -54,7 +55,7 @@ class HostedModel:
     config: Config
     store: RunStore
     local: LocalModel
-    learner: Trainer
+    learner: Trainer | ShardedTrainer
     book: TurnBook
     work: WorkThread
     clock: TrainingClock
@@ -71,7 +72,7 @@ class HostedModel:
         check_base(config.folder, base_model)
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(config))
-            learner = local.trainer(config)
+            learner = await stack.enter_async_context(local.learner(config))
             exporter = open_exporter(config.trace, config.name)
             # Only now, so that a model that cannot be opened leaves no folder behind.
             found = latest_checkpoint(config.folder / "checkpoints")
@@ -216,7 +217,7 @@ class HostedModel:
     def _save(self) -> Checkpoint:
         def save(folder: Path) -> None:
             self.learner.save(folder)
-            self.local.save(folder.parent / "model")
+            self.local.save(self.learner, folder.parent / "model")
 
         saved = save_checkpoint(self.store.checkpoints, self.progress, save_trainer=save, keep=ALL)
         for older in checkpoints(self.store.checkpoints)[:-1]:
@@ -265,7 +266,7 @@ def _write_about(folder: Path, base_model: str) -> None:
         path.write_text(json.dumps({"base_model": base_model}, indent=2) + "\n", encoding="utf-8")
 
 
-def _load(learner: Trainer, found: Checkpoint) -> None:
+def _load(learner: Trainer | ShardedTrainer, found: Checkpoint) -> None:
     """With optimizer and all from the newest checkpoint; with weights alone from one that was forked."""
     if any(found.trainer_folder.glob("*")):
         learner.load(found.trainer_folder)
