@@ -18,7 +18,7 @@ from ludus.cli.train import Overrides
 from ludus.config import Config
 from ludus.gateway.server import calm_garbage_collection
 from ludus.http.tls import Tls
-from ludus.launch.remote.spot import announcement
+from ludus.launch.remote import announcement
 from ludus.serve.server import KEY_VARIABLE, Address, running
 from ludus.serve.store import JobStore
 from ludus.settings import with_overrides

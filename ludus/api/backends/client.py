@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx
 import pydantic
@@ -43,6 +43,19 @@ READ_S = 120.0  # a server writes something into a stream of events every 15 s, 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 5.0
 AnswerT = TypeVar("AnswerT", bound=pydantic.BaseModel)
 OnEvent = Callable[[JobEvent], None]
+
+
+class Watched(Protocol):
+    """A server that was started for this client."""
+
+    def check(self) -> None:
+        """Raises BackendError if it has ended for good; called on a thread."""
+
+    @property
+    def why_away(self) -> str | None:
+        """Why it cannot be reached now. None: nothing is known against it."""
+
+
 # What a proxy or a server that is just starting says; nothing was done.
 _NOBODY_THERE = (502, 503, 504)
 
@@ -50,10 +63,19 @@ _NOBODY_THERE = (502, 503, 504)
 class ServerClient:
     """Asks the server at `base_url`. Used from one event loop at a time."""
 
-    def __init__(self, base_url: str, api_key: str, *, patience_s: float, ca_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        patience_s: float,
+        ca_file: Path | None = None,
+        watched: Watched | None = None,
+    ) -> None:
         """patience_s: how long a server may be away before that is an error.
 
         ca_file: certificates to be trusted besides those of the system, PEM. None: only those.
+        watched: tells whether the server still lives, where we started it. None: others see to it.
         """
         url = httpx.URL(base_url)
         if url.scheme not in ("http", "https") or not url.host:
@@ -61,6 +83,7 @@ class ServerClient:
         self.base_url = base_url.rstrip("/")
         self._headers = {"authorization": f"Bearer {api_key}"}
         self._patience_s = patience_s
+        self._watched = watched
         if ca_file is not None and url.scheme != "https":
             raise UserError(f"ca_file cannot act with base_url={base_url!r}, which is plain HTTP; write https://")
         # Made once: reading the system's certificates takes longer than most requests.
@@ -142,9 +165,9 @@ class ServerClient:
             except httpx.TransportError as error:
                 logger.debug("events.interrupted job=%s error=%r", job_id, error)
             except _AwayError as error:
-                await patience.wait(error.told)
+                await self._wait(patience, error.told)
             else:  # the server closed the stream before the job had ended: it is being restarted
-                await patience.wait(self._away("it closed the stream"))
+                await self._wait(patience, self._away("it closed the stream"))
 
     async def _events(self, job_id: str, after: int) -> AsyncIterator[JobEvent]:
         headers = {**self._headers, LAST_EVENT: str(after)}
@@ -177,13 +200,19 @@ class ServerClient:
                 async with self._http() as http:
                     answer = await http.request(method, path, content=content, headers=all_headers)
             except httpx.TransportError as error:
-                await patience.wait(self._unreached(error))
+                await self._wait(patience, self._unreached(error))
                 continue
             if answer.is_success:
                 return answer
             if answer.status_code not in _NOBODY_THERE:
                 raise _error(answer)
-            await patience.wait(self._away(f"status {answer.status_code}"))
+            await self._wait(patience, self._away(f"status {answer.status_code}"))
+
+    async def _wait(self, patience: _Patience, told: BackendError) -> None:
+        """Raises `told` once there is no patience left, and at once what is told of a server that will not be back."""
+        if self._watched is not None:
+            await asyncio.to_thread(self._watched.check)
+        await patience.wait(told)
 
     def _http(self) -> httpx.AsyncClient:
         # One client for each request: a client belongs to one event loop, and a script may have many in turn.
@@ -200,9 +229,10 @@ class ServerClient:
         return self._away(f"{type(error).__name__}: {error}")
 
     def _away(self, why: str) -> BackendError:
+        behind = None if self._watched is None else self._watched.why_away
         return BackendError(
-            f"the server at {self.base_url} cannot be reached ({why}); start it with `ludus serve`, or correct "
-            "base_url. A job that was sent is done when it is back"
+            f"the server at {self.base_url} cannot be reached ({behind or why}); start it with `ludus serve`, or "
+            "correct base_url. A job that was sent is done when it is back"
         )
 
 

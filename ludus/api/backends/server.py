@@ -8,6 +8,7 @@ choice was sampled with is taken from the server's record, never from what trave
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import uuid
 import weakref
@@ -40,6 +41,9 @@ from ludus.api.backends.wire import (
     SubmitJob,
 )
 from ludus.errors import UserError
+from ludus.launch.remote import LaunchedServer, LaunchSettings, OnLine, place_of
+
+logger = logging.getLogger(__name__)
 
 KEY_VARIABLE = "LUDUS_API_KEY"
 PATIENCE_S = 600.0  # a server that loads a large model anew takes minutes
@@ -57,18 +61,25 @@ class ServerBackend:
         *,
         patience_s: float = PATIENCE_S,
         ca_file: str | Path | None = None,
+        launched: LaunchedServer | None = None,
     ) -> None:
         """api_key: None: that of the environment variable LUDUS_API_KEY.
 
         patience_s: how long the server may be away, as while it is restarted, before that is an error.
         ca_file: PEM certificates that a server at https:// may be signed by. None: by whom the system trusts.
+        launched: the server, if it was started for us and is to end with us; see `launch`. None: others see to it.
         """
         key = os.environ.get(KEY_VARIABLE) if api_key is None else api_key
         if not key:
             raise UserError(f"a server wants its key: pass api_key=…, or set {KEY_VARIABLE}; `ludus serve` shows it")
         self._client = ServerClient(
-            base_url, key, patience_s=patience_s, ca_file=None if ca_file is None else Path(ca_file)
+            base_url,
+            key,
+            patience_s=patience_s,
+            ca_file=None if ca_file is None else Path(ca_file),
+            watched=launched,
         )
+        self._launched = launched
         self._key = key
         self._has_met = False
         self._id = uuid.uuid4().hex[:12]
@@ -77,6 +88,35 @@ class ServerBackend:
         """By path."""
         self._transports: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Any]] = weakref.WeakKeyDictionary()
         """Connections to models, of the loops that they were made on."""
+
+    @classmethod
+    async def launch(
+        cls,
+        on: str,
+        settings: LaunchSettings | None = None,
+        *,
+        on_line: OnLine = logger.info,
+        patience_s: float = PATIENCE_S,
+        **options: Any,
+    ) -> ServerBackend:
+        """A backend whose server is started where the accelerator is, and ends with `close` or when nobody asks it.
+
+        on: `ssh:HOST`, `local`, … (docs/remote.md).  settings or options: fields of `LaunchSettings`.
+        on_line: is told what the server writes until it serves, and how it stands in a queue.
+        Raises BackendError with the last lines of its log if it does not come to serve.
+        """
+        if settings is not None and options:
+            raise UserError(f"pass settings or {', '.join(options)}, not both")
+        chosen = LaunchSettings(**options) if settings is None else settings
+        launched = LaunchedServer(place_of(on, chosen), chosen, on_line)
+        await _open(launched)
+        backend = cls(launched.base_url, launched.key, patience_s=patience_s, launched=launched)
+        try:
+            await backend._meet()
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(launched.close))
+            raise
+        return backend
 
     def __repr__(self) -> str:
         return f"ServerBackend({self._client.base_url!r})"
@@ -159,9 +199,11 @@ class ServerBackend:
         return int(result["step"])
 
     async def close(self) -> None:
-        """Close the connections that were made on this loop; the server goes on."""
+        """Close the connections that were made on this loop; the server goes on, unless it was launched for us."""
         for transport in self._transports.pop(asyncio.get_running_loop(), []):
             await transport.aclose()
+        if self._launched is not None:
+            await asyncio.to_thread(self._launched.close)
 
     # ---- inside
 
@@ -214,6 +256,19 @@ class ServerBackend:
 
             rollout.on_end(end)
         return {SESSION: name}
+
+
+async def _open(launched: LaunchedServer) -> None:
+    """Whoever is cancelled while he waits leaves no server behind."""
+    opening = asyncio.ensure_future(asyncio.to_thread(launched.open))
+    try:
+        await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        launched.give_up()
+        (error,) = await asyncio.gather(opening, return_exceptions=True)
+        if error is None:
+            await asyncio.to_thread(launched.close)
+        raise
 
 
 @dataclass(eq=False, slots=True)

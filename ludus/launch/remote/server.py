@@ -1,0 +1,136 @@
+"""A server started elsewhere for one client: found, reached, looked after, ended.
+
+Knows: the order of things, a place, a tunnel.  Knows not: ssh, clusters, what is asked of the server.
+Invariants: what was started and could not be reached is stopped again; an address, once given, stays the same while the
+server lives, however often the connection breaks.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from ludus.errors import BackendError
+from ludus.launch.remote.base import EndedError, Look, Place
+from ludus.launch.remote.settings import LaunchSettings
+from ludus.launch.remote.shell import UnreachableError
+from ludus.launch.remote.spot import Spot
+from ludus.launch.remote.tunnel import Tunnel
+
+logger = logging.getLogger(__name__)
+
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 5.0
+OnLine = Callable[[str], None]
+"""Is told what the server writes until it serves, and how it stands in a queue."""
+
+
+class LaunchedServer:
+    """A server of ours at `place`. Its methods block; they may be called from any thread, one at a time."""
+
+    def __init__(self, place: Place, settings: LaunchSettings, on_line: OnLine) -> None:
+        self._place = place
+        self._settings = settings
+        self._on_line = on_line
+        self._tunnel: Tunnel | None = None
+        self._given_up = threading.Event()
+        self._shown = ""
+        self.base_url = ""
+        self.key = ""
+
+    def __repr__(self) -> str:
+        return f"LaunchedServer({self._place!r}, {self.base_url or 'not reached yet'})"
+
+    def open(self) -> None:
+        """Return once it can be asked at `base_url` with `key`. Raises BackendError if that cannot be."""
+        started = self._place.start()
+        self.key = started.key
+        logger.info("launch.%s place=%s", "started" if started.is_new else "joined", self._place.name)
+        try:
+            self.base_url = self._reach(self._wait())
+        except BaseException:
+            if started.is_new:
+                self.close()
+            raise
+
+    def give_up(self) -> None:
+        """`open`, running on another thread, raises soon."""
+        self._given_up.set()
+
+    def check(self) -> None:
+        """Raises EndedError if it has ended. Return if it lives, and if that cannot be found out now."""
+        try:
+            seen = self._place.look()
+        except UnreachableError as error:
+            logger.debug("look.failed error=%s", error)
+            return
+        if not seen.is_alive:
+            raise EndedError(
+                f"the server on {self._place.name} has ended ({seen.words}). Launch it again with "
+                f"folder={self._settings.folder!r}: the models and the jobs are there. It wrote last:\n"
+                f"{seen.last_lines()}"
+            )
+
+    @property
+    def why_away(self) -> str | None:
+        """Why it cannot be reached now, as far as we know. None: nothing is known against it."""
+        return None if self._tunnel is None else self._tunnel.why_closed
+
+    def close(self) -> None:
+        """End it. Closing twice is allowed."""
+        if self._tunnel is not None:
+            self._tunnel.close()
+            self._tunnel = None
+        self._place.stop()
+        logger.info("launch.stopped place=%s", self._place.name)
+
+    # ---- inside
+
+    def _wait(self) -> Spot:
+        timeout_s = self._settings.start_timeout_s
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        look_s, words = FIRST_LOOK_S, ""
+        while True:
+            seen = self._place.look()
+            self._show(seen, words)
+            words = seen.words
+            if not seen.is_alive:
+                raise EndedError(
+                    f"the server on {self._place.name} ended before it served ({seen.words}). It wrote last:\n"
+                    f"{seen.last_lines()}"
+                )
+            if seen.spot is not None:
+                return seen.spot
+            if until is not None and time.monotonic() > until:
+                raise BackendError(
+                    f"the server on {self._place.name} does not serve after {timeout_s:g} s ({seen.words}); give it "
+                    f"more with start_timeout_s=…, or None for ever. It wrote last:\n{seen.last_lines()}"
+                )
+            if self._given_up.wait(look_s):
+                raise BackendError("the launch was given up")
+            look_s = min(2 * look_s, LONGEST_LOOK_S)
+
+    def _reach(self, spot: Spot) -> str:
+        port = _free_port()
+        command = self._place.forward(port, spot)
+        if command is None:
+            return f"http://{spot.host}:{spot.port}"
+        self._tunnel = Tunnel(command)
+        why = self._tunnel.open()
+        if why is not None:
+            raise BackendError(f"no tunnel to {spot.host}:{spot.port} through {self._place.name}: {why}")
+        return f"http://127.0.0.1:{port}"
+
+    def _show(self, seen: Look, words: str) -> None:
+        new = seen.log.removeprefix(self._shown)
+        whole = new[: new.rfind("\n") + 1]
+        self._shown = seen.log[: len(seen.log) - len(new) + len(whole)]
+        for line in [*([] if seen.words == words else [seen.words]), *whole.splitlines()]:
+            self._on_line(line)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])

@@ -1,0 +1,120 @@
+"""A port of this machine that stays the same while the connection behind it comes and goes.
+
+Knows: a command that carries connections, when to start it again.  Knows not: what it carries, what runs there.
+Invariants: the command ends with us, however we end; while it cannot be started, the reason is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from typing import IO
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 15.0
+STABLE_S = 10.0  # a connection that held so long was one: the next is tried at once
+OPEN_S = 60.0
+STOP_S = 5.0
+
+
+class Tunnel:
+    """Keeps `command` running from `open` to `close`. It says a line once it carries, and ends with its input."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = tuple(command)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._is_closed = threading.Event()
+        self._has_tried = threading.Event()
+        self._why: str | None = "it was not opened"
+        self._num_opened = 0
+        self._thread = threading.Thread(target=self._keep, name="ludus-tunnel", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"Tunnel({'open' if self._why is None else self._why!r}, opened={self._num_opened})"
+
+    @property
+    def why_closed(self) -> str | None:
+        """Why nothing is carried now. None: it is."""
+        return self._why
+
+    @property
+    def num_opened(self) -> int:
+        """How often the connection was made."""
+        return self._num_opened
+
+    def open(self) -> str | None:
+        """Return when the first try has ended: None, or why it failed. It is tried again all the same."""
+        self._thread.start()
+        self._has_tried.wait(OPEN_S)
+        return self._why
+
+    def close(self) -> None:
+        """Closing twice is allowed, and closing what was never opened."""
+        with self._lock:
+            self._is_closed.set()
+            process = self._process
+        if process is not None:
+            process.terminate()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _keep(self) -> None:
+        wait_s = FIRST_WAIT_S
+        while not self._is_closed.is_set():
+            began_at = time.monotonic()
+            with tempfile.TemporaryFile() as errors:
+                self._carry(errors)
+                errors.seek(0)
+                told = errors.read().decode(errors="replace").strip()
+            self._why = told or "the connection was closed"
+            self._has_tried.set()
+            if self._is_closed.is_set():
+                break
+            logger.info("tunnel.closed why=%s", self._why)
+            wait_s = FIRST_WAIT_S if time.monotonic() - began_at > STABLE_S else min(2 * wait_s, LONGEST_WAIT_S)
+            self._is_closed.wait(wait_s)
+
+    def _carry(self, errors: IO[bytes]) -> None:
+        """One connection, from its start to its end."""
+        with self._lock:
+            if self._is_closed.is_set():
+                return
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                process_group=0,  # Ctrl-C at the terminal is ours to answer
+            )
+            self._process = process
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            if os.read(process.stdout.fileno(), 64):
+                self._why = None
+                self._num_opened += 1
+                logger.info("tunnel.open command=%s", self._command[0])
+                self._has_tried.set()
+            process.wait()
+        finally:
+            with self._lock:
+                self._process = None
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    stream.close()
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
