@@ -6,14 +6,13 @@ vLLM finds it by the entry point group `vllm.general_plugins`, and calls `regist
 
 from __future__ import annotations
 
-BACKENDS = {"ludus_shm": ("ludus_vllm.files", "FileWeights")}
-"""Name for `--weight-transfer-config`, module and class, imported when a server asks for it."""
+TRANSFER = "ludus_shm"
+"""The name for `--weight-transfer-config`."""
 
 
 def register() -> None:
-    """Make the backends known, however often it is called."""
+    """Make the transfer known, however often it is called; its module is imported when a server asks for it."""
     from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 
-    for name, (module, class_name) in BACKENDS.items():
-        if name not in WeightTransferEngineFactory._registry:
-            WeightTransferEngineFactory.register_engine(name, module, class_name)
+    if TRANSFER not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(TRANSFER, "ludus_vllm.files", "FileWeights")

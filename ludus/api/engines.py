@@ -11,11 +11,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ludus.api.crew import Crew
-from ludus.api.servers import KEY, connect, server_command
+from ludus.api.servers import KEY, connect, open_files, server_command
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.process import ServerPlace
 from ludus.engines.router import RoutedEngine, route
+from ludus.engines.weights import LoadedWeights, WeightFiles
 from ludus.http.keys import new_key
 from ludus.launch.registry import Registered
 from ludus.launch.supervise import Watch
@@ -38,13 +39,19 @@ async def open_engines(
     async with AsyncExitStack() as stack:
         if config.engine.kind == "local":
             engine = _in_this_process(config, model, tokenizer, lease)
-        elif config.engine.urls:
-            engine = await _attached(stack, config, tokenizer)
         else:
-            engine = await _started(config, tokenizer, crew)
+            files = open_files(config, model)
+            if files is not None:
+                stack.callback(files.close)
+            if config.engine.urls:
+                engine = await _attached(stack, config, tokenizer, files)
+            else:
+                engine = await _started(config, tokenizer, crew, files)
         stack.push_async_callback(engine.close)
         if isinstance(engine, RoutedEngine):
             await stack.enter_async_context(engine.checked())
+        if engine.stats().version < 0:  # whatever the servers have, it is not known to be this model's weights
+            await engine.publish(0, LoadedWeights(model))
         yield engine
 
 
@@ -58,18 +65,18 @@ def _in_this_process(config: Config, model: LoadedModel, tokenizer: Tokenizer, l
     return route(replicas, tokenizer, seed=config.seed)
 
 
-async def _attached(stack: AsyncExitStack, config: Config, tokenizer: Tokenizer) -> Engine:
+async def _attached(stack: AsyncExitStack, config: Config, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
     """Engines that run already."""
     settings = config.engine
     engines = []
     for url in settings.urls:
-        engine = await connect(config, url, tokenizer, settings.api_key)
+        engine = await connect(config, url, tokenizer, settings.api_key, files)
         stack.push_async_callback(engine.close)
         engines.append(engine)
     return route(engines, tokenizer, seed=config.seed)
 
 
-async def _started(config: Config, tokenizer: Tokenizer, crew: Crew) -> Engine:
+async def _started(config: Config, tokenizer: Tokenizer, crew: Crew, files: WeightFiles | None) -> Engine:
     """Engines in processes of the run; one that is lost is replaced, and has the newest weights before it samples."""
     key = new_key()
     server_command(config, ServerPlace("127.0.0.1", 1, key, config.seed, 0))  # what cannot be started is said here
@@ -82,12 +89,12 @@ async def _started(config: Config, tokenizer: Tokenizer, crew: Crew) -> Engine:
         await engine.close()
 
     async def joined(found: Registered) -> None:
-        numbers[found.index] = await (await router).add(await connect(config, found.url, tokenizer, key))
+        numbers[found.index] = await (await router).add(await connect(config, found.url, tokenizer, key, files))
 
     restarts = config.scheduler.max_restarts
     watch = Watch({KEY: key}, on_join=joined, on_lost=lost, max_restarts=restarts)
     found = await crew.start("engine", config.engine.replicas, watch)
-    engines = [await connect(config, each.url, tokenizer, key) for each in found]
+    engines = [await connect(config, each.url, tokenizer, key, files) for each in found]
     # Calls wait as long as a replica in the place of a lost one may take to start; the crew ends the run otherwise.
     routed = RoutedEngine(engines, stop_ids=tokenizer.stop_ids, seed=config.seed, patience_s=watch.start_timeout_s)
     numbers.update({each.index: number for each, number in zip(found, sorted(routed.loads()), strict=True)})

@@ -8,18 +8,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.http.ludus import LudusEngine
 from ludus.engines.http.vllm import VllmEngine
+from ludus.engines.http.vllm_command import vllm_command
+from ludus.engines.http.vllm_weights import vllm_delivery
 from ludus.engines.process import ServerCommand, ServerPlace
 from ludus.engines.serving.command import engine_command
 from ludus.engines.settings import EngineSettings
+from ludus.engines.weights import WeightFiles
 from ludus.errors import ConfigError
 from ludus.model.settings import ModelSettings
 from ludus.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from ludus.model.load import LoadedModel
+
+_FILES = ("auto", "shared_memory", "disk")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY = "key"
 """In the task of an engine's process: the key that its server wants."""
 
@@ -32,11 +42,13 @@ class ServerKind:
     """(url, tokenizer, api_key=…): the engine behind a URL; blocks until it has answered."""
     command: Callable[[EngineSettings, ModelSettings, ServerPlace], ServerCommand] | None = None
     """What starts one. None: Ludus cannot start this kind, only use it."""
+    delivery: Callable[[EngineSettings, WeightFiles], Mapping[str, Any]] | None = None
+    """What `connect` is told besides, so that new weights reach the server by files. None: they need none."""
 
 
 KINDS: Mapping[str, ServerKind] = {
     "server": ServerKind(LudusEngine.connect, engine_command),
-    "vllm": ServerKind(VllmEngine.connect),
+    "vllm": ServerKind(VllmEngine.connect, vllm_command, vllm_delivery),
 }
 
 
@@ -56,7 +68,35 @@ def server_command(config: Config, place: ServerPlace) -> ServerCommand:
     return kind.command(config.engine, config.model, place)
 
 
-async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | None) -> Engine:
-    """The run's engine behind `url`. Raises UserError or BackendError where it cannot be used."""
+async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | None, files: WeightFiles | None) -> Engine:
+    """The run's engine behind `url`. Raises UserError or BackendError where it cannot be used.
+
+    files: of the run's weights, where its kind of server takes them from files.
+    """
     kind = server_kind(config.engine.kind)
-    return await asyncio.to_thread(kind.connect, url, tokenizer, api_key=key)
+    delivery = {} if files is None or kind.delivery is None else kind.delivery(config.engine, files)
+    return await asyncio.to_thread(kind.connect, url, tokenizer, api_key=key, **delivery)
+
+
+def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
+    """Where the run's servers find new weights, to be closed with the run. None: they take them in another way.
+
+    Raises ConfigError if weights cannot travel as the configuration says.
+    """
+    engine = config.engine
+    if server_kind(engine.kind).delivery is None:
+        return None
+    if engine.weights not in (*_FILES, *(("lora",) if model.adapter is not None else ())):
+        known = ", ".join(_FILES) + (", lora" if model.adapter is not None else " and, with model.lora, lora")
+        raise ConfigError(f"engine.weights={engine.weights!r} is no way to a {engine.kind}; there are {known}")
+    adapter_config = model.adapter_config
+    if engine.weights == "shared_memory" or (engine.weights != "disk" and _is_near(config)):
+        return WeightFiles.in_shared_memory(adapter_config=adapter_config)
+    return WeightFiles((config.folder / "weights").absolute(), adapter_config=adapter_config)
+
+
+def _is_near(config: Config) -> bool:
+    """Whether the run's engines share the memory of this machine."""
+    if config.engine.urls:
+        return all(urlsplit(url).hostname in _LOOPBACK for url in config.engine.urls)
+    return config.scheduler.type == "local"

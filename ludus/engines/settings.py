@@ -17,7 +17,8 @@ WeightRoute = Literal["auto", "lora", "shared_memory", "disk", "stream", "nccl",
 
 
 class EngineSettings(InferenceSettings):
-    """The engine of a run. The keys of Ludus's own engine act where it samples: kinds local and server."""
+    """The engine of a run. The keys of Ludus's own engine act where it samples, kinds local and server, and for vllm
+    where vLLM has the same: kv_bytes, max_batch_tokens and max_running when it is started, keep_kv_on_publish."""
 
     kind: EngineKind = "local"
     """local: in this process, on the tensors that are trained. server: Ludus's engine in processes of its own.
@@ -42,12 +43,16 @@ class EngineSettings(InferenceSettings):
     def _check(self) -> Self:
         is_local, is_started = self.kind == "local", not self.urls
         starts_other = self.kind in ("vllm", "sglang") and is_started
+        # What of our own engine's keys vLLM has a word for.
+        shared = ("kv_bytes", "max_batch_tokens", "max_running") if starts_other and self.kind == "vllm" else ()
         acts = {
             "urls": not is_local,
             "api_key": bool(self.urls),
             "weights": not is_local,
             **dict.fromkeys(("python", "tensor_parallel_size", "data_parallel_size", "args"), starts_other),
             **dict.fromkeys(InferenceSettings.model_fields, is_local or (self.kind == "server" and is_started)),
+            **dict.fromkeys(shared, True),
+            "keep_kv_on_publish": is_local or self.kind == "vllm" or (self.kind == "server" and is_started),
             "replicas": is_started,
         }
         for name, does_act in acts.items():

@@ -6,6 +6,7 @@ Invariant: the parameter tensors of a LoadedModel are the ones that sample and t
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -107,6 +108,14 @@ class LoadedModel:
     @property
     def logit_softcap(self) -> float | None:
         return self.config.logit_softcap
+
+    @property
+    def adapter_config(self) -> dict[str, Any] | None:
+        """What peft writes beside the adapter's weights. None: every weight is trained."""
+        if self.adapter is None:
+            return None
+        config: dict[str, Any] = json.loads(json.dumps(self.adapter.peft_config[_ADAPTER].to_dict(), default=sorted))
+        return config
 
     def saved_name(self, name: str) -> str:
         """Name that the saved files give to the parameter called `name` in `module`."""

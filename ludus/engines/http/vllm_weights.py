@@ -18,6 +18,7 @@ import httpx
 
 from ludus.engines.base import WeightSource
 from ludus.engines.http.base import said, said_error
+from ludus.engines.settings import EngineSettings
 from ludus.engines.weights import WeightFiles
 from ludus.errors import UserError
 
@@ -84,6 +85,12 @@ class AdapterTransfer:
                 self._is_known = True
 
         return load
+
+
+def vllm_delivery(settings: EngineSettings, files: WeightFiles) -> Mapping[str, Any]:
+    """What `VllmEngine.connect` needs so that weights reach that server by these files."""
+    transfer = FileTransfer(files) if files.adapter_config is None else AdapterTransfer(files)
+    return {"transfer": transfer, "keep_kv": settings.keep_kv_on_publish}
 
 
 async def begin(http: httpx.AsyncClient, init_info: Mapping[str, Any]) -> None:

@@ -1,0 +1,174 @@
+"""What starts a vLLM that Ludus trains with.
+
+Knows: vLLM's command line and environment (0.32), the folder of our plugin.  Knows not: when and where it is started.
+Invariant: what exact records, new weights and keys need is set here, and cannot be taken back by `engine.args`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ludus_vllm
+from ludus.engines.process import ServerCommand, ServerPlace
+from ludus.engines.settings import EngineSettings
+from ludus.errors import ConfigError
+from ludus.model.resolve import adapter_base, cache_folder, resolve_model
+from ludus.model.settings import ModelSettings
+from ludus_vllm import TRANSFER
+from ludus_vllm.guard import KEY_VARIABLE
+
+# By its module: the command `vllm` asks for the version of a package that the build for processors does not have.
+MODULE = "vllm.entrypoints.launchers.api_server.entry"
+# vLLM keeps room for adapters of one of these ranks.
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+_DEVICE_FILES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+_OURS: Mapping[str, str] = {
+    "max_num_seqs": "engine.max_running",
+    "max_num_batched_tokens": "engine.max_batch_tokens",
+    "kv_cache_memory_bytes": "engine.kv_bytes",
+    "tensor_parallel_size": "engine.tensor_parallel_size",
+    "data_parallel_size": "engine.data_parallel_size",
+    "dtype": "model.dtype",
+    "model": "model.path",
+    "max_lora_rank": "model.lora.rank",
+    "lora_target_modules": "model.lora.target_modules",
+    "weight_transfer_config": "engine.weights",
+    **dict.fromkeys(("host", "port", "api_key", "middleware", "seed", "uds"), "the run, which finds the server by it"),
+    **dict.fromkeys(("enable_lora", "max_loras", "max_cpu_loras"), "model.lora"),
+    **dict.fromkeys(
+        ("enable_scale_out", "logprobs_mode", "structured_outputs_config", "enable_prompt_tokens_details"),
+        "Ludus: without it nothing can be recorded exactly",
+    ),
+}
+"""Options that are ours to set, and what sets them."""
+
+
+def vllm_command(engine: EngineSettings, model: ModelSettings, place: ServerPlace) -> ServerCommand:
+    """The command of one replica. Raises ConfigError for options that are not for `engine.args` to set."""
+    folder = resolve_model(model.path)
+    base = adapter_base(folder)
+    options: dict[str, Any] = {
+        "model": str(folder if base is None else resolve_model(base)),
+        "host": place.host,
+        "port": place.port,
+        "middleware": "ludus_vllm.guard.RequireKey",
+        "seed": place.seed % 2**32 + place.index,
+        "dtype": model.dtype,
+        "uvicorn_log_level": "warning",
+        "enable_scale_out": True,
+        "logprobs_mode": "processed_logprobs",
+        "structured_outputs_config": {"backend": "guidance"},
+        "enable_prompt_tokens_details": True,
+        "weight_transfer_config": {"backend": TRANSFER},
+        **_sizes(engine, model),
+        **_adapter_options(model, folder if base is not None else None),
+        **_own_options(engine.args),
+    }
+    argv = (engine.python or sys.executable, "-m", MODULE, *_words(options))
+    return ServerCommand(argv, _environment(place))
+
+
+def _sizes(engine: EngineSettings, model: ModelSettings) -> dict[str, Any]:
+    sizes: dict[str, Any] = {}
+    if engine.is_set("max_running"):
+        sizes["max_num_seqs"] = engine.max_running
+    if engine.is_set("max_batch_tokens"):
+        sizes["max_num_batched_tokens"] = engine.max_batch_tokens
+    # On a card vLLM takes what is free; of a processor's memory it would take nearly all.
+    has_card = model.device != "cpu" and any(file.exists() for file in _DEVICE_FILES)
+    if engine.is_set("kv_bytes") or not has_card:
+        sizes["kv_cache_memory_bytes"] = engine.kv_bytes
+    for name in ("tensor_parallel_size", "data_parallel_size"):
+        if engine.is_set(name):
+            sizes[name] = getattr(engine, name)
+    if model.context_length is not None:
+        sizes["max_model_len"] = model.context_length
+    return sizes
+
+
+def _adapter_options(model: ModelSettings, adapter: Path | None) -> dict[str, Any]:
+    """adapter: the folder of the one that is trained further. None: a fresh one, or none."""
+    if adapter is not None:
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        rank, modules = int(config["r"]), config["target_modules"]
+    elif model.lora is not None:
+        rank, modules = model.lora.rank, model.lora.target_modules
+    else:
+        return {}
+    room = next((each for each in _LORA_RANKS if each >= rank), None)
+    if room is None:
+        raise ConfigError(f"adapters of rank {rank} are not for vLLM, which takes up to {_LORA_RANKS[-1]}")
+    if isinstance(modules, str):
+        raise ConfigError(
+            f"the adapter's target_modules={modules!r} is a pattern; vLLM wants names: write the list of them into its "
+            "adapter_config.json"
+        )
+    # vLLM would prepare every layer, the vocabulary's head among them, and then fails where a prompt is scored beside
+    # calls that run.
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": room, "lora_target_modules": sorted(modules)}
+
+
+def _own_options(args: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `engine.args`, by the names that vLLM has for them in Python."""
+    options = {name.removeprefix("--").replace("-", "_"): value for name, value in args.items()}
+    for name in options:
+        if name.removeprefix("no_") in _OURS:
+            raise ConfigError(f"engine.args.{name} is set by {_OURS[name.removeprefix('no_')]}; remove it")
+    return options
+
+
+def _words(options: Mapping[str, Any]) -> Iterator[str]:
+    """The options as words of a command line."""
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{flag}" if value else f"--no-{flag}"
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            yield from (f"--{flag}", *map(str, value))
+        elif value is None:
+            raise ConfigError(f"engine.args.{name} has no value; an option without one is set by true")
+        else:
+            yield from (f"--{flag}", json.dumps(value) if isinstance(value, Mapping) else str(value))
+
+
+def _environment(place: ServerPlace) -> dict[str, str]:
+    paths = (str(plugin_folder()), os.environ.get("PYTHONPATH"))
+    return {
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "VLLM_SERVER_DEV_MODE": "1",  # pauses and weights; the key stands before them
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        KEY_VARIABLE: place.key,
+    }
+
+
+def plugin_folder() -> Path:
+    """A folder for PYTHONPATH, in the user's cache, in which vLLM finds our plugin and nothing else.
+
+    The environment of vLLM need not have Ludus.
+    """
+    source = Path(ludus_vllm.__file__).parent
+    files = {f"{source.name}/{file.name}": file.read_text() for file in sorted(source.glob("*.py"))}
+    files["ludus_vllm-0.dist-info/METADATA"] = "Metadata-Version: 2.1\nName: ludus-vllm\nVersion: 0\n"
+    files["ludus_vllm-0.dist-info/entry_points.txt"] = "[vllm.general_plugins]\nludus = ludus_vllm:register\n"
+    digest = hashlib.blake2b(json.dumps(files).encode(), digest_size=8).hexdigest()
+    folder = cache_folder().parent / "vllm-plugin" / digest
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(dir=folder.parent))
+        for name, text in files.items():
+            (new / name).parent.mkdir(exist_ok=True)
+            (new / name).write_text(text)
+        try:
+            new.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(new)
+    return folder
