@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 from ludus.config import Config
 from ludus.engines.base import Engine
-from ludus.engines.http.ludus import LudusEngine
+from ludus.engines.http.ludus import LudusEngine, ludus_delivery
 from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.http.vllm_command import vllm_command
 from ludus.engines.http.vllm_weights import vllm_delivery
 from ludus.engines.process import ServerCommand, ServerPlace
 from ludus.engines.serving.command import engine_command
-from ludus.engines.settings import EngineSettings
+from ludus.engines.settings import EngineSettings, WeightRoute
 from ludus.engines.weights import WeightFiles
 from ludus.errors import ConfigError
 from ludus.model.settings import ModelSettings
@@ -28,7 +28,7 @@ from ludus.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from ludus.model.load import LoadedModel
 
-_FILES = ("auto", "shared_memory", "disk")
+_FILES: tuple[WeightRoute, ...] = ("shared_memory", "disk")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY = "key"
 """In the task of an engine's process: the key that its server wants."""
@@ -44,10 +44,12 @@ class ServerKind:
     """What starts one. None: Ludus cannot start this kind, only use it."""
     delivery: Callable[[EngineSettings, WeightFiles], Mapping[str, Any]] | None = None
     """What `connect` is told besides, so that new weights reach the server by files. None: they need none."""
+    routes: tuple[WeightRoute, ...] = _FILES
+    """Ways of weights to such a server, besides `auto` and, where adapters are trained, `lora`."""
 
 
 KINDS: Mapping[str, ServerKind] = {
-    "server": ServerKind(LudusEngine.connect, engine_command),
+    "server": ServerKind(LudusEngine.connect, engine_command, ludus_delivery, (*_FILES, "stream")),
     "vllm": ServerKind(VllmEngine.connect, vllm_command, vllm_delivery),
 }
 
@@ -84,15 +86,21 @@ def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
     Raises ConfigError if weights cannot travel as the configuration says.
     """
     engine = config.engine
-    if server_kind(engine.kind).delivery is None:
+    kind = server_kind(engine.kind)
+    known: tuple[WeightRoute, ...] = ("auto", *kind.routes, *(("lora",) if model.adapter is not None else ()))
+    if engine.weights not in known:
+        hint = "" if model.adapter is not None else " and, with model.lora, lora"
+        raise ConfigError(
+            f"engine.weights={engine.weights!r} is no way to a {engine.kind}; there are {', '.join(known)}{hint}"
+        )
+    if kind.delivery is None:
         return None
-    if engine.weights not in (*_FILES, *(("lora",) if model.adapter is not None else ())):
-        known = ", ".join(_FILES) + (", lora" if model.adapter is not None else " and, with model.lora, lora")
-        raise ConfigError(f"engine.weights={engine.weights!r} is no way to a {engine.kind}; there are {known}")
-    adapter_config = model.adapter_config
-    if engine.weights == "shared_memory" or (engine.weights != "disk" and _is_near(config)):
-        return WeightFiles.in_shared_memory(adapter_config=adapter_config)
-    return WeightFiles((config.folder / "weights").absolute(), adapter_config=adapter_config)
+    is_near = _is_near(config)
+    if engine.weights == "stream" or ("stream" in kind.routes and engine.weights in ("auto", "lora") and not is_near):
+        return None
+    if engine.weights == "shared_memory" or (engine.weights != "disk" and is_near):
+        return WeightFiles.in_shared_memory(adapter_config=model.adapter_config)
+    return WeightFiles((config.folder / "weights").absolute(), adapter_config=model.adapter_config)
 
 
 def _is_near(config: Config) -> bool:

@@ -19,6 +19,8 @@ from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, StopReason
 
 CONNECT_TIMEOUT_S = 10.0
+UNPUBLISHED = -1
+"""The version of weights that nobody has published to the server; the first that is published is 0."""
 PROBE_TEXT = "Tokens: {1, 22}\n\n  déjà-vu, 你好\t🙂"
 """Which two tokenizers read as the same ids only if they are one."""
 

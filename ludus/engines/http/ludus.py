@@ -18,6 +18,7 @@ from ludus.engines.base import WeightSource
 from ludus.engines.http.base import (
     CONNECT_TIMEOUT_S,
     PROBE_TEXT,
+    UNPUBLISHED,
     Piece,
     bearer,
     check_same_ids,
@@ -29,6 +30,8 @@ from ludus.engines.http.base import (
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.http.vllm import VllmWire
 from ludus.engines.serving.app import OWNER
+from ludus.engines.settings import EngineSettings
+from ludus.engines.weights import WeightFiles
 from ludus.errors import LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call
@@ -42,10 +45,13 @@ class LudusEngine(HttpEngine):
     wire: LudusWire
 
     @classmethod
-    def connect(cls, url: str, tokenizer: Tokenizer, *, api_key: str | None = None) -> LudusEngine:
+    def connect(
+        cls, url: str, tokenizer: Tokenizer, *, api_key: str | None = None, files: WeightFiles | None = None
+    ) -> LudusEngine:
         """The engine behind `url`. Blocks until the server has answered.
 
         tokenizer: that of the model which the server has.
+        files: where the server finds new weights. None: they are sent to it.
         Raises UserError if it is no such server, or has another tokenizer; BackendError if it cannot be reached.
         """
         headers, url = bearer(api_key), url.rstrip("/")
@@ -58,7 +64,9 @@ class LudusEngine(HttpEngine):
             check_same_ids(_ask(http, "POST", "/tokenize", {"prompt": PROBE_TEXT})["tokens"], tokenizer)
             version = int(_ask(http, "GET", "/stats")["version"])
         tokens = VllmWire(url, card["id"], int(card["max_model_len"]), True, tokenizer.stop_ids, headers)
-        return cls(LudusWire(tokens), version=version)
+        if version == 0:
+            return cls(LudusWire(tokens, files))
+        return cls(LudusWire(tokens, files, first_version=version + 1), version=UNPUBLISHED)  # it served somebody else
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,10 @@ class LudusWire:
 
     shared: VllmWire
     """The words that are the same."""
+    files: WeightFiles | None = None
+    """None: weights are sent."""
+    first_version: int = 0
+    """What the server calls version 0: its own versions only rise, whoever publishes."""
     name: str = "Ludus engine"
     tells_versions: bool = True
 
@@ -102,7 +114,7 @@ class LudusWire:
             logprobs=tuple(each["logprob"] for each in choice["logprobs"]["content"]),
             tops=tuple(tops),
             kept_ids=tuple(kept_ids),
-            versions=tuple(choice["versions"]),
+            versions=tuple(max(version - self.first_version, UNPUBLISHED) for version in choice["versions"]),
             stop_reason=choice["finish_reason"],
             stop_string=choice["stop_reason"],
         )
@@ -125,10 +137,22 @@ class LudusWire:
     async def prepare(
         self, http: httpx.AsyncClient, version: int, weights: WeightSource
     ) -> Callable[[], Awaitable[None]]:
+        path = None if self.files is None else await asyncio.to_thread(self.files.write, version, weights)
+        where = f"/weights/{self.first_version + version}"
+
         async def load() -> None:
-            _checked(await http.put(f"/weights/{version}", content=_sent(weights)))
+            if path is None:
+                _checked(await http.put(where, content=_sent(weights)))
+            else:
+                _checked(await http.post(where, json={"path": str(path)}))
 
         return load
+
+
+def ludus_delivery(settings: EngineSettings, files: WeightFiles) -> Mapping[str, Any]:
+    """What `LudusEngine.connect` needs so that weights reach that server by these files."""
+    del settings
+    return {"files": files}
 
 
 async def _sent(weights: WeightSource) -> AsyncIterator[bytes]:

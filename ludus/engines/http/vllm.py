@@ -17,6 +17,7 @@ from ludus.engines.base import WeightSource
 from ludus.engines.http.base import (
     CONNECT_TIMEOUT_S,
     PROBE_TEXT,
+    UNPUBLISHED,
     Piece,
     bearer,
     check_same_ids,
@@ -32,7 +33,6 @@ from ludus.text.tokenizer import Tokenizer
 from ludus.types import MAX_KEPT_IDS, Call, Sampling, StopReason
 
 GENERATE = "/inference/v1/generate"
-UNPUBLISHED = -1  # the first version that is published is 0
 LEAST_TEMPERATURE = 0.01  # vLLM raises what lies between 0 and this, and says so in its log alone
 _STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 

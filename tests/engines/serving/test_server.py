@@ -16,11 +16,13 @@ from safetensors.torch import save_file
 
 from ludus.engines.base import Engine
 from ludus.engines.http import ludus as wire_words
+from ludus.engines.http.base import UNPUBLISHED
 from ludus.engines.http.ludus import LudusEngine
 from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.local import LocalEngine
 from ludus.engines.serving import EngineApi, Inbox
 from ludus.engines.serving.files import FileWeights
+from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.http import HttpServer, digest
 from ludus.inference.settings import InferenceSettings
@@ -141,8 +143,8 @@ def test_adapters_travel_alone(tiny_model_folder: Path, tokenizer: Tokenizer, sc
     weights = Moved(model, 0.05)
     assert all("lora" in name for name, _ in weights.named_tensors())
 
-    async def scenario(url: str) -> None:
-        engine = LudusEngine.connect(url, tokenizer)
+    async def scenario(url: str, files: WeightFiles | None = None) -> None:
+        engine = LudusEngine.connect(url, tokenizer, files=files)
         try:
             await engine.publish(1, weights)
             assert await engine.score(PROMPT) == pytest.approx(await score(model, tokenizer, 0.05), abs=1e-5)
@@ -151,6 +153,11 @@ def test_adapters_travel_alone(tiny_model_folder: Path, tokenizer: Tokenizer, sc
 
     with serving(settings, tokenizer, scratch) as url:
         asyncio.run(scenario(url))
+    assert model.adapter_config is not None
+    files = WeightFiles(scratch / "adapters", adapter_config=model.adapter_config)
+    with serving(settings, tokenizer, scratch) as url:
+        asyncio.run(scenario(url, files))
+    files.close()
     plain, lacking = settings.model_copy(update={"lora": None}), r"lora_A.*with the same model\.lora"
     with serving(plain, tokenizer, scratch) as url, pytest.raises(UserError, match=lacking):
         asyncio.run(scenario(url))
@@ -169,6 +176,46 @@ def test_weights_may_lie_in_files(
         lost = httpx.post(f"{url}/weights/2", json={"path": str(path)})
     assert scored == pytest.approx(asyncio.run(score(model, tokenizer, 0.02)), abs=1e-5)
     assert lost.status_code == 400 and "is no file of safetensors" in lost.json()["error"]["message"]
+
+
+def test_weights_travel_by_files(
+    settings: ModelSettings, model: LoadedModel, tokenizer: Tokenizer, scratch: Path, tmp_path: Path
+) -> None:
+    """Given files, a version is written once for all engines, and each of them reads it from there."""
+    files = WeightFiles(tmp_path / "weights")
+
+    async def scenario(urls: list[str]) -> None:
+        engines = [LudusEngine.connect(url, tokenizer, files=files) for url in urls]
+        for engine in engines:
+            await engine.publish(1, Moved(model, 0.03))
+        expected = await score(model, tokenizer, 0.03)
+        for engine in engines:
+            assert await engine.score(PROMPT) == pytest.approx(expected, abs=1e-5)
+            await engine.close()
+
+    with serving(settings, tokenizer, scratch) as first, serving(settings, tokenizer, scratch) as second:
+        asyncio.run(scenario([first, second]))
+    assert [path.name for path in files.folder.iterdir()] == ["v1.safetensors"]
+
+
+def test_a_server_that_served_another_run_is_given_this_ones_weights(
+    settings: ModelSettings, model: LoadedModel, tokenizer: Tokenizer, scratch: Path
+) -> None:
+    """Its weights are nobody's known version until the run publishes its own, whose versions begin at 0 again."""
+
+    async def scenario(url: str) -> None:
+        for is_first in (True, False):
+            engine = LudusEngine.connect(url, tokenizer)
+            versions = (1, 2) if is_first else (0, 1)
+            assert engine.stats().version == (0 if is_first else UNPUBLISHED)
+            assert set((await engine.generate(call())).versions) == {engine.stats().version}
+            for version in versions:
+                await engine.publish(version, Moved(model, 0.0))
+                assert set((await engine.generate(call())).versions) == {version} == {engine.stats().version}
+            await engine.close()
+
+    with serving(settings, tokenizer, scratch) as url:
+        asyncio.run(scenario(url))
 
 
 @pytest.mark.parametrize(
