@@ -17,7 +17,7 @@ StopReason = Literal["stop", "length", "abort"]
 AbortCause = Literal["client_cancel", "session_closed", "deadline", "failed"]
 ForkReason = Literal["reasoning_stripped", "template", "edit", "retokenised", "truncated"]
 ToolChoice = Literal["auto", "none", "required"]
-OutcomeKind = Literal["ok", "rejected", "failed", "timeout", "truncated", "cancelled"]
+OutcomeKind = Literal["ok", "rejected", "failed", "timeout", "truncated", "cancelled", "lost"]
 
 MAX_KEPT_IDS = 512
 """Of a token drawn among more than so many and fewer than all, the record does not hold which."""

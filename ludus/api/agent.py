@@ -16,9 +16,11 @@ from ludus.agents.resolve import resolve_workflow
 from ludus.api.experiment import open_experiment
 from ludus.config import Config
 from ludus.errors import ConfigError
+from ludus.rollout.remote import AgentName, RemoteDoor
 from ludus.rollout.settings import GenerationSettings
 from ludus.rollout.subproc import SubprocDoor
 from ludus.rollout.tasks import Row
+from ludus.workers.pool import WorkerPool
 
 
 def choose_agent(
@@ -30,6 +32,8 @@ def choose_agent(
     Raises ConfigError if there is no agent, or if the configuration says something about another kind of agent.
     """
     if workflow is None and config.config_class is not None:
+        if config.rollout.workers:
+            return RemoteDoor(AgentName("", {}))
         workflow, kwargs = _of_experiment(config)
     if workflow is None and config.workflow is None and _wants_loops(config, rows):
         if config.rollout.agent.mode == "subproc":
@@ -48,7 +52,9 @@ def choose_agent(
     if workflow is None:
         workflow, kwargs = config.workflow, config.workflow_kwargs if kwargs is None else kwargs
     door: Door
-    if config.rollout.agent.mode == "subproc":
+    if config.rollout.workers:
+        door = RemoteDoor(AgentName.of(workflow, kwargs))
+    elif config.rollout.agent.mode == "subproc":
         if is_queue_agent(workflow):
             raise ConfigError(
                 "rollout.agent.mode='subproc' cannot act: queue agents ask for tokens in this process; remove it"
@@ -61,7 +67,13 @@ def choose_agent(
     return door
 
 
-def _of_experiment(config: Config) -> tuple[object, dict[str, Any]]:
+def worker_door(config: Config, agent: AgentName, pool: WorkerPool) -> SubprocDoor:
+    """The agent in a rollout worker, which plays in the processes of `pool`. Raises UserError if it cannot."""
+    workflow, kwargs = (agent.reference, agent.kwargs) if agent.reference else _of_experiment(config)
+    return SubprocDoor(workflow, kwargs, max_workers=pool.num_workers, pool=pool)
+
+
+def _of_experiment(config: Config) -> tuple[object, Mapping[str, Any]]:
     """The agent that a class of the user's own makes, and the environment with which it is played, if any."""
     experiment = open_experiment(config)
     env = getattr(experiment, "env", None)

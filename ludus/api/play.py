@@ -12,11 +12,9 @@ from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.api.rows import load_rows
+from ludus.api.workers import open_stage, open_workers
 from ludus.config import Config
-from ludus.gateway.keys import Sessions
-from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
-from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
 from ludus.trace.exporters import Finished, NoExporter, open_exporter
 from ludus.types import Episode
@@ -53,7 +51,8 @@ async def _play(
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config))
         stack.enter_context(exporter)
-        stage = stack.enter_context(Stage(local.recorder, GatewayServer(Sessions())))
+        stage = stack.enter_context(open_stage(config, local))
+        await open_workers(config, local.crew, (agent,))
         runner = await stack.enter_async_context(
             EpisodeRunner(
                 agent,
@@ -71,9 +70,12 @@ async def _play(
             on_episode(episode)
             return episode
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(play_one(task)) for task in _tasks(config, rows)]
-        return tuple(task.result() for task in tasks)
+        async def play_all() -> tuple[Episode, ...]:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(play_one(task)) for task in _tasks(config, rows)]
+            return tuple(task.result() for task in tasks)
+
+        return await local.crew.unless_lost(play_all())
 
 
 def _tasks(config: Config, rows: Sequence[Row]) -> list[EpisodeTask]:

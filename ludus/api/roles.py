@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import yaml
 
+from ludus.api.agent import worker_door
 from ludus.api.ranks import ROLE, follow
 from ludus.api.servers import KEY, server_command
 from ludus.config import Config
@@ -19,6 +21,7 @@ from ludus.engines.process import ServerPlace
 from ludus.errors import BackendError, UserError
 from ludus.launch.address import free_port
 from ludus.launch.member import Brief, Member
+from ludus.rollout.worker import AGENTS, CAPACITY, RolloutWorker
 
 Until = Callable[[], Coroutine[Any, Any, object]]
 """Returns when the process is told to end."""
@@ -52,9 +55,31 @@ def train_rank(member: Member, brief: Brief, _until: Until) -> None:
     follow(member, brief)
 
 
+def play_rollouts(member: Member, brief: Brief, until: Until) -> None:
+    """One worker that plays agents. Raises UserError if an agent cannot be set up here."""
+    asyncio.run(_play_rollouts(member, read_config(brief), brief, until))
+
+
+async def _play_rollouts(member: Member, config: Config, brief: Brief, until: Until) -> None:
+    worker = RolloutWorker(member, int(brief.task[CAPACITY]), partial(worker_door, config))
+    working = asyncio.ensure_future(worker.work(brief.task[AGENTS]))
+    asked = asyncio.ensure_future(until())
+    with member:
+        await asyncio.wait((working, asked), return_when=asyncio.FIRST_COMPLETED)
+        for task in (working, asked):
+            task.cancel()
+        ended, _ = await asyncio.gather(working, asked, return_exceptions=True)
+    if isinstance(ended, Exception):
+        raise ended
+
+
 def read_config(brief: Brief) -> Config:
     """The run's configuration, as the head resolved it."""
     return Config(**yaml.safe_load(brief.config))
 
 
-ROLES: Mapping[str, Callable[[Member, Brief, Until], None]] = {"engine": serve_engine, ROLE: train_rank}
+ROLES: Mapping[str, Callable[[Member, Brief, Until], None]] = {
+    "engine": serve_engine,
+    "rollout": play_rollouts,
+    ROLE: train_rank,
+}

@@ -20,21 +20,20 @@ from ludus.api.agent import choose_agent, choose_eval_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
+from ludus.api.workers import open_stage, open_workers
 from ludus.config import Config, check_training
-from ludus.errors import ConfigError
-from ludus.gateway.keys import Sessions, check_admin_key
-from ludus.gateway.server import GatewayServer
+from ludus.errors import ConfigError, LudusError
+from ludus.gateway.keys import check_admin_key
 from ludus.http.tls import Tls
 from ludus.loop.batch import BatchRules, group_judge
 from ludus.loop.checkpoint import Progress, latest_checkpoint
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import Observer, RunSummary, Silent
-from ludus.loop.train import Parts, Plan, train
+from ludus.loop.train import INTERRUPT, Parts, Plan, train
 from ludus.rollout.online import OnGateway, OnlineRollouts
 from ludus.rollout.pool import Judge
 from ludus.rollout.runner import EpisodeRunner
-from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import Row, derive_seed
 from ludus.trace.exporters import Exporter, Finished, NoExporter, open_exporter
 from ludus.trace.store import RunStore
@@ -151,7 +150,15 @@ class Trainer:
                 save_model=partial(local.save, learner),
                 arrivals=self._arrivals(local, door, store, plan, start) if isinstance(door, _Online) else None,
             )
-            return await train(parts, plan, start)
+            local.crew.on_end(interrupts.request)
+            try:
+                summary = await train(parts, plan, start)
+            except LudusError:
+                local.crew.check()  # a lost process explains more than what did not work without it
+                raise
+            if summary.stopped_by == INTERRUPT:
+                local.crew.check()
+            return summary
 
     def _arrivals(
         self, local: LocalModel, door: _Online, store: RunStore, plan: Plan, start: Progress
@@ -172,7 +179,7 @@ class Trainer:
             local = await stack.enter_async_context(open_local(self.config))
             exporter = stack.enter_context(open_exporter(self.config.trace, self.config.name))
             runner = await self._runner(stack, local, agent, None if isinstance(exporter, NoExporter) else exporter)
-            return await evaluate(runner.run, plan, step=0)
+            return await local.crew.unless_lost(evaluate(runner.run, plan, step=0))
 
     async def _runner(
         self,
@@ -188,7 +195,8 @@ class Trainer:
             elif kept_by is not None:
                 kept_by.add(Finished.of(episode, step))
 
-        stage = stack.enter_context(Stage(local.recorder, GatewayServer(Sessions())))
+        stage = stack.enter_context(open_stage(self.config, local))
+        await open_workers(self.config, local.crew, (agent, eval_agent))
         runner = EpisodeRunner(
             agent,
             stage,

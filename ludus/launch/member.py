@@ -62,7 +62,7 @@ class Member:
         self.name = name
         self.index = index
         self.key = key
-        self._attempt = attempt
+        self.attempt = attempt
         self._left = threading.Event()
         self._beating: threading.Thread | None = None
         """None: it has not joined."""
@@ -112,7 +112,7 @@ class Member:
         Raises BackendError if the head cannot be reached, or has another in this place.
         """
         body = {
-            "attempt": self._attempt,
+            "attempt": self.attempt,
             "url": url,
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -159,7 +159,7 @@ class Member:
     def _beat_once(self) -> int | None:
         """The status of the answer. None: the head could not be reached."""
         try:
-            return self._http.put(f"/roles/{self.name}/{self.index}/beat", json={"attempt": self._attempt}).status_code
+            return self._http.put(f"/roles/{self.name}/{self.index}/beat", json={"attempt": self.attempt}).status_code
         except httpx.HTTPError:
             return None
 

@@ -7,6 +7,7 @@ Invariant: the same rows get the same seeds whenever they are played, so two eva
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -31,7 +32,8 @@ class EvalPlan:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The episodes of one evaluation, in the order of rows and samples, and their means."""
+    """The episodes of one evaluation, in the order of rows and samples, and their means. What was lost with the process
+    that played it was played again with the same seed, and is in the ledger alone."""
 
     episodes: tuple[Episode, ...]
     metrics: dict[str, float]
@@ -42,9 +44,16 @@ async def evaluate(play: Play, plan: EvalPlan, *, step: int) -> Evaluation:
     """Every row played `n_samples` times. Raises UserError if not one episode came to an end."""
     places = asyncio.Semaphore(plan.max_concurrent)
 
+    lost: list[Episode] = []
+
     async def play_one(row_idx: int, sample_idx: int) -> Episode:
-        async with places:
-            return await play(_task(plan, step, row_idx, sample_idx))
+        for attempt in itertools.count():
+            async with places:
+                episode = await play(_task(plan, step, row_idx, sample_idx, attempt))
+            if episode.outcome.kind != "lost":
+                return episode
+            lost.append(episode)
+        raise AssertionError("attempts do not end")
 
     indices = [(row_idx, sample_idx) for row_idx in range(len(plan.rows)) for sample_idx in range(plan.n_samples)]
     async with asyncio.TaskGroup() as group:
@@ -54,7 +63,7 @@ async def evaluate(play: Play, plan: EvalPlan, *, step: int) -> Evaluation:
     if len(failed) == len(episodes):
         first = failed[0]
         raise UserError(f"all {len(episodes)} episodes of the evaluation failed; the first: {first.outcome.reason}")
-    sampled = sum(episode.session.num_sampled_tokens for episode in episodes)
+    sampled = sum(episode.session.num_sampled_tokens for episode in (*episodes, *lost))
     return Evaluation(episodes, eval_metrics(episodes), Ledger.all_masked(sampled, "evaluation"))
 
 
@@ -73,9 +82,9 @@ def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     return metrics
 
 
-def _task(plan: EvalPlan, step: int, row_idx: int, sample_idx: int) -> EpisodeTask:
+def _task(plan: EvalPlan, step: int, row_idx: int, sample_idx: int, attempt: int) -> EpisodeTask:
     return EpisodeTask(
-        episode_id=f"e{step:06d}-row{row_idx:05d}-m{sample_idx:02d}",
+        episode_id=f"e{step:06d}-row{row_idx:05d}-m{sample_idx:02d}" + (f"-r{attempt}" if attempt else ""),
         group_id=f"e{step:06d}-row{row_idx:05d}",
         task_id=f"eval-row{row_idx}",
         data=plan.rows[row_idx],

@@ -57,15 +57,22 @@ class Cancelled:
     pass
 
 
-Ending = Returned | Raised | Overdue | Cancelled
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What played the agent is gone."""
+
+    reason: str
 
 
-class RaisedElsewhereError(Exception):
-    """The agent raised in another process; what is known of that is kept as it was there."""
+Ending = Returned | Raised | Overdue | Cancelled | Lost
 
-    def __init__(self, raised: Raised) -> None:
-        super().__init__(raised.trace)
-        self.raised = raised
+
+class EndedElsewhereError(Exception):
+    """The agent raised in another process, or was lost with it; what is known of that is kept as it was there."""
+
+    def __init__(self, ending: Raised | Lost) -> None:
+        super().__init__(str(ending))
+        self.ending = ending
 
 
 async def play_to_end(
@@ -105,6 +112,8 @@ def score_ending(ending: Ending, turns: Sequence[Turn], refused: Collection[str]
             return Scored({}, Outcome("timeout", reason + (f"; {blocked_by}" if blocked_by else "")))
         case Cancelled():
             return Scored({}, Outcome("cancelled", "the run ended first"))
+        case Lost(reason):
+            return Scored({}, Outcome("lost", reason))
 
 
 def ended_episode(
@@ -159,9 +168,9 @@ async def guarded(agent: Door, data: Mapping[str, object], context: EpisodeConte
         return _raised(error)
 
 
-def _raised(error: BaseException) -> Raised:
-    if isinstance(error, RaisedElsewhereError):
-        return error.raised
+def _raised(error: BaseException) -> Raised | Lost:
+    if isinstance(error, EndedElsewhereError):
+        return error.ending
     codes: list[str] = []
     at: BaseException | None = error
     while at is not None and len(codes) < _MAX_CAUSES:

@@ -8,6 +8,7 @@ accepted group or as discarded with the reason that masks its tokens, also when 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ Play = Callable[[EpisodeTask], Awaitable[Episode]]
 Judge = Callable[[Group], MaskReason | None]
 """Why a complete group is not wanted. None: it is."""
 
+REPLAYED = ("failed", "timeout", "lost")
+"""Outcomes after which a member is played again: what was lost, always; the others, so many times."""
 _MAX_REJECTED_GROUPS = 256
 """Groups rejected in a row before the run stops: a filter this strict would never fill a batch in reasonable time."""
 
@@ -267,7 +270,8 @@ class RolloutPool:
     async def _play_member(self, game: _Game, member_idx: int) -> None:
         """Leaves the member's episode in the game, or discarded if no attempt brought one that can be trained on."""
         try:
-            for attempt in range(self._settings.retries + 1):
+            num_failed = 0
+            for attempt in itertools.count():
                 async with self._places:
                     episode = await self._play(game.task.member(member_idx, attempt, game.step))
                 self._count_failure(episode)
@@ -276,7 +280,9 @@ class RolloutPool:
                     game.survivors[member_idx] = episode
                     return
                 self._discarded.append(Discarded(episode, mask or "unused"))
-                if episode.outcome.kind not in ("failed", "timeout") or self._fault is not None or game.is_over:
+                num_failed += episode.outcome.kind != "lost"  # that was no fault of its own
+                is_over = num_failed > self._settings.retries or self._fault is not None or game.is_over
+                if is_over or episode.outcome.kind not in REPLAYED:
                     return
         except Exception as error:  # the boundary of a member: the fault reaches whoever takes the next batch
             self._fault = self._fault or error
@@ -303,7 +309,7 @@ class RolloutPool:
 
     def _count_failure(self, episode: Episode) -> None:
         state = self._state
-        if episode.outcome.kind == "cancelled":
+        if episode.outcome.kind in ("cancelled", "lost"):
             return
         if episode.outcome.kind not in ("failed", "timeout"):
             state.num_failed_in_a_row = 0

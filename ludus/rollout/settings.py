@@ -83,6 +83,9 @@ class RolloutSettings(Settings):
     """What becomes of the groups on top when a batch is full. keep: they play on, under the new weights too, and are in
     a later batch. cancel: those that are played the longest end, and are not trained on."""
     agent: AgentSettings = AgentSettings()
+    workers: int = pydantic.Field(default=0, ge=0)
+    """Processes of the run, where its scheduler places them, in which agents play; each plays
+    `agent.subproc_max_workers` episodes at the same time. 0: agents play where `agent.mode` says."""
     retries: int = pydantic.Field(default=1, ge=0)
     """How often a member of a group that failed or timed out is played again."""
     min_members: int = pydantic.Field(default=2, ge=1)
@@ -112,6 +115,11 @@ class RolloutSettings(Settings):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
+        if self.workers and self.agent.mode != "subproc":
+            raise ConfigError(
+                f"workers={self.workers} cannot act with agent.mode={self.agent.mode!r}: each of their episodes has a "
+                "process of its own; set rollout.agent.mode=subproc"
+            )
         if self.is_set("oversample_rest") and self.oversample == 0:
             raise ConfigError(f"oversample_rest={self.oversample_rest!r} cannot act: oversample is 0; remove it")
         if self.oversample > 0 and self.agent.is_online:

@@ -19,8 +19,10 @@ from ludus.record.recorder import RecordedSession, Recorder
 class Stage:
     """Everything between an agent and the recorder. Use as a context manager."""
 
-    def __init__(self, recorder: Recorder, server: GatewayServer) -> None:
+    def __init__(self, recorder: Recorder, server: GatewayServer, *, host: str = "127.0.0.1") -> None:
+        """host: the address of this machine at which agents find the gateway."""
         self.recorder = recorder
+        self._host = host
         self.agents = AgentThread()
         self._server = server
         self._clients: ClientFactory | None = None
@@ -31,7 +33,7 @@ class Stage:
         return f"Stage({self._server!r}, {self.agents!r})"
 
     def __enter__(self) -> Stage:
-        self._server.start()
+        self._server.start(self._host)
         self.agents.__enter__()
         self._clients = ClientFactory(self._server)
         return self

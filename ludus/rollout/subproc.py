@@ -28,7 +28,8 @@ from ludus.agents.resolve import resolve_workflow
 from ludus.agents.workflow.agent import AgentRun
 from ludus.errors import UserError
 from ludus.gateway.transport import TIMEOUT_S, sdk_http_module
-from ludus.rollout.ending import Ending, Raised, RaisedElsewhereError, Returned, grace_s, guarded
+from ludus.rollout.ending import EndedElsewhereError, Ending, Raised, Returned, grace_s, guarded
+from ludus.rollout.remote import RemoteDoor
 from ludus.trace.spans import SpanLog
 from ludus.types import Span
 from ludus.workers import calls
@@ -107,7 +108,7 @@ class SubprocDoor:
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
         """What the agent returned, in the episode's place; of what it raised, and how its process ended,
-        RaisedElsewhereError."""
+        EndedElsewhereError."""
         seat = _Seat(dict(data), context.base_url, context.api_key, context.about)
         call = Call.of(
             self._player, (seat,), timeout_s=_time_left_s(context), env=_environment(seat.base_url, seat.api_key)
@@ -122,7 +123,7 @@ class SubprocDoor:
         if isinstance(played.ending, Returned):
             return played.ending.value
         assert isinstance(played.ending, Raised), "a process cannot say that it was late or cancelled"
-        raise RaisedElsewhereError(played.ending)
+        raise EndedElsewhereError(played.ending)
 
     def _check(self) -> None:
         """Sets the agent up in one process, which will play."""
@@ -136,7 +137,7 @@ class SubprocDoor:
 
 def place_of(door: Door, episode_id: str) -> AbstractAsyncContextManager[None]:
     """Where an episode of `door` plays; its time begins when there is a process for it, if it needs one."""
-    return door.place(episode_id) if isinstance(door, SubprocDoor) else nullcontext()
+    return door.place(episode_id) if isinstance(door, SubprocDoor | RemoteDoor) else nullcontext()
 
 
 class _Player:

@@ -20,6 +20,7 @@ MaskReason = Literal[
     "failed",  # the episode ended in an error
     "timeout",  # the episode ran out of time
     "cancelled",  # the episode was stopped from outside
+    "lost",  # what played the episode was gone, and it is played again
     "stale",  # sampled by weights older than admitted
     "kept_set",  # top-p, top-k or min-p kept more tokens than the record holds: nobody can say which
     "greedy",  # temperature 0: not a sample

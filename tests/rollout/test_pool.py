@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ludus.errors import UserError
-from ludus.rollout.pool import RolloutPool
+from ludus.rollout.pool import RolloutPool, Taken
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
 from ludus.session.ledger import MaskReason
@@ -103,6 +103,25 @@ def test_only_failures_and_timeouts_are_replayed(kind: OutcomeKind, is_replayed:
 
     assert asyncio.run(main()) == 2
     assert attempts["m01"] == (2 if is_replayed else 1)
+
+
+def test_what_is_lost_is_played_again_until_it_ends() -> None:
+    """A lost episode is no failure: it is played again also without retries, and many in a row stop nothing."""
+    lost = 20
+    attempts: Counter[str] = Counter()
+
+    async def play(task: EpisodeTask) -> Episode:
+        member = task.episode_id.split("-")[1]
+        attempts[member] += 1
+        return episode(task, "lost" if member == "m01" and attempts["m01"] <= lost else "ok")
+
+    async def main() -> Taken:
+        async with make_pool(play, batch_size=1, retries=0, max_consecutive_failures=2) as pool:
+            return await pool.take(1)
+
+    taken = asyncio.run(main())
+    assert len(taken.groups[0].episodes) == 3
+    assert [item.mask for item in taken.discarded] == ["lost"] * lost
 
 
 def test_a_group_with_too_few_survivors_is_rejected_and_replaced() -> None:

@@ -75,7 +75,7 @@ def episode_tree(episode: Episode) -> EpisodeTree:
             "reward": episode.reward,
             "outcome": outcome.kind,
         },
-        error=outcome.reason or outcome.kind if outcome.kind in ("failed", "timeout", "cancelled") else None,
+        error=outcome.reason or outcome.kind if outcome.kind in ("failed", "timeout", "cancelled", "lost") else None,
         attributes={
             "outcome": {"kind": outcome.kind, "reason": outcome.reason},
             "rewards": dict(episode.rewards),

@@ -1,0 +1,202 @@
+"""Episodes handed out to workers in other processes: who plays what, and what becomes of it when a worker is lost.
+
+Knows: tickets, workers by number, one queue.  Knows not: agents, how a worker plays.
+Invariants: an episode is at one worker or in the queue; each ends once, with its report or as lost; what a worker was
+sent and never received is sent again.
+
+    POST take {free, has} ─▶ {seats, cancelled}     waits until there is something to say
+    POST end  {ticket, …}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ludus.rollout.wire import ReportBody, SeatBody, TakeBody, TakenBody
+
+SERVICE = "rollout"
+TAKE_S = 15.0
+"""A worker that asks is answered after so long even if there is nothing for it: so it is known to listen still."""
+Worker = tuple[int, int]
+"""Number and start of a worker's process."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    seat: SeatBody
+    future: Future[ReportBody | None] = field(default_factory=Future)
+    """Its report. None: its worker was lost."""
+    worker: Worker | None = None
+    """None: it waits for one."""
+    was_seen: bool = False
+    """The worker has said that it has it."""
+    is_cancelled: bool = False
+
+
+class Handout:
+    """The head's side of all rollout workers. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: dict[str, _Job] = {}
+        self._queue: deque[_Job] = deque()
+        self._capacity: dict[Worker, int] = {}
+        self._turns: dict[Worker, int] = {}
+        """How often each worker has asked."""
+        self._num_placed = 0
+        self._waiting: deque[Future[None]] = deque()
+        self._listeners: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def __repr__(self) -> str:
+        places = sum(self._capacity.values())
+        return f"Handout(workers={len(self._capacity)}, places={places}, playing={len(self._jobs)})"
+
+    def admit(self, index: int, attempt: int, capacity: int) -> None:
+        """A worker that plays so many episodes at the same time is there."""
+        with self._lock:
+            self._capacity[index, attempt] = capacity
+        self._fill_places()
+
+    def lose(self, index: int) -> None:
+        """The worker is gone: what it played is lost."""
+        with self._lock:
+            for worker in [worker for worker in self._capacity if worker[0] == index]:
+                del self._capacity[worker]
+            lost = [job for job in self._jobs.values() if job.worker is not None and job.worker[0] == index]
+            for job in lost:
+                del self._jobs[job.seat.ticket]
+        for job in lost:
+            _settle(job.future, None)
+
+    async def wait_place(self) -> None:
+        """Returns when some worker has room for one episode more, which is the caller's until `leave_place`."""
+        place: Future[None] = Future()
+        with self._lock:
+            self._waiting.append(place)
+        self._fill_places()
+        try:
+            await asyncio.wrap_future(place)
+        except asyncio.CancelledError:
+            if not place.cancel() and place.done() and not place.cancelled():
+                self.leave_place()
+            raise
+
+    def leave_place(self) -> None:
+        with self._lock:
+            self._num_placed -= 1
+        self._fill_places()
+
+    async def play(self, seat: SeatBody) -> ReportBody | None:
+        """How the playing of a seat ended at some worker. None: it was lost there. Cancelling ends it there."""
+        job = _Job(seat)
+        with self._lock:
+            self._jobs[seat.ticket] = job
+            self._queue.append(job)
+        self._notify()
+        try:
+            return await asyncio.wrap_future(job.future)
+        except asyncio.CancelledError:
+            with self._lock:
+                job.is_cancelled = True
+                if job in self._queue:
+                    self._queue.remove(job)
+                    self._jobs.pop(seat.ticket, None)
+            self._notify()
+            raise
+
+    async def answer(self, request: Request) -> Response:
+        """A worker's request."""
+        rest = request.path_params["rest"]
+        if rest == "take":
+            taken = await self._take(TakeBody.model_validate_json(await request.body()))
+            return Response(taken.model_dump_json(), media_type="application/json")
+        if rest == "end":
+            self._end(ReportBody.model_validate_json(await request.body()))
+            return Response(status_code=204)
+        return Response(status_code=404)
+
+    # ---- inside
+
+    async def _take(self, asked: TakeBody) -> TakenBody:
+        listener = (asyncio.get_running_loop(), asyncio.Event())
+        worker = (asked.index, asked.attempt)
+        turn = self._begin_take(worker, frozenset(asked.has))
+        with self._lock:
+            self._listeners.add(listener)
+        try:
+            async with asyncio.timeout(TAKE_S):
+                while (taken := self._take_nowait(worker, turn, asked)) is None:
+                    await listener[1].wait()
+                    listener[1].clear()
+                return taken
+        except TimeoutError:
+            return TakenBody()
+        finally:
+            with self._lock:
+                self._listeners.discard(listener)
+
+    def _begin_take(self, worker: Worker, has: frozenset[str]) -> int:
+        """A worker asks anew: what it asked before is answered with nothing, and what it never received waits again."""
+        with self._lock:
+            turn = self._turns[worker] = self._turns.get(worker, 0) + 1
+            for job in [job for job in self._jobs.values() if job.worker == worker]:
+                if job.seat.ticket in has:
+                    job.was_seen = True
+                elif job.is_cancelled:
+                    del self._jobs[job.seat.ticket]
+                elif not job.was_seen:
+                    job.worker = None
+                    self._queue.appendleft(job)
+        self._notify()
+        return turn
+
+    def _take_nowait(self, worker: Worker, turn: int, asked: TakeBody) -> TakenBody | None:
+        """What there is to say to a worker. None: nothing."""
+        with self._lock:
+            if self._turns[worker] != turn or worker not in self._capacity:
+                return TakenBody()  # it asks anew, or was given up, which the registry tells it
+            gone = [ticket for ticket in asked.has if ticket not in self._jobs or self._jobs[ticket].is_cancelled]
+            seats: list[SeatBody] = []
+            while self._queue and len(seats) < asked.free:
+                job = self._queue.popleft()
+                job.worker, job.was_seen = worker, False
+                seats.append(job.seat)
+        return TakenBody(seats=seats, cancelled=gone) if seats or gone else None
+
+    def _end(self, report: ReportBody) -> None:
+        with self._lock:
+            job = self._jobs.get(report.ticket)
+            if job is None or job.worker != (report.index, report.attempt):
+                return  # told twice, or by a worker that was given up
+            del self._jobs[report.ticket]
+        _settle(job.future, report)
+
+    def _fill_places(self) -> None:
+        given = []
+        with self._lock:
+            while self._waiting and self._num_placed < sum(self._capacity.values()):
+                place = self._waiting.popleft()
+                if place.set_running_or_notify_cancel():  # False: who waited has left
+                    self._num_placed += 1
+                    given.append(place)
+        for place in given:
+            place.set_result(None)
+
+    def _notify(self) -> None:
+        with self._lock:
+            listeners = tuple(self._listeners)
+        for loop, event in listeners:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+
+def _settle(future: Future[ReportBody | None], report: ReportBody | None) -> None:
+    if future.set_running_or_notify_cancel():  # False: nobody waits for it any more
+        future.set_result(report)

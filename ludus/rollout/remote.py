@@ -1,0 +1,131 @@
+"""An agent that plays in workers of the run, which may be on other machines: the door that stands in the head.
+
+Knows: import strings, seats and reports.  Knows not: where the workers are, how they play.
+Invariants: an agent travels as its name, never as code; an episode whose worker is lost ends as `lost`, which is no
+failure of its agent.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ludus.agents.door import EpisodeContext
+from ludus.errors import InternalError, UserError
+from ludus.rollout.ending import EndedElsewhereError, Lost, Returned
+from ludus.rollout.handout import Handout
+from ludus.rollout.wire import seat_body
+
+
+@dataclass(frozen=True, slots=True)
+class AgentName:
+    """An agent as it travels."""
+
+    reference: str
+    """'pkg.mod:Name', or '/path/to/file.py:Name'; '': the one that the configuration's `config_class` makes."""
+    kwargs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, workflow: object, kwargs: Mapping[str, Any] | None) -> AgentName:
+        """Raises UserError if the agent, or a value for it, cannot be named to another machine."""
+        try:
+            json.dumps(kwargs)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"workflow_kwargs cannot travel to rollout workers as JSON: {error}") from None
+        return cls(_reference(workflow), dict(kwargs or {}))
+
+    @classmethod
+    def of_label(cls, label: str) -> AgentName:
+        reference, kwargs = json.loads(label)
+        return cls(reference, kwargs)
+
+    @property
+    def label(self) -> str:
+        """All of it in one string."""
+        return json.dumps([self.reference, self.kwargs], sort_keys=True)
+
+
+class RemoteDoor:
+    """Plays episodes of one agent in the workers of a run, once it is attached to it."""
+
+    def __init__(self, agent: AgentName) -> None:
+        self.agent = agent
+        self.name = agent.reference or "the agent of config_class"
+        self._run: Handout | None = None
+        """None: it is in no run yet."""
+        self._numbers = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"RemoteDoor({self.name}, {self._run!r})"
+
+    def attach(self, handout: Handout) -> None:
+        self._run = handout
+
+    @property
+    def _handout(self) -> Handout:
+        if self._run is None:
+            raise InternalError(f"the agent {self.name} plays in workers, and was attached to none")
+        return self._run
+
+    async def setup(self) -> None:
+        """Each worker sets the agent up for itself."""
+
+    async def close(self) -> None:
+        """The workers end with the run."""
+
+    @asynccontextmanager
+    async def place(self, _episode_id: str) -> AsyncIterator[None]:
+        """Some worker has room for the episode for the length of the block."""
+        await self._handout.wait_place()
+        try:
+            yield
+        finally:
+            self._handout.leave_place()
+
+    async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
+        """What the agent returned. Raises EndedElsewhereError with what it raised, or with the loss of its worker."""
+        ticket = f"{context.about.episode_id}.{next(self._numbers)}"
+        seat = seat_body(ticket, self.agent.label, data, context.base_url, context.api_key, context.about)
+        if context.deadline_at is not None:
+            seat = seat.model_copy(update={"left_s": max(0.0, context.deadline_at - time.monotonic())})
+        report = await self._handout.play(seat)
+        if report is None:
+            raise EndedElsewhereError(Lost("the rollout worker that played the episode was lost"))
+        for span in report.read_spans():
+            context.spans.add(span)
+        for name, values in report.numbers.items():
+            context.numbers.setdefault(name, []).extend(values)
+        ending = report.read_ending()
+        if isinstance(ending, Returned):
+            return ending.value
+        raise EndedElsewhereError(ending)
+
+
+def _reference(workflow: object) -> str:
+    if isinstance(workflow, str):
+        file, colon, name = workflow.partition(":")
+        return f"{Path(file).resolve()}:{name}" if colon and file.endswith(".py") else workflow
+    if not (inspect.isclass(workflow) or inspect.isfunction(workflow)):
+        raise UserError(
+            f"the agent is {workflow!r:.100}, an object of this process; rollout workers find an agent by its name: "
+            "pass its class, its function or its import string, and what it is made with as workflow_kwargs"
+        )
+    module, name = workflow.__module__, workflow.__qualname__
+    if "<locals>" in name:
+        raise UserError(
+            f"{name} is defined inside a function, where rollout workers cannot find it; move it to a module"
+        )
+    if module != "__main__":
+        return f"{module}:{name}"
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is None:
+        raise UserError(f"{name} is defined in this session, where rollout workers cannot find it; put it into a file")
+    return f"{Path(script).resolve()}:{name}"

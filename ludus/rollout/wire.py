@@ -1,0 +1,180 @@
+"""What travels between the head and a worker that plays its episodes: JSON, no pickle.
+
+Knows: seats, endings, spans.  Knows not: HTTP, who waits for whom.
+Invariant: what an agent returned is worth the same after the journey: numbers, mappings, `Result` and None arrive as
+such, and of anything else comes what an error about it shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, SupportsFloat
+
+import pydantic
+
+from ludus.agents.door import About
+from ludus.agents.reward import Result
+from ludus.errors import UserError
+from ludus.rollout.ending import Cancelled, Ending, Lost, Overdue, Raised, Returned
+from ludus.trace.codec import plain
+from ludus.types import Span
+
+
+class _Body(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class AboutBody(_Body):
+    episode_id: str
+    task_id: str
+    group_id: str
+    step: int | None
+    is_eval: bool
+
+    def about(self) -> About:
+        return About(self.episode_id, self.task_id, self.group_id, self.step, self.is_eval)
+
+
+class SeatBody(_Body):
+    """One episode to play."""
+
+    ticket: str
+    """Names this playing of it."""
+    agent: str
+    """Which of the agents that the workers have."""
+    data: dict[str, Any]
+    base_url: str
+    api_key: str
+    about: AboutBody
+    left_s: float | None
+    """Until its deadline. None: it has none."""
+
+
+class TakeBody(_Body):
+    """What a worker says when it asks for episodes."""
+
+    index: int
+    attempt: int
+    """Of its process."""
+    free: int
+    """Places that it has."""
+    has: list[str]
+    """Tickets of what it plays."""
+
+
+class TakenBody(_Body):
+    """What it gets."""
+
+    seats: list[SeatBody] = []
+    cancelled: list[str] = []
+    """Tickets that nobody waits for any more."""
+
+
+class ReportBody(_Body):
+    """How a playing ended."""
+
+    index: int
+    attempt: int
+    ticket: str
+    ending: Literal["returned", "raised"]
+    value: Any = None
+    """What was returned, as `to_wire` writes it."""
+    trace: str = ""
+    """Of what was raised; and so are the codes."""
+    codes: str = ""
+    spans: list[dict[str, Any]] = []
+    numbers: dict[str, list[float]] = {}
+
+    def read_ending(self) -> Returned | Raised:
+        return Returned(from_wire(self.value)) if self.ending == "returned" else Raised(self.trace, self.codes)
+
+    def read_spans(self) -> tuple[Span, ...]:
+        return tuple(Span(**span) for span in self.spans)
+
+
+def seat_body(ticket: str, agent: str, data: Mapping[str, Any], base_url: str, api_key: str, about: About) -> SeatBody:
+    """Raises UserError if the row cannot travel."""
+    try:
+        json.dumps(data)
+    except (TypeError, ValueError) as error:
+        columns = [name for name, value in data.items() if not _is_json(value)]
+        raise UserError(
+            f"the row of {about.episode_id} cannot travel to a rollout worker as JSON: {', '.join(map(str, columns))}: "
+            f"{error}; give plain values, or play without workers (rollout.workers=0)"
+        ) from None
+    body = AboutBody(**{each.name: getattr(about, each.name) for each in fields(About)})
+    return SeatBody(
+        ticket=ticket, agent=agent, data=dict(data), base_url=base_url, api_key=api_key, about=body, left_s=None
+    )
+
+
+def ending_fields(ending: Ending) -> dict[str, Any]:
+    """The fields of a report that say how an agent ended."""
+    match ending:
+        case Returned(value):
+            return {"ending": "returned", "value": to_wire(value)}
+        case Raised(trace, codes):
+            return {"ending": "raised", "trace": trace, "codes": codes}
+        case Overdue() | Cancelled() | Lost():
+            return {"ending": "raised", "trace": f"the worker ended the episode: {ending}"}
+
+
+def span_json(span: Span) -> dict[str, Any]:
+    return {each.name: plain(getattr(span, each.name)) for each in fields(span)}
+
+
+class Foreign:
+    """A value that stayed where it was; here it is shown as it was shown there."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return self._shown
+
+
+def to_wire(value: object) -> Any:
+    """The value as JSON; its kind stands beside it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        return {"tuple": [to_wire(part) for part in value]}
+    if isinstance(value, Result):
+        parts = {each.name: getattr(value, each.name) for each in fields(Result)}
+        return {"result": {**{name: plain(part) for name, part in parts.items()}, "reward": to_wire(value.reward)}}
+    if isinstance(value, Mapping):
+        return {"mapping": {str(key): to_wire(part) for key, part in value.items()}}
+    if isinstance(value, SupportsFloat) and not isinstance(value, bytes):
+        try:
+            return {"number": float(value)}
+        except (TypeError, ValueError, RuntimeError):  # such as a tensor of many numbers
+            pass
+    return {"foreign": f"{value!r:.200} of type {type(value).__name__}"}
+
+
+def from_wire(value: Any) -> object:
+    """What `to_wire` was given. Raises UserError for what it never writes."""
+    if value is None or isinstance(value, str):
+        return value
+    match value:
+        case {"tuple": list(parts)}:
+            return tuple(from_wire(part) for part in parts)
+        case {"result": dict(parts)}:
+            return Result(**{**parts, "reward": from_wire(parts["reward"])})
+        case {"mapping": dict(parts)}:
+            return {key: from_wire(part) for key, part in parts.items()}
+        case {"number": int() | float() as number}:
+            return float(number)
+        case {"foreign": str(shown)}:
+            return Foreign(shown)
+    raise UserError(f"a worker returned {value!r:.200}, which is no value of an agent")
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

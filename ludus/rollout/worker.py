@@ -1,0 +1,142 @@
+"""A worker of a run: gets episodes from the head over HTTP, plays each in a process of its own, and tells how it ended.
+
+Knows: the head's handout, the door of agents with a process.  Knows not: sessions, rewards, who placed it.
+Invariant: what the head calls off ends here with its process; an end is told until the head has heard it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import httpx
+
+from ludus.agents.door import EpisodeContext
+from ludus.launch.member import Member
+from ludus.rollout.ending import guarded
+from ludus.rollout.handout import SERVICE, TAKE_S
+from ludus.rollout.remote import AgentName
+from ludus.rollout.subproc import SubprocDoor
+from ludus.rollout.wire import ReportBody, SeatBody, TakeBody, TakenBody, ending_fields, span_json
+from ludus.workers.pool import WorkerPool
+
+logger = logging.getLogger(__name__)
+
+CAPACITY = "capacity"
+"""In the worker's task: episodes that it plays at the same time; and so is `agents`, labels of agents to set up."""
+AGENTS = "agents"
+# A head that is busy answers late; one that is gone is noticed by the signs of life.
+AGAIN_S = 0.5
+MakeDoor = Callable[[AgentName, WorkerPool], SubprocDoor]
+
+
+class RolloutWorker:
+    """Plays what the head hands out, from `join` to the end of the process."""
+
+    def __init__(self, member: Member, capacity: int, make_door: MakeDoor) -> None:
+        self._member = member
+        self._capacity = capacity
+        self._make_door = make_door
+        self._pool = WorkerPool(capacity, name="agents")
+        self._doors: dict[str, SubprocDoor] = {}
+        self._playing: dict[str, asyncio.Task[None]] = {}
+        self._ended = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"RolloutWorker({self._member!r}, playing={len(self._playing)} of {self._capacity})"
+
+    def prepare(self, label: str) -> SubprocDoor:
+        """The door of an agent. Raises UserError if the agent cannot be set up here; blocks while it is."""
+        if label not in self._doors:
+            self._doors[label] = self._make_door(AgentName.of_label(label), self._pool)
+        return self._doors[label]
+
+    async def work(self, agents: Sequence[str]) -> None:
+        """Set these agents up, join the run, and play until cancelled. Raises UserError if one cannot be set up."""
+        headers = {"authorization": f"Bearer {self._member.key}"}
+        url, timeout = f"{self._member.head_url}/serve/{SERVICE}", httpx.Timeout(2 * TAKE_S)
+        try:
+            for label in agents:
+                await asyncio.to_thread(self.prepare, label)
+            await asyncio.to_thread(self._member.join)
+            async with (
+                httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout, trust_env=False) as http,
+                asyncio.TaskGroup() as group,
+            ):
+                while True:
+                    await self._take(http, group)
+        finally:
+            await asyncio.to_thread(self._pool.close)
+
+    # ---- inside
+
+    async def _take(self, http: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
+        """Ask for episodes once, and begin them; asks anew as soon as a place is free."""
+        self._ended.clear()
+        asked = TakeBody(
+            index=self._member.index,
+            attempt=self._member.attempt,
+            free=self._capacity - len(self._playing),
+            has=list(self._playing),
+        )
+        asking = asyncio.ensure_future(self._ask(http, "take", asked.model_dump_json()))
+        ending = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait((asking, ending), return_when=asyncio.FIRST_COMPLETED)
+            # An answer on its way when a place became free is not lost: the head sends it again.
+            if not asking.done():
+                return
+            taken = TakenBody.model_validate_json(asking.result())
+        finally:
+            ending.cancel()
+            asking.cancel()
+            await asyncio.gather(ending, asking, return_exceptions=True)
+        for ticket in taken.cancelled:
+            if ticket in self._playing:
+                self._playing[ticket].cancel()
+        for seat in taken.seats:
+            self._playing[seat.ticket] = group.create_task(self._play_and_tell(http, seat), name=seat.ticket)
+
+    async def _play_and_tell(self, http: httpx.AsyncClient, seat: SeatBody) -> None:
+        """Cancelled where the head calls it off, which the group takes for an end like any other."""
+        try:
+            report = await self._play(seat)
+            await self._ask(http, "end", report.model_dump_json())
+        finally:
+            del self._playing[seat.ticket]
+            self._ended.set()
+
+    async def _play(self, seat: SeatBody) -> ReportBody:
+        door = await asyncio.to_thread(self.prepare, seat.agent)
+        received_at = time.monotonic()
+        context = EpisodeContext(
+            seat.base_url,
+            seat.api_key,
+            None,
+            about=seat.about.about(),
+            deadline_at=None if seat.left_s is None else received_at + seat.left_s,
+        )
+        async with door.place(seat.about.episode_id):
+            ending = await guarded(door, seat.data, context)
+        return ReportBody(
+            index=self._member.index,
+            attempt=self._member.attempt,
+            ticket=seat.ticket,
+            spans=[span_json(span) for span in context.spans.snapshot()],
+            numbers=context.numbers,
+            **ending_fields(ending),
+        )
+
+    async def _ask(self, http: httpx.AsyncClient, path: str, body: str) -> bytes:
+        """The head's answer, however long it takes to be reached."""
+        while True:
+            try:
+                response = await http.post(f"/{path}", content=body)
+                response.raise_for_status()
+            except httpx.HTTPError as error:
+                logger.warning("the head does not answer: %s; asking again", error or type(error).__name__)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return response.content

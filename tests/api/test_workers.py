@@ -1,0 +1,151 @@
+"""Agents that play in workers of the run: real processes, a scripted engine."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ludus.api.agent import choose_agent
+from ludus.api.crew import open_crew
+from ludus.api.workers import open_workers
+from ludus.config import Config
+from ludus.engines.scripted import ScriptedEngine
+from ludus.errors import ConfigError, UserError
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.launch.board import read_board
+from ludus.record.recorder import Recorder
+from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.stage import Stage
+from ludus.rollout.tasks import EpisodeTask
+from ludus.text.chat import ChatText
+
+AGENT = """
+import json, os, time, urllib.request
+from pathlib import Path
+
+
+class Agent:
+    def __init__(self, note=None):
+        if note == "wrong":
+            raise ValueError("no such note")
+
+    def run(self, data, base_url, api_key, **extra_kwargs):
+        body = {"model": "default", "messages": [{"role": "user", "content": data["question"]}]}
+        headers = {"content-type": "application/json", "authorization": f"Bearer {api_key}"}
+        request = urllib.request.Request(base_url + "/chat/completions", json.dumps(body).encode(), headers)
+        answer = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+        if data.get("waits"):
+            Path(data["waits"]).write_text(str(os.getppid()))
+            time.sleep(600)
+        return float(answer == "four"), {"pid": os.getpid()}
+"""
+
+
+@pytest.fixture
+def agent_file(tmp_path):
+    path = tmp_path / "agent.py"
+    path.write_text(AGENT)
+    return path
+
+
+@pytest.fixture
+def config(tmp_path, agent_file):
+    def make(**keys):
+        agent = {"mode": "subproc", "subproc_max_workers": 2}
+        return Config(
+            run_root=str(tmp_path / "runs"),
+            workflow=f"{agent_file}:Agent",
+            rollout={"workers": 1, "agent": agent, **keys.pop("rollout", {})},
+            **keys,
+        )
+
+    return make
+
+
+def task(number, **row):
+    data = {"question": "2+2?", **row}
+    return EpisodeTask(f"g0-m{number:02d}", "g0", "row0", data, seed=number, step=1)
+
+
+def play(config, tokenizer_folder, drive):
+    text = ChatText.load(tokenizer_folder)
+
+    async def main():
+        engine = ScriptedEngine(lambda call: "four", text.tokenizer)
+        door = choose_agent(config)
+        with Stage(Recorder(engine, text), GatewayServer(Sessions())) as stage:
+            async with open_crew(config) as crew:
+                await open_workers(config, crew, (door, None))
+                generation = config.gconfig
+                runner = EpisodeRunner(door, stage, config.rollout, training=generation, evaluation=generation)
+                async with runner:
+                    return await drive(runner, crew)
+
+    return asyncio.run(main())
+
+
+def test_episodes_play_in_workers(config, tokenizer_folder):
+    """An agent that is named plays in processes of a worker, against the gateway of this process."""
+
+    async def drive(runner, crew):
+        return await asyncio.gather(*(runner.run(task(number)) for number in range(4)))
+
+    episodes = play(config(), tokenizer_folder, drive)
+    assert [episode.outcome.kind for episode in episodes] == ["ok"] * 4
+    assert [episode.reward for episode in episodes] == [1.0] * 4
+    pids = {episode.metrics["pid"] for episode in episodes}
+    assert float(os.getpid()) not in pids and len(pids) <= 2
+    assert episodes[0].spans[0].kind == "process"
+
+
+def test_a_lost_worker_is_replaced_and_its_episodes_are_lost(config, tokenizer_folder, tmp_path):
+    """An episode whose worker is killed ends as lost, which is none of its agent's faults; the next one plays at the
+    worker's successor."""
+    mark = tmp_path / "waits"
+    asked = config()
+
+    async def drive(runner, crew):
+        playing = asyncio.create_task(runner.run(task(0, waits=str(mark))))
+        while not mark.exists() or not mark.read_text():  # noqa: ASYNC110  (written by another process)
+            await asyncio.sleep(0.02)
+        board = read_board(asked.folder)
+        assert [(role.role, role.state) for role in board.roles] == [("rollout", "ready")]
+        os.kill(int(mark.read_text()), signal.SIGKILL)
+        return await playing, await runner.run(task(1))
+
+    lost, after = play(asked, tokenizer_folder, drive)
+    assert (lost.outcome.kind, lost.session.num_sampled_tokens > 0) == ("lost", True)
+    assert "worker" in lost.outcome.reason
+    assert after.outcome.kind == "ok"
+    assert read_board(asked.folder) is None
+    assert "SIGKILL" not in Path(asked.folder / "roles" / "rollout-0.log").read_text()
+
+
+def test_an_agent_that_cannot_be_set_up_ends_the_start(config, tokenizer_folder):
+    """What an agent's constructor raises in the worker is in the message here."""
+
+    async def drive(runner, crew):
+        raise AssertionError("it does not start")
+
+    with pytest.raises(UserError, match="no such note"):
+        play(config(workflow_kwargs={"note": "wrong"}), tokenizer_folder, drive)
+
+
+def test_workers_need_processes_of_their_own():
+    """Workers without mode subproc are refused by name."""
+    with pytest.raises(ConfigError, match=r"rollout.agent.mode=subproc"):
+        Config(rollout={"workers": 2})
+
+
+def test_the_rows_of_a_run_are_json(config, tokenizer_folder):
+    """A row that cannot travel fails its episode, and names the column."""
+
+    async def drive(runner, crew):
+        return await runner.run(task(0, image=json))
+
+    episode = play(config(), tokenizer_folder, drive)
+    assert episode.outcome.kind == "failed" and "image" in episode.outcome.reason
