@@ -20,6 +20,7 @@ from ludus.verify.doors import FAMILIES, verify_doors
 from ludus.verify.ledger import verify_ledger
 from ludus.verify.packing import verify_packing
 from ludus.verify.parity import verify_parity
+from ludus.verify.ranks import verify_ranks
 from ludus.verify.resume import verify_resume
 
 EXIT_FAILED = 1
@@ -55,6 +56,7 @@ def build_verify_app() -> typer.Typer:
     app.command("ledger")(ledger)
     app.command("packing")(packing)
     app.command("resume")(resume)
+    app.command("ranks")(ranks)
     app.command("credit")(credit)
     app.command("dialects")(dialects)
     app.command("doors")(doors)
@@ -130,6 +132,28 @@ def resume(
     """
     with _status("training three times: alone, until the kill, and resumed", quiet=as_json):
         result = verify_resume(kill_at_step=kill_at_step, steps=steps, model=model, seed=seed)
+    _finish(result, as_json)
+
+
+def ranks(
+    ranks: Annotated[list[int] | None, typer.Option(help="Compared with one rank; may be given again.")] = None,
+    steps: Annotated[int, typer.Option(min=3, help="Of the curves.")] = 6,
+    model: Model = "smollm2-135m",
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Is a trainer on several ranks the trainer on one?
+
+    Recorded conversations, packed into rows of unequal length, are trained
+    in fp32 on one process and on several: the gradients may differ by 1e-5
+    of their size, the curves by 1e-4 of the largest loss. A checkpoint of
+    several ranks must come through one with every bit, and training on
+    several, on one and on several again may differ by 1e-6.
+
+    [bold]Example:[/]  ludus verify ranks --ranks 2 --ranks 4
+    """
+    with _status("training on one rank, and on several", quiet=as_json):
+        result = verify_ranks(model=model, seed=seed, ranks=ranks or (2, 4), steps=steps)
     _finish(result, as_json)
 
 

@@ -245,9 +245,7 @@ def _whole(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Tensor
 
 def _gradient(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Tensor | None:
     name = order["name"]
-    gathered = trainer.optimizer.gradients().get(name)
-    rows = torch.zeros_like(trainer.optimizer.masters[name]) if gathered is None else gathered
-    return ranks.whole(rows, trainer.model.trainable[name].shape[0])
+    return ranks.whole(trainer.gradient(name), trainer.model.trainable[name].shape[0])
 
 
 _ORDERS: dict[str, Callable[[Trainer, TorchRanks, dict[str, Any]], Any]] = {
@@ -259,7 +257,7 @@ _ORDERS: dict[str, Callable[[Trainer, TorchRanks, dict[str, Any]], Any]] = {
     "copy": lambda trainer, _, __: trainer.optimizer.copy_to_parameters(),
     "whole": _whole,
     "gradient": _gradient,
-    "forget": lambda trainer, _, __: trainer.optimizer.forget_gradients(),
+    "forget": lambda trainer, _, __: trainer.forget_gradients(),
     "save": lambda trainer, _, order: trainer.save(Path(order["folder"])),
     "load": lambda trainer, _, order: trainer.load(Path(order["folder"])),
     "take_weights": lambda trainer, _, order: trainer.take_weights(Path(order["folder"])),

@@ -145,6 +145,14 @@ class Trainer:
         self.version += 1
         return metrics
 
+    def gradient(self, name: str) -> Tensor:
+        """What is gathered of a weight's gradient, fp32."""
+        return self.optimizer.sink(name)
+
+    def forget_gradients(self) -> None:
+        """Nothing is gathered any more."""
+        self.optimizer.forget_gradients()
+
     def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
         """Per sequence the logprob of every token but the first given those before it, at temperature 1.
 

@@ -1,0 +1,99 @@
+"""A run whose trainer has two ranks: the head, and a process that a launcher started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+import ludus
+from ludus.trace.store import RunStore
+
+ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
+
+
+class Vowels:
+    """One turn; the reward is the share of vowels."""
+
+    async def run(self, data: dict[str, Any], *, base_url: str, http_client: Any, **_: Any) -> float:
+        body = {"messages": [{"role": "user", "content": data["question"]}], "max_tokens": 6}
+        answer = (await http_client.post(base_url + "/chat/completions", json=body)).json()
+        return sum(letter in "aeiou" for letter in answer["choices"][0]["message"]["content"] or "") / 6
+
+
+def make_config(model: Path, root: Path, **changes: Any) -> ludus.Config:
+    values: dict[str, Any] = {
+        "name": "cut",
+        "run_root": str(root),
+        "seed": 3,
+        "model": {"path": str(model), "dtype": "float32"},
+        "engine": {"kv_bytes": 2**22},
+        "gconfig": {"n_samples": 3},
+        "rollout": {"max_head_offpolicyness": 0},
+        "train_dataset": {"batch_size": 2},
+        "trainer": {"optimizer": {"lr": 1e-3}, "row_tokens": 64},
+        "total_train_steps": 2,
+    }
+    return ludus.Config(**{**values, **changes})
+
+
+def losses(folder: Path) -> list[float]:
+    with RunStore.open(folder) as store:
+        return [metrics["train/loss"] for _, metrics in store.metrics()]
+
+
+def test_a_run_on_two_ranks_is_resumed_on_one(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """It trains as on one rank, its model loads with plain transformers, and one rank goes on from its checkpoint."""
+    cut = {"trainer": {"optimizer": {"lr": 1e-3}, "row_tokens": 64, "ranks": 2}}
+    summary = ludus.Trainer(make_config(tiny_model_folder, tmp_path, **cut), ROWS).train(Vowels)
+    alone = ludus.Trainer(make_config(tiny_model_folder, tmp_path, name="alone"), ROWS).train(Vowels)
+    assert summary.steps == 2 and summary.ledger == alone.ledger
+    assert losses(tmp_path / "cut") == pytest.approx(losses(tmp_path / "alone"), rel=1e-3, abs=1e-6)
+    assert summary.model is not None
+    transformers.AutoModelForCausalLM.from_pretrained(summary.model)
+    assert (tmp_path / "cut" / "roles" / "trainer-0.log").exists()
+    config = make_config(tiny_model_folder, tmp_path, total_train_steps=3)
+    resumed = ludus.Trainer(config, ROWS).train(Vowels, resume=True)
+    assert resumed.steps == 3 and len(losses(tmp_path / "cut")) == 3
+
+
+class KillRank:
+    """An observer that kills the other rank after the first step."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...
+
+    def on_step(self, step: int, metrics: Any) -> None:
+        with RunStore.open(self._folder) as store:
+            assert store.metrics()
+        (role,) = [
+            int(each["place"].removeprefix("pid "))
+            for each in json.loads((self._folder / "roles.json").read_text())["roles"]
+        ]
+        os.kill(role, signal.SIGKILL)
+
+    def on_eval(self, step: int, metrics: Any) -> None: ...
+
+    def on_end(self, summary: ludus.RunSummary) -> None: ...
+
+
+def test_a_lost_rank_ends_the_run_by_name_and_it_goes_on(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """The message names the process that was killed; the run goes on from its checkpoint, on two ranks again."""
+    changes = {
+        "trainer": {"optimizer": {"lr": 1e-3}, "row_tokens": 64, "ranks": 2},
+        "checkpoint": {"every_steps": 1},
+        "total_train_steps": 3,
+    }
+    config = make_config(tiny_model_folder, tmp_path, **changes)
+    with pytest.raises(ludus.BackendError, match=r"trainer-0 \(pid \d+\) ended with signal 9"):
+        ludus.Trainer(config, ROWS).train(Vowels, observer=KillRank(tmp_path / "cut"))
+    summary = ludus.Trainer(config, ROWS).train(Vowels, resume=True)
+    assert summary.steps == 3
+    summary.ledger.check()
