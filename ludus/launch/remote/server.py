@@ -8,12 +8,12 @@ server lives, however often the connection breaks.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable
 
 from ludus.errors import BackendError
+from ludus.launch.address import free_port
 from ludus.launch.remote.base import EndedError, Look, Place
 from ludus.launch.remote.settings import LaunchSettings
 from ludus.launch.remote.shell import UnreachableError
@@ -113,7 +113,7 @@ class LaunchedServer:
             look_s = min(2 * look_s, LONGEST_LOOK_S)
 
     def _reach(self, spot: Spot) -> str:
-        port = _free_port()
+        port = free_port("127.0.0.1")
         command = self._place.forward(port, spot)
         if command is None:
             return f"http://{spot.host}:{spot.port}"
@@ -129,8 +129,3 @@ class LaunchedServer:
         self._shown = seen.log[: len(seen.log) - len(new) + len(whole)]
         for line in [*([] if seen.words == words else [seen.words]), *whole.splitlines()]:
             self._on_line(line)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])

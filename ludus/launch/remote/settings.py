@@ -23,8 +23,8 @@ class LaunchSettings(Settings):
     """There: how Ludus is called, such as `.venv/bin/ludus`."""
     setup: str = ""
     """There: lines of the shell that come first, such as `module load cuda`."""
-    settings: tuple[str, ...] = ()
-    """Of every model, as `ludus serve` takes them: `engine.kv_bytes=8e9`."""
+    overrides: tuple[str, ...] = ()
+    """Settings of every model, as `ludus serve` takes them: `engine.kv_bytes=8e9`."""
     idle_s: float = pydantic.Field(default=1800.0, ge=1)
     """The server ends by itself once nobody has asked it for so long and every job is done."""
     start_timeout_s: float | None = pydantic.Field(default=600.0, gt=0)

@@ -15,6 +15,8 @@ from ludus.errors import BackendError, UserError
 
 TIMEOUT_S = 120.0  # a machine that was asleep, a login node under load, a shared disk that hangs for a while
 _SSH_FAILED = 255  # ssh's own exit code; any other is the script's
+LATER = 75
+"""Exit code of a script that could not find out now what it was to find out (EX_TEMPFAIL of sysexits.h)."""
 _OPTIONS = (
     "BatchMode=yes",  # nobody is there to type a password
     "ConnectTimeout=20",
@@ -98,6 +100,8 @@ def _run(command: Sequence[str], script: str, *, where: str, timeout_s: float, f
         raise UserError(f"there is no command {command[0]!r} on this machine; install it") from None
     if ended.returncode == failed:
         raise UnreachableError(f"{where} cannot be reached: {ended.stderr.strip()}; try `ssh {where} true`")
+    if ended.returncode == LATER:
+        raise UnreachableError(f"on {where}: {ended.stderr.strip()}")
     if ended.returncode:
         raise BackendError(f"on {where}: {(ended.stderr or ended.stdout).strip() or f'exit code {ended.returncode}'}")
     return ended.stdout

@@ -14,9 +14,10 @@ from typing import Any, Self
 
 import httpx
 
+from ludus.errors import BackendError
 from ludus.http.keys import is_loopback
+from ludus.launch.address import address_of_machine
 
-_ELSEWHERE = ("192.0.2.1", 9)  # an address for documentation; naming a way to it sends nothing
 _FIELDS = {"url", "host", "port", "pid"}
 
 
@@ -50,9 +51,7 @@ def announcement(url: str, host: str) -> Mapping[str, Any]:
 
 def _own_address() -> str:
     """The address that this machine has for others, or its name where it has no way to any."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        try:
-            way.connect(_ELSEWHERE)
-        except OSError:
-            return socket.gethostname()
-        return str(way.getsockname()[0])
+    try:
+        return address_of_machine()
+    except BackendError:
+        return socket.gethostname()

@@ -1,28 +1,59 @@
 """Which place is meant by a word such as `ssh:gpu-box`.
 
-Knows: the names of places.  Knows not: how each starts a server.
+Knows: the names of places, and which settings act where.  Knows not: how each starts a server.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from ludus.errors import UserError
 from ludus.launch.remote.base import Place
 from ludus.launch.remote.process import ProcessPlace
+from ludus.launch.remote.ray import DASHBOARD_PORT, RayPlace, dashboard
 from ludus.launch.remote.settings import LaunchSettings
 from ludus.launch.remote.shell import Here, Shell, Ssh
+from ludus.launch.remote.slurm import SlurmPlace
 
-KNOWN = "local, ssh:HOST"
+KNOWN = "local, ssh:HOST, slurm, slurm:LOGIN-HOST, ray, ray:http://HEAD:8265, ray:SSH-HOST"
 
 
 def place_of(on: str, settings: LaunchSettings) -> Place:
     """The place. Raises UserError if there is none of that name, or if a setting cannot act there."""
     kind, _, rest = on.partition(":")
-    if kind == "local" and not rest:
-        return ProcessPlace(Here(), settings)
-    if kind == "ssh":
-        return ProcessPlace(_shell(rest, settings), settings)
-    raise UserError(f"on={on!r} is no place to launch a server; there are {KNOWN}")
+    if kind not in _PLACES or (kind == "local" and rest) or (kind == "ssh" and not rest):
+        raise UserError(f"on={on!r} is no place to launch a server; there are {KNOWN}")
+    is_over_ssh = bool(rest) and not rest.startswith(("http://", "https://"))
+    acts = {"ssh_options": is_over_ssh, "sbatch": kind == "slurm"}
+    for name, does_act in acts.items():
+        if settings.is_set(name) and not does_act:
+            raise UserError(f"{name}={getattr(settings, name)!r} cannot act: on is {on!r}; leave it out")
+    return _PLACES[kind](rest, settings)
 
 
-def _shell(destination: str, settings: LaunchSettings) -> Shell:
-    return Ssh(destination, settings.ssh_options)
+def _local(rest: str, settings: LaunchSettings) -> Place:
+    del rest  # it is empty
+    return ProcessPlace(Here(), settings)
+
+
+def _ssh(rest: str, settings: LaunchSettings) -> Place:
+    return ProcessPlace(Ssh(rest, settings.ssh_options), settings)
+
+
+def _slurm(rest: str, settings: LaunchSettings) -> Place:
+    shell: Shell = Ssh(rest, settings.ssh_options) if rest else Here()
+    return SlurmPlace(shell, settings)
+
+
+def _ray(rest: str, settings: LaunchSettings) -> Place:
+    if not rest or rest.startswith(("http://", "https://")):
+        return RayPlace(Here(), rest or dashboard(), settings)
+    return RayPlace(Ssh(rest, settings.ssh_options), f"http://127.0.0.1:{DASHBOARD_PORT}", settings)
+
+
+_PLACES: Mapping[str, Callable[[str, LaunchSettings], Place]] = {
+    "local": _local,
+    "ssh": _ssh,
+    "slurm": _slurm,
+    "ray": _ray,
+}

@@ -88,7 +88,7 @@ def test_two_that_launch_at_once_are_one_server(settings: MakeSettings) -> None:
 
 def test_one_that_cannot_start_says_why(settings: MakeSettings) -> None:
     """With the last lines of its log; nothing is left running."""
-    asked = settings(settings=("fail=true",))
+    asked = settings(overrides=("fail=true",))
     with pytest.raises(EndedError, match=r"ended before it served \(it has ended\)\. It wrote last:\nno accelerator"):
         launch(asked)
     with pytest.raises(EndedError, match="not found"):

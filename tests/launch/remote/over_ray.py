@@ -1,0 +1,89 @@
+"""Servers launched as jobs of a real Ray cluster, started on this machine by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ludus.agents.trajectory import Trajectory, TrajectoryGroup
+from ludus.api.backends.server import ServerBackend
+from ludus.errors import UserError
+from ludus.launch.address import free_port
+from ludus.launch.remote.base import EndedError
+from tests.serve.specs import Model
+
+GROUPS = [TrajectoryGroup([Trajectory(reward=1.0)])]
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the cluster's dashboard."""
+    ray = Path(sys.executable).with_name("ray")
+    folder, port = tmp_path_factory.mktemp("r"), free_port("127.0.0.1")
+    ports = [f"--{name}={free_port('127.0.0.1')}" for name in ("port", "dashboard-agent-listen-port")]
+    options = ["--head", "--num-cpus=2", f"--dashboard-port={port}", f"--temp-dir={folder}", "--disable-usage-stats"]
+    started = subprocess.Popen(
+        [ray, "start", "--block", *options, *ports],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert started.stdout is not None
+    told = ""
+    for line in started.stdout:
+        told += line
+        if "Ray runtime started" in line:
+            break
+    else:
+        raise AssertionError(told)
+    yield f"http://127.0.0.1:{port}"
+    started.terminate()
+    started.communicate()
+
+
+@pytest.mark.timeout(300)
+def test_a_model_is_trained_in_a_job(dashboard: str, options: dict[str, Any]) -> None:
+    """Joined by who comes second, refused to who wants other settings, gone when its client is done."""
+    folder = Path(options["folder"])
+    lines: list[str] = []
+    on = f"ray:{dashboard}"
+    asked = options | {"resources": {"cpus": 1, "memory_gb": 0.1, "env": {"MARK": "it's here"}}}
+
+    async def main() -> str:
+        async with await ServerBackend.launch(on, on_line=lines.append, **asked) as backend:
+            await backend.register(Model())
+            for name in ("go-before", "go-after"):
+                (folder / name).touch()
+            assert (await backend.train(Model(), GROUPS)).step == 1
+            second = await ServerBackend.launch(on, **asked)
+            assert repr(second) == repr(backend)
+            with pytest.raises(UserError, match="is being served with other settings"):
+                await ServerBackend.launch(on, **asked, overrides=("seed=2",))
+            return repr(backend)
+
+    url = re.findall(r"http://[^']*", asyncio.run(main()))[0]
+    assert any("is RUNNING" in line for line in lines) and lines[-1].startswith('{"url"')
+    with pytest.raises(httpx.TransportError):
+        httpx.get(url)
+    states = [job["status"] for job in httpx.get(f"{dashboard}/api/jobs/").json()]
+    assert states == ["STOPPED"]
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_fails_says_why(dashboard: str, options: dict[str, Any]) -> None:
+    """With Ray's words and its own."""
+
+    async def main() -> None:
+        await ServerBackend.launch(f"ray:{dashboard}", **options, overrides=("fail=true",))
+
+    with pytest.raises(EndedError, match=r"before it served \(job ludus-serve-\w+ is FAILED(.|\n)*no accelerator"):
+        asyncio.run(main())
