@@ -26,6 +26,7 @@ _LOG = (
     "printf '%s\\n' \"$(grep -s '^{\"url\"' launch.log | tail -n 1)\"\n"
     f"tail -c {MOST_LOG_BYTES} launch.log 2>/dev/null || true\n"
 )
+_JOIN = "if is_alive; then echo joined; cat launch.key; echo; cat launch.command; exit 0; fi\n"
 
 
 def serve_command(settings: LaunchSettings, *, host: str = "127.0.0.1") -> str:
@@ -80,8 +81,7 @@ class ServedFolder:
         script += becoming(self._settings, command)
         told = self.run(
             # Of two that start at once one waits: who comes second joins.
-            "if command -v flock >/dev/null; then exec 9> launch.lock; flock 9; fi\n"
-            "if is_alive; then echo joined; cat launch.key; echo; cat launch.command; exit 0; fi\n"
+            f"if command -v flock >/dev/null; then exec 9> launch.lock; flock 9; fi\n{_JOIN}"
             f"printf %s {shlex.quote(new_key())} > launch.key\n"
             f"printf '%s\\n' {shlex.quote(command)} > launch.command\n"
             f"printf %s {shlex.quote(script)} > launch.sh\n"
@@ -89,12 +89,20 @@ class ServedFolder:
             f"{begin}"
             "echo started; cat launch.key; echo; cat launch.command\n"
         )
-        state, key, running = told.split("\n", 2)
-        if state == "joined":
-            check_same(self.shell.name, self._settings.folder, running=running.strip(), wanted=command)
-        return Started(key, is_new=state == "started")
+        return self._read(told, command)
+
+    def join(self, *, host: str = "127.0.0.1") -> Started | None:
+        """The server that `start` would join. None: there is none."""
+        told = self.run(_JOIN)
+        return self._read(told, serve_command(self._settings, host=host)) if told else None
 
     def look(self) -> Look:
         told = self.run(f"is_alive && echo yes || echo no\ntell\n{_LOG}")
         is_alive, words, at, log = told.split("\n", 3)
         return Look(is_alive == "yes", words, log, Spot.find(at))
+
+    def _read(self, told: str, command: str) -> Started:
+        state, key, running = told.split("\n", 2)
+        if state == "joined":
+            check_same(self.shell.name, self._settings.folder, running=running.strip(), wanted=command)
+        return Started(key, is_new=state == "started")

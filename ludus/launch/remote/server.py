@@ -37,6 +37,7 @@ class LaunchedServer:
         self._tunnel: Tunnel | None = None
         self._given_up = threading.Event()
         self._shown = ""
+        self._is_stopped = False
         self.base_url = ""
         self.key = ""
 
@@ -83,7 +84,10 @@ class LaunchedServer:
         if self._tunnel is not None:
             self._tunnel.close()
             self._tunnel = None
+        if self._is_stopped:
+            return
         self._place.stop()
+        self._is_stopped = True
         logger.info("launch.stopped place=%s", self._place.name)
 
     # ---- inside

@@ -36,4 +36,4 @@ class LaunchSettings(Settings):
     sbatch: tuple[str, ...] = ()
     """slurm: more options of sbatch, as in ("--partition=gpu", "--time=04:00:00")."""
     sky: dict[str, pydantic.JsonValue] = pydantic.Field(default_factory=dict)
-    """sky: more resources of SkyPilot's task file, as in {"accelerators": "A100:1", "use_spot": True}."""
+    """sky: parts of SkyPilot's task file, as in {"resources": {"accelerators": "A100:1"}, "setup": "pip install …"}."""

@@ -38,7 +38,7 @@ class Tunnel:
         self._thread = threading.Thread(target=self._keep, name="ludus-tunnel", daemon=True)
 
     def __repr__(self) -> str:
-        return f"Tunnel({'open' if self._why is None else self._why!r}, opened={self._num_opened})"
+        return f"Tunnel({'open' if self._why is None else repr(self._why)}, opened={self._num_opened})"
 
     @property
     def why_closed(self) -> str | None:

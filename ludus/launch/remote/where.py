@@ -13,18 +13,19 @@ from ludus.launch.remote.process import ProcessPlace
 from ludus.launch.remote.ray import DASHBOARD_PORT, RayPlace, dashboard
 from ludus.launch.remote.settings import LaunchSettings
 from ludus.launch.remote.shell import Here, Shell, Ssh
+from ludus.launch.remote.skypilot import SkyPlace
 from ludus.launch.remote.slurm import SlurmPlace
 
-KNOWN = "local, ssh:HOST, slurm, slurm:LOGIN-HOST, ray, ray:http://HEAD:8265, ray:SSH-HOST"
+KNOWN = "local, ssh:HOST, slurm, slurm:LOGIN-HOST, ray, ray:http://HEAD:8265, ray:SSH-HOST, sky:CLUSTER"
 
 
 def place_of(on: str, settings: LaunchSettings) -> Place:
     """The place. Raises UserError if there is none of that name, or if a setting cannot act there."""
     kind, _, rest = on.partition(":")
-    if kind not in _PLACES or (kind == "local" and rest) or (kind == "ssh" and not rest):
+    if kind not in _PLACES or (kind == "local" and rest) or (kind in ("ssh", "sky") and not rest):
         raise UserError(f"on={on!r} is no place to launch a server; there are {KNOWN}")
     is_over_ssh = bool(rest) and not rest.startswith(("http://", "https://"))
-    acts = {"ssh_options": is_over_ssh, "sbatch": kind == "slurm"}
+    acts = {"ssh_options": is_over_ssh, "sbatch": kind == "slurm", "sky": kind == "sky"}
     for name, does_act in acts.items():
         if settings.is_set(name) and not does_act:
             raise UserError(f"{name}={getattr(settings, name)!r} cannot act: on is {on!r}; leave it out")
@@ -56,4 +57,5 @@ _PLACES: Mapping[str, Callable[[str, LaunchSettings], Place]] = {
     "ssh": _ssh,
     "slurm": _slurm,
     "ray": _ray,
+    "sky": SkyPlace,
 }

@@ -210,3 +210,45 @@ def test_who_has_no_key_is_not_let_in(box: Sshd, tmp_path: Path) -> None:
         Ssh("-oProxyCommand=touch /tmp/x")
     with pytest.raises(BackendError, match=f"on {box.destination}: oh no"):
         Ssh(box.destination, box.options).run("echo oh no >&2; exit 3")
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_rented_machine_is_given_back(
+    box: Sshd, over_ssh: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sky launch` with a task file that SkyPilot takes, the key in the environment; `sky down` when the client is
+    done, and when what was rented does not come to serve."""
+    notes = tmp_path / "notes"
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "sky"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("sky.py")} "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SKY_NOTES", str(notes))
+    monkeypatch.setenv("SKY_PIDS", str(Path(over_ssh["folder"]) / "launch.pid"))
+    # As SkyPilot writes it for its clusters into ~/.ssh/config.
+    cluster = ("-o", "HostName=127.0.0.1", "-o", f"User={box.destination.partition('@')[0]}")
+    asked = over_ssh | {
+        "ssh_options": (*box.options, *cluster),
+        "sky": {"setup": f"touch {tmp_path}/set-up", "resources": {"accelerators": "A100:1"}},
+    }
+
+    async def main(**changes: Any) -> None:
+        async with await ServerBackend.launch("sky:rented", **(asked | changes)) as backend:
+            await backend.register(Model())
+            async with await ServerBackend.launch("sky:rented", **(asked | changes)) as joined:
+                await joined.register(Model())
+
+    asyncio.run(main())
+    assert (tmp_path / "set-up").exists()
+    launched, *downs = notes.read_text().splitlines()
+    assert launched.startswith("launch --yes --detach-run --cluster rented --secret LUDUS_API_KEY /")
+    assert downs == ["down --yes rented"] * 2
+    notes.unlink()
+    with pytest.raises(EndedError, match="no accelerator here"):
+        asyncio.run(main(overrides=("fail=true",)))
+    assert [line.split()[0] for line in notes.read_text().splitlines()] == ["launch", "down"]
+    notes.unlink()
+    with pytest.raises(BackendError, match=r"`sky launch` failed with exit code(.|\n)*'A100:1' is not"):
+        asyncio.run(main(sky={"file_mounts": "A100:1"}))
+    assert [line.split()[0] for line in notes.read_text().splitlines()] == ["launch", "down"]
