@@ -86,6 +86,10 @@ def _sizes(engine: EngineSettings, model: ModelSettings) -> dict[str, Any]:
     has_card = model.device != "cpu" and any(file.exists() for file in _DEVICE_FILES)
     if engine.is_set("kv_bytes") or not has_card:
         sizes["kv_cache_memory_bytes"] = engine.kv_bytes
+    if not has_card:
+        # On a processor a prompt that is computed in chunks fails if its call has a seed: vLLM takes the draw of a
+        # chunk back, which torch's generators for processors cannot.
+        sizes["enable_chunked_prefill"] = False
     for name in ("tensor_parallel_size", "data_parallel_size"):
         if engine.is_set(name):
             sizes[name] = getattr(engine, name)
