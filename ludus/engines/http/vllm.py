@@ -88,8 +88,10 @@ class VllmWire:
     keep_kv: bool = True
     name: str = "vLLM"
     tells_versions: bool = False
+    publisher: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Stands before a version in the name that vLLM has for it: a server may have got versions of runs before."""
     salt: str | None = None
-    """Calls find the keys and values of calls with the same salt alone. None: the weights never change."""
+    """Calls find the keys and values of calls with the same salt alone. None: nothing was published."""
 
     def check(self, call: Call) -> None:
         sampling = call.sampling
@@ -138,7 +140,7 @@ class VllmWire:
             logprobs=tuple(float(each["logprob"]) for each in told),
             tops=tuple(_likeliest(each["top_logprobs"], call.sampling.top_logprobs) for each in told),
             kept_ids=tuple(_kept(mask) for mask in masks),
-            all_versions=None if self.transfer is None else _versions(choice, num_read + len(token_ids)),
+            all_versions=None if self.transfer is None else self._versions(choice, num_read + len(token_ids)),
             stop_reason=None if finish_reason is None else _STOP_REASONS[finish_reason],
             stop_string=stop if isinstance(stop, str) else None,
             num_cached_tokens=num_cached_tokens,
@@ -170,12 +172,12 @@ class VllmWire:
                 f"version {version} cannot be published to the vLLM at {self.url}: its weights are its own; train with "
                 "`ludus train` and engine.urls, or load new weights into vLLM yourself"
             )
-        load = await self.transfer.prepare(http, version, weights)
-        salt = f"{secrets.token_hex(4)}-{version}"  # a server may keep keys and values of versions of runs before
+        name = f"{self.publisher}-{version}"
+        load = await self.transfer.prepare(http, version, weights, name)
 
         async def load_and_forget() -> None:
             await load()
-            self.salt = salt
+            self.salt = name
             if not self.keep_kv:
                 await self._switch(http, "/reset_prefix_cache", reset_running_requests="true")
 
@@ -187,6 +189,20 @@ class VllmWire:
             raise UserError(f"the vLLM at {self.url} does not serve {path}; start it with VLLM_SERVER_DEV_MODE=1")
         if response.is_error:
             raise _refusal(response)
+
+    def _versions(self, choice: Mapping[str, Any], num_tokens: int) -> tuple[int, ...] | None:
+        """The version of every token, which vLLM tells with the last one. None: this is not the last."""
+        spans = choice.get("weight_versions")
+        if spans is None:
+            return None
+        versions: list[int] = []
+        for span in spans:
+            publisher, _, version = span["version"].rpartition("-")
+            known = int(version) if publisher == self.publisher else UNPUBLISHED
+            versions += [known] * (span["end"] - span["start"])
+        if len(versions) != num_tokens:
+            raise BackendError(f"vLLM told the versions of {len(versions)} tokens, and {num_tokens} came")
+        return tuple(versions)
 
     @property
     def _asked(self) -> dict[str, Any]:
@@ -231,17 +247,6 @@ def _likeliest(told: Sequence[Mapping[str, Any]], num: int) -> tuple[tuple[int, 
     """The first `num`, the likeliest first; vLLM puts the sampled token before them."""
     pairs = {int(each["token_id"]): float(each["logprob"]) for each in told}
     return tuple(sorted(pairs.items(), key=lambda pair: -pair[1])[:num])
-
-
-def _versions(choice: Mapping[str, Any], num_tokens: int) -> tuple[int, ...] | None:
-    """The version of every token, which vLLM tells with the last one. None: this is not the last."""
-    spans = choice.get("weight_versions")
-    if spans is None:
-        return None
-    versions = tuple(int(span["version"]) for span in spans for _ in range(span["start"], span["end"]))
-    if len(versions) != num_tokens:
-        raise BackendError(f"vLLM told the versions of {len(versions)} tokens, and {num_tokens} came")
-    return versions
 
 
 def _kept(mask: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -32,8 +32,11 @@ class Transfer(Protocol):
     def model(self) -> str | None:
         """The adapter that calls ask for. None: the model itself."""
 
-    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
-        """What loads the version into a server that is paused; all that can be done before is done."""
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
+        """What loads the version into a server that is paused; all that can be done before is done.
+
+        name: of the version, for the server.
+        """
 
 
 class FileTransfer:
@@ -45,14 +48,14 @@ class FileTransfer:
         self._files = files
         self._is_begun = False
 
-    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
         path = await asyncio.to_thread(self._files.write, version, weights)
         if not self._is_begun:
             await begin(http, {"folder": str(self._files.folder)})
             self._is_begun = True
 
         async def load() -> None:
-            await replace_weights(http, version, {"file": path.name})
+            await replace_weights(http, name, {"file": path.name})
 
         return load
 
@@ -66,20 +69,19 @@ class AdapterTransfer:
     """
 
     def __init__(self, files: WeightFiles) -> None:
-        name = f"ludus-{secrets.token_hex(4)}"  # a server may know adapters of runs before
+        self.model: str | None = f"ludus-{secrets.token_hex(4)}"  # a server may know adapters of runs before
         self._files = files
-        self._link = files.folder / name
-        self.model: str | None = name
+        self._link = files.folder / self.model
         self._is_known = False
 
-    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
         folder = await asyncio.to_thread(self._files.write, version, weights)
 
         async def load() -> None:
             # Not earlier: an adapter that was forgotten is read at the next step, which may still be of the version
             # before, and other servers still read what lies in the folder itself.
             await asyncio.to_thread(_point, self._link, folder)
-            await replace_weights(http, version, None)
+            await replace_weights(http, name, None)
             if not self._is_known:
                 await post(http, "/v1/load_lora_adapter", {"lora_name": self.model, "lora_path": str(self._link)})
                 self._is_known = True
@@ -98,12 +100,12 @@ async def begin(http: httpx.AsyncClient, init_info: Mapping[str, Any]) -> None:
     await post(http, "/init_weight_transfer_engine", {"init_info": dict(init_info)})
 
 
-async def replace_weights(http: httpx.AsyncClient, version: int, update: Mapping[str, Any] | None) -> None:
+async def replace_weights(http: httpx.AsyncClient, name: str, update: Mapping[str, Any] | None) -> None:
     """One update from start to end. update: what the transfer engine receives. None: nothing."""
     await post(http, "/start_weight_update", None)
     if update is not None:
         await post(http, "/update_weights", {"update_info": dict(update)})
-    await post(http, "/finish_weight_update", {"weight_version": str(version)})
+    await post(http, "/finish_weight_update", {"weight_version": name})
 
 
 async def post(http: httpx.AsyncClient, path: str, body: Mapping[str, Any] | None) -> None:

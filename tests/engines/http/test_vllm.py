@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from ludus.engines.base import Engine
-from ludus.engines.http.vllm import VllmEngine
+from ludus.engines.http.vllm import UNPUBLISHED, VllmEngine
+from ludus.engines.http.vllm_weights import AdapterTransfer, FileTransfer
+from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampling
 from tests.engines.contract import ALLOWED, CHECKS, GRAMMAR, SAMPLING, NoNewWeights, call
 from tests.engines.http.vllm_server import CONTEXT, MODEL, NUM_CACHED, StandIn, serving
 
-KEPT = [check for check in CHECKS if not check.__name__.startswith("check_publish")]
+
+class Tensors:
+    """One tensor to publish."""
+
+    def __init__(self) -> None:
+        self.num_copied = 0
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        yield "model.norm.weight", torch.ones(4)
+
+    def copy_into_shared(self) -> None:
+        self.num_copied += 1
 
 
 @pytest.fixture
@@ -37,6 +52,18 @@ def url(stand_in: StandIn) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def files(tmp_path: Path) -> WeightFiles:
+    return WeightFiles(tmp_path / "weights")
+
+
+def _linked(folder: Path) -> str:
+    """The name of what the one link in a folder leads to, which is an adapter."""
+    (link,) = (path for path in folder.iterdir() if path.is_symlink())
+    assert (link / "adapter_config.json").is_file()
+    return link.readlink().name
+
+
 def _improvise(asked: Call) -> list[int]:
     """Thirty tokens that depend on the prompt and the seed; under a grammar, what the suite's allows."""
     if asked.sampling.grammar is not None:
@@ -46,12 +73,89 @@ def _improvise(asked: Call) -> list[int]:
     return [3 + byte for byte in digest if 3 + byte not in banned]
 
 
-@pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_keeps_the_engine_contract(
-    check: Callable[[Callable[[], Engine]], None], url: str, tokenizer: Tokenizer
+    check: Callable[[Callable[[], Engine]], None], url: str, tokenizer: Tokenizer, files: WeightFiles
 ) -> None:
-    """Every point of the contract but the publishing of weights holds over HTTP."""
-    check(lambda: VllmEngine.connect(url, tokenizer))
+    """Every point of the contract holds over HTTP."""
+    check(lambda: VllmEngine.connect(url, tokenizer, transfer=FileTransfer(files)))
+
+
+def test_weights_travel_by_a_file(url: str, stand_in: StandIn, tokenizer: Tokenizer, files: WeightFiles) -> None:
+    """vLLM is told the folder once and the file of each version; the next calls share no keys with those before."""
+
+    async def scenario() -> None:
+        engine = VllmEngine.connect(url, tokenizer, transfer=FileTransfer(files), keep_kv=False)
+        source = Tensors()
+        for version in (0, 1):
+            await engine.publish(version, source)
+            await engine.generate(call())
+        await engine.close()
+        assert source.num_copied == 2
+
+    asyncio.run(scenario())
+    salts = [asked["cache_salt"] for asked in stand_in.asked if "cache_salt" in asked]
+    begun, *updates = stand_in.loaded
+    assert begun == ("/init_weight_transfer_engine", {"init_info": {"folder": str(files.folder)}})
+    assert updates == [
+        step
+        for version, salt in enumerate(salts)
+        for step in (
+            ("/start_weight_update", None),
+            ("/update_weights", {"update_info": {"file": f"v{version}.safetensors"}}),
+            ("/finish_weight_update", {"weight_version": salt}),
+            ("/reset_prefix_cache", None),
+        )
+    ]
+    assert salts[0] != salts[1]
+
+
+def test_an_adapter_keeps_its_name_and_changes_its_files(
+    url: str, stand_in: StandIn, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """vLLM loads it once, by a link that leads to the newest version; an update without weights makes it read again."""
+    files = WeightFiles(tmp_path, adapter_config={"r": 2})
+
+    async def scenario() -> list[str]:
+        engine = VllmEngine.connect(url, tokenizer, transfer=AdapterTransfer(files))
+        read = []
+        for version in (0, 1):
+            await engine.publish(version, Tensors())
+            read.append(_linked(tmp_path))
+            await engine.generate(call())
+        await engine.close()
+        return read
+
+    assert asyncio.run(scenario()) == ["v0", "v1"]
+    ((_, loaded),) = (each for each in stand_in.loaded if each[0] == "/v1/load_lora_adapter")
+    assert Path(loaded["lora_path"]).is_symlink()
+    assert [asked["model"] for asked in stand_in.asked[-2:]] == [loaded["lora_name"]] * 2
+    assert not any(path == "/update_weights" for path, _ in stand_in.loaded)
+
+
+def test_versions_of_another_run_are_not_taken_for_ours(url: str, tokenizer: Tokenizer, files: WeightFiles) -> None:
+    """Until something is published, tokens say that their weights are unknown, whatever the server got before."""
+
+    async def scenario() -> None:
+        before = VllmEngine.connect(url, tokenizer, transfer=FileTransfer(files))
+        await before.publish(7, Tensors())
+        after = VllmEngine.connect(url, tokenizer, transfer=FileTransfer(files))
+        assert set((await after.generate(call("first"))).versions) == {UNPUBLISHED} == {after.stats().version}
+        await after.publish(0, Tensors())
+        assert set((await after.generate(call("second"))).versions) == {0}
+        await before.close()
+        await after.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_takes_no_weights_says_what_to_set(tokenizer: Tokenizer, files: WeightFiles) -> None:
+    """vLLM serves the paths of weights in its development mode alone."""
+    with serving(StandIn(_improvise, tokenizer, dev_mode=False)) as url:
+        engine = VllmEngine.connect(url, tokenizer, transfer=FileTransfer(files))
+        with pytest.raises(UserError, match="VLLM_SERVER_DEV_MODE=1"):
+            asyncio.run(engine.publish(0, Tensors()))
+        asyncio.run(engine.close())
 
 
 def test_weights_cannot_be_published(url: str, tokenizer: Tokenizer) -> None:

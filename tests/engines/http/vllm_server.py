@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, groupby
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,12 +23,17 @@ from ludus.errors import LudusError, UserError
 from ludus.http.server import HttpServer
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, Sampling, TokenChunk
+from tests.engines.contract import NoNewWeights
 
 MODEL = "org/model"
 CONTEXT = 64
 NUM_CACHED = 2
 RAW_LOGPROB = -12.0
 """Of a token that is the only one allowed, told by a server that knows the bare model's logprobs alone."""
+WEIGHT_PATHS = (
+    *("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"),
+    *("/v1/load_lora_adapter", "/reset_prefix_cache"),
+)
 _SAME_NAME = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("seed", "stop", "stop_token_ids", "ignore_eos"),
@@ -59,8 +65,13 @@ class StandIn:
             Route("/tokenize", self._tokenize, methods=["POST"]),
             Route("/inference/v1/generate", self._generate, methods=["POST"]),
         ]
+        self.loaded: list[tuple[str, Any]] = []
+        """What was sent to the weight interface, path and body."""
+        self._names = {0: "default"}
+        """Of the weights, by the version that the scripted engine has for them."""
         if dev_mode:
             routes += [Route(path, self._switch, methods=["POST"]) for path in ("/pause", "/resume")]
+            routes += [Route(path, self._weights, methods=["POST"]) for path in WEIGHT_PATHS]
         self.app = Starlette(routes=routes)
 
     async def _health(self, request: Request) -> Response:
@@ -79,6 +90,15 @@ class StandIn:
     async def _switch(self, request: Request) -> Response:
         await (self.engine.pause() if request.url.path == "/pause" else self.engine.resume())
         return JSONResponse({"status": "ok"})
+
+    async def _weights(self, request: Request) -> Response:
+        body = json.loads(await request.body() or "null")
+        self.loaded.append((request.url.path, body))
+        if request.url.path == "/finish_weight_update":
+            version = self.engine.stats().version + 1
+            self._names[version] = body["weight_version"]
+            await self.engine.publish(version, NoNewWeights())
+        return JSONResponse({"message": "done"})
 
     async def _generate(self, request: Request) -> Response:
         if not self._scale_out:
@@ -106,9 +126,9 @@ class StandIn:
         try:
             while (chunk := await chunks.get()) is not None:
                 if held is not None:
-                    yield _event(call, held, None)
+                    yield self._event(call, held, None)
                 held = chunk
-            yield _event(call, held or TokenChunk((), (), ()), await sampling)
+            yield self._event(call, held or TokenChunk((), (), ()), await sampling)
             usage = {"prompt_tokens": len(call.prompt_ids), "prompt_tokens_details": {"cached_tokens": NUM_CACHED}}
             yield f"data: {json.dumps({'request_id': call.id, 'choices': [], 'usage': usage})}\n\n"
         except LudusError as error:
@@ -118,6 +138,36 @@ class StandIn:
         finally:
             sampling.cancel()
         yield "data: [DONE]\n\n"
+
+    def _event(self, call: Call, chunk: TokenChunk, sampled: Sampled | None) -> str:
+        num_top = call.sampling.top_logprobs
+        content = [
+            {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": _top(token, logprob, num_top)}
+            for token, logprob in zip(chunk.token_ids, chunk.logprobs, strict=True)
+        ]
+        choice = {
+            "index": 0,
+            "finish_reason": None if sampled is None else sampled.stop_reason,
+            "stop_reason": None if sampled is None else sampled.stop_string,
+            "token_ids": chunk.token_ids,
+            "routed_experts": None,
+            "sampling_mask": [[*range(token, token + 3)] for token in chunk.token_ids]
+            if call.sampling.top_k == 3
+            else None,
+            "weight_versions": None if sampled is None else self._spans(sampled.versions),
+            "logprobs": {"content": content},
+        }
+        body = {"request_id": f"generate-tokens-{call.id}", "usage": None, "output_mode": "tokens", "choices": [choice]}
+        return f"data: {json.dumps(body)}\n\n"
+
+    def _spans(self, versions: Sequence[int]) -> list[dict[str, Any]]:
+        """The name of the weights for each run of tokens, as vLLM tells them with the last one."""
+        runs = [(version, len([*run])) for version, run in groupby(versions)]
+        ends = [*accumulate(length for _, length in runs)]
+        return [
+            {"version": self._names[version], "start": end - length, "end": end}
+            for (version, length), end in zip(runs, ends, strict=True)
+        ]
 
 
 @contextmanager
@@ -134,28 +184,6 @@ def _sampling(params: dict[str, Any]) -> Sampling:
     grammar = params.get("structured_outputs", {}).get("grammar")
     caps = {"max_new_tokens": params["max_tokens"], "top_logprobs": params["logprobs"]}
     return Sampling(**same, **caps, logit_bias=bias, grammar=grammar)
-
-
-def _event(call: Call, chunk: TokenChunk, sampled: Sampled | None) -> str:
-    num_top = call.sampling.top_logprobs
-    content = [
-        {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": _top(token, logprob, num_top)}
-        for token, logprob in zip(chunk.token_ids, chunk.logprobs, strict=True)
-    ]
-    choice = {
-        "index": 0,
-        "finish_reason": None if sampled is None else sampled.stop_reason,
-        "stop_reason": None if sampled is None else sampled.stop_string,
-        "token_ids": chunk.token_ids,
-        "routed_experts": None,
-        "sampling_mask": [[*range(token, token + 3)] for token in chunk.token_ids]
-        if call.sampling.top_k == 3
-        else None,
-        "weight_versions": None if sampled is None else [{"version": "default", "start": 0, "end": 1}],
-        "logprobs": {"content": content},
-    }
-    body = {"request_id": f"generate-tokens-{call.id}", "usage": None, "output_mode": "tokens", "choices": [choice]}
-    return f"data: {json.dumps(body)}\n\n"
 
 
 def _masks(call: Call, chunk: TokenChunk) -> list[list[int]] | None:
