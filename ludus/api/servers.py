@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.http.ludus import LudusEngine, ludus_delivery
+from ludus.engines.http.sglang import SglangEngine, sglang_delivery
 from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.http.vllm_command import vllm_command
 from ludus.engines.http.vllm_weights import vllm_delivery
@@ -50,6 +51,7 @@ class ServerKind:
 
 KINDS: Mapping[str, ServerKind] = {
     "server": ServerKind(LudusEngine.connect, engine_command, ludus_delivery, (*_FILES, "stream")),
+    "sglang": ServerKind(SglangEngine.connect, delivery=sglang_delivery),
     "vllm": ServerKind(VllmEngine.connect, vllm_command, vllm_delivery),
 }
 

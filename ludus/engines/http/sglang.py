@@ -1,0 +1,299 @@
+"""A running SGLang server as an engine, through its own `/generate` with token ids. Needs no torch.
+
+Knows: SGLang's requests and replies (0.5.23), and what it must be started with.  Knows not: how weights are written.
+What it tells of an answer may be all so far or the new alone, as the server was started; both are read.
+
+Never run against a real server: there is none for a processor. Requests are checked against SGLang's own classes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from ludus.engines.base import WeightSource
+from ludus.engines.http.base import (
+    CONNECT_TIMEOUT_S,
+    PROBE_TEXT,
+    UNPUBLISHED,
+    Piece,
+    bearer,
+    check_same_ids,
+    failing_as_backend,
+    parse_object,
+    said,
+    said_error,
+)
+from ludus.engines.http.client import HttpEngine
+from ludus.engines.settings import EngineSettings
+from ludus.engines.weights import WeightFiles
+from ludus.errors import BackendError, ConfigError, LudusError, UserError
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import MAX_KEPT_IDS, Call, Sampling, StopReason
+
+GENERATE = "/generate"
+VERSION = (0, 5, 23)
+"""The oldest whose classes the requests were checked against."""
+FLAGS = "--enable-deterministic-inference --grammar-backend llguidance --incremental-streaming-output"
+_STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+
+class SglangEngine(HttpEngine):
+    """Samples with an SGLang server."""
+
+    wire: SglangWire
+
+    @classmethod
+    def connect(
+        cls, url: str, tokenizer: Tokenizer, *, api_key: str | None = None, files: WeightFiles | None = None
+    ) -> SglangEngine:
+        """The engine behind `url`, such as http://localhost:30000. Blocks until the server has answered.
+
+        tokenizer: that of the model which the server has.
+        files: where the server finds new weights. None: its weights are its own, and all tokens carry version 0.
+        Raises UserError if the server has another tokenizer or was started without what exact records need,
+        BackendError if it cannot be reached.
+        """
+        headers, url = bearer(api_key), url.rstrip("/").removesuffix("/v1")
+        with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S) as http:
+            card = _ask(http, "GET", "/v1/models")["data"][0]
+            info = _ask(http, "GET", "/server_info")
+            _check_started_with(url, info)
+            read = _ask(http, "POST", "/tokenize", {"prompt": PROBE_TEXT, "add_special_tokens": False})
+            check_same_ids(read["tokens"], tokenizer)
+        has_grammars = info.get("grammar_backend") == "llguidance"
+        most_kept = int(info.get("sampling_mask_max_tokens") or 0)
+        length = int(card["max_model_len"])
+        wire = SglangWire(url, length, has_grammars, most_kept, tokenizer.stop_ids, headers, files)
+        return cls(wire, version=0 if files is None else UNPUBLISHED)
+
+
+@dataclass(frozen=True)
+class SglangWire:
+    """What an SGLang server says of itself, and how it is spoken to."""
+
+    url: str
+    context_length: int
+    has_grammars: bool
+    """It reads grammars in llguidance's form."""
+    most_kept: int
+    """Of a token drawn among more than so many it tells neither which nor the logprob among them."""
+    stop_ids: frozenset[int]
+    """End-of-turn ids of the model, of which SGLang may know fewer."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    files: WeightFiles | None = None
+    """None: weights cannot be published."""
+    name: str = "SGLang"
+    tells_versions: bool = False
+
+    def check(self, call: Call) -> None:
+        sampling = call.sampling
+        if sampling.truncates and not sampling.is_greedy and not 1 < sampling.top_k <= self.most_kept:
+            raise UserError(
+                f"SGLang tells the logprob of a token among those that top-p, top-k and min-p leave only with a top_k "
+                f"from 2 to {self.most_kept}, not with top_k={sampling.top_k}; set one, start it with a larger "
+                "--sampling-mask-max-tokens, or leave top-p and min-p out"
+            )
+        if sampling.ignore_eos and sampling.stop_token_ids:
+            raise UserError("ignore_eos makes SGLang ignore stop_token_ids too; leave one of them out")
+        if sampling.grammar is not None and not self.has_grammars:
+            raise UserError(
+                "this SGLang reads no grammars of llguidance's form; start it with --grammar-backend llguidance"
+            )
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2 <= getattr(sampling, name) <= 2:
+                raise UserError(f"{name}={getattr(sampling, name)} is refused by SGLang; it is between -2 and 2")
+        if not 0 < sampling.repetition_penalty <= 2:
+            raise UserError(f"repetition_penalty={sampling.repetition_penalty} is refused by SGLang; it is up to 2")
+
+    def question(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
+        body = {
+            "rid": call.id,
+            "input_ids": list(call.prompt_ids),
+            "sampling_params": self._params(call, seed),
+            "return_logprob": True,
+            "logprob_start_len": -1,  # of the answer alone
+            "top_logprobs_num": call.sampling.top_logprobs,
+            "return_sampling_mask": _is_masked(call.sampling),
+            "stream": True,
+        }
+        return GENERATE, body
+
+    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> Piece:
+        if "error" in event:
+            error = event["error"]
+            raise said_error(f"SGLang ended an answer with an error: {error['message']}", int(error.get("code", 500)))
+        about = event["meta_info"]
+        num_told = int(about["completion_tokens"])
+
+        def new(told: Sequence[Any]) -> Sequence[Any]:
+            """Of what is told of the last tokens, or of all of them, that of those which were not read before."""
+            return told[max(0, num_read - (num_told - len(told))) :]
+
+        sampling = call.sampling
+        token_ids = tuple(int(token) for token in new(event.get("output_ids") or ()))
+        logprobs = tuple(float(each[0]) for each in new(about.get("output_token_logprobs") or ()))
+        tops = (
+            tuple(_pairs(each) for each in new(about.get("output_top_logprobs") or ())) if sampling.top_logprobs else ()
+        )
+        kept_ids: tuple[tuple[int, ...] | None, ...] = ()
+        if _is_masked(sampling):
+            kept_ids = tuple(_kept(mask) for mask in new(about.get("output_token_sampling_mask") or ()))
+            logprobs = tuple(float(each) for each in new(about.get("output_token_sampling_logprobs") or ()))
+            if len(kept_ids) != len(token_ids):
+                raise BackendError(f"SGLang told {len(kept_ids)} masks of {len(token_ids)} tokens")
+        if len(logprobs) != len(token_ids):
+            raise BackendError(f"SGLang told {len(logprobs)} logprobs of {len(token_ids)} tokens")
+        stop_reason, stop_string = _ending(about.get("finish_reason"))
+        is_last = stop_reason is not None
+        num_cached = int(about.get("cached_tokens") or 0) if is_last else 0
+        return Piece(
+            token_ids=token_ids,
+            logprobs=logprobs,
+            tops=tops,
+            kept_ids=kept_ids,
+            stop_reason=stop_reason,
+            stop_string=stop_string,
+            num_cached_tokens=num_cached,
+        )
+
+    def refusal(self, response: httpx.Response) -> LudusError:
+        return _refusal(response)
+
+    async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
+        body = {
+            "input_ids": list(token_ids),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+            "return_logprob": True,
+            "logprob_start_len": 0,
+        }
+        told = _checked(await http.post(GENERATE, json=body))["meta_info"]["input_token_logprobs"]
+        return tuple(float(each[0]) for each in told[1:])
+
+    async def pause(self, http: httpx.AsyncClient) -> None:
+        # In this mode calls in flight are computed again when they go on, so that the cache can be emptied meanwhile.
+        _checked(await http.post("/pause_generation", json={"mode": "retract"}))
+
+    async def resume(self, http: httpx.AsyncClient) -> None:
+        _checked(await http.post("/continue_generation", json={}))
+
+    async def prepare(
+        self, http: httpx.AsyncClient, version: int, weights: WeightSource
+    ) -> Callable[[], Awaitable[None]]:
+        """Raises UserError if the weights of the server are its own."""
+        if self.files is None:
+            raise UserError(
+                f"version {version} cannot be published to the SGLang at {self.url}: it was connected to for sampling "
+                "alone"
+            )
+        path = await asyncio.to_thread(self.files.write, version, weights)
+
+        async def load() -> None:
+            update = {"model_path": str(path.parent), "flush_cache": True, "weight_version": str(version)}
+            _checked(await http.post("/update_weights_from_disk", json=update))
+
+        return load
+
+    def _params(self, call: Call, seed: int) -> dict[str, Any]:
+        """The call's sampling in SGLang's words."""
+        sampling = call.sampling
+        room = self.context_length - len(call.prompt_ids)
+        params: dict[str, Any] = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "repetition_penalty": sampling.repetition_penalty,
+            "sampling_seed": seed,
+            "max_new_tokens": room if sampling.max_new_tokens is None else min(room, sampling.max_new_tokens),
+            "stop": list(sampling.stop),
+            "stop_token_ids": sorted(sampling.stop_ids(self.stop_ids)),
+            "ignore_eos": sampling.ignore_eos,
+            "no_stop_trim": True,
+            "skip_special_tokens": False,
+        }
+        if sampling.logit_bias:
+            params["logit_bias"] = {str(token): value for token, value in sampling.logit_bias}
+        if sampling.grammar is not None:
+            params["ebnf"] = sampling.grammar  # its llguidance takes Lark by this name
+        return params
+
+
+def sglang_delivery(settings: EngineSettings, files: WeightFiles) -> Mapping[str, Any]:
+    """What `SglangEngine.connect` needs so that weights reach that server by these files.
+
+    Raises ConfigError where adapters alone are trained.
+    """
+    del settings
+    if files.adapter_config is not None:
+        raise ConfigError(
+            "calls in flight would keep an adapter that SGLang has replaced: leave model.lora unset with "
+            "engine.kind=sglang, or train adapters with server or vllm"
+        )
+    return {"files": files}
+
+
+def _is_masked(sampling: Sampling) -> bool:
+    """The ids that tokens are drawn among are asked for, with the logprobs among them."""
+    return sampling.truncates and not sampling.is_greedy
+
+
+def _pairs(told: Sequence[Sequence[Any]] | None) -> tuple[tuple[int, float], ...]:
+    """(id, logprob), the likeliest first, of SGLang's (logprob, id, text)."""
+    return tuple((int(token), float(logprob)) for logprob, token, *_ in told or ())
+
+
+def _kept(mask: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if mask is None or len(mask) > MAX_KEPT_IDS else tuple(sorted(int(token) for token in mask))
+
+
+def _ending(finish: Mapping[str, Any] | None) -> tuple[StopReason | None, str | None]:
+    """Why an answer ended, and the stop string that ended it. Raises what an abort with a status means."""
+    if finish is None:
+        return None, None
+    kind, status, matched = finish.get("type"), finish.get("status_code"), finish.get("matched")
+    if kind == "abort" and status is not None and status >= httpx.codes.BAD_REQUEST:
+        raise said_error(f"SGLang ended an answer with {status}: {finish.get('message')}", int(status))
+    if kind not in _STOP_REASONS:
+        raise BackendError(f"SGLang ended an answer with {finish!r}; look into its log")
+    return _STOP_REASONS[str(kind)], matched if isinstance(matched, str) else None
+
+
+# ---- what is asked before the engine is there
+
+
+def _check_started_with(url: str, info: Mapping[str, Any]) -> None:
+    version = str(info.get("version", ""))
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
+    if numbers < VERSION:
+        known = ".".join(map(str, VERSION))
+        raise UserError(f"the SGLang at {url} is version {version!r}; {known} or newer is needed")
+    if not info.get("enable_deterministic_inference"):
+        raise UserError(
+            f"the SGLang at {url} draws without the seeds of calls, so no answer could be drawn again; start it with "
+            f"{FLAGS}"
+        )
+
+
+def _ask(http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    with failing_as_backend("SGLang", str(http.base_url)):
+        response = http.request(method, path, json=body)
+    return _checked(response)
+
+
+def _checked(response: httpx.Response) -> dict[str, Any]:
+    if response.is_error:
+        raise _refusal(response)
+    return parse_object(response)
+
+
+def _refusal(response: httpx.Response) -> LudusError:
+    return said_error(
+        f"SGLang answered {response.url.path} with {response.status_code}: {said(response)}", response.status_code
+    )

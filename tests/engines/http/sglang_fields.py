@@ -1,0 +1,78 @@
+"""Writes down what SGLang's own wheel says of its interface, which the stand-in and its tests are held to.
+
+    pip download --no-deps sglang && python tests/engines/http/sglang_fields.py sglang-*.whl
+
+Nothing of the wheel is imported or run: it is read as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+RECORD = Path(__file__).with_suffix(".json")
+CLASSES = {
+    "sglang/srt/managers/io_struct.py": (
+        *("GenerateReqInput", "PauseGenerationReqInput", "ContinueGenerationReqInput"),
+        *("UpdateWeightFromDiskReqInput", "AbortReq"),
+    ),
+    "sglang/srt/sampling/sampling_params.py": ("SamplingParams",),
+    "sglang/srt/entrypoints/openai/protocol.py": ("TokenizeRequest", "TokenizeResponse", "ModelCard"),
+}
+SERVER, REPLIES = "sglang/srt/entrypoints/http_server.py", "sglang/srt/managers/tokenizer_manager.py"
+
+
+def main(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        trees = {path: ast.parse(archive.read(path)) for path in (*CLASSES, SERVER, REPLIES)}
+    fields = {name: dict(_fields(trees[path], name)) for path, names in CLASSES.items() for name in names}
+    record = {
+        "version": wheel.name.split("-")[1],
+        "routes": sorted(set(_routes(trees[SERVER]))),
+        "classes": fields,
+        "meta_info": sorted(set(_keys(trees[REPLIES]))),
+    }
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _fields(tree: ast.Module, name: str) -> Iterator[tuple[str, str]]:
+    """Name and annotation of every field of a class."""
+    (found,) = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)
+    for node in found.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, ast.unparse(node.annotation)
+
+
+def _routes(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        for decorator in node.decorator_list if isinstance(node, ast.AsyncFunctionDef) else ():
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).startswith("app."):
+                path = decorator.args[0]
+                if isinstance(path, ast.Constant):
+                    yield str(path.value)
+
+
+def _keys(tree: ast.Module) -> Iterator[str]:
+    """Everything that is put into a `meta_info`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+            if isinstance(target, ast.Subscript) and ast.unparse(target.value) == "meta_info":
+                yield from _strings([target.slice])
+            if ast.unparse(target) == "meta_info" and isinstance(value, ast.Dict):
+                yield from _strings(value.keys)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "meta_info.update":
+            for told in node.args:
+                yield from _strings(told.keys) if isinstance(told, ast.Dict) else ()
+
+
+def _strings(nodes: list[ast.expr | None] | list[ast.expr]) -> Iterator[str]:
+    yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
