@@ -1,6 +1,6 @@
 """The engine contract against a real vLLM server: `make test-engines`; not among the tests that need nothing else.
 
-LUDUS_VLLM=.peers/vllm/bin/vllm   the command that serves; bench/peers.sh sets it up
+LUDUS_VLLM=.peers/vllm/bin/python   interpreter of an environment with vLLM; bench/peers.sh sets it up
 LUDUS_MODEL=…                     folder of the model
 """
 
@@ -9,92 +9,209 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import torch
 
-from ludus.engines.base import Engine
 from ludus.engines.http.vllm import VllmEngine
+from ludus.engines.http.vllm_command import vllm_command
+from ludus.engines.http.vllm_weights import vllm_delivery
+from ludus.engines.local import LocalEngine
+from ludus.engines.process import ServerPlace
+from ludus.engines.settings import EngineSettings
+from ludus.engines.weights import LoadedWeights, WeightFiles
+from ludus.inference.settings import InferenceSettings
+from ludus.launch.address import free_port
+from ludus.launch.local import LocalProcess
+from ludus.lease import ComputeLease
+from ludus.model.load import LoadedModel, load_model
 from ludus.model.resolve import resolve_model
+from ludus.model.settings import LoraSettings, ModelSettings
 from ludus.record.recorder import Recorder
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ChatRequest, Message, Sampling
 from tests.engines.contract import CHECKS, call, check_grammar, check_logprobs_are_those_of_the_tokens
 
-START_S = 300.0  # the first start compiles
+START_S = 300.0
 BF16_TOLERANCE = 0.2
 """Between a prompt scored at once and the same tokens sampled one by one, in bf16."""
-FLAGS = (
-    *("--enable-scale-out", "--logprobs-mode", "processed_logprobs"),  # masks need vLLM's newer runner, and a card
-    *("--structured-outputs-config", '{"backend": "guidance"}'),
-    *("--enable-prompt-tokens-details", "--max-model-len", "256", "--max-num-seqs", "16", "--dtype", "bfloat16"),
-)
-# Weights are not published; the suite's grammar is spelled in the ids of the tests' own small tokenizer.
-KEPT = [check for check in CHECKS if not check.__name__.startswith("check_publish") and check is not check_grammar]
+FP32_TOLERANCE = 1e-3
+PROBE = "The capital of France is Paris, and the capital of Germany is Berlin. Water boils at one hundred degrees."
+SMALL = {"max_model_len": 256, "enforce_eager": True}  # what is compiled samples the same, and starts minutes later
+LORA = LoraSettings(rank=4, target_modules=("q_proj", "v_proj", "down_proj"))
+# The suite's grammar is spelled in the ids of the tests' own small tokenizer.
+KEPT = [check for check in CHECKS if check is not check_grammar]
 
 
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    return resolve_model(os.environ.get("LUDUS_MODEL", "smollm2-135m"))
-
-
-@pytest.fixture(scope="module")
-def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # by its module: the command `vllm` asks for the version of a package that the build for processors does not have
-    server = [os.environ["LUDUS_VLLM"], "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(folder)]
-    command = [*server, "--host", "127.0.0.1", "--port", str(port), *FLAGS]
-    environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    log = tmp_path_factory.mktemp("vllm") / "log.txt"
-    with log.open("w") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+@contextmanager
+def serving(engine: EngineSettings, model: ModelSettings, log: Path) -> Iterator[ServerPlace]:
+    """A vLLM as Ludus starts it, while the block runs."""
+    place = ServerPlace("127.0.0.1", free_port("127.0.0.1"), "a key of this test", seed=0, index=0)
+    command = vllm_command(engine, model, place)
+    server = LocalProcess([*command.argv], {**os.environ, **command.env}, log)
     try:
-        wait_until_ready(f"http://127.0.0.1:{port}/health", process, log)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + START_S
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            if httpx.get(url).is_success:
-                return
-        except httpx.TransportError:
+        until = time.monotonic() + START_S
+        while not _is_well(place.url):
+            assert server.poll() is None and time.monotonic() < until, f"vLLM did not start: {server.tail(30)}"
             time.sleep(0.5)
-    raise AssertionError(f"vLLM did not start: {log.read_text()[-3000:]}")
+        yield place
+    finally:
+        server.stop(10.0)
+
+
+def _is_well(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").is_success
+    except httpx.TransportError:
+        return False
+
+
+def settings(**changed: Any) -> EngineSettings:
+    return EngineSettings(kind="vllm", python=os.environ["LUDUS_VLLM"], max_running=16, **{"args": SMALL, **changed})
+
+
+@pytest.fixture(scope="module")
+def model() -> ModelSettings:
+    return ModelSettings(path=os.environ.get("LUDUS_MODEL", "smollm2-135m"))
+
+
+@pytest.fixture(scope="module")
+def folder(model: ModelSettings) -> Path:
+    return resolve_model(model.path)
+
+
+@pytest.fixture(scope="module")
+def place(model: ModelSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPlace]:
+    with serving(settings(), model, tmp_path_factory.mktemp("vllm") / "log.txt") as place:
+        yield place
+
+
+@pytest.fixture
+def files() -> Iterator[WeightFiles]:
+    files = WeightFiles.in_shared_memory()
+    yield files
+    files.close()
+
+
+def connect(place: ServerPlace, folder: Path, files: WeightFiles, **options: Any) -> VllmEngine:
+    delivery = {**vllm_delivery(settings(), files), **options}
+    return VllmEngine.connect(place.url, Tokenizer.load(folder), api_key=place.key, **delivery)
 
 
 @pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
 @pytest.mark.timeout(START_S * 2)
-def test_keeps_the_engine_contract(check: Callable[..., None], url: str, folder: Path) -> None:
-    """Every point of the contract but the publishing of weights."""
-    tokenizer = Tokenizer.load(folder)
-
-    def make_engine() -> Engine:
-        return VllmEngine.connect(url, tokenizer)
-
+def test_keeps_the_engine_contract(
+    check: Callable[..., None], place: ServerPlace, folder: Path, files: WeightFiles
+) -> None:
+    """Every point of the contract."""
     if check is check_logprobs_are_those_of_the_tokens:
         check = partial(check, tolerance=BF16_TOLERANCE)
-    check(make_engine)
+    check(lambda: connect(place, folder, files))
 
 
-def test_logprobs_are_those_of_the_narrowed_distribution(url: str, folder: Path) -> None:
+def test_nobody_gets_in_without_the_key(place: ServerPlace) -> None:
+    """Also where vLLM's own key would not stand: pauses, weights, calls to the workers."""
+    for path in ("/pause", "/collective_rpc", "/update_weights", "/v1/completions", "/inference/v1/generate"):
+        assert httpx.post(place.url + path, json={}).status_code == httpx.codes.UNAUTHORIZED, path
+        wrong = {"authorization": "Bearer another"}
+        assert httpx.post(place.url + path, json={}, headers=wrong).status_code == httpx.codes.UNAUTHORIZED, path
+    assert httpx.get(f"{place.url}/health").is_success
+
+
+@pytest.mark.timeout(START_S * 2)
+@pytest.mark.parametrize("keep_kv", [True, False], ids=["keep", "recompute"])
+def test_weights_change_in_place(place: ServerPlace, folder: Path, files: WeightFiles, keep_kv: bool) -> None:
+    """After each publish a probe has the trainer's logprobs to bf16's noise, while a call in flight goes on."""
+    model = load_model(ModelSettings(path=str(folder)))
+
+    async def scenario() -> None:
+        engine = connect(place, folder, files, keep_kv=keep_kv)
+        await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE), BF16_TOLERANCE)
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.timeout(START_S * 2)
+def test_adapters_are_loaded_hot(folder: Path, tmp_path: Path) -> None:
+    """The same of adapters, in fp32 and so nearly exactly; the base model's weights stay as they are."""
+    asked = ModelSettings(path=str(folder), dtype="float32", lora=LORA)
+    model = load_model(asked)
+    files = WeightFiles.in_shared_memory(adapter_config=model.adapter_config)
+
+    async def scenario(place: ServerPlace) -> None:
+        engine = connect(place, folder, files)
+        await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE), FP32_TOLERANCE)
+        await engine.close()
+
+    try:
+        with serving(settings(), asked, tmp_path / "log.txt") as place:
+            asyncio.run(scenario(place))
+    finally:
+        files.close()
+
+
+async def check_publishes(engine: VllmEngine, model: LoadedModel, probe: tuple[int, ...], tolerance: float) -> None:
+    """Three versions, the first that of the model's folder; a call runs across the last two."""
+    before = trainer_logprobs(model, probe)
+    moved = []
+    for version in range(3):
+        if version:
+            asked = call(f"call {version}", sampling=Sampling(seed=1, max_new_tokens=40, ignore_eos=True))
+            began = asyncio.Event()
+            running = asyncio.create_task(engine.generate(asked, lambda chunk, began=began: began.set()))
+            await began.wait()
+            change(model, version)
+        await engine.publish(version, LoadedWeights(model))
+        ours = trainer_logprobs(model, probe)
+        assert await engine.score(probe) == pytest.approx(ours, abs=tolerance)
+        moved.append(max(abs(one - other) for one, other in zip(ours, before, strict=True)))
+        if version:
+            sampled = await running
+            assert len(sampled.token_ids) == 40
+            assert list(sampled.versions) == sorted(sampled.versions)
+            assert set(sampled.versions) == {version - 1, version}
+    assert moved[0] == 0.0 and moved[1] > 5 * tolerance and moved[2] > 5 * tolerance
+
+
+def change(model: LoadedModel, seed: int) -> None:
+    """Another model, as far from the first as training would hardly bring it."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.trainable.items():
+            if model.adapter is None and parameter.ndim == 2 and "embed" not in name:
+                parameter.add_(0.3 * parameter.std() * torch.randn_like(parameter))
+            elif "lora_B" in name:
+                parameter.normal_(std=0.05)
+
+
+def trainer_logprobs(model: LoadedModel, token_ids: tuple[int, ...]) -> tuple[float, ...]:
+    """Of every token but the first, by the model that is trained."""
+    engine = LocalEngine(model, Tokenizer.load(model.folder), InferenceSettings(), lease=ComputeLease(), seed=0)
+
+    async def scored() -> tuple[float, ...]:
+        found = await engine.score(token_ids)
+        await engine.close()
+        return found
+
+    with ThreadPoolExecutor(1) as thread:  # the caller is on an event loop
+        return thread.submit(asyncio.run, scored()).result()
+
+
+def test_logprobs_are_those_of_the_narrowed_distribution(place: ServerPlace, folder: Path, files: WeightFiles) -> None:
     """Among three kept tokens the probabilities sum to 1; which they were is unknown without masks."""
 
     async def scenario() -> None:
-        engine = VllmEngine.connect(url, Tokenizer.load(folder))
+        engine = connect(place, folder, files)
         asked = Sampling(seed=5, top_k=3, top_logprobs=3, temperature=0.7, max_new_tokens=8)
         sampled = await engine.generate(call(sampling=asked))
         await engine.close()
@@ -106,12 +223,12 @@ def test_logprobs_are_those_of_the_narrowed_distribution(url: str, folder: Path)
     asyncio.run(scenario())
 
 
-def test_a_session_goes_on_with_what_was_sampled(url: str, folder: Path) -> None:
+def test_a_session_goes_on_with_what_was_sampled(place: ServerPlace, folder: Path, files: WeightFiles) -> None:
     """Two turns through the recorder: the second prompt begins with the tokens of the first, and nothing forks."""
 
     async def scenario() -> None:
         text = ChatText.load(folder)
-        engine = VllmEngine.connect(url, text.tokenizer)
+        engine = connect(place, folder, files)
         session = Recorder(engine, text).open(session_id="real")
         asked = Sampling(seed=1, max_new_tokens=12)
         history = (Message("user", "Name a colour."),)
