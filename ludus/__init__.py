@@ -4,6 +4,8 @@ The agent keeps its own code and its own SDK; Ludus serves the model it talks to
 sampled, and updates the weights. Importing this package does not import torch.
 """
 
+from ludus.agents.actors import Actor, ActorReply
+from ludus.agents.door import actor
 from ludus.agents.reward import Result
 from ludus.api.experiment import ExperimentConfig, load_config
 from ludus.api.inside import open_gateway
@@ -19,6 +21,8 @@ from ludus.loop.sft import SftSettings
 __version__ = "0.1.0"
 
 __all__ = [
+    "Actor",
+    "ActorReply",
     "AgentError",
     "BackendError",
     "Config",
@@ -34,6 +38,7 @@ __all__ = [
     "Trainer",
     "UserError",
     "__version__",
+    "actor",
     "load_config",
     "open_gateway",
     "play",

@@ -165,6 +165,7 @@ def _check_online(config: Config) -> None:
         "valid_dataset.path": config.valid_dataset.path is not None,
         "total_train_epochs": config.total_train_epochs is not None,
         "rollout.retries": config.rollout.is_set("retries"),
+        "rollout.actors": config.rollout.is_set("actors"),
         "rollout.max_concurrent_rollouts": config.rollout.is_set("max_concurrent_rollouts"),
         "rollout.max_consecutive_failures": config.rollout.is_set("max_consecutive_failures"),
         "eval": config.eval.is_asked,

@@ -11,7 +11,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ludus.agents.actors import Actor, find_actor
 from ludus.agents.http_clients import SharedClients
+from ludus.agents.settings import ActorSettings
+from ludus.errors import UserError
 from ludus.record.recorder import RecordedSession
 from ludus.trace.spans import SpanLog, collect_spans
 
@@ -48,6 +51,12 @@ class EpisodeContext:
     """What the agent counted meanwhile; the mean of each becomes a metric of the episode."""
     clients: SharedClients = field(default_factory=SharedClients)
     """For other hosts; shared with the other episodes on this event loop."""
+    actors: Mapping[str, ActorSettings] = field(default_factory=dict)
+    """By name the models that play a part and are not trained."""
+
+    def actor(self, name: str) -> Actor:
+        """The model that plays this part. Raises UserError if there is none of the name, or its key is missing."""
+        return find_actor(name, self.actors, self.clients)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -82,3 +91,14 @@ _CURRENT: ContextVar[EpisodeContext | None] = ContextVar("ludus_episode", defaul
 def current_episode() -> EpisodeContext | None:
     """The episode whose agent asks. None: nothing is being played here."""
     return _CURRENT.get()
+
+
+def actor(name: str) -> Actor:
+    """The model that plays the part `name` in the episode that is being played.
+
+    Raises UserError if no episode is, if there is none of the name below `rollout.actors`, or if its key is missing.
+    """
+    context = current_episode()
+    if context is None:
+        raise UserError(f"actor({name!r}) was asked for outside of an episode; ask where the agent plays")
+    return context.actor(name)

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from ludus.agents.actors import check_actors
 from ludus.api.agent import worker_door
 from ludus.api.ranks import ROLE, follow
 from ludus.api.servers import KEY, server_command
@@ -61,7 +62,9 @@ def play_rollouts(member: Member, brief: Brief, until: Until) -> None:
 
 
 async def _play_rollouts(member: Member, config: Config, brief: Brief, until: Until) -> None:
-    worker = RolloutWorker(member, int(brief.task[CAPACITY]), partial(worker_door, config))
+    actors = config.rollout.actors
+    check_actors(actors)
+    worker = RolloutWorker(member, int(brief.task[CAPACITY]), partial(worker_door, config), actors=actors)
     working = asyncio.ensure_future(worker.work(brief.task[AGENTS]))
     asked = asyncio.ensure_future(until())
     with member:

@@ -84,7 +84,13 @@ class _Outside:
             http: Any = importlib.import_module(sdk_http_module())
             client = http.AsyncClient(timeout=_TIMEOUT_S)
             context = EpisodeContext(
-                base_url, "ludus", client, about=about, deadline_at=deadline_at, clients=self._shared
+                base_url,
+                "ludus",
+                client,
+                about=about,
+                deadline_at=deadline_at,
+                clients=self._shared,
+                actors=settings.actors,
             )
             ending = await play_to_end(self._agents, self._agent, row, context, timeout_s=timeout_s)
             self._agents.submit(client.aclose())  # nobody waits: the agent may block its thread still

@@ -17,10 +17,12 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+from ludus.agents.actors import check_actors
 from ludus.agents.door import About, Door
 from ludus.record.limits import Limits
 from ludus.record.recorder import RecordedSession
 from ludus.rollout.ending import ended_episode, play_to_end, score_ending
+from ludus.rollout.remote import RemoteDoor
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
 from ludus.rollout.subproc import place_of
@@ -63,7 +65,9 @@ class EpisodeRunner:
         return f"EpisodeRunner({self._agent.name}, {self._stage!r})"
 
     async def __aenter__(self) -> EpisodeRunner:
-        """What the agent needs is set up."""
+        """What the agent needs is set up. Raises UserError if it could not ask its actors."""
+        if not isinstance(self._agent, RemoteDoor):  # workers ask for themselves
+            check_actors(self._settings.actors)
         await self._hosting.__aenter__()
         for agent in (self._agent, self._eval_agent):
             if agent is not None:
@@ -88,7 +92,7 @@ class EpisodeRunner:
         started_at = time.time()
         session = self._open(task)
         about = About(task.episode_id, task.task_id, task.group_id, task.step, task.is_eval)
-        with self._stage.seat(session, about) as context:
+        with self._stage.seat(session, about, self._settings.actors) as context:
             timeout_s = self._settings.episode_timeout_s
             ending = await play_to_end(
                 self._stage.agents, self._agent_of(task), task.data, context, timeout_s=timeout_s

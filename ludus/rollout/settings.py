@@ -9,6 +9,7 @@ from typing import Literal, Self
 import pydantic
 
 from ludus.agents.loop.settings import MultiTurnSettings
+from ludus.agents.settings import ActorSettings
 from ludus.errors import ConfigError
 from ludus.settings import Settings
 from ludus.types import Sampling
@@ -83,6 +84,8 @@ class RolloutSettings(Settings):
     """What becomes of the groups on top when a batch is full. keep: they play on, under the new weights too, and are in
     a later batch. cancel: those that are played the longest end, and are not trained on."""
     agent: AgentSettings = AgentSettings()
+    actors: dict[str, ActorSettings] = pydantic.Field(default_factory=dict)
+    """By name the models that play a part in episodes and are never trained, such as `user_simulator`."""
     workers: int = pydantic.Field(default=0, ge=0)
     """Processes of the run, where its scheduler places them, in which agents play; each plays
     `agent.subproc_max_workers` episodes at the same time. 0: agents play where `agent.mode` says."""

@@ -5,11 +5,12 @@ Knows: how these three are started and stopped.  Knows not: episodes, rewards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from ludus.agents.door import About, EpisodeContext
 from ludus.agents.http_clients import SharedClients
+from ludus.agents.settings import ActorSettings
 from ludus.agents.thread import AgentThread
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import ClientFactory
@@ -46,8 +47,13 @@ class Stage:
         self._server.stop()
 
     @contextmanager
-    def seat(self, session: RecordedSession, about: About) -> Iterator[EpisodeContext]:
-        """What an agent needs to reach `session`, for the length of the block; its client is its own."""
+    def seat(
+        self, session: RecordedSession, about: About, actors: Mapping[str, ActorSettings] | None = None
+    ) -> Iterator[EpisodeContext]:
+        """What an agent needs to reach `session`, for the length of the block; its client is its own.
+
+        actors: models that play a part besides. None: there are none.
+        """
         assert self._clients is not None, "the stage has been entered"
         secret, client = self._server.sessions.add(session), self._clients.open()
         try:
@@ -59,6 +65,7 @@ class Stage:
                 about,
                 deadline_at=session.limits.deadline_at,
                 clients=self._shared,
+                actors=actors or {},
             )
         finally:
             self._server.sessions.remove(secret)

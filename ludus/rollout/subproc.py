@@ -25,6 +25,7 @@ from typing import Any
 from ludus.agents.door import About, Door, EpisodeContext
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.resolve import resolve_workflow
+from ludus.agents.settings import ActorSettings
 from ludus.agents.workflow.agent import AgentRun
 from ludus.errors import UserError
 from ludus.gateway.transport import TIMEOUT_S, sdk_http_module
@@ -49,6 +50,7 @@ class _Seat:
     base_url: str
     api_key: str
     about: About
+    actors: dict[str, ActorSettings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class SubprocDoor:
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
         """What the agent returned, in the episode's place; of what it raised, and how its process ended,
         EndedElsewhereError."""
-        seat = _Seat(dict(data), context.base_url, context.api_key, context.about)
+        seat = _Seat(dict(data), context.base_url, context.api_key, context.about, dict(context.actors))
         call = Call.of(
             self._player, (seat,), timeout_s=_time_left_s(context), env=_environment(seat.base_url, seat.api_key)
         )
@@ -168,7 +170,13 @@ class _Player:
             self._http_client = importlib.import_module(sdk_http_module()).AsyncClient(timeout=TIMEOUT_S)
         spans = SpanLog()
         context = EpisodeContext(
-            seat.base_url, seat.api_key, self._http_client, about=seat.about, spans=spans, clients=self._clients
+            seat.base_url,
+            seat.api_key,
+            self._http_client,
+            about=seat.about,
+            spans=spans,
+            clients=self._clients,
+            actors=seat.actors,
         )
         ending = await guarded(self._agent, seat.data, context)
         return _Played(ending, spans.snapshot(), context.numbers)

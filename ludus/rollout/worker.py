@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import httpx
 
 from ludus.agents.door import EpisodeContext
+from ludus.agents.settings import ActorSettings
 from ludus.launch.member import Member
 from ludus.rollout.ending import guarded
 from ludus.rollout.handout import SERVICE, TAKE_S
@@ -35,10 +36,19 @@ MakeDoor = Callable[[AgentName, WorkerPool], SubprocDoor]
 class RolloutWorker:
     """Plays what the head hands out, from `join` to the end of the process."""
 
-    def __init__(self, member: Member, capacity: int, make_door: MakeDoor) -> None:
+    def __init__(
+        self,
+        member: Member,
+        capacity: int,
+        make_door: MakeDoor,
+        *,
+        actors: Mapping[str, ActorSettings] | None = None,
+    ) -> None:
+        """actors: models that play a part in the episodes. None: there are none."""
         self._member = member
         self._capacity = capacity
         self._make_door = make_door
+        self._actors = actors or {}
         self._pool = WorkerPool(capacity, name="agents")
         self._doors: dict[str, SubprocDoor] = {}
         self._playing: dict[str, asyncio.Task[None]] = {}
@@ -117,6 +127,7 @@ class RolloutWorker:
             None,
             about=seat.about.about(),
             deadline_at=None if seat.left_s is None else received_at + seat.left_s,
+            actors=self._actors,
         )
         async with door.place(seat.about.episode_id):
             ending = await guarded(door, seat.data, context)

@@ -18,6 +18,7 @@ from ludus.record.recorder import Recorder
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
+from ludus.rollout.subproc import SubprocDoor
 from ludus.rollout.tasks import EpisodeTask
 from ludus.text.chat import ChatText
 from ludus.types import Episode
@@ -47,7 +48,11 @@ def make_runner(tokenizer_folder: Path) -> Iterator[Callable[..., tuple[EpisodeR
             stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(Sessions())))
             generation = GenerationSettings(max_new_tokens=32)
             runner = EpisodeRunner(
-                resolve_workflow(agent), stage, RolloutSettings(**settings), training=generation, evaluation=generation
+                agent if isinstance(agent, SubprocDoor) else resolve_workflow(agent),
+                stage,
+                RolloutSettings(**settings),
+                training=generation,
+                evaluation=generation,
             )
             return runner, engine
 

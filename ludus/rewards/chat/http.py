@@ -41,6 +41,16 @@ class Price:
         return (self.prompt * num_prompt_tokens + self.completion * num_completion_tokens) / 1e6
 
 
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """A whole message of a model, as Chat Completions tell it."""
+
+    message: dict[str, Any]
+    usage: Usage
+    is_cut: bool
+    """It met a limit of length; the rest is missing."""
+
+
 class HttpChatModel:
     """One model of one endpoint. Its connections belong to the event loop that first asks."""
 
@@ -53,6 +63,7 @@ class HttpChatModel:
         num_retries: int = 4,
         first_wait_s: float = 0.5,
         price: Price | None = None,
+        client: httpx.AsyncClient | None = None,
     ) -> None:
         """parameters: further fields of every request, such as temperature. None: none.
 
@@ -60,16 +71,18 @@ class HttpChatModel:
         num_retries: how often a call that met a busy, broken or unreachable server is made again, each time after twice
         the wait, or what the server says.
         price: None: what the endpoint says a call cost, if it says so.
+        client: used, and not closed. None: one of its own.
         """
         self.endpoint = endpoint
         self._parameters = dict(parameters or {})
         wrong = sorted(OWN_FIELDS & self._parameters.keys())
         if wrong:
-            raise UserError(f"the parameters of a judge cannot set {', '.join(wrong)}; remove it")
+            raise UserError(f"the parameters of a chat model cannot set {', '.join(wrong)}; remove it")
         self._timeout_s, self._num_retries, self._first_wait_s = timeout_s, num_retries, first_wait_s
         self._price = price
         self._takes_schema = True
-        self._client: httpx.AsyncClient | None = None
+        self._is_clients_owner = client is None
+        self._client = client
         """None: nobody has asked yet."""
 
     def __repr__(self) -> str:
@@ -95,8 +108,13 @@ class HttpChatModel:
             return self._read(plain)
         return self._read(await self._post(body))
 
+    async def complete(self, messages: Sequence[Json]) -> ChatMessage:
+        """The model's next message, in no form. Raises what `ask` raises."""
+        body = {"model": self.endpoint.model, "messages": list(messages), **self._parameters}
+        return self._read_message(await self._post(body))
+
     async def aclose(self) -> None:
-        if self._client is not None:
+        if self._client is not None and self._is_clients_owner:
             await self._client.aclose()
             self._client = None
 
@@ -131,18 +149,22 @@ class HttpChatModel:
         raise BackendError(f"{failure} ({self._num_retries + 1} attempts)")
 
     def _read(self, response: httpx.Response) -> ChatAnswer:
+        told = self._read_message(response)
+        return ChatAnswer(_plain(told.message.get("content") or ""), told.usage, told.is_cut)
+
+    def _read_message(self, response: httpx.Response) -> ChatMessage:
         if not response.is_success:
             raise self._refused(response)
         try:
             data = response.json()
             choice = data["choices"][0]
-            text = choice["message"].get("content") or ""
+            message = dict(choice["message"])
             usage = data.get("usage") or {}
             counts = [int(usage.get(field) or 0) for field in ("prompt_tokens", "completion_tokens")]
             is_cut = choice.get("finish_reason") == "length"
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError, TypeError, AttributeError, ValueError):
             raise BackendError(f"{self!r} answered with no chat completion: {_excerpt(response.text)}") from None
-        return ChatAnswer(_plain(text), Usage(1, 0, counts[0], counts[1], self._cost(usage, *counts)), is_cut)
+        return ChatMessage(message, Usage(1, 0, counts[0], counts[1], self._cost(usage, *counts)), is_cut)
 
     def _cost(self, usage: Mapping[str, Any], num_prompt_tokens: int, num_completion_tokens: int) -> float | None:
         if self._price is not None:
