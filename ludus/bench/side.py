@@ -14,13 +14,26 @@ from typing import Any
 
 from ludus.bench.gateway import measure_gateway
 from ludus.bench.machine import versions
+from ludus.bench.overlap import measure_overlap
 from ludus.bench.publish import measure_publish, measure_reload
+from ludus.bench.replicas import measure_replicas
 from ludus.bench.sample import measure_sample, profile_sample
 from ludus.bench.step import measure_step
 from ludus.bench.trace import measure_trace
 from ludus.bench.train import measure_memory, measure_train, profile_train
 from ludus.bench.turns import measure, rows
-from ludus.bench.work import GatewayWork, MemoryWork, PublishWork, SampleWork, StepWork, TraceWork, TrainWork, TurnsWork
+from ludus.bench.work import (
+    GatewayWork,
+    MemoryWork,
+    OverlapWork,
+    PublishWork,
+    ReplicasWork,
+    SampleWork,
+    StepWork,
+    TraceWork,
+    TrainWork,
+    TurnsWork,
+)
 
 
 def measure_turns(work: TurnsWork) -> dict[str, Any]:
@@ -39,6 +52,8 @@ BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = {
     "publish": lambda **work: asyncio.run(measure_publish(PublishWork(**work))),
     "gateway": lambda **work: measure_gateway(GatewayWork.of(**work)),
     "trace": lambda **work: asyncio.run(measure_trace(TraceWork(**work))),
+    "replicas": lambda **work: asyncio.run(measure_replicas(ReplicasWork(**work))),
+    "overlap": lambda **work: measure_overlap(OverlapWork(**work)),
     "turns": lambda **work: measure_turns(TurnsWork(**work)),
     "reload": lambda **work: measure_reload(PublishWork(**work)),
 }

@@ -115,6 +115,40 @@ class TraceWork(Work):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasWork:
+    """Play groups of four episodes of two turns on engines that sample `places` calls at once, a token every
+    `token_s`; the tokenizer is that of `model`."""
+
+    model: str
+    """Folder."""
+    replicas: int
+    places: int = 8
+    token_s: float = 0.05
+    new_tokens: int = 16
+    groups: int = 64
+    at_once: int = 64
+    """Episodes: more than all places, so that a place never waits for one."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapWork:
+    """Train the run of a configuration with tools that take a while before every call of the model."""
+
+    run: str
+    """File of the configuration."""
+    overrides: tuple[str, ...]
+    ahead: int
+    """`rollout.max_head_offpolicyness`."""
+    least_s: float
+    """Of a tool's time, as is `most_s`; every time in between is as likely."""
+    most_s: float
+    tools: int
+    """Before each call, one after the other."""
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnsWork:
     """A session of `long` tool-calling turns against one of `short`; the tokenizer is that of `model`."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -33,7 +33,8 @@ from ludus.bench.work import (
     train_rows,
     vocab_size,
 )
-from ludus.cli.figures import measuring, print_json, result_console, show
+from ludus.cli.figures import finish, measuring, parse_numbers, print_json, result_console, show
+from ludus.cli.scale import overlap, replicas, routing
 from ludus.config import load_config
 from ludus.errors import UserError
 from ludus.model.resolve import resolve_model
@@ -77,6 +78,9 @@ def build_bench_app() -> typer.Typer:
     app.command("turns")(turns)
     app.command("publish")(publish)
     app.command("trace")(trace)
+    app.command("routing")(routing)
+    app.command("replicas")(replicas)
+    app.command("overlap")(overlap)
     return app
 
 
@@ -102,14 +106,14 @@ def sample(
     [bold]Example:[/]  ludus bench sample --vs vllm --requests 1,64,256
     """
     folder = _folder(model, overrides)
-    batches = sample_batches(chat_encoder(folder), _numbers(requests))
+    batches = sample_batches(chat_encoder(folder), parse_numbers(requests))
     work = SampleWork(str(folder), tuple(overrides or ()), batches=batches, new_tokens=new_tokens)
     if profile:
         return _profile("sample", work, as_json)
     measured = _measure("sample", work, _peer("sample", vs, peers, work), pairs)
     headers = {"requests": "requests", **_rates("tokens/s", vs), "decode_tokens_per_s": "decoding alone"}
     headers |= {"bandwidth_share": "of bandwidth"}
-    return _finish(result("sample", sample_rows(measured), measured), headers, as_json)
+    return finish(result("sample", sample_rows(measured), measured), headers, as_json)
 
 
 def train(
@@ -167,7 +171,7 @@ def train(
     is_full = work is TrainKind.DENSE and not lora
     row = {"work": work.value, **train_row(measured, flops_per_weight=_FLOPS_PER_WEIGHT if is_full else None)}
     headers = {"work": "work", **_rates("tokens/s", vs), **_peaks(vs), "matrix_gflops_per_s": "matrix GFLOP/s"}
-    return _finish(result("train", [row], measured), headers, as_json)
+    return finish(result("train", [row], measured), headers, as_json)
 
 
 def step(
@@ -197,14 +201,14 @@ def step(
     """
     folder, settings = _folder(model, overrides), tuple(overrides or ())
     works = []
-    for seed in _numbers(seeds, least=0) if quality else (0,):
+    for seed in parse_numbers(seeds, least=0) if quality else (0,):
         questions, answers = sums(seed)
         works.append(StepWork(str(folder), settings, seed=seed, questions=questions, answers=answers, steps=steps))
     if quality:
         return _quality(works, vs, peers if record else None, curves, as_json)
     measured = _measure("step", works[0], _peer("step", vs, peers, works[0]), pairs)
     parts = {"rollout_s": "sampling", "train_s": "training", "publish_s": "publish"}
-    return _finish(
+    return finish(
         result("step", [{"task": "sums", **step_row(measured)}], measured),
         {"task": "task", **_rates("s/step", vs), **_peaks(vs), **parts},
         as_json,
@@ -241,7 +245,7 @@ def gateway(
     body = {**result("gateway", gateway_rows(measured, lanes), measured), "turns": counted if turns else None}
     if turns:
         show(result_console(), counted, _turns_headers(turns))
-    _finish(body, {"figure": "", **_rates("", vs)}, as_json)
+    finish(body, {"figure": "", **_rates("", vs)}, as_json)
 
 
 def turns(
@@ -267,7 +271,7 @@ def turns(
     with measuring(Console(stderr=True), "turns", 1) as on_start:
         on_start("ludus")
         body = Job(our_side("turns"), work).run()
-    _finish({**body, "machine": machine()}, _turns_headers(long), as_json)
+    finish({**body, "machine": machine()}, _turns_headers(long), as_json)
 
 
 def publish(
@@ -304,7 +308,7 @@ def publish(
         "carried_tokens": "tokens carried on",
         "stale_tokens": "stale in cache",
     }
-    _finish(result("publish", publish_rows(measured), measured), headers, as_json)
+    finish(result("publish", publish_rows(measured), measured), headers, as_json)
 
 
 def trace(
@@ -337,7 +341,7 @@ def trace(
         "late_traces": "traces late",
         "leaving_s": "by s",
     }
-    _finish(result("trace", [{"work": f"{episodes} episodes", **trace_row(measured)}], measured), headers, as_json)
+    finish(result("trace", [{"work": f"{episodes} episodes", **trace_row(measured)}], measured), headers, as_json)
 
 
 def _folder(model: str, overrides: Sequence[str] | None) -> Path:
@@ -418,14 +422,6 @@ def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, fold
         print_json(console, {"bench": "quality", **rows[-1], "rows": rows, "machine": machine()})
 
 
-def _finish(body: Mapping[str, Any], headers: Mapping[str, str], as_json: bool) -> None:
-    console = result_console()
-    show(console, body["rows"], headers)
-    console.print(body["machine"], style="dim", highlight=False)
-    if as_json:
-        print_json(console, body)
-
-
 def _turns_headers(long: int) -> dict[str, str]:
     return {
         "counter": "counter",
@@ -447,13 +443,3 @@ def _rates(unit: str, vs: str | None) -> dict[str, str]:
 
 def _peaks(vs: str | None) -> dict[str, str]:
     return {"peak_mb": "ludus peak MB", "peer_peak_mb": f"{vs} peak MB"}
-
-
-def _numbers(text: str, *, least: int = 1) -> tuple[int, ...]:
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < least:
-        raise UserError(f"{text!r} must be numbers from {least} on with commas between, such as 1,64,256")
-    return numbers

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ludus.errors import UserError
+
 Row = Mapping[str, Any]
 # A file or a pipe has no width; the widest table is shown whole there.
 _WIDE = 160
@@ -69,3 +71,23 @@ def cell(name: str, row: Row) -> str:
 
 def print_json(console: Console, body: Mapping[str, Any]) -> None:
     console.print(json.dumps(body), highlight=False, markup=False, soft_wrap=True)
+
+
+def finish(body: Mapping[str, Any], headers: Mapping[str, str], as_json: bool) -> None:
+    """Show the rows of a bench and the machine that they were measured on, and the whole as JSON if asked."""
+    console = result_console()
+    show(console, body["rows"], headers)
+    console.print(body["machine"], style="dim", highlight=False)
+    if as_json:
+        print_json(console, body)
+
+
+def parse_numbers(text: str, *, least: int = 1) -> tuple[int, ...]:
+    """Numbers with commas between. Raises UserError for anything else, and for one below `least`."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < least:
+        raise UserError(f"{text!r} must be numbers from {least} on with commas between, such as 1,64,256")
+    return numbers

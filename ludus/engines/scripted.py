@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import islice
 
 from ludus.engines.base import OnTokens, WeightSource
 from ludus.errors import BackendError, UserError
@@ -34,17 +35,27 @@ class ScriptedEngine:
 
     answers: text (encoded; the model's stop token is added) or token ids (taken as they are; the stop token is
     added unless one is among them). A function gives the same answer to the same call, an iterable runs out.
-    token_delay_s: pause before each token, to imitate a slow model.
+    token_delay_s: pause before each token, to imitate a slow model.  places: calls that are sampled at once, to
+    imitate a small one; more wait. None: no limit.
     """
 
     def __init__(
-        self, answers: Answers, tokenizer: Tokenizer, *, token_delay_s: float = 0.0, context_length: int = 8192
+        self,
+        answers: Answers,
+        tokenizer: Tokenizer,
+        *,
+        token_delay_s: float = 0.0,
+        context_length: int = 8192,
+        places: int | None = None,
     ) -> None:
+        if places is not None and places < 1:
+            raise UserError(f"places={places} must be 1 or more; without a limit, leave it out")
         self._answer: Callable[[Call], Answer] = answers if callable(answers) else _Script(answers).take
         self._tokenizer = tokenizer
         self._constraints = Constraints(tokenizer)
         self._token_delay_s = token_delay_s
         self._context_length = context_length
+        self._places = places
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
         self._calls: list[Call] = []
@@ -90,8 +101,7 @@ class ScriptedEngine:
                     self._sample_one(running, answer_ids, on_tokens)
             return running.sampled()
         finally:
-            with self._lock:
-                del self._running[call.id]
+            self._leave(call.id)
 
     async def abort(self, call_id: str) -> None:
         with self._lock:
@@ -124,7 +134,8 @@ class ScriptedEngine:
         with self._lock:
             return EngineStats(
                 version=self._version,
-                num_running=len(self._running),
+                num_running=min(len(self._running), self._places or len(self._running)),
+                num_waiting=max(0, len(self._running) - (self._places or len(self._running))),
                 num_calls=len(self._calls),
                 num_sampled_tokens=self._num_sampled,
                 num_prefilled_tokens=self._num_prefilled,
@@ -178,6 +189,8 @@ class ScriptedEngine:
 
     async def _wait_turn(self, running: _Running) -> bool:
         """Whether a token may be sampled now; false when the call was aborted or the engine is paused meanwhile."""
+        while not running.is_over and not self._has_place(running):
+            await running.wait(None)
         if self._token_delay_s > 0:
             await running.wait(self._token_delay_s)
         else:
@@ -187,6 +200,20 @@ class ScriptedEngine:
         if running.is_over:
             running.stop_reason = "abort"
         return running.stop_reason is None
+
+    def _has_place(self, running: _Running) -> bool:
+        if self._places is not None and not running.has_place:
+            with self._lock:
+                running.has_place = any(first is running for first in islice(self._running.values(), self._places))
+        return self._places is None or running.has_place
+
+    def _leave(self, call_id: str) -> None:
+        """The call has ended; one that waits gets its place."""
+        with self._lock:
+            del self._running[call_id]
+            last = None if self._places is None else next(islice(self._running.values(), self._places - 1, None), None)
+        if last is not None and not last.has_place:
+            last.wake()
 
     def _sample_one(self, running: _Running, answer_ids: tuple[int, ...], on_tokens: OnTokens | None) -> None:
         with self._lock:
@@ -267,6 +294,8 @@ class _Running:
     """None: the call has no grammar."""
     is_held: bool
     """Some tokens are forbidden."""
+    has_place: bool = False
+    """It is among the first calls of those that run, where the engine has so many places."""
     token_ids: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     stop_reason: StopReason | None = None
