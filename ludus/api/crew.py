@@ -19,7 +19,9 @@ from ludus.errors import LudusError
 from ludus.launch.base import Launcher, Resources, Role, role_command
 from ludus.launch.board import Board, HeadView, RoleView, clear_board, write_board
 from ludus.launch.local import LocalLauncher
+from ludus.launch.ray import RayLauncher
 from ludus.launch.registry import Registered, Registry
+from ludus.launch.slurm import SlurmLauncher
 from ludus.launch.supervise import Supervisor, Watch
 
 ResultT = TypeVar("ResultT")
@@ -64,6 +66,11 @@ class Crew:
         command = role_command(name, self.registry.url)
         role = Role(name, command, Resources.of(settings), count=count, env=settings.env)
         await (await self._supervision()).begin(role, watch)
+
+    def announce(self) -> None:
+        """Say in the run's folder that this process is its head, for as long as it is."""
+        self._stack.callback(clear_board, self._config.folder)
+        self._tell(() if self._supervisor is None else self._supervisor.views())
 
     async def stop(self, name: str) -> None:
         """End the processes of a role. Does nothing if there are none."""
@@ -150,4 +157,10 @@ def _job(environment: Mapping[str, str]) -> str | None:
 
 
 def _launcher(config: Config) -> Launcher:
-    return LocalLauncher(config.folder)
+    match config.scheduler.type:
+        case "ray":
+            return RayLauncher(config.folder, config.scheduler.ray)
+        case "slurm":
+            return SlurmLauncher(config.folder)
+        case _:
+            return LocalLauncher(config.folder)

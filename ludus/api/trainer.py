@@ -132,6 +132,7 @@ class Trainer:
             # Only now, so that a run whose model cannot be opened leaves no folder that stands in the next one's way.
             store = stack.enter_context(self._open_store(resume))
             store.export_to(stack.enter_context(exporter))
+            local.crew.announce()
             found = latest_checkpoint(store.checkpoints) if resume else None
             if found is not None:
                 learner.load(found.trainer_folder)

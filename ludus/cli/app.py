@@ -28,6 +28,7 @@ from ludus.cli.models import build_models_app
 from ludus.cli.report import report
 from ludus.cli.role import role
 from ludus.cli.rollout import rollout
+from ludus.cli.runs import status, stop
 from ludus.cli.serve import serve
 from ludus.cli.train import train
 from ludus.cli.verify import build_verify_app
@@ -78,6 +79,8 @@ def build_app() -> typer.Typer:
     app.command("train")(train)
     app.command("rollout")(rollout)
     app.command("eval")(evaluate)
+    app.command("status")(status)
+    app.command("stop")(stop)
     app.command("report")(report)
     app.command("export")(export)
     app.add_typer(build_import_app(), name="import")

@@ -17,6 +17,8 @@ from ludus.api.trainer import Trainer
 from ludus.cli.live import duration, watch
 from ludus.cli.names import free_name
 from ludus.cli.report import decoder_of
+from ludus.cli.submit import submit_training, wants_job
+from ludus.config import Config
 from ludus.errors import UserError
 from ludus.loop.observer import RunSummary
 from ludus.loop.train import INTERRUPT
@@ -76,6 +78,13 @@ def train(
     if new:
         settings = settings.model_copy(update={"name": free_name(Path(settings.run_root), settings.name)})
     console = Console()
+    named = [] if path is None else [str(path)]
+    named += [] if config_class is None else ["--config-class", config_class]
+    if wants_job(settings):
+        flags = [*(["--resume"] if resume else []), *(["--json"] if as_json else [])]
+        words = [*named, *keys, f"name={settings.name}", *flags]
+        _show_job(console, settings, submit_training(settings, words, resume=resume))
+        return
 
     def say_where(url: str, key: str) -> None:
         console.print(f"sessions are taken at [bold]{url}[/]", highlight=False)
@@ -87,12 +96,10 @@ def train(
         summary = trainer.train(resume=resume, observer=observer, on_gateway=say_where, admin_key=admin_key)
     _show(console, summary)
     if summary.stopped_by == INTERRUPT:
-        named = [] if config_class is None else ["--config-class", config_class]
-        again = " ".join(["ludus train", *([] if path is None else [str(path)]), *named, *keys, "--resume"])
+        again = " ".join(["ludus train", *named, *keys, "--resume"])
         console.print(f"interrupted and saved; go on with [bold]{escape(again)}[/]", highlight=False, soft_wrap=True)
     if as_json:
-        line = {key: value for key, value in summary.to_json().items() if key in _LINE_KEYS}
-        console.print(json.dumps({key: line[key] for key in _LINE_KEYS}), highlight=False, markup=False, soft_wrap=True)
+        _show_line(console, summary)
 
 
 def _file_and_keys(first: Path | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -100,6 +107,17 @@ def _file_and_keys(first: Path | None, others: Sequence[str]) -> tuple[Path | No
     if first is not None and "=" in str(first) and not first.is_file():
         return None, [str(first), *others]
     return first, list(others)
+
+
+def _show_line(console: Console, summary: RunSummary) -> None:
+    told = summary.to_json()
+    line = json.dumps({key: told[key] for key in _LINE_KEYS})
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_job(console: Console, config: Config, job: str) -> None:
+    look = f"ludus status {escape(str(config.folder))}"
+    console.print(f"submitted as job [bold]{job}[/]; look at it with [bold]{look}[/]", highlight=False, soft_wrap=True)
 
 
 def _show(console: Console, summary: RunSummary) -> None:

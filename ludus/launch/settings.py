@@ -5,7 +5,7 @@ Knows: plain values.  Knows not: what the processes do.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,29 @@ class RoleSettings(Settings):
     """Added to the environment."""
 
 
+class RaySettings(Settings):
+    """Which Ray cluster, and in what environment roles run there."""
+
+    address: str = "auto"
+    """Of the cluster. auto: the one that this process belongs to."""
+    runtime_env: dict[str, Any] = Field(default_factory=dict)
+    """Ray's runtime environment of the roles, such as {pip: [gymnasium]}. None of its keys: that of the job."""
+
+
+class SlurmSettings(Settings):
+    """The job that a run is submitted as."""
+
+    nodes: int = Field(default=1, ge=1)
+    warning_s: int = Field(default=120, ge=10)
+    """So long before its time is over a job saves a checkpoint, leaves and is queued again."""
+    options: dict[str, str | int | None] = Field(default_factory=dict)
+    """More options of sbatch by their long names, such as {partition: gpu, time: '04:00:00'}. A value None: a flag."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Set in the job, for the head and for its roles."""
+    template: str | None = None
+    """File of another batch script, in Jinja. None: the one that comes with Ludus."""
+
+
 class SchedulerSettings(Settings):
     """Who starts the processes beside the head: engine replicas, trainer ranks, rollout workers."""
 
@@ -37,6 +60,10 @@ class SchedulerSettings(Settings):
     engine: RoleSettings = RoleSettings()
     trainer: RoleSettings = RoleSettings()
     rollout: RoleSettings = RoleSettings()
+    head: RoleSettings = RoleSettings()
+    """slurm: what the head takes of the job; its environment is slurm.env."""
+    ray: RaySettings = RaySettings()
+    slurm: SlurmSettings = SlurmSettings()
     max_restarts: int = Field(default=3, ge=0)
     """How often one process that died is started again before the run ends."""
 
@@ -44,6 +71,11 @@ class SchedulerSettings(Settings):
     def _check(self) -> Self:
         if self.host in ("0.0.0.0", "::"):
             raise ConfigError(f"host={self.host!r} is no address to be reached at; name one, or say auto")
+        for name, acting in (("ray", "ray"), ("slurm", "slurm"), ("head", "slurm")):
+            if self.is_set(name) and self.type != acting:
+                raise ConfigError(f"{name} cannot act: type is {self.type!r}; remove it")
+        if self.head.is_set("env"):
+            raise ConfigError("head.env cannot act: the environment of the job is slurm.env; put it there")
         for name in ("engine", "trainer", "rollout"):
             if self.type == "local" and self.role(name).is_set("memory_gb"):
                 raise ConfigError(f"{name}.memory_gb cannot act: type is 'local', where nothing is reserved; remove it")

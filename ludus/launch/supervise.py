@@ -129,6 +129,10 @@ class Supervisor:
         """What ends the run. None: nothing does."""
         return self._failed.result() if self._failed is not None and self._failed.done() else None
 
+    def views(self) -> Sequence[RoleView]:
+        """How all processes stand."""
+        return [post.view() for _, post in sorted(self._posts.items())]
+
     async def failed(self) -> LudusError:
         """What ends the run, once something does."""
         assert self._failed is not None, "it was entered"
@@ -250,7 +254,7 @@ class Supervisor:
         return error(f"{post.name} ({post.placed.id}) {what}{again}{last}")
 
     def _tell(self) -> None:
-        self._on_change([post.view() for _, post in sorted(self._posts.items())])
+        self._on_change(self.views())
 
 
 def _statuses(posts: Sequence[_Post]) -> list[tuple[_Post, int | None]]:

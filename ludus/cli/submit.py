@@ -1,0 +1,34 @@
+"""A training that Slurm runs: submitted as a job, whose own shell is the head."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ludus.config import Config, check_training
+from ludus.launch.base import Resources
+from ludus.launch.slurm import JOB_VARIABLE, Job, submit
+from ludus.trace.store import RunStore
+
+
+def wants_job(config: Config) -> bool:
+    """The run is to be a job of Slurm, and this process belongs to none."""
+    return config.scheduler.type == "slurm" and JOB_VARIABLE not in os.environ
+
+
+def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -> str:
+    """The id of the job that runs `ludus train ARGUMENTS`. Raises UserError if the run or the job cannot be."""
+    check_training(config)
+    if not resume:
+        RunStore.check_free(config.run_root, config.name)
+    scheduler, engine = config.scheduler, config.engine
+    num_engines = 0 if engine.kind == "local" or engine.urls else engine.replicas
+    roles = [
+        (Resources.of(scheduler.head), 1),
+        (Resources.of(scheduler.engine), num_engines),
+        (Resources.of(scheduler.trainer), config.trainer.ranks - 1),
+        (Resources.of(scheduler.rollout), config.rollout.workers),
+    ]
+    command = [sys.executable, "-m", "ludus", "train", *arguments]
+    return submit(Job(config.name, config.folder, command, roles, scheduler))
