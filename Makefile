@@ -37,7 +37,8 @@ test-frameworks: $(READY) $(FRAMEWORKS)
 # Debian starts what it installs, unless policy-rc.d says no.
 test-ssh: $(READY)
 	test -x /usr/sbin/sshd || tests/launch/remote/install-sshd.sh
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o 'python_files=over_ssh.py' tests/launch/remote
+	$(BIN)/ludus models get smollm2-135m
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o 'python_files=over_ssh.py' tests/launch/remote tests/docs
 
 test-browser: $(READY)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }

@@ -10,9 +10,10 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin:/usr/bin")
 _CONFIG = """
@@ -34,7 +35,7 @@ AllowTcpForwarding yes
 class Sshd:
     """One that a test may stop and start again, and whose connections it may cut."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = int(free.getsockname()[1])
@@ -43,7 +44,9 @@ class Sshd:
             subprocess.run(command, check=True)
         host_key = (folder / "host.pub").read_text().split()
         (folder / "known").write_text(f"[127.0.0.1]:{self.port} {host_key[0]} {host_key[1]}\n")
-        (folder / "config").write_text(_CONFIG.format(port=self.port, folder=folder))
+        words = " ".join(f'"{name}={value}"' for name, value in environment.items())
+        config = _CONFIG.format(port=self.port, folder=folder) + (f"SetEnv {words}\n" if words else "")
+        (folder / "config").write_text(config)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -89,10 +92,10 @@ class Sshd:
 
 
 @contextmanager
-def sshd(folder: Path) -> Iterator[Sshd]:
-    """A running one until the block ends."""
+def sshd(folder: Path, environment: Mapping[str, str] = MappingProxyType({})) -> Iterator[Sshd]:
+    """A running one until the block ends. environment: of what is run over it, on top of the usual."""
     folder.mkdir(parents=True)
-    server = Sshd(folder)
+    server = Sshd(folder, environment)
     server.start()
     try:
         yield server
