@@ -1,4 +1,4 @@
-"""A plugin of vLLM: weights that Ludus trains reach a vLLM server by files, in shared memory or on a disk.
+"""A plugin of vLLM: weights that Ludus trains reach a vLLM server by files, or through the memory of a CUDA card.
 
 Knows: vLLM's registry of weight transfer engines.  Knows not: Ludus; it is imported where only vLLM is installed.
 vLLM finds it by the entry point group `vllm.general_plugins`, and calls `register` in every process of a server.
@@ -7,12 +7,15 @@ vLLM finds it by the entry point group `vllm.general_plugins`, and calls `regist
 from __future__ import annotations
 
 TRANSFER = "ludus_shm"
-"""The name for `--weight-transfer-config`."""
+IPC_TRANSFER = "ludus_ipc"
+"""Names for `--weight-transfer-config`."""
 
 
 def register() -> None:
-    """Make the transfer known, however often it is called; its module is imported when a server asks for it."""
+    """Make the transfers known, however often it is called; a module is imported when a server asks for it."""
     from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 
-    if TRANSFER not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(TRANSFER, "ludus_vllm.files", "FileWeights")
+    transfers = {TRANSFER: ("ludus_vllm.files", "FileWeights"), IPC_TRANSFER: ("ludus_vllm.ipc", "IpcWeights")}
+    for name, (module, class_name) in transfers.items():
+        if name not in WeightTransferEngineFactory._registry:
+            WeightTransferEngineFactory.register_engine(name, module, class_name)

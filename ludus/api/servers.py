@@ -17,7 +17,7 @@ from ludus.engines.http.ludus import LudusEngine, ludus_delivery
 from ludus.engines.http.sglang import SglangEngine, sglang_delivery
 from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.http.vllm_command import vllm_command
-from ludus.engines.http.vllm_weights import vllm_delivery
+from ludus.engines.http.vllm_delivery import ROUTES, WITHOUT_FILES, vllm_delivery
 from ludus.engines.process import ServerCommand, ServerPlace
 from ludus.engines.serving.command import engine_command
 from ludus.engines.settings import EngineSettings, WeightRoute
@@ -43,8 +43,9 @@ class ServerKind:
     """(url, tokenizer, api_key=…): the engine behind a URL; blocks until it has answered."""
     command: Callable[[EngineSettings, ModelSettings, ServerPlace], ServerCommand] | None = None
     """What starts one. None: Ludus cannot start this kind, only use it."""
-    delivery: Callable[[EngineSettings, WeightFiles], Mapping[str, Any]] | None = None
-    """What `connect` is told besides, so that new weights reach the server by files. None: they need none."""
+    delivery: Callable[..., Mapping[str, Any]] | None = None
+    """(settings, files): what `connect` is told besides, so that new weights reach the server by these files, or for
+    nccl and ipc without. None: they need nothing."""
     routes: tuple[WeightRoute, ...] = _FILES
     """Ways of weights to such a server, besides `auto` and, where adapters are trained, `lora`."""
 
@@ -52,7 +53,7 @@ class ServerKind:
 KINDS: Mapping[str, ServerKind] = {
     "server": ServerKind(LudusEngine.connect, engine_command, ludus_delivery, (*_FILES, "stream")),
     "sglang": ServerKind(SglangEngine.connect, delivery=sglang_delivery),
-    "vllm": ServerKind(VllmEngine.connect, vllm_command, vllm_delivery),
+    "vllm": ServerKind(VllmEngine.connect, vllm_command, vllm_delivery, ROUTES),
 }
 
 
@@ -78,7 +79,8 @@ async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | Non
     files: of the run's weights, where its kind of server takes them from files.
     """
     kind = server_kind(config.engine.kind)
-    delivery = {} if files is None or kind.delivery is None else kind.delivery(config.engine, files)
+    is_sent = files is None and config.engine.weights not in WITHOUT_FILES
+    delivery = {} if is_sent or kind.delivery is None else kind.delivery(config.engine, files)
     return await asyncio.to_thread(kind.connect, url, tokenizer, api_key=key, **delivery)
 
 
@@ -95,7 +97,9 @@ def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
         raise ConfigError(
             f"engine.weights={engine.weights!r} is no way to a {engine.kind}; there are {', '.join(known)}{hint}"
         )
-    if kind.delivery is None:
+    if engine.weights in WITHOUT_FILES and model.adapter is not None:
+        raise ConfigError(f"engine.weights={engine.weights!r} is for whole models; adapters travel by lora or disk")
+    if kind.delivery is None or engine.weights in WITHOUT_FILES:
         return None
     is_near = _is_near(config)
     if engine.weights == "stream" or ("stream" in kind.routes and engine.weights in ("auto", "lora") and not is_near):

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import ludus_vllm
+from ludus.engines.http.vllm_delivery import transfer_backend
 from ludus.engines.process import ServerCommand, ServerPlace
 from ludus.engines.settings import EngineSettings
 from ludus.errors import ConfigError
 from ludus.model.resolve import adapter_base, cache_folder, resolve_model
 from ludus.model.settings import ModelSettings
-from ludus_vllm import TRANSFER
 from ludus_vllm.guard import KEY_VARIABLE
 
 # By its module: the command `vllm` asks for the version of a package that the build for processors does not have.
@@ -67,7 +67,7 @@ def vllm_command(engine: EngineSettings, model: ModelSettings, place: ServerPlac
         "logprobs_mode": "processed_logprobs",
         "structured_outputs_config": {"backend": "guidance"},
         "enable_prompt_tokens_details": True,
-        "weight_transfer_config": {"backend": TRANSFER},
+        "weight_transfer_config": {"backend": transfer_backend(engine)},
         **_sizes(engine, model),
         **_adapter_options(model, folder if base is not None else None),
         **_own_options(engine.args),

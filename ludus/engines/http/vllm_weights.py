@@ -18,7 +18,6 @@ import httpx
 
 from ludus.engines.base import WeightSource
 from ludus.engines.http.base import said, said_error
-from ludus.engines.settings import EngineSettings
 from ludus.engines.weights import WeightFiles
 from ludus.errors import UserError
 
@@ -55,7 +54,9 @@ class FileTransfer:
             self._is_begun = True
 
         async def load() -> None:
-            await replace_weights(http, name, {"file": path.name})
+            await start(http)
+            await post(http, "/update_weights", {"update_info": {"file": path.name}})
+            await finish(http, name)
 
         return load
 
@@ -81,7 +82,8 @@ class AdapterTransfer:
             # Not earlier: an adapter that was forgotten is read at the next step, which may still be of the version
             # before, and other servers still read what lies in the folder itself.
             await asyncio.to_thread(_point, self._link, folder)
-            await replace_weights(http, name, None)
+            await start(http)
+            await finish(http, name)
             if not self._is_known:
                 await post(http, "/v1/load_lora_adapter", {"lora_name": self.model, "lora_path": str(self._link)})
                 self._is_known = True
@@ -89,22 +91,18 @@ class AdapterTransfer:
         return load
 
 
-def vllm_delivery(settings: EngineSettings, files: WeightFiles) -> Mapping[str, Any]:
-    """What `VllmEngine.connect` needs so that weights reach that server by these files."""
-    transfer = FileTransfer(files) if files.adapter_config is None else AdapterTransfer(files)
-    return {"transfer": transfer, "keep_kv": settings.keep_kv_on_publish}
-
-
 async def begin(http: httpx.AsyncClient, init_info: Mapping[str, Any]) -> None:
     """Tell the server's weight transfer engine where weights will come from."""
     await post(http, "/init_weight_transfer_engine", {"init_info": dict(init_info)})
 
 
-async def replace_weights(http: httpx.AsyncClient, name: str, update: Mapping[str, Any] | None) -> None:
-    """One update from start to end. update: what the transfer engine receives. None: nothing."""
+async def start(http: httpx.AsyncClient) -> None:
+    """From now until `finish` the server loads what `/update_weights` tells it."""
     await post(http, "/start_weight_update", None)
-    if update is not None:
-        await post(http, "/update_weights", {"update_info": dict(update)})
+
+
+async def finish(http: httpx.AsyncClient, name: str) -> None:
+    """The server samples with what it has loaded, by this name."""
     await post(http, "/finish_weight_update", {"weight_version": name})
 
 

@@ -23,7 +23,7 @@ import torch
 
 from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.http.vllm_command import vllm_command
-from ludus.engines.http.vllm_weights import vllm_delivery
+from ludus.engines.http.vllm_delivery import vllm_delivery
 from ludus.engines.local import LocalEngine
 from ludus.engines.process import ServerPlace
 from ludus.engines.settings import EngineSettings

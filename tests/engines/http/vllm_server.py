@@ -72,6 +72,7 @@ class StandIn:
         if dev_mode:
             routes += [Route(path, self._switch, methods=["POST"]) for path in ("/pause", "/resume")]
             routes += [Route(path, self._weights, methods=["POST"]) for path in WEIGHT_PATHS]
+            routes.append(Route("/get_world_size", lambda _: JSONResponse({"world_size": 2})))
         self.app = Starlette(routes=routes)
 
     async def _health(self, request: Request) -> Response:

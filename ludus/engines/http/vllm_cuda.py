@@ -1,0 +1,177 @@
+"""How new weights reach a vLLM server from card to card, without a file: by NCCL, or by CUDA's shared memory.
+
+Knows: vLLM's `nccl` transfer (0.32), our plugin's `ludus_ipc`.  Knows not: calls, tokens, when weights are published.
+Invariant: what is announced is what is sent, tensor by tensor in one order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import httpx
+
+from ludus.engines.base import WeightSource
+from ludus.engines.http.base import parse_object
+from ludus.engines.http.vllm_weights import Load, begin, finish, post, start
+from ludus.engines.nccl import NcclGroup, load_library, new_unique_id
+from ludus.errors import BackendError, UserError
+
+BUCKET_BYTES = 2**30  # of tensors that are shared at once, and so held at once beside the trainer's own
+
+
+class Group(Protocol):
+    """The trainer's part in a group with the workers of one server."""
+
+    def broadcast(self, tensor: Any) -> None: ...
+
+
+Join = Callable[[bytes, int, Any], Group]
+"""(id of the group, its size, the trainer's card): the group, once all have joined."""
+
+
+def join_by_nccl(unique_id: bytes, world_size: int, device: Any) -> Group:
+    return NcclGroup(load_library(), unique_id, world_size, device)
+
+
+class NcclTransfer:
+    """All weights, broadcast tensor by tensor to the workers of a server, which may be on other machines."""
+
+    model = None
+
+    def __init__(
+        self, *, make_id: Callable[[], bytes] = lambda: new_unique_id(load_library()), join: Join = join_by_nccl
+    ) -> None:
+        self._make_id = make_id
+        self._join = join
+        self._group: Group | None = None
+        """None: the workers have not been asked to join."""
+        self._announced: Mapping[str, Any] = {}
+
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
+        del version
+        if self._group is None:
+            self._announced, device = await asyncio.to_thread(_announced, weights)
+            self._group = await self._joined(http, device)
+        group = self._group
+
+        async def load() -> None:
+            await start(http)
+            # They receive while we send; where they fail first, nobody receives and sending would not end.
+            receiving = asyncio.ensure_future(post(http, "/update_weights", {"update_info": self._announced}))
+            sending = asyncio.ensure_future(asyncio.to_thread(self._send, group, weights))
+            await asyncio.wait((receiving, sending), return_when=asyncio.FIRST_EXCEPTION)
+            for work in (receiving, sending):
+                if work.done():
+                    work.result()
+            await finish(http, name)
+
+        return load
+
+    async def _joined(self, http: httpx.AsyncClient, device: Any) -> Group:
+        """Everybody joins at the same time, or waits for the others."""
+        answer = await http.get("/get_world_size")
+        world_size = int(parse_object(answer)["world_size"]) + 1
+        unique_id = self._make_id()
+        shared = {"nccl_unique_id_b64": base64.b64encode(unique_id).decode(), "rank_offset": 1, "packed": False}
+        async with asyncio.TaskGroup() as both:
+            both.create_task(begin(http, {**shared, "world_size": world_size}))
+            ours = both.create_task(asyncio.to_thread(self._join, unique_id, world_size, device))
+        return ours.result()
+
+    def _send(self, group: Group, weights: WeightSource) -> None:
+        announced = zip(self._announced["names"], self._announced["shapes"], strict=True)
+        for (name, tensor), (known, shape) in zip(weights.named_tensors(), announced, strict=True):
+            if name != known or list(tensor.shape) != shape:
+                raise BackendError(f"the trainer sends {name} {list(tensor.shape)} where {known} {shape} was announced")
+            group.broadcast(tensor)
+
+
+class IpcTransfer:
+    """All weights, through the memory of a card that trainer and server share; nothing but handles is sent."""
+
+    model = None
+
+    def __init__(self) -> None:
+        self._is_begun = False
+
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
+        del version
+        if not self._is_begun:
+            await begin(http, {"packed": False})
+            self._is_begun = True
+
+        async def load() -> None:
+            await start(http)
+            buckets = _buckets(weights.named_tensors(), BUCKET_BYTES)
+            while (bucket := await asyncio.to_thread(next, buckets, None)) is not None:
+                shared = await asyncio.to_thread(_shared, bucket)
+                await post(http, "/update_weights", {"update_info": shared})  # they are held until they are read
+            await finish(http, name)
+
+        return load
+
+
+def _announced(weights: WeightSource) -> tuple[Mapping[str, Any], Any]:
+    """Names, types and shapes of all tensors, and the card they are on."""
+    names, dtypes, shapes, devices = [], [], [], set()
+    for name, tensor in weights.named_tensors():
+        _check_card(name, tensor)
+        names.append(name)
+        dtypes.append(str(tensor.dtype).removeprefix("torch."))
+        shapes.append(list(tensor.shape))
+        devices.add(tensor.device)
+    return {"names": names, "dtype_names": dtypes, "shapes": shapes}, next(iter(devices), None)
+
+
+def _check_card(name: str, tensor: Any) -> None:
+    if tensor.device.type != "cuda":
+        raise UserError(
+            f"{name} is on {tensor.device}: weights that travel by nccl or ipc come from a CUDA card; set "
+            "model.device, or engine.weights=auto"
+        )
+
+
+def _buckets(tensors: Iterable[tuple[str, Any]], most_bytes: int) -> Iterator[list[tuple[str, Any]]]:
+    """The tensors in order, as many at once as stay below the bound, and at least one."""
+    bucket: list[tuple[str, Any]] = []
+    num_bytes = 0
+    for name, tensor in tensors:
+        _check_card(name, tensor)
+        if bucket and num_bytes + tensor.nbytes > most_bytes:
+            yield bucket
+            bucket, num_bytes = [], 0
+        bucket.append((name, tensor.detach().contiguous()))
+        num_bytes += tensor.nbytes
+    if bucket:
+        yield bucket
+
+
+def _shared(bucket: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The tensors as handles of CUDA's, in JSON: a pickle, as vLLM's own transfer sends it, may run anything."""
+    import torch
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    handles = []
+    for _, tensor in bucket:
+        _, parts = reduce_tensor(tensor)  # type: ignore[no-untyped-call]
+        _, size, stride, offset, _, dtype, _, *storage = parts
+        handles.append(
+            {
+                "size": list(size),
+                "stride": list(stride),
+                "offset": offset,
+                "dtype": str(dtype).removeprefix("torch."),
+                "storage": [base64.b64encode(each).decode() if isinstance(each, bytes) else each for each in storage],
+            }
+        )
+    torch.cuda.synchronize()  # what was cast is there
+    return {
+        "names": [name for name, _ in bucket],
+        "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in bucket],
+        "shapes": [list(tensor.shape) for _, tensor in bucket],
+        "card": str(torch.cuda.get_device_properties(bucket[0][1].device).uuid),
+        "handles": handles,
+    }

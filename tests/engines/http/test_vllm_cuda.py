@@ -1,0 +1,147 @@
+"""Weights from card to card: what vLLM is told and when, with the card's and NCCL's part played by others."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ludus.engines.http.vllm import VllmEngine
+from ludus.engines.http.vllm_cuda import NcclTransfer, _buckets
+from ludus.engines.http.vllm_delivery import vllm_delivery
+from ludus.engines.nccl import load_library
+from ludus.engines.settings import EngineSettings
+from ludus.errors import UserError
+from ludus.text.tokenizer import Tokenizer
+from tests.engines.contract import call
+from tests.engines.http.vllm_server import StandIn, serving
+
+UNIQUE_ID = bytes(range(128))
+
+
+@dataclass
+class OnCard:
+    """A tensor that says it is on a card."""
+
+    values: torch.Tensor
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.values, name)
+
+
+@dataclass
+class Source:
+    shape: tuple[int, ...] = (4,)
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        yield "model.norm.weight", OnCard(torch.ones(self.shape))
+        yield "model.embed_tokens.weight", OnCard(torch.ones(2, 3, dtype=torch.bfloat16))
+
+    def copy_into_shared(self) -> None:
+        pass
+
+
+@dataclass
+class Group:
+    """What is broadcast, in the place of NCCL."""
+
+    joined: list[tuple[bytes, int, Any]] = field(default_factory=list)
+    sent: list[tuple[int, ...]] = field(default_factory=list)
+
+    def join(self, unique_id: bytes, world_size: int, device: Any) -> Group:
+        self.joined.append((unique_id, world_size, device))
+        return self
+
+    def broadcast(self, tensor: Any) -> None:
+        self.sent.append(tuple(tensor.shape))
+
+
+@pytest.fixture
+def tokenizer(tokenizer_folder: Path) -> Tokenizer:
+    return Tokenizer.load(tokenizer_folder)
+
+
+@pytest.fixture
+def stand_in(tokenizer: Tokenizer) -> StandIn:
+    return StandIn(lambda _: [5, 6, 7], tokenizer)
+
+
+@pytest.fixture
+def url(stand_in: StandIn) -> Iterator[str]:
+    with serving(stand_in) as url:
+        yield url
+
+
+def test_weights_are_broadcast_while_they_are_received(url: str, stand_in: StandIn, tokenizer: Tokenizer) -> None:
+    """All join once by one id; then each version is announced by names, types and shapes and sent in that order."""
+    group = Group()
+
+    async def scenario() -> None:
+        transfer = NcclTransfer(make_id=lambda: UNIQUE_ID, join=group.join)
+        engine = VllmEngine.connect(url, tokenizer, transfer=transfer)
+        for version in (0, 1):
+            await engine.publish(version, Source())
+            assert set((await engine.generate(call(f"call {version}"))).versions) == {version}
+        await engine.close()
+
+    asyncio.run(scenario())
+    assert group.joined == [(UNIQUE_ID, 3, torch.device("cuda", 0))]
+    assert group.sent == [(4,), (2, 3)] * 2
+    begun, *updates = stand_in.loaded
+    shared = {"nccl_unique_id_b64": base64.b64encode(UNIQUE_ID).decode(), "rank_offset": 1, "packed": False}
+    assert begun == ("/init_weight_transfer_engine", {"init_info": {**shared, "world_size": 3}})
+    told = {
+        "names": ["model.norm.weight", "model.embed_tokens.weight"],
+        "dtype_names": ["float32", "bfloat16"],
+        "shapes": [[4], [2, 3]],
+    }
+    paths = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
+    assert [path for path, _ in updates] == paths * 2
+    assert [body for path, body in updates if path == "/update_weights"] == [{"update_info": told}] * 2
+
+
+def test_weights_on_a_processor_cannot_be_broadcast(url: str, tokenizer: Tokenizer) -> None:
+    """It says so before anybody waits for the others."""
+
+    class OnProcessor(Source):
+        def named_tensors(self) -> Iterable[tuple[str, Any]]:
+            yield "model.norm.weight", torch.ones(4)
+
+    async def scenario() -> None:
+        engine = VllmEngine.connect(url, tokenizer, transfer=NcclTransfer(join=Group().join))
+        with pytest.raises(UserError, match=r"is on cpu: .* come from a CUDA card"):
+            await engine.publish(0, OnProcessor())
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_settings_choose_the_way(tmp_path: Path) -> None:
+    """nccl and ipc need no files."""
+    for route, name in (("nccl", "NcclTransfer"), ("ipc", "IpcTransfer")):
+        found = vllm_delivery(EngineSettings(kind="vllm", weights=route), None)
+        assert type(found["transfer"]).__name__ == name and found["keep_kv"] is True
+
+
+def test_few_tensors_are_shared_at_once() -> None:
+    """Buckets keep the order and stay below their bound, but for a tensor that is larger by itself."""
+    sizes = [10, 10, 30, 5, 5, 5]
+    tensors = [(str(idx), OnCard(torch.ones(size, dtype=torch.uint8))) for idx, size in enumerate(sizes)]
+    buckets = [[name for name, _ in bucket] for bucket in _buckets(tensors, 20)]
+    assert buckets == [["0", "1"], ["2"], ["3", "4", "5"]]
+
+
+def test_without_nccl_it_says_what_is_missing() -> None:
+    """A machine without CUDA has no such library."""
+    with pytest.raises(UserError, match="comes with torch for CUDA"):
+        load_library("libnccl-that-is-not-there.so")
