@@ -6,6 +6,8 @@ Knows not: how weights travel (`vllm_weights.py`), chat.
 
 from __future__ import annotations
 
+import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +34,11 @@ from ludus.errors import BackendError, LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import MAX_KEPT_IDS, Call, Sampling, StopReason
 
+logger = logging.getLogger(__name__)
+
 GENERATE = "/inference/v1/generate"
+OLDEST, NEWEST = (0, 31), (0, 32)
+"""Releases that `make test-engines` was run with."""
 LEAST_TEMPERATURE = 0.01  # vLLM raises what lies between 0 and this, and says so in its log alone
 _STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
@@ -63,6 +69,7 @@ class VllmEngine(HttpEngine):
         headers = bearer(api_key)
         url = url.rstrip("/").removesuffix("/v1")
         with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S) as http:
+            _check_version(parse_object(_send(http, "GET", "/version"))["version"])
             card = parse_object(_send(http, "GET", "/v1/models"))["data"][0]
             _check_tokenizer(http, tokenizer)
             is_processed = _tells_processed_logprobs(http)
@@ -270,9 +277,19 @@ def _refusal(response: httpx.Response) -> LudusError:
     if path == GENERATE and status in (httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
         return UserError(
             f"the server at {response.url.host}:{response.url.port} does not serve {GENERATE}; "
-            "start vLLM (0.32 or newer) with --enable-scale-out"
+            "start vLLM with --enable-scale-out"
         )
     return said_error(f"vLLM answered {path} with {status}: {said(response)}", status)
+
+
+def _check_version(version: str) -> None:
+    """Raises UserError for a vLLM whose interface is another; of one that was not tried the log tells."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    release = None if numbers is None else (int(numbers[1]), int(numbers[2]))
+    if release is not None and release < OLDEST:
+        raise UserError(f"this is vLLM {version}; Ludus works with {OLDEST[0]}.{OLDEST[1]} and newer: upgrade it")
+    if release is None or release > NEWEST:
+        logger.warning("vllm.untried version=%s tried=%d.%d-%d.%d", version, *OLDEST, *NEWEST)
 
 
 def _check_tokenizer(http: httpx.Client, tokenizer: Tokenizer) -> None:

@@ -273,6 +273,18 @@ def test_what_cannot_be_connected_to_says_why(tokenizer: Tokenizer) -> None:
         asyncio.run(VllmEngine.connect(url, tokenizer, api_key="k").close())
 
 
+def test_an_old_vllm_is_refused_and_a_new_one_noted(
+    url: str, stand_in: StandIn, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The interface of older ones is another; whether newer ones have kept it was not tried."""
+    stand_in.version = "0.9.2.post2"
+    with pytest.raises(UserError, match=r"this is vLLM 0.9.2.post2; Ludus works with 0.31 and newer"):
+        VllmEngine.connect(url, tokenizer)
+    stand_in.version = "1.0.0rc1"
+    asyncio.run(VllmEngine.connect(url, tokenizer).close())
+    assert "vllm.untried version=1.0.0rc1" in caplog.text
+
+
 def test_another_tokenizer_is_noticed(url: str, stand_in: StandIn, tokenizer: Tokenizer) -> None:
     """Token ids that mean something else there must not be recorded."""
     stand_in.read_as = lambda text: tokenizer.encode(text[1:])

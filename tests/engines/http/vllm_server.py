@@ -54,6 +54,7 @@ class StandIn:
         api_key: str | None = None,
     ) -> None:
         self.engine = ScriptedEngine(answers, tokenizer, context_length=CONTEXT)
+        self.version = "0.32.0"
         self.asked: list[dict[str, Any]] = []
         self.read_as: Callable[[str], Sequence[int]] = tokenizer.encode
         self._processed = processed
@@ -61,6 +62,7 @@ class StandIn:
         self._api_key = api_key
         routes = [
             Route("/health", self._health),
+            Route("/version", lambda _: JSONResponse({"version": self.version})),
             Route("/v1/models", self._models),
             Route("/tokenize", self._tokenize, methods=["POST"]),
             Route("/inference/v1/generate", self._generate, methods=["POST"]),
