@@ -41,12 +41,12 @@ from ludus.text.tokenizer import Tokenizer
 from ludus.types import ChatRequest, Message, Sampling
 from tests.engines.contract import CHECKS, call, check_grammar, check_logprobs_are_those_of_the_tokens
 
-START_S = 300.0
+START_S = 900.0  # with everything compiled, on a machine that does other things too
 BF16_TOLERANCE = 0.2
 """Between a prompt scored at once and the same tokens sampled one by one, in bf16."""
 FP32_TOLERANCE = 1e-3
 PROBE = "The capital of France is Paris, and the capital of Germany is Berlin. Water boils at one hundred degrees."
-SMALL = {"max_model_len": 256, "enforce_eager": True}  # what is compiled samples the same, and starts minutes later
+SMALL = {"max_model_len": 256, "enforce_eager": True}
 LORA = LoraSettings(rank=4, target_modules=("q_proj", "v_proj", "down_proj"))
 # The suite's grammar is spelled in the ids of the tests' own small tokenizer.
 KEPT = [check for check in CHECKS if check is not check_grammar]
