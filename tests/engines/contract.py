@@ -481,6 +481,44 @@ def check_says_whether_it_serves(make_engine: MakeEngine) -> None:
     asyncio.run(scenario())
 
 
+def check_publish_while_paused(make_engine: MakeEngine) -> None:
+    """Weights published in a pause do not end it; what is sampled after it, in calls of before too, has their version."""
+
+    async def scenario() -> None:
+        engine = make_engine()
+        began = asyncio.Event()
+        running = asyncio.create_task(engine.generate(call(sampling=LONG), lambda chunk: began.set()))
+        await began.wait()
+        await engine.pause()
+        was_running, version = not running.done(), engine.stats().version + 1  # it may have been faster than the pause
+        await engine.publish(version, NoNewWeights())
+        num_before = engine.stats().num_sampled_tokens
+        await asyncio.wait({running}, timeout=0.05)  # time in which a token could come
+        assert engine.stats().num_sampled_tokens == num_before and running.done() != was_running
+        await engine.resume()
+        sampled = await running
+        await engine.close()
+        assert set(sampled.versions[num_before:]) <= {version}
+        assert set(sampled.versions[:num_before]) == {version - 1}
+
+    asyncio.run(scenario())
+
+
+def check_prompt_that_does_not_fit(make_engine: MakeEngine) -> None:
+    """A prompt that fills the context is the caller's mistake, and no other call suffers from it."""
+
+    async def scenario() -> None:
+        engine = make_engine()
+        for num_tokens in (engine.context_length, engine.context_length + 7):
+            with pytest.raises(UserError, match="context"):
+                await engine.generate(call("too long", prompt_ids=[5] * num_tokens))
+        assert (await engine.generate(call())).token_ids
+        assert engine.stats().num_running == 0
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
 CHECKS: tuple[Callable[[MakeEngine], None], ...] = (
     check_chunks_add_up,
     check_chunks_come_on_the_callers_loop,
@@ -508,4 +546,6 @@ CHECKS: tuple[Callable[[MakeEngine], None], ...] = (
     check_stats_count,
     check_close_ends_calls,
     check_says_whether_it_serves,
+    check_publish_while_paused,
+    check_prompt_that_does_not_fit,
 )
