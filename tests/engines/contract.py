@@ -482,7 +482,7 @@ def check_says_whether_it_serves(make_engine: MakeEngine) -> None:
 
 
 def check_publish_while_paused(make_engine: MakeEngine) -> None:
-    """Weights published in a pause do not end it; what is sampled after it, in calls of before too, has their version."""
+    """Weights published in a pause do not end it; what is sampled after it, in older calls too, has their version."""
 
     async def scenario() -> None:
         engine = make_engine()
