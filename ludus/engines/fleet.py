@@ -19,6 +19,10 @@ from ludus.errors import BackendError, UserError
 
 logger = logging.getLogger(__name__)
 
+# A transfer of weights to one replica; more than the largest models take, less than anybody waits for a dead one.
+JOIN_TIMEOUT_S = 600.0
+_LOOK_S = 1.0  # how often one looks whether a replica that takes weights is still up
+
 
 class Fleet:
     """Replicas, and the version of the weights that they are to sample with. Safe to use from several threads."""
@@ -84,11 +88,11 @@ class Fleet:
 
     async def pause(self) -> None:
         self.is_paused = True
-        await self._each(self.all(), lambda engine: engine.pause())
+        await self._each(self.all(), lambda replica: replica.engine.pause())
 
     async def resume(self) -> None:
         self.is_paused = False
-        await self._each(self.all(), lambda engine: engine.resume())
+        await self._each(self.all(), lambda replica: replica.engine.resume())
 
     @asynccontextmanager
     async def joining(self, engine: Engine) -> AsyncIterator[None]:
@@ -100,21 +104,26 @@ class Fleet:
             if self.is_paused:
                 await engine.pause()
             if self._latest is not None and engine.stats().version < self.version:
-                await engine.publish(self.version, self._latest)
+                try:
+                    async with asyncio.timeout(JOIN_TIMEOUT_S):
+                        await engine.publish(self.version, self._latest)
+                except TimeoutError:
+                    raise BackendError(f"it did not take version {self.version} within {JOIN_TIMEOUT_S} s") from None
             yield
         self.changed.ring()
 
-    async def check(self, timeout_s: float) -> dict[int, Exception]:
-        """Asks every replica outside of this process whether it can serve, and notes it. Returns what those raised
-        that cannot."""
+    async def check(self, timeout_s: float) -> tuple[set[int], set[int]]:
+        """Asks every replica outside of this process whether it can serve, and notes it.
+
+        Returns those that are down and those that are well; who does not answer is neither for a while.
+        """
         asked = {idx: replica for idx, replica in self.all().items() if not replica.engine.shares_weights}
-        failures = await _ask_each(asked, lambda engine: _check(engine, timeout_s))
-        for idx, replica in asked.items():
-            if idx not in failures and not replica.is_up:
-                replica.succeed()
-            replica.is_up = idx not in failures
+        answers = await asyncio.gather(*(_is_well(replica, timeout_s) for replica in asked.values()))
+        for replica, is_well in zip(asked.values(), answers, strict=True):
+            replica.note_health(is_well=is_well)
         self.changed.ring()
-        return failures
+        down = {idx for idx, replica in asked.items() if not replica.is_up}
+        return down, {idx for idx, is_well in zip(asked, answers, strict=True) if is_well}
 
     def nobody(self) -> BackendError:
         """No replica can serve: why not."""
@@ -144,21 +153,21 @@ class Fleet:
             for replica in taking.values():
                 replica.is_taking_weights = True
         try:
-            await self._each(sharing, lambda engine: engine.pause())
-            failures = await self._each(taking, lambda engine: engine.publish(version, weights))
+            await self._each(sharing, lambda replica: replica.engine.pause())
+            failures = await self._each(taking, lambda replica: _publish(replica, version, weights))
             with self._lock:
                 for idx in taking.keys() - failures.keys():
                     taking[idx].version = version
                     taking[idx].succeed()
             if not self.is_paused:
-                await self._each(sharing, lambda engine: engine.resume())
+                await self._each(sharing, lambda replica: replica.engine.resume())
             return failures
         finally:
             for replica in taking.values():
                 replica.is_taking_weights = False
 
     async def _each(
-        self, asked: Mapping[int, Replica], act: Callable[[Engine], Awaitable[None]]
+        self, asked: Mapping[int, Replica], act: Callable[[Replica], Awaitable[None]]
     ) -> dict[int, Exception]:
         """As `_ask_each`; those that failed rest."""
         failures = await _ask_each(asked, act)
@@ -174,9 +183,9 @@ class Fleet:
             return self._latest is not None and replica is not None and replica.version < self.version
 
 
-async def _ask_each(asked: Mapping[int, Replica], act: Callable[[Engine], Awaitable[None]]) -> dict[int, Exception]:
+async def _ask_each(asked: Mapping[int, Replica], act: Callable[[Replica], Awaitable[None]]) -> dict[int, Exception]:
     """Has replicas do something at once. Returns what those raised that could not."""
-    results = await asyncio.gather(*(act(replica.engine) for replica in asked.values()), return_exceptions=True)
+    results = await asyncio.gather(*(act(replica) for replica in asked.values()), return_exceptions=True)
     failures: dict[int, Exception] = {}
     for idx, result in zip(asked, results, strict=True):
         if isinstance(result, Exception):
@@ -187,10 +196,27 @@ async def _ask_each(asked: Mapping[int, Replica], act: Callable[[Engine], Awaita
     return failures
 
 
-async def _check(engine: Engine, timeout_s: float) -> None:
-    """Raises BackendError if the engine cannot serve, or does not say within `timeout_s` that it can."""
+async def _publish(replica: Replica, version: int, weights: WeightSource) -> None:
+    """Raises BackendError too if the replica is found to be down meanwhile: nobody waits for it for ever."""
+    publishing = asyncio.ensure_future(replica.engine.publish(version, weights))
+    try:
+        while not (await asyncio.wait({publishing}, timeout=_LOOK_S))[0]:
+            if not replica.is_up:
+                raise BackendError(f"it went down while it was given version {version}")
+        publishing.result()
+    finally:
+        publishing.cancel()
+
+
+async def _is_well(replica: Replica, timeout_s: float) -> bool | None:
+    """Whether its engine can serve. None: it did not say so in time."""
     try:
         async with asyncio.timeout(timeout_s):
-            await engine.check()
+            await replica.engine.check()
     except TimeoutError:
-        raise BackendError(f"its health check was not answered within {timeout_s} s") from None
+        logger.warning("replica.silent engine=%r timeout_s=%s", replica.engine, timeout_s)
+        return None
+    except BackendError as error:
+        logger.warning("replica.down engine=%r error=%s", replica.engine, error)
+        return False
+    return True

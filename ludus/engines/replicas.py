@@ -22,6 +22,10 @@ LONGEST_REST_S = 60.0
 # Of many replicas so large a share takes new weights at a time: four transfers one after the other are still short
 # beside a step, and three quarters go on sampling meanwhile.
 PUBLISH_SHARE = 0.25
+# Health checks in a row without an answer that make a replica count as down. One that is loaded may miss some; one that
+# reads new weights may do nothing else for a while.
+MOST_SILENT = 3
+MOST_SILENT_TAKING_WEIGHTS = 15
 
 
 @dataclass(slots=True)
@@ -35,7 +39,9 @@ class Replica:
     rests_until: float = 0.0
     """time.monotonic() before which it gets a call only if no other can serve."""
     is_up: bool = True
-    """Its last health check passed. One that is down gets a call only if no other can serve."""
+    """Its health checks pass. One that is down gets a call only if no other can serve."""
+    num_silent: int = 0
+    """Health checks in a row that it did not answer."""
     is_taking_weights: bool = False
     """New weights are on their way; likewise."""
     is_draining: bool = False
@@ -51,6 +57,15 @@ class Replica:
 
     def succeed(self) -> None:
         self.num_failures, self.rests_until = 0, 0.0
+
+    def note_health(self, *, is_well: bool | None) -> None:
+        """What a health check said. None: nothing."""
+        if is_well and not self.is_up:
+            self.succeed()
+        self.num_silent = self.num_silent + 1 if is_well is None else 0
+        most = MOST_SILENT_TAKING_WEIGHTS if self.is_taking_weights else MOST_SILENT
+        if is_well is not None or self.num_silent >= most:
+            self.is_up = bool(is_well)
 
     def is_fresh(self, now: float) -> bool:
         """Nothing speaks against sending it a call."""

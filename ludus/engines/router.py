@@ -33,7 +33,8 @@ from ludus.types import Call, EngineStats, Sampled
 
 logger = logging.getLogger(__name__)
 
-# A server that hangs is seen within two of these: it has one to answer in, and one goes by before it is asked.
+# How often replicas are asked for their health, and how long they have to answer. One that is gone is seen after this
+# long; one that hangs after a few times.
 CHECK_S = 4.0
 # A call that is taken away from a replica may only just be on its way there: it is told again so often, for so long.
 AGAIN_S = 0.05
@@ -176,8 +177,8 @@ class RoutedEngine:
 
     async def check(self) -> None:
         """Asks every replica. Raises BackendError if none can serve."""
-        failures = {} if self._is_closed else await self.check_replicas()
-        if self._is_closed or not set(self._fleet.serving()) - failures.keys():
+        down = set() if self._is_closed else await self.check_replicas()
+        if self._is_closed or not set(self._fleet.serving()) - down:
             raise self._fleet.nobody()
 
     async def close(self) -> None:
@@ -234,13 +235,13 @@ class RoutedEngine:
         logger.info("replica.left replica=%d", idx)
         return replica.engine
 
-    async def check_replicas(self, timeout_s: float = CHECK_S) -> dict[int, Exception]:
-        """Asks every replica outside of this process whether it can serve, and returns what those raised that cannot.
-        They get calls again when they can, or no other can; what runs there goes on elsewhere."""
-        failures = await self._fleet.check(timeout_s)
-        await self._recall(failures)
-        await self._fleet.catch_up(self._fleet.all().keys() - failures.keys())
-        return failures
+    async def check_replicas(self, timeout_s: float = CHECK_S) -> set[int]:
+        """Asks every replica outside of this process whether it can serve, and returns those that are down. They get
+        calls again when they can, or no other can; what runs there goes on elsewhere."""
+        down, well = await self._fleet.check(timeout_s)
+        await self._recall(down)
+        await self._fleet.catch_up(well)
+        return down
 
     @asynccontextmanager
     async def checked(self, every_s: float = CHECK_S) -> AsyncIterator[None]:

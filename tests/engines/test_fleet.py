@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ludus.engines.base import OnTokens, WeightSource
-from ludus.engines.replicas import Replicas
+from ludus.engines.replicas import MOST_SILENT, MOST_SILENT_TAKING_WEIGHTS, Replica, Replicas
 from ludus.engines.router import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.errors import BackendError, UserError
@@ -233,13 +233,15 @@ def test_what_runs_at_an_unwell_replica_goes_on_elsewhere(how: str, tokenizer: T
         await began.wait()
         await first.pause()  # a server that hangs
         first.hangs, first.error = how == "hangs", BackendError("out of memory") if how == "fails" else None
-        assert list(await router.check_replicas(timeout_s=0.01)) == [0]
+        num_checks = 1 if how == "fails" else MOST_SILENT
+        found = [await router.check_replicas(timeout_s=0.01) for _ in range(num_checks)]
+        assert found == [set()] * (num_checks - 1) + [{0}]
         assert len((await running).token_ids) == LONG.max_new_tokens and router.num_moved == 1
         await router.generate(call("again"))
         assert len(second.calls) == 2
         first.hangs, first.error = False, None
         await first.resume()
-        assert await router.check_replicas() == {}
+        assert await router.check_replicas() == set()
         await asyncio.gather(*(router.generate(replace(call(f"{n}"), session_id=f"{n}")) for n in range(2)))
         assert len(first.calls) == 2
 
@@ -264,6 +266,43 @@ def test_checks_go_on_for_as_long_as_asked(tokenizer: Tokenizer) -> None:
                 raise UserError("mine")
 
     asyncio.run(scenario())
+
+
+def test_a_publish_does_not_wait_for_a_server_that_hangs(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that never takes the weights is given up when its health checks say so; the other one has them."""
+    monkeypatch.setattr("ludus.engines.fleet._LOOK_S", 0.001)
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2)
+        router = routed([first, second], tokenizer)
+
+        async def hang(version: int, weights: WeightSource) -> None:
+            first.hangs = True
+            await asyncio.Event().wait()
+
+        first.publish = hang  # type: ignore[method-assign]
+        async with router.checked(every_s=0.001):
+            await router.publish(1, NoNewWeights())
+        assert set((await router.generate(call())).versions) == {1}
+        assert len(second.calls) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_reads_weights_may_be_silent_for_longer(tokenizer: Tokenizer) -> None:
+    """Some checks without an answer are forgiven, more of them while it takes weights; any answer counts at once."""
+    replica = Replica(servers(tokenizer, 1)[0], 0)
+    for most, is_taking in ((MOST_SILENT, False), (MOST_SILENT_TAKING_WEIGHTS, True)):
+        replica.is_taking_weights = is_taking
+        for _ in range(most - 1):
+            replica.note_health(is_well=None)
+        assert replica.is_up
+        replica.note_health(is_well=None)
+        assert not replica.is_up
+        replica.note_health(is_well=True)
+        assert replica.is_up and replica.num_silent == 0
+    replica.note_health(is_well=False)
+    assert not replica.is_up
 
 
 def test_a_call_waits_for_a_replica_that_joins(tokenizer: Tokenizer) -> None:
