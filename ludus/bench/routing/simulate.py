@@ -37,7 +37,7 @@ class Simulated:
     cached_share: float
     """Of the prompts' tokens, those that a replica knew."""
     decision_us: float
-    """Real microseconds that the policy took for a call: the one figure that depends on the machine."""
+    """Microseconds of a processor that the policy took for a call: the one figure that depends on the machine."""
 
     def row(self, policy: str, num_replicas: int) -> dict[str, float | int | str]:
         """As the table shows it."""
@@ -151,9 +151,9 @@ class _Simulation:
         session, sampling = playing.session, Sampling(max_new_tokens=self.max_new_tokens)
         call = Call(f"{number}", session.id, playing.ask.prompt_ids, sampling, group_id=session.group_id)
         self._calls[call.id], playing.asked_at = playing, self.now
-        started_at = time.perf_counter()
+        started_at = time.thread_time()
         replica = self.policy.place(call)
-        self.deciding_s += time.perf_counter() - started_at
+        self.deciding_s += time.thread_time() - started_at
         self.replicas[replica].enter(self.now, PaperCall(call, playing.ask.answer_ids))
         self._expect(replica)
 
