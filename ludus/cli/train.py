@@ -78,12 +78,10 @@ def train(
     if new:
         settings = settings.model_copy(update={"name": free_name(Path(settings.run_root), settings.name)})
     console = Console()
-    named = [] if path is None else [str(path)]
-    named += [] if config_class is None else ["--config-class", config_class]
+    named = [*([str(path)] if path else []), *(["--config-class", config_class] if config_class else [])]
     if wants_job(settings):
         flags = [*(["--resume"] if resume else []), *(["--json"] if as_json else [])]
-        words = [*named, *keys, f"name={settings.name}", *flags]
-        _show_job(console, settings, submit_training(settings, words, resume=resume))
+        _show_job(console, settings, [*named, *keys, f"name={settings.name}", *flags], resume)
         return
 
     def say_where(url: str, key: str) -> None:
@@ -115,7 +113,8 @@ def _show_line(console: Console, summary: RunSummary) -> None:
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _show_job(console: Console, config: Config, job: str) -> None:
+def _show_job(console: Console, config: Config, arguments: Sequence[str], resume: bool) -> None:
+    job = submit_training(config, arguments, resume=resume)
     look = f"ludus status {escape(str(config.folder))}"
     console.print(f"submitted as job [bold]{job}[/]; look at it with [bold]{look}[/]", highlight=False, soft_wrap=True)
 
