@@ -7,6 +7,7 @@
 #   make test-engines    the engine contract against a real vLLM server, which bench/peers.sh sets up
 #   make test-ssh        servers launched through a real sshd, on a port and with keys of its own (Debian's is installed if
 #                        there is none, and not started)
+#   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
 #   make lint    ruff          make check   strict types          make bench   measure this machine
 
@@ -20,7 +21,7 @@ READY  := $(VENV)/.ready
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: demo test test-ssh test-browser test-frameworks test-engines fuzz setup lint check bench clean
+.PHONY: demo test test-ssh test-browser test-frameworks test-engines test-slurm fuzz setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -52,6 +53,10 @@ test-engines: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) vllm
 	LUDUS_VLLM=$(PEERS)/vllm/bin/python $(BIN)/python -m pytest tests/engines/http/real_vllm.py
+
+test-slurm: $(READY)
+	test "$(CONSENT)" = yes || { echo "This installs Debian's slurm-wlm and munge and starts their daemons; to agree: CONSENT=yes make test-slurm" >&2; exit 2; }
+	OMP_NUM_THREADS=1 CONSENT=yes $(BIN)/python -m pytest tests/launch/real_slurm.py
 
 setup: $(READY)
 
