@@ -5,8 +5,8 @@
 #   make setup   only set up; .venv/bin/ludus then works
 #   make test-frameworks   run agents of many frameworks, those that need an environment of their own too
 #   make test-engines    the engine contract against a real vLLM server, which bench/peers.sh sets up
-#   make test-ssh        servers launched through a real sshd, on a port and with keys of its own (Debian's is installed if
-#                        there is none, and not started)
+#   make test-launch     servers launched through a real sshd, on a port and with keys of its own (Debian's is installed if
+#                        there is none, and not started), and on a real Ray cluster
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
 #   make lint    ruff          make check   strict types          make bench   measure this machine
@@ -21,7 +21,7 @@ READY  := $(VENV)/.ready
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: demo test test-ssh test-browser test-frameworks test-engines test-slurm fuzz setup lint check bench clean
+.PHONY: demo test test-launch test-browser test-frameworks test-engines test-slurm fuzz setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -36,10 +36,10 @@ test-frameworks: $(READY) $(FRAMEWORKS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o 'python_files=test_*.py separate.py' tests/frameworks
 
 # Debian starts what it installs, unless policy-rc.d says no.
-test-ssh: $(READY)
+test-launch: $(READY)
 	test -x /usr/sbin/sshd || tests/launch/remote/install-sshd.sh
 	$(BIN)/ludus models get smollm2-135m
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o 'python_files=over_ssh.py' tests/launch/remote tests/docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o 'python_files=over_ssh.py over_ray.py' tests/launch/remote tests/docs
 
 test-browser: $(READY)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }

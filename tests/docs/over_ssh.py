@@ -1,4 +1,4 @@
-"""The example of docs/remote.md runs as it stands, with a real sshd and a real model. Run by `make test-ssh`."""
+"""The example of docs/remote.md runs as it stands, with a real sshd and a real model. Run by `make test-launch`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def test_the_example_runs(
     (home / ".venv" / "bin" / "ludus").symlink_to(tmp_path / "ludus")
     (tmp_path / "ludus").write_text(f'#!/bin/sh\ncd {home}\nPYTHONPATH={ROOT} exec {sys.executable} -m ludus "$@"\n')
     (tmp_path / "ludus").chmod(0o755)
+    (home / ".cache").mkdir()
+    (home / ".cache" / "ludus").symlink_to(smollm2.parents[1])
     with sshd(tmp_path / "sshd", environment={"HOME": str(home), "HF_HUB_OFFLINE": "1"}) as box:
         user = box.destination.partition("@")[0]
         words = " ".join(f"'{word}'" for word in (*box.options, "-o", "HostName=127.0.0.1", "-o", f"User={user}"))

@@ -114,7 +114,7 @@ class ServerBackend:
         try:
             await backend._meet()
         except BaseException:
-            await asyncio.shield(asyncio.to_thread(launched.close))
+            await asyncio.shield(asyncio.to_thread(launched.undo))
             raise
         return backend
 
@@ -267,7 +267,7 @@ async def _open(launched: LaunchedServer) -> None:
         launched.give_up()
         (error,) = await asyncio.gather(opening, return_exceptions=True)
         if error is None:
-            await asyncio.to_thread(launched.close)
+            await asyncio.to_thread(launched.undo)
         raise
 
 

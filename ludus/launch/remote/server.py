@@ -23,19 +23,27 @@ from ludus.launch.remote.tunnel import Tunnel
 logger = logging.getLogger(__name__)
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 5.0
+SECONDS_BETWEEN_LOOKS = 2.0  # hundreds of requests may wait for one server
+Clock = Callable[[], float]
 OnLine = Callable[[str], None]
 """Is told what the server writes until it serves, and how it stands in a queue."""
 
 
 class LaunchedServer:
-    """A server of ours at `place`. Its methods block; they may be called from any thread, one at a time."""
+    """A server of ours at `place`. Its methods block; they may be called from any thread."""
 
-    def __init__(self, place: Place, settings: LaunchSettings, on_line: OnLine) -> None:
+    def __init__(
+        self, place: Place, settings: LaunchSettings, on_line: OnLine, *, clock: Clock = time.monotonic
+    ) -> None:
         self._place = place
         self._settings = settings
         self._on_line = on_line
+        self._clock = clock
         self._tunnel: Tunnel | None = None
         self._given_up = threading.Event()
+        self._asking = threading.Lock()
+        self._seen_at = float("-inf")
+        self._is_new = False
         self._shown = ""
         self._is_stopped = False
         self.base_url = ""
@@ -47,13 +55,12 @@ class LaunchedServer:
     def open(self) -> None:
         """Return once it can be asked at `base_url` with `key`. Raises BackendError if that cannot be."""
         started = self._place.start()
-        self.key = started.key
+        self.key, self._is_new = started.key, started.is_new
         logger.info("launch.%s place=%s", "started" if started.is_new else "joined", self._place.name)
         try:
             self.base_url = self._reach(self._wait())
         except BaseException:
-            if started.is_new:
-                self.close()
+            self.undo()
             raise
 
     def give_up(self) -> None:
@@ -62,12 +69,17 @@ class LaunchedServer:
 
     def check(self) -> None:
         """Raises EndedError if it has ended. Return if it lives, and if that cannot be found out now."""
-        try:
-            seen = self._place.look()
-        except UnreachableError as error:
-            logger.debug("look.failed error=%s", error)
-            return
+        with self._asking:
+            if self._clock() - self._seen_at < SECONDS_BETWEEN_LOOKS:
+                return
+            try:
+                seen = self._place.look()
+            except UnreachableError as error:
+                logger.debug("look.failed error=%s", error)
+                return
+            self._seen_at = self._clock()
         if not seen.is_alive:
+            self._seen_at = float("-inf")  # whoever asks is told the same
             raise EndedError(
                 f"the server on {self._place.name} has ended ({seen.words}). Launch it again with "
                 f"folder={self._settings.folder!r}: the models and the jobs are there. It wrote last:\n"
@@ -79,25 +91,49 @@ class LaunchedServer:
         """Why it cannot be reached now, as far as we know. None: nothing is known against it."""
         return None if self._tunnel is None else self._tunnel.why_closed
 
+    def undo(self) -> None:
+        """Leave all as it was before `open`: a server that was joined goes on."""
+        if self._is_new:
+            self.close()
+        else:
+            self._leave()
+
     def close(self) -> None:
-        """End it. Closing twice is allowed."""
-        if self._tunnel is not None:
-            self._tunnel.close()
-            self._tunnel = None
-        if self._is_stopped:
-            return
-        self._place.stop()
-        self._is_stopped = True
+        """End it. Closing twice is allowed. Raises BackendError if it cannot be told to."""
+        self._leave()
+        with self._asking:
+            if self._is_stopped:
+                return
+            try:
+                self._place.stop()
+            except UnreachableError as error:
+                raise BackendError(
+                    f"the server on {self._place.name} could not be told to end: {error}. It ends by itself when it "
+                    f"has had nothing to do for {self._settings.idle_s:g} s"
+                ) from error
+            self._is_stopped = True
         logger.info("launch.stopped place=%s", self._place.name)
 
     # ---- inside
 
+    def _leave(self) -> None:
+        if self._tunnel is not None:
+            self._tunnel.close()
+            self._tunnel = None
+
+    def _look(self) -> Look:
+        """A connection that breaks meanwhile is no server that has ended."""
+        try:
+            return self._place.look()
+        except UnreachableError as error:
+            return Look(is_alive=True, words=str(error), log=self._shown, spot=None)
+
     def _wait(self) -> Spot:
         timeout_s = self._settings.start_timeout_s
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = None if timeout_s is None else self._clock() + timeout_s
         look_s, words = FIRST_LOOK_S, ""
         while True:
-            seen = self._place.look()
+            seen = self._look()
             self._show(seen, words)
             words = seen.words
             if not seen.is_alive:
@@ -107,7 +143,7 @@ class LaunchedServer:
                 )
             if seen.spot is not None:
                 return seen.spot
-            if until is not None and time.monotonic() > until:
+            if until is not None and self._clock() > until:
                 raise BackendError(
                     f"the server on {self._place.name} does not serve after {timeout_s:g} s ({seen.words}); give it "
                     f"more with start_timeout_s=…, or None for ever. It wrote last:\n{seen.last_lines()}"

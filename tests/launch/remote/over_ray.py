@@ -1,4 +1,4 @@
-"""Servers launched as jobs of a real Ray cluster, started on this machine by the test."""
+"""Servers launched as jobs of a real Ray cluster, started on this machine by the test. Run by `make test-launch`."""
 
 from __future__ import annotations
 

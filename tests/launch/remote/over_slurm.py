@@ -1,4 +1,4 @@
-"""Servers launched as jobs of a real Slurm, whose commands are here. Run by `make test-slurm`."""
+"""Servers launched as jobs of a real Slurm, whose commands are here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers launched through a real sshd: reached, cut off, reached again, ended. Run by `make test-ssh`."""
+"""Servers launched through a real sshd: reached, cut off, reached again, ended. Run by `make test-launch`."""
 
 from __future__ import annotations
 
