@@ -87,9 +87,11 @@ class WeightFiles:
         return path
 
 
-def write_safetensors(path: Path, tensors: Iterable[tuple[str, Any]]) -> None:
+def write_safetensors(
+    path: Path, tensors: Iterable[tuple[str, Any]], metadata: Mapping[str, str] | None = None
+) -> None:
     """Write a file that appears under its name when it is whole."""
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     partial = path.with_name(f"{path.name}.partial")
     with partial.open("wb") as file:

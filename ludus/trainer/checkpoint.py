@@ -58,13 +58,7 @@ def read_state(folder: Path, ranks: Ranks, device: torch.device) -> tuple[int, d
         raise UserError(f"no checkpoint in {folder}: {STATE_FILE} is missing")
     about = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     shapes, moved = about["shapes"], about["moved"]
-    parts = [folder / _part(rank, about["ranks"]) for rank in range(about["ranks"])]
-    missing = [path.name for path in parts if not path.is_file()]
-    if missing:
-        raise UserError(
-            f"the checkpoint in {folder} is not whole: {missing[0]} is missing. Ranks on several machines save into "
-            "one folder that all of them see: set run_root to such a folder"
-        )
+    parts = check_parts(folder, about["ranks"])
     wanted = [f"masters/{name}" for name in shapes] + [f"{kind}/{name}" for name in moved for kind in _MOMENTS]
     pieces: dict[str, list[Tensor]] = {key: [] for key in wanted}
     for rank, path in enumerate(parts):
@@ -85,6 +79,18 @@ def read_state(folder: Path, ranks: Ranks, device: torch.device) -> tuple[int, d
         "shapes": {name: tuple(shape) for name, shape in shapes.items()},
     }
     return about["version"], state
+
+
+def check_parts(folder: Path, num_ranks: int) -> list[Path]:
+    """The files of all ranks. Raises UserError if one is missing."""
+    parts = [folder / _part(rank, num_ranks) for rank in range(num_ranks)]
+    missing = [path.name for path in parts if not path.is_file()]
+    if missing:
+        raise UserError(
+            f"the checkpoint in {folder} is not whole: {missing[0]} is missing. Ranks on several machines save into "
+            "one folder that all of them see: set run_root to such a folder"
+        )
+    return parts
 
 
 def _overlap(num_rows: int, ranks: Ranks, writer: int, num_writers: int) -> slice:

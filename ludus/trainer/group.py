@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,6 +73,7 @@ class TorchRanks:
         self.rank = rank
         self.size = size
         self.device = device
+        excepthook = sys.excepthook
         with _on_loopback(store):
             dist.init_process_group(
                 "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
@@ -83,6 +85,8 @@ class TorchRanks:
             self._commands = dist.new_group(backend="gloo", timeout=_COMMAND_TIMEOUT)
             self.mesh = DeviceMesh(device.type, list(range(size)))
             """Over which weights are cut."""
+        # torch would begin every line of this process's last words with its rank
+        sys.excepthook = excepthook
 
     @classmethod
     def lead(cls, store: Any, size: int, device: torch.device, *, check: Callable[[], None]) -> TorchRanks:

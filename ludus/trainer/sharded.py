@@ -25,8 +25,9 @@ from ludus.algo.pack import Batch, PackedRow
 from ludus.algo.share import share_rows
 from ludus.errors import BackendError, UserError
 from ludus.metrics import Metrics
-from ludus.model.export import export_model
 from ludus.model.load import LoadedModel
+from ludus.trainer.checkpoint import check_parts
+from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks
 from ludus.trainer.losses import LossName
 from ludus.trainer.settings import LossSettings, TrainerSettings
@@ -44,6 +45,7 @@ class ShardedWeights:
     """The masters of all ranks as a source of weights (see WeightSource)."""
 
     trainer: ShardedTrainer
+    version: int
     sampling: LoadedModel | None
     """A whole model in this process that samples. None: who samples takes the tensors."""
 
@@ -54,7 +56,7 @@ class ShardedWeights:
         """
         model = self.trainer.model
         for name in model.trainable:
-            yield model.saved_name(name), self.trainer.whole(name)
+            yield model.saved_name(name), self.trainer.whole(name, self.version)
 
     @torch.no_grad()
     def copy_into_shared(self) -> None:
@@ -62,7 +64,7 @@ class ShardedWeights:
         self.trainer.copy_to_parameters()
         if self.sampling is not None:
             for name, parameter in self.sampling.trainable.items():
-                parameter.copy_(self.trainer.whole(name))
+                parameter.copy_(self.trainer.whole(name, self.version))
 
 
 class ShardedTrainer:
@@ -124,15 +126,18 @@ class ShardedTrainer:
         return scores
 
     def publish(self) -> ShardedWeights:
-        return ShardedWeights(self, self._sampling)
+        return ShardedWeights(self, self.version, self._sampling)
 
     def copy_to_parameters(self) -> None:
         """The parameters of every rank take the masters' values."""
         self._order("copy")
 
-    def whole(self, name: str) -> Tensor:
-        """A trained weight in the model's dtype, on the CPU; each rank sends its rows."""
-        weight: Tensor = self._order("whole", {"name": name})
+    def whole(self, name: str, version: int) -> Tensor:
+        """A trained weight in the model's dtype, on the CPU; each rank sends its rows.
+
+        version: the newest, or the one before that was published; an engine that was away may ask for it late.
+        """
+        weight: Tensor = self._order("whole", {"name": name, "version": version})
         return weight
 
     def gradient(self, name: str) -> Tensor:
@@ -144,8 +149,9 @@ class ShardedTrainer:
         self._order("forget")
 
     def save(self, folder: Path) -> None:
-        """As `Trainer.save`; every rank writes its own file, into a folder that all of them must see."""
+        """As `Trainer.save`; every rank writes its own file. Raises UserError if they did not meet in one folder."""
         self._order("save", {"folder": str(folder.resolve())})
+        check_parts(folder, self._ranks.size)
 
     def load(self, folder: Path) -> None:
         self._order("load", {"folder": str(folder.resolve())})
@@ -239,8 +245,10 @@ def _gather(trainer: Trainer, _: TorchRanks, order: dict[str, Any]) -> Metrics:
 
 
 def _whole(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Tensor | None:
-    parameter = trainer.model.trainable[order["name"]]
-    return ranks.whole(trainer.optimizer.masters[order["name"]].to(parameter.dtype), parameter.shape[0])
+    name, parameter = order["name"], trainer.model.trainable[order["name"]]
+    is_newest = order["version"] == trainer.version
+    rows = trainer.optimizer.masters[name].to(parameter.dtype) if is_newest else ranks.own(parameter)
+    return ranks.whole(rows, parameter.shape[0])
 
 
 def _gradient(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Tensor | None:

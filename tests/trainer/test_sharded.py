@@ -19,10 +19,10 @@ from torch import Tensor
 from ludus.algo.pack import Batch, TrainSequence, pack
 from ludus.errors import BackendError, UserError
 from ludus.lease import ComputeLease
-from ludus.model.export import export_model
 from ludus.model.load import load_model, quiet, save_model
 from ludus.model.settings import LoraSettings, ModelSettings
 from ludus.model.shards import shard_model
+from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks, open_meeting
 from ludus.trainer.settings import LossSettings, TrainerSettings
 from ludus.trainer.sharded import ShardedTrainer
@@ -50,7 +50,8 @@ class Team:
         for each in self.processes:
             assert each.stdin is not None
             each.stdin.close()
-            each.wait(10)
+            each.kill()
+            each.wait()
         self.processes.clear()
 
 
@@ -267,12 +268,18 @@ def test_adapters_are_exported_as_peft_reads_them(team: Team, tiny_model_folder:
 
 
 def test_publishing_may_be_given_up(team: Team, tiny_model_folder: Path) -> None:
-    """Tensors come one by one, and a reader that leaves after the first does not keep the ranks from training."""
+    """Tensors come one by one, and a reader that leaves after the first does not keep the ranks from training.
+
+    One that comes back late gets the version that was published, not the one being trained.
+    """
     alone = whole(tiny_model_folder)
     with sharded(team, tiny_model_folder, 2) as trainer:
         name, first = next(iter(trainer.publish().named_tensors()))
         assert torch.equal(first, dict(alone.publish().named_tensors())[name])
+        early = trainer.publish()
         assert trainer.train_batch(batch())["train/loss"] == pytest.approx(alone.train_batch(batch())["train/loss"])
+        assert torch.equal(dict(early.named_tensors())[name], first)
+        assert not torch.equal(weights(trainer)[name], first)
 
 
 def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Path, tmp_path: Path) -> None:

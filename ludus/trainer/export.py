@@ -1,0 +1,85 @@
+"""A model folder written tensor by tensor, for weights that are nowhere together.
+
+Knows: what plain transformers and peft read.  Knows not: where the tensors come from.
+Invariant: one tensor at a time is in memory, whatever the size of the model.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+
+from torch import Tensor
+
+from ludus.engines.weights import write_safetensors
+from ludus.model.load import LoadedModel, copy_companions, quiet
+
+# As models are cut on the hub.
+MAX_FILE_BYTES = 5_000_000_000
+# What plain transformers wants to read in every file.
+_METADATA = {"format": "pt"}
+
+
+def export_model(
+    model: LoadedModel,
+    tensors: Iterable[tuple[str, Tensor]],
+    folder: Path,
+    *,
+    chat_template: str | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
+    """Write what `save_model` writes, with the trained weights from `tensors`, in the order of the trained parameters.
+
+    model: may hold no weights of its own.  max_file_bytes: of one file, if no single tensor is larger.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if model.adapter is not None:
+        (config,) = (copy.copy(each) for each in model.adapter.peft_config.values())
+        config.inference_mode = True
+        with quiet():
+            config.save_pretrained(str(folder))
+        write_safetensors(folder / "adapter_model.safetensors", tensors, _METADATA)
+    else:
+        model.module.config.save_pretrained(folder)
+        if model.module.can_generate():
+            model.module.generation_config.save_pretrained(folder)
+        _write_whole(_sizes(model), tensors, folder, max_file_bytes)
+    copy_companions(model, folder, chat_template=chat_template)
+
+
+def _sizes(model: LoadedModel) -> dict[str, int]:
+    """Bytes of each trained weight, by its name in the saved model."""
+    return {model.saved_name(name): each.numel() * each.element_size() for name, each in model.trainable.items()}
+
+
+def _write_whole(
+    sizes: Mapping[str, int], tensors: Iterable[tuple[str, Tensor]], folder: Path, max_file_bytes: int
+) -> None:
+    files = _shared_out(sizes, max_file_bytes)
+    if len(files) == 1:
+        write_safetensors(folder / "model.safetensors", tensors, _METADATA)
+        return
+    places: dict[str, str] = {}
+    left = iter(tensors)
+    for number, names in enumerate(files, start=1):
+        path = folder / f"model-{number:05d}-of-{len(files):05d}.safetensors"
+        write_safetensors(path, islice(left, len(names)), _METADATA)
+        places |= dict.fromkeys(names, path.name)
+    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _shared_out(sizes: Mapping[str, int], max_file_bytes: int) -> list[list[str]]:
+    """The names of each file, in order."""
+    files: list[list[str]] = [[]]
+    num_bytes = 0
+    for name, size in sizes.items():
+        if files[-1] and num_bytes + size > max_file_bytes:
+            files.append([])
+            num_bytes = 0
+        files[-1].append(name)
+        num_bytes += size
+    return files
