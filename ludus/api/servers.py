@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ludus.config import Config
 from ludus.engines.base import Engine
+from ludus.engines.http.client import HttpEngine
 from ludus.engines.http.ludus import LudusEngine, ludus_delivery
 from ludus.engines.http.sglang import SglangEngine, sglang_delivery
 from ludus.engines.http.vllm import VllmEngine
@@ -22,9 +23,10 @@ from ludus.engines.process import ServerCommand, ServerPlace
 from ludus.engines.serving.command import engine_command
 from ludus.engines.settings import EngineSettings, WeightRoute
 from ludus.engines.weights import WeightFiles
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, UserError
 from ludus.model.settings import ModelSettings
 from ludus.text.tokenizer import Tokenizer
+from ludus.types import Call
 
 if TYPE_CHECKING:
     from ludus.model.load import LoadedModel
@@ -39,7 +41,7 @@ KEY = "key"
 class ServerKind:
     """One kind of server."""
 
-    connect: Callable[..., Engine]
+    connect: Callable[..., HttpEngine]
     """(url, tokenizer, api_key=…): the engine behind a URL; blocks until it has answered."""
     command: Callable[[EngineSettings, ModelSettings, ServerPlace], ServerCommand] | None = None
     """What starts one. None: Ludus cannot start this kind, only use it."""
@@ -74,14 +76,22 @@ def server_command(config: Config, place: ServerPlace) -> ServerCommand:
 
 
 async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | None, files: WeightFiles | None) -> Engine:
-    """The run's engine behind `url`. Raises UserError or BackendError where it cannot be used.
+    """The run's engine behind `url`. Raises UserError or BackendError where it cannot be used, or not with the sampling
+    that the run asks for.
 
     files: of the run's weights, where its kind of server takes them from files.
     """
     kind = server_kind(config.engine.kind)
     is_sent = files is None and config.engine.weights not in WITHOUT_FILES
     delivery = {} if is_sent or kind.delivery is None else kind.delivery(config.engine, files)
-    return await asyncio.to_thread(kind.connect, url, tokenizer, api_key=key, **delivery)
+    engine = await asyncio.to_thread(kind.connect, url, tokenizer, api_key=key, **delivery)
+    try:
+        for generation in (config.gconfig, config.eval_generation):
+            engine.wire.check(Call("check", "check", (), generation.sampling()))
+    except UserError:
+        await engine.close()
+        raise
+    return engine
 
 
 def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
