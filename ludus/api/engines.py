@@ -85,8 +85,9 @@ async def _started(config: Config, tokenizer: Tokenizer, crew: Crew, files: Weig
     """In the router, by index of the process."""
 
     async def lost(_name: str, index: int) -> None:
-        engine = await (await router).remove(numbers.pop(index))
-        await engine.close()
+        if index in numbers:  # else it was lost again before it could be used
+            engine = await (await router).remove(numbers.pop(index))
+            await engine.close()
 
     async def joined(found: Registered) -> None:
         numbers[found.index] = await (await router).add(await connect(config, found.url, tokenizer, key, files))

@@ -17,7 +17,7 @@ from rich.table import Table
 from ludus.cli.live import duration
 from ludus.errors import BackendError, UserError
 from ludus.launch.board import Board, HeadView, read_board
-from ludus.launch.slurm import cancel_job, job_of, job_state
+from ludus.launch.slurm import cancel_job, interrupt_job, job_of, job_state
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]
 _TIMEOUT_S = 5.0
@@ -104,6 +104,8 @@ def _ask_to_leave(head: HeadView) -> None:
         if not _is_alive(head.pid):
             raise UserError(f"the head, pid {head.pid}, is gone already; go on with --resume")
         os.kill(head.pid, signal.SIGINT)
+    elif head.scheduler == "slurm" and head.job is not None:
+        interrupt_job(head.job)
     elif head.url:
         _send(head, "POST", "/stop")
     else:

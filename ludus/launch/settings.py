@@ -74,6 +74,11 @@ class SchedulerSettings(Settings):
         for name, acting in (("ray", "ray"), ("slurm", "slurm"), ("head", "slurm")):
             if self.is_set(name) and self.type != acting:
                 raise ConfigError(f"{name} cannot act: type is {self.type!r}; remove it")
+        if self.slurm.nodes > 1 and self.host == "127.0.0.1":
+            raise ConfigError(
+                f"slurm.nodes={self.slurm.nodes} cannot act with host={self.host!r}: roles on other nodes would not "
+                "reach the head; set scheduler.host=auto"
+            )
         if self.head.is_set("env"):
             raise ConfigError("head.env cannot act: the environment of the job is slurm.env; put it there")
         for name in ("engine", "trainer", "rollout"):

@@ -28,6 +28,7 @@ _TEMPLATE = Path(__file__).with_name("job.sbatch.jinja")
 _COMMAND_S = 60.0  # a busy controller answers within seconds
 # srun ends its step with the first INT that is followed by another within a second; TERM it hands on.
 _SCANCEL_S = 10.0
+_SIGNALLED = 128
 
 
 class SlurmStep:
@@ -48,9 +49,9 @@ class SlurmStep:
         return self._process.log
 
     def poll(self) -> int | None:
-        """srun ends as its task did, with 128 + number for a signal."""
         status = self._process.poll()
-        return status - 256 if status is not None and status > 256 else status
+        # srun ends as its task did, with 128 + number for a signal.
+        return status if status is None or status <= _SIGNALLED else _SIGNALLED - status
 
     def stop(self, grace_s: float) -> None:
         """TERM, which srun hands on to its task; then srun is killed, and Slurm ends the step."""
@@ -183,6 +184,11 @@ def job_state(job_id: str) -> str | None:
         check=False,
     )
     return told.stdout.strip() or None
+
+
+def interrupt_job(job_id: str) -> None:
+    """Have the head of a job save and leave. Raises UserError if Slurm does not let us."""
+    _run("scancel", "--signal=TERM", "--batch", job_id)
 
 
 def cancel_job(job_id: str) -> None:

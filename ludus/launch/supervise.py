@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ GRACE_S = 10.0
 NUM_LAST_LINES = 20
 _EXIT_USER = 2  # as the command line says it: settings or files need a change, and no restart helps
 
-OnJoin = Callable[[Registered], Awaitable[None]]
+OnJoin = Callable[[Registered], Coroutine[Any, Any, None]]
 OnLost = Callable[[str, int], Awaitable[None]]
 OnChange = Callable[[Sequence[RoleView]], None]
 
@@ -65,6 +65,17 @@ class _Post:
     state: State = "starting"
     registered: Registered | None = None
     changed_at: float = field(default_factory=time.time)
+    joining: asyncio.Future[None] | None = None
+    """Of one that is back: it is being made use of. None: nothing is to be done for it."""
+
+    def failed_to_join(self) -> BackendError | None:
+        """Why one that is back cannot be used. None: it can, as far as is known. Raises what is not its own fault."""
+        if self.joining is None or not self.joining.done():
+            return None
+        error = self.joining.exception()
+        if error is None or isinstance(error, BackendError):
+            return error
+        raise error
 
     @property
     def name(self) -> str:
@@ -118,8 +129,10 @@ class Supervisor:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._watching is not None, "it was entered"
-        self._watching.cancel()
-        await asyncio.gather(self._watching, return_exceptions=True)
+        joining = [post.joining for post in self._posts.values() if post.joining is not None]
+        for task in (self._watching, *joining):
+            task.cancel()
+        await asyncio.gather(self._watching, *joining, return_exceptions=True)
         for role in {post.role.name for post in self._posts.values()}:
             await self.stop(role)
         await asyncio.to_thread(self._launcher.close)
@@ -214,6 +227,8 @@ class Supervisor:
             await self._look_for_start(post)  # first: it may have been ready, and ended
         if status is not None:
             await self._lose(post, f"ended with {_how(status)}", status)
+        elif (useless := post.failed_to_join()) is not None:
+            await self._lose(post, f"cannot be used: {useless}", None)
         elif post.state == "starting" and self._clock.now() - post.started_at > post.watch.start_timeout_s:
             await self._lose(post, f"was not ready within {post.watch.start_timeout_s:.0f} s", None)
         elif (silence_s := self._registry.silence_s(post.role.name, post.index)) > SILENCE_S:
@@ -227,13 +242,17 @@ class Supervisor:
         post.turn("ready")
         self._tell()
         if is_back and post.watch.on_join is not None:
-            await post.watch.on_join(found)
+            # Beside the watch: a new engine takes the weights first, and others may die meanwhile.
+            post.joining = asyncio.ensure_future(post.watch.on_join(found))
 
     async def _lose(self, post: _Post, what: str, status: int | None) -> None:
         was_ready = post.state == "ready"
         post.turn("lost")
         self._tell()
         logger.warning("role.lost role=%s attempt=%d place=%s what=%s", post.name, post.attempt, post.placed.id, what)
+        if post.joining is not None:
+            post.joining.cancel()
+            await asyncio.gather(post.joining, return_exceptions=True)
         if was_ready and post.watch.on_lost is not None:
             await post.watch.on_lost(post.role.name, post.index)
         await asyncio.to_thread(post.placed.stop, 0)

@@ -25,7 +25,7 @@ time.sleep(600)
 
 
 def job(tmp_path, command=("true",), **slurm):
-    settings = SchedulerSettings(type="slurm", slurm=slurm, head={"cpus": 2, "gpus": 1})
+    settings = SchedulerSettings(type="slurm", host="auto", slurm=slurm, head={"cpus": 2, "gpus": 1})
     roles = [(Resources(2, 1), 1), (Resources(3, 2, 10.5), 2), (Resources(0.5), 4)]
     return Job("guess", tmp_path / "runs" / "guess", command, roles, settings)
 
@@ -130,6 +130,7 @@ def test_settings_that_cannot_act_are_refused():
     """Each scheduler's own keys belong to it."""
     for wrong in (
         {"slurm": {"nodes": 2}},
+        {"type": "slurm", "slurm": {"nodes": 2}},
         {"type": "slurm", "ray": {"address": "x"}},
         {"head": {"cpus": 2}},
         {"engine": {"memory_gb": 3}},
