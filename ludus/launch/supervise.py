@@ -181,10 +181,9 @@ class Supervisor:
     async def stop(self, name: str, grace_s: float = GRACE_S) -> None:
         """End the processes of a role. Does nothing if there are none."""
         posts = [self._posts.pop(key) for key in list(self._posts) if key[0] == name]
-        for post in posts:
-            self._registry.forget(post.role.name, post.index)
         await asyncio.gather(*(asyncio.to_thread(post.placed.stop, grace_s) for post in posts))
         for post in posts:
+            self._registry.forget(post.role.name, post.index)
             post.turn("ended")
         self._tell()
 

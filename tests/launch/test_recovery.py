@@ -9,7 +9,7 @@ import pytest
 from tests.launch import recovery
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_run_whose_processes_are_killed_goes_on(tmp_path, tiny_model_folder):
     """A worker and the engine are killed and come back; the ledger balances, and no group is trained twice."""
     recovery.write_run(tmp_path)
@@ -21,7 +21,7 @@ def test_a_run_whose_processes_are_killed_goes_on(tmp_path, tiny_model_folder):
             for step, role in ((1, "rollout"), (3, "engine")):
                 recovery.wait_for_step(run, step)
                 os.kill(recovery.wait_for_role(run, role), signal.SIGKILL)
-            assert head.wait(240) == 0, (tmp_path / "head.log").read_text()
+            assert head.wait(500) == 0, (tmp_path / "head.log").read_text()
         finally:
             head.kill()
             head.wait()
