@@ -102,6 +102,11 @@ class Config(Settings):
                 "engine.keep_kv_on_publish cannot act: with rollout.max_head_offpolicyness=0 nothing is being sampled "
                 "when weights are published"
             )
+        if self.scheduler.is_set("trainer") and self.trainer.ranks == 1:
+            raise ConfigError(
+                "scheduler.trainer cannot act: with trainer.ranks=1 the run's own process trains alone; remove it, or "
+                "set trainer.ranks"
+            )
         return self
 
     @property

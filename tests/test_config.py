@@ -21,6 +21,7 @@ from ludus.errors import ConfigError
         (["total_train_steps=1", "total_train_epochs=1"], "say the same thing twice"),
         (["gconfig.n_samples=2", "rollout.min_members=3"], "no group could ever be complete"),
         (["engine.keep_kv_on_publish=false"], "keep_kv_on_publish cannot act"),
+        (["scheduler.trainer.cpus=2"], "scheduler.trainer cannot act: with trainer.ranks=1"),
         (["algorithm.normaliser=constant"], "needs constant_tokens"),
         (["algorithm.constant_tokens=100"], "constant_tokens=100 cannot act"),
         (
