@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 GENERATE = "/inference/v1/generate"
 OLDEST, NEWEST = (0, 31), (0, 32)
 """Releases that `make test-engines` was run with."""
+ANSWER_TIMEOUT_S = 120.0  # of the questions of `connect`; the first token of a server that has just started takes long
 LEAST_TEMPERATURE = 0.01  # vLLM raises what lies between 0 and this, and says so in its log alone
 _STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
@@ -68,7 +69,8 @@ class VllmEngine(HttpEngine):
         """
         headers = bearer(api_key)
         url = url.rstrip("/").removesuffix("/v1")
-        with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S) as http:
+        timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        with httpx.Client(base_url=url, headers=headers, timeout=timeout) as http:
             _check_version(parse_object(_send(http, "GET", "/version"))["version"])
             card = parse_object(_send(http, "GET", "/v1/models"))["data"][0]
             _check_tokenizer(http, tokenizer)

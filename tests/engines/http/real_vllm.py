@@ -42,9 +42,9 @@ from ludus.types import ChatRequest, Message, Sampling
 from tests.engines.contract import CHECKS, call, check_grammar, check_logprobs_are_those_of_the_tokens
 
 START_S = 900.0  # with everything compiled, on a machine that does other things too
-BF16_TOLERANCE = 0.2
-"""Between a prompt scored at once and the same tokens sampled one by one, in bf16."""
-FP32_TOLERANCE = 1e-3
+TOLERANCE = 5e-3
+"""Between two programs, or a prompt scored at once and the same tokens sampled one by one, in fp32. In bf16 it is
+0.3, or more for a model that was changed at random, which would tell little."""
 PROBE = "The capital of France is Paris, and the capital of Germany is Berlin. Water boils at one hundred degrees."
 SMALL = {"max_model_len": 256, "enforce_eager": True}
 LORA = LoraSettings(rank=4, target_modules=("q_proj", "v_proj", "down_proj"))
@@ -81,7 +81,7 @@ def settings(**changed: Any) -> EngineSettings:
 
 @pytest.fixture(scope="module")
 def model() -> ModelSettings:
-    return ModelSettings(path=os.environ.get("LUDUS_MODEL", "smollm2-135m"))
+    return ModelSettings(path=os.environ.get("LUDUS_MODEL", "smollm2-135m"), dtype="float32")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_keeps_the_engine_contract(
 ) -> None:
     """Every point of the contract."""
     if check is check_logprobs_are_those_of_the_tokens:
-        check = partial(check, tolerance=BF16_TOLERANCE)
+        check = partial(check, tolerance=TOLERANCE)
     check(lambda: connect(place, folder, files))
 
 
@@ -129,13 +129,15 @@ def test_nobody_gets_in_without_the_key(place: ServerPlace) -> None:
 
 @pytest.mark.timeout(START_S * 2)
 @pytest.mark.parametrize("keep_kv", [True, False], ids=["keep", "recompute"])
-def test_weights_change_in_place(place: ServerPlace, folder: Path, files: WeightFiles, keep_kv: bool) -> None:
-    """After each publish a probe has the trainer's logprobs to bf16's noise, while a call in flight goes on."""
-    model = load_model(ModelSettings(path=str(folder)))
+def test_weights_change_in_place(
+    place: ServerPlace, folder: Path, files: WeightFiles, model: ModelSettings, keep_kv: bool
+) -> None:
+    """After each publish a probe has the trainer's logprobs, while a call in flight goes on."""
+    trained = load_model(model)
 
     async def scenario() -> None:
         engine = connect(place, folder, files, keep_kv=keep_kv)
-        await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE), BF16_TOLERANCE)
+        await check_publishes(engine, trained, Tokenizer.load(folder).encode(PROBE))
         await engine.close()
 
     asyncio.run(scenario())
@@ -143,14 +145,14 @@ def test_weights_change_in_place(place: ServerPlace, folder: Path, files: Weight
 
 @pytest.mark.timeout(START_S * 2)
 def test_adapters_are_loaded_hot(folder: Path, tmp_path: Path) -> None:
-    """The same of adapters, in fp32 and so nearly exactly; the base model's weights stay as they are."""
+    """The same of adapters."""
     asked = ModelSettings(path=str(folder), dtype="float32", lora=LORA)
     model = load_model(asked)
     files = WeightFiles.in_shared_memory(adapter_config=model.adapter_config)
 
     async def scenario(place: ServerPlace) -> None:
         engine = connect(place, folder, files)
-        await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE), FP32_TOLERANCE)
+        await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE))
         await engine.close()
 
     try:
@@ -160,7 +162,7 @@ def test_adapters_are_loaded_hot(folder: Path, tmp_path: Path) -> None:
         files.close()
 
 
-async def check_publishes(engine: VllmEngine, model: LoadedModel, probe: tuple[int, ...], tolerance: float) -> None:
+async def check_publishes(engine: VllmEngine, model: LoadedModel, probe: tuple[int, ...]) -> None:
     """Three versions, the first that of the model's folder; a call runs across the last two."""
     before = trainer_logprobs(model, probe)
     moved = []
@@ -173,14 +175,14 @@ async def check_publishes(engine: VllmEngine, model: LoadedModel, probe: tuple[i
             change(model, version)
         await engine.publish(version, LoadedWeights(model))
         ours = trainer_logprobs(model, probe)
-        assert await engine.score(probe) == pytest.approx(ours, abs=tolerance)
+        assert await engine.score(probe) == pytest.approx(ours, abs=TOLERANCE)
         moved.append(max(abs(one - other) for one, other in zip(ours, before, strict=True)))
         if version:
             sampled = await running
             assert len(sampled.token_ids) == 40
             assert list(sampled.versions) == sorted(sampled.versions)
             assert set(sampled.versions) == {version - 1, version}
-    assert moved[0] == 0.0 and moved[1] > 5 * tolerance and moved[2] > 5 * tolerance
+    assert moved[0] == 0.0 and moved[1] > 5 * TOLERANCE and moved[2] > 5 * TOLERANCE
 
 
 def change(model: LoadedModel, seed: int) -> None:
@@ -189,7 +191,7 @@ def change(model: LoadedModel, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.trainable.items():
             if model.adapter is None and parameter.ndim == 2 and "embed" not in name:
-                parameter.add_(0.3 * parameter.std() * torch.randn_like(parameter))
+                parameter.add_(0.1 * parameter.std() * torch.randn_like(parameter))
             elif "lora_B" in name:
                 parameter.normal_(std=0.05)
 
