@@ -19,7 +19,7 @@ from tests.launch.remote.sshd import sshd
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(400)  # the embedded model is trained
+@pytest.mark.timeout(900)  # the embedded model is trained
 def test_the_example_runs(
     smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

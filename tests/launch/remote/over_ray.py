@@ -20,12 +20,20 @@ from ludus.launch.address import free_port
 from ludus.launch.remote.base import EndedError
 from tests.serve.specs import Model
 
+TOKEN = "a-token-of-the-cluster-of-these-tests"
 GROUPS = [TrajectoryGroup([Trajectory(reward=1.0)])]
 
 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the cluster's dashboard."""
+    """The address of the dashboard of a cluster that wants a token of everybody."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
+        yield from cluster(tmp_path_factory)
+
+
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ray = Path(sys.executable).with_name("ray")
     folder, port = tmp_path_factory.mktemp("r"), free_port("127.0.0.1")
     ports = [f"--{name}={free_port('127.0.0.1')}" for name in ("port", "dashboard-agent-listen-port")]
@@ -74,7 +82,9 @@ def test_a_model_is_trained_in_a_job(dashboard: str, options: dict[str, Any]) ->
     assert any("is RUNNING" in line for line in lines) and lines[-1].startswith('{"url"')
     with pytest.raises(httpx.TransportError):
         httpx.get(url)
-    states = [job["status"] for job in httpx.get(f"{dashboard}/api/jobs/").json()]
+    assert httpx.get(f"{dashboard}/api/jobs/").status_code == 401
+    jobs = httpx.get(f"{dashboard}/api/jobs/", headers={"authorization": f"Bearer {TOKEN}"}).json()
+    states = [job["status"] for job in jobs]
     assert states == ["STOPPED"]
 
 
