@@ -62,6 +62,19 @@ def test_a_run_on_two_ranks_is_resumed_on_one(tiny_model_folder: Path, tmp_path:
     assert resumed.steps == 3 and len(losses(tmp_path / "cut")) == 3
 
 
+def test_an_engine_elsewhere_gets_its_weights_from_the_ranks(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """The head holds no whole model; after each publish the engine's logprobs are those that the ranks compute."""
+    changes = {"trainer": {"optimizer": {"lr": 1e-3}, "row_tokens": 64, "ranks": 2}, "engine": {"kind": "server"}}
+    config = make_config(tiny_model_folder, tmp_path, **changes)
+    summary = ludus.Trainer(config, ROWS).train(Vowels)
+    assert summary.steps == 2
+    with RunStore.open(tmp_path / "cut") as store:
+        gaps = [metrics["train/logprob_gap_max"] for _, metrics in store.metrics()]
+    assert max(gaps) < 1e-4  # the second batch was sampled with what the first one made
+    assert summary.model is not None
+    transformers.AutoModelForCausalLM.from_pretrained(summary.model)
+
+
 class KillRank:
     """An observer that kills the other rank after the first step."""
 
