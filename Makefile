@@ -56,7 +56,7 @@ test-engines: $(READY)
 
 test-slurm: $(READY)
 	test "$(CONSENT)" = yes || { echo "This installs Debian's slurm-wlm and munge and starts their daemons; to agree: CONSENT=yes make test-slurm" >&2; exit 2; }
-	OMP_NUM_THREADS=1 CONSENT=yes $(BIN)/python -m pytest tests/launch/real_slurm.py
+	OMP_NUM_THREADS=1 CONSENT=yes $(BIN)/python -m pytest tests/launch/real_slurm.py tests/launch/remote/over_slurm.py
 
 setup: $(READY)
 

@@ -1,8 +1,9 @@
-"""Servers launched as jobs of a real Slurm, whose commands are here."""
+"""Servers launched as jobs of a real Slurm: that of SLURM_CONF, or one node that `make test-slurm` sets up."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,19 @@ import pytest
 from ludus.agents.trajectory import Trajectory, TrajectoryGroup
 from ludus.api.backends.server import ServerBackend
 from ludus.launch.remote.base import EndedError
+from tests.launch.real_slurm import slurm
 from tests.serve.specs import Model
 
+__all__ = ["slurm"]  # a fixture
+
 GROUPS = [TrajectoryGroup([Trajectory(reward=1.0)])]
+
+
+@pytest.fixture(autouse=True)
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "SLURM_CONF" not in os.environ:
+        for name, value in request.getfixturevalue("slurm").items():
+            monkeypatch.setenv(name, value)
 
 
 def queue() -> list[str]:
