@@ -1,7 +1,7 @@
 """A server of tokens as a process of ours: started, waited for until it answers, and ended.
 
 Knows: commands, ports, probes over HTTP.  Knows not: which engine it is; each kind makes its own command.
-Invariant: when `run` returns, the server has ended.
+Invariant: when `run` returns, the server has ended; it ends too if this process is killed (on Linux).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import httpx
+
+from ludus.workers.bound import bound
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ async def run(
     on_ready: called once, when the server takes requests; it may block for a moment.
     """
     logger.info("server.started command=%s", " ".join(command.argv))
-    process = await asyncio.create_subprocess_exec(*command.argv, env={**os.environ, **command.env})
+    process = await asyncio.create_subprocess_exec(*bound(command.argv), env={**os.environ, **command.env})
     ended = asyncio.ensure_future(process.wait())
     asked = asyncio.ensure_future(until)
     answering = asyncio.ensure_future(_answering(place.url + command.health))
