@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 GENERATE = "/inference/v1/generate"
 OLDEST, NEWEST = (0, 31), (0, 32)
-"""Releases whose interface this is: the first by its source, the second by `make test-engines`."""
+"""Releases whose interface this is: the first by its source, the second by runs with it."""
 ANSWER_TIMEOUT_S = 120.0  # of the questions of `connect`; the first token of a server that has just started takes long
 LEAST_TEMPERATURE = 0.01  # vLLM raises what lies between 0 and this, and says so in its log alone
 _STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
