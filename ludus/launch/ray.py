@@ -207,13 +207,16 @@ class RayLauncher:
         return placed
 
     def close(self) -> None:
-        for placed in self._placed.values():
-            placed.stop(0)
+        """Closing twice is allowed: whatever is asked of Ray after its end connects to a cluster again."""
+        placed, self._placed = self._placed, {}
+        for each in placed.values():
+            each.stop(0)
+        reserved, self._groups = self._groups, {}
         groups = importlib.import_module("ray.util.placement_group")
-        for group in self._groups.values():
+        for group in reserved.values():
             groups.remove_placement_group(group)
-        self._groups = {}
         if self._is_ours:
+            self._is_ours = False
             self._ray.shutdown()
 
     def _reserve(self, role: Role) -> Any:
