@@ -112,8 +112,9 @@ def test_a_lost_worker_is_replaced_and_its_episodes_are_lost(config, tokenizer_f
         playing = asyncio.create_task(runner.run(task(0, waits=str(mark))))
         while not mark.exists() or not mark.read_text():  # noqa: ASYNC110  (written by another process)
             await asyncio.sleep(0.02)
-        board = read_board(asked.folder)
-        assert [(role.role, role.state) for role in board.roles] == [("rollout", "ready")]
+        # a worker plays as soon as it is registered, a little before it is shown as ready
+        while [(r.role, r.state) for r in read_board(asked.folder).roles] != [("rollout", "ready")]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
         os.kill(int(mark.read_text()), signal.SIGKILL)
         return await playing, await runner.run(task(1))
 

@@ -19,7 +19,8 @@ def base_environment(folder: Path) -> Path:
     """The Python of a new environment in `folder`."""
     venv.create(folder, with_pip=False, symlinks=True)
     [packages] = folder.glob("lib/python*/site-packages")
-    (packages / "ludus").symlink_to(ROOT / "ludus")
+    for package in ("ludus", "ludus_vllm"):
+        (packages / package).symlink_to(ROOT / package)
     for name in sorted(set(_closure([*_own_requirements(), *ALSO]))):
         _link(importlib.metadata.distribution(name), packages)
     return folder / "bin" / "python"
