@@ -170,6 +170,12 @@ class Call:
     deadline_at: float | None = None
     """time.monotonic() after which the engine aborts the call. None: no deadline."""
 
+    def num_new_tokens(self, context_length: int) -> int:
+        """Most tokens that the answer may have in a context of that length; 0 if the prompt fills it."""
+        room = max(0, context_length - len(self.prompt_ids))
+        most = self.sampling.max_new_tokens
+        return room if most is None else min(room, most)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk:

@@ -37,7 +37,7 @@ FLOORS = (
     ("native",),
     ("launch",),
     ("trace",),
-    ("aliases", "http", "lease", "metrics", "prefixes", "settings", "workers"),
+    ("aliases", "http", "files", "lease", "metrics", "prefixes", "settings", "workers"),
     ("types",),
     ("errors",),
 )

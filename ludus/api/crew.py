@@ -92,16 +92,7 @@ class Crew:
         """What `work` returns. Raises what makes the end of the run as soon as something does."""
         if self._supervisor is None:
             return await work
-        working, failing = asyncio.ensure_future(work), asyncio.ensure_future(self._supervisor.failed())
-        try:
-            await asyncio.wait((working, failing), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise failing.result()
-            return working.result()
-        finally:
-            working.cancel()
-            failing.cancel()
-            await asyncio.gather(working, failing, return_exceptions=True)
+        return await self._supervisor.unless_failed(work)
 
     # ---- inside
 

@@ -114,9 +114,7 @@ class Flight:
         if token_ids and not self.is_replayed:
             if token_ids[-1] in sampling.stop_ids(stop_ids):
                 return "stop"
-            room = context_length - len(self.call.prompt_ids)
-            most = room if sampling.max_new_tokens is None else min(room, sampling.max_new_tokens)
-            if len(token_ids) >= most:
+            if len(token_ids) >= self.call.num_new_tokens(context_length):
                 return "length"
         return None
 

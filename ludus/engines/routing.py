@@ -174,9 +174,7 @@ class Routing:
                 del self._holders[digest]
 
     def _size(self, call: Call) -> int:
-        room = max(0, self._context_length - len(call.prompt_ids))
-        most = call.sampling.max_new_tokens
-        return len(call.prompt_ids) + (room if most is None else min(room, most))
+        return len(call.prompt_ids) + call.num_new_tokens(self._context_length)
 
 
 def _keys(call: Call) -> Iterator[tuple[str, str]]:

@@ -161,11 +161,10 @@ class ScriptedEngine:
             if call.id in self._running:
                 raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
             seed = len(self._calls) if call.sampling.seed is None else call.sampling.seed
-            room = self._context_length - len(call.prompt_ids)
             running = _Running(
                 call,
                 seed,
-                room if call.sampling.max_new_tokens is None else min(call.sampling.max_new_tokens, room),
+                call.num_new_tokens(self._context_length),
                 call.sampling.stop_ids(self._tokenizer.stop_ids),
                 asyncio.get_running_loop(),
                 constraint,

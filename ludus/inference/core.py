@@ -105,14 +105,12 @@ class EngineCore:
         if call.id in self._sequences:
             raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
         sampling = call.sampling
-        room = self.context_length - len(call.prompt_ids)
-        num_new = room if sampling.max_new_tokens is None else min(room, sampling.max_new_tokens)
         strings = StopStrings(sampling.stop, Detokenizer(self._tokenizer)) if sampling.stop else None
         sequence = Sequence(
             call=call,
             seed=seed,
             arrival=self._counters.num_calls,
-            max_tokens=len(call.prompt_ids) + num_new,
+            max_tokens=len(call.prompt_ids) + call.num_new_tokens(self.context_length),
             stop_ids=sampling.stop_ids(self._tokenizer.stop_ids),
             stop_strings=strings,
             token_ids=list(call.prompt_ids),

@@ -95,9 +95,7 @@ class Member:
         try:
             response = self._http.get("/config", params={"role": self.name, "index": self.index})
         except httpx.HTTPError as error:
-            raise BackendError(
-                f"the head at {self.head_url} cannot be reached: {error or type(error).__name__}"
-            ) from error
+            raise self._unreachable(error) from error
         if response.is_error:
             raise UserError(f"the head at {self.head_url} refused {self.name}-{self.index}: {response.text[:300]}")
         told = response.json()
@@ -121,9 +119,7 @@ class Member:
         try:
             response = self._http.post(f"/roles/{self.name}/{self.index}", json=body)
         except httpx.HTTPError as error:
-            raise BackendError(
-                f"the head at {self.head_url} cannot be reached: {error or type(error).__name__}"
-            ) from error
+            raise self._unreachable(error) from error
         if response.is_error:
             raise BackendError(f"the head refused {self.name}-{self.index}: {response.text[:300]}")
         self._beating = threading.Thread(target=self._beat, args=(on_head_lost,), name="ludus-beat", daemon=True)

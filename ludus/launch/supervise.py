@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ludus.errors import BackendError, LudusError, UserError
 from ludus.launch.base import ATTEMPT_VARIABLE, KEY_VARIABLE, Launcher, Placed, Role
@@ -24,6 +24,7 @@ from ludus.launch.clock import AwakeClock
 from ludus.launch.registry import Name, Registered, Registry
 
 logger = logging.getLogger(__name__)
+ResultT = TypeVar("ResultT")
 
 LOOK_S = 0.25
 SILENCE_S = 8.0  # five beats that did not come
@@ -166,17 +167,20 @@ class Supervisor:
 
     async def ready(self, name: str) -> tuple[Registered, ...]:
         """The processes of a role that was begun, once all of them are ready. Raises as `start`."""
-        joining = asyncio.ensure_future(self._all_joined(name))
-        failing = asyncio.ensure_future(self.failed())
+        return await self.unless_failed(self._all_joined(name))
+
+    async def unless_failed(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """What `work` returns. Raises what ends the run as soon as something does."""
+        working, failing = asyncio.ensure_future(work), asyncio.ensure_future(self.failed())
         try:
-            await asyncio.wait((joining, failing), return_when=asyncio.FIRST_COMPLETED)
-            if not joining.done():
+            await asyncio.wait((working, failing), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
                 raise failing.result()
-            return joining.result()
+            return working.result()
         finally:
-            joining.cancel()
+            working.cancel()
             failing.cancel()
-            await asyncio.gather(joining, failing, return_exceptions=True)
+            await asyncio.gather(working, failing, return_exceptions=True)
 
     async def stop(self, name: str, grace_s: float = GRACE_S) -> None:
         """End the processes of a role. Does nothing if there are none."""

@@ -9,13 +9,13 @@ Invariant: a folder named step-… is complete; what a crash left half-written h
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ludus.errors import UserError
+from ludus.files import sync
 from ludus.session.ledger import Ledger
 
 _PREFIX = "step-"
@@ -101,26 +101,18 @@ def _write_whole(draft: Path, final: Path, progress: Progress, save_trainer: Cal
     save_trainer(draft / "trainer")
     _write_progress(draft, progress)
     for path in sorted(draft.rglob("*")):  # a rename is only as durable as what it renames
-        _sync(path)
+        sync(path)
     draft.replace(final)
-    _sync(final.parent)
+    sync(final.parent)
 
 
 def _write_progress(folder: Path, progress: Progress) -> None:
     draft = folder / f"{_PROGRESS}.part"
     draft.write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
-    _sync(draft)
+    sync(draft)
     draft.replace(folder / _PROGRESS)
-    _sync(folder)
+    sync(folder)
 
 
 def _complete(root: Path) -> list[Path]:
     return sorted(path for path in root.glob(f"{_PREFIX}*") if (path / _PROGRESS).is_file())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

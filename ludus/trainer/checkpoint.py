@@ -11,7 +11,6 @@ stay as they are; nothing in a checkpoint is unpickled.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ludus.errors import UserError
+from ludus.files import sync
 from ludus.trainer.ranks import Ranks, rows_of
 
 STATE_FILE = "trainer.json"
@@ -36,7 +36,7 @@ def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ran
     tensors |= {f"{kind}/{name}": own[kind] for name, own in moments.items() for kind in _MOMENTS}
     path = folder / _part(ranks.rank, ranks.size)
     save_file({name: each.contiguous() for name, each in tensors.items() if each.numel()}, path)
-    _sync(path)
+    sync(path)
     if ranks.rank == 0:
         about = {
             "version": version,
@@ -46,7 +46,7 @@ def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ran
             "moved": {name: float(own["step"]) for name, own in moments.items()},
         }
         (folder / STATE_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-        _sync(folder / STATE_FILE)
+        sync(folder / STATE_FILE)
 
 
 def read_state(folder: Path, ranks: Ranks, device: torch.device) -> tuple[int, dict[str, Any]]:
@@ -104,11 +104,3 @@ def _overlap(num_rows: int, ranks: Ranks, writer: int, num_writers: int) -> slic
 
 def _part(rank: int, num_ranks: int) -> str:
     return f"trainer-{rank + 1:05d}-of-{num_ranks:05d}.safetensors"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

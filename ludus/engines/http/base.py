@@ -16,9 +16,11 @@ import httpx
 from ludus.engines.base import WeightSource
 from ludus.errors import BackendError, LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import Call, StopReason
+from ludus.types import MAX_KEPT_IDS, Call, StopReason
 
 CONNECT_TIMEOUT_S = 10.0
+STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+"""Ours, by what servers call them."""
 UNPUBLISHED = -1
 """The version of weights that nobody has published to the server; the first that is published is 0."""
 PROBE_TEXT = "Tokens: {1, 22}\n\n  déjà-vu, 你好\t🙂"
@@ -116,6 +118,26 @@ def parse_object(response: httpx.Response) -> dict[str, Any]:
     return found
 
 
+Refusal = Callable[[httpx.Response], LudusError]
+"""What a status other than 200 means, in the words of one kind of server."""
+
+
+def ask(
+    http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None, *, name: str, refusal: Refusal
+) -> dict[str, Any]:
+    """What a server, called `name` in messages, answers before there is an engine. Raises what its refusal means."""
+    with failing_as_backend(name, str(http.base_url)):
+        response = http.request(method, path, json=body)
+    return checked(response, refusal)
+
+
+def checked(response: httpx.Response, refusal: Refusal) -> dict[str, Any]:
+    """The object that was answered. Raises what a status other than 200 means."""
+    if response.is_error:
+        raise refusal(response)
+    return parse_object(response)
+
+
 def said(response: httpx.Response) -> str:
     """The words of an error answer, in the shape that OpenAI's interface has or as they are."""
     try:
@@ -138,6 +160,11 @@ def check_same_ids(theirs: Sequence[int], tokenizer: Tokenizer) -> None:
             f"the server's tokenizer is not that of the folder: it reads {PROBE_TEXT!r} as {list(theirs)}, not as "
             f"{ours}; name the folder of the model that is served"
         )
+
+
+def kept_ids(mask: Sequence[int] | None) -> tuple[int, ...] | None:
+    """The ids that a token was drawn among, as a record keeps them. None: not told, or too many."""
+    return None if mask is None or len(mask) > MAX_KEPT_IDS else tuple(sorted(int(token) for token in mask))
 
 
 def parse_event(line: str) -> dict[str, Any] | None:

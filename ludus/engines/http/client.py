@@ -28,9 +28,8 @@ ReturnT = TypeVar("ReturnT")
 
 HEALTH = "/health"  # of all kinds of servers
 SEED_BITS = 48  # as our own engine draws them: exact in JSON
-SETTLE_S = (
-    0.05  # tokens that were sampled before a pause, or a publish, come on other connections than its confirmation
-)
+# Tokens that were sampled before a pause, or a publish, come on other connections than its confirmation.
+SETTLE_S = 0.05
 
 
 class HttpEngine:

@@ -10,6 +10,7 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -20,10 +21,10 @@ from ludus.engines.http.base import (
     PROBE_TEXT,
     UNPUBLISHED,
     Piece,
+    ask,
     bearer,
     check_same_ids,
-    failing_as_backend,
-    parse_object,
+    checked,
     said,
     said_error,
 )
@@ -175,21 +176,13 @@ def _files(tensors: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
     yield save(bucket)
 
 
-def _ask(http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    with failing_as_backend("Ludus engine", str(http.base_url)):
-        response = http.request(method, path, json=body)
-    return _checked(response)
-
-
-def _checked(response: httpx.Response) -> dict[str, Any]:
-    if response.is_error:
-        raise _refusal(response)
-    return parse_object(response)
-
-
 def _refusal(response: httpx.Response) -> LudusError:
     return said_error(
         f"the engine at {response.url.host}:{response.url.port} answered {response.url.path} with "
         f"{response.status_code}: {said(response)}",
         response.status_code,
     )
+
+
+_ask = partial(ask, name="Ludus engine", refusal=_refusal)
+_checked = partial(checked, refusal=_refusal)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
@@ -19,12 +20,14 @@ from ludus.engines.base import WeightSource
 from ludus.engines.http.base import (
     CONNECT_TIMEOUT_S,
     PROBE_TEXT,
+    STOP_REASONS,
     UNPUBLISHED,
     Piece,
+    ask,
     bearer,
     check_same_ids,
-    failing_as_backend,
-    parse_object,
+    checked,
+    kept_ids,
     said,
     said_error,
 )
@@ -33,13 +36,12 @@ from ludus.engines.settings import EngineSettings
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, ConfigError, LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import MAX_KEPT_IDS, Call, Sampling, StopReason
+from ludus.types import Call, Sampling, StopReason
 
 GENERATE = "/generate"
 VERSION = (0, 5, 23)
 """The oldest whose classes the requests were checked against."""
 FLAGS = "--enable-deterministic-inference --grammar-backend llguidance --incremental-streaming-output"
-_STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
 class SglangEngine(HttpEngine):
@@ -140,12 +142,12 @@ class SglangWire:
         tops = (
             tuple(_pairs(each) for each in new(about.get("output_top_logprobs") or ())) if sampling.top_logprobs else ()
         )
-        kept_ids: tuple[tuple[int, ...] | None, ...] = ()
+        kept: tuple[tuple[int, ...] | None, ...] = ()
         if _is_masked(sampling):
-            kept_ids = tuple(_kept(mask) for mask in new(about.get("output_token_sampling_mask") or ()))
+            kept = tuple(kept_ids(mask) for mask in new(about.get("output_token_sampling_mask") or ()))
             logprobs = tuple(float(each) for each in new(about.get("output_token_sampling_logprobs") or ()))
-            if len(kept_ids) != len(token_ids):
-                raise BackendError(f"SGLang told {len(kept_ids)} masks of {len(token_ids)} tokens")
+            if len(kept) != len(token_ids):
+                raise BackendError(f"SGLang told {len(kept)} masks of {len(token_ids)} tokens")
         if len(logprobs) != len(token_ids):
             raise BackendError(f"SGLang told {len(logprobs)} logprobs of {len(token_ids)} tokens")
         stop_reason, stop_string = _ending(about.get("finish_reason"))
@@ -155,7 +157,7 @@ class SglangWire:
             token_ids=token_ids,
             logprobs=logprobs,
             tops=tops,
-            kept_ids=kept_ids,
+            kept_ids=kept,
             stop_reason=stop_reason,
             stop_string=stop_string,
             num_cached_tokens=num_cached,
@@ -201,7 +203,6 @@ class SglangWire:
     def _params(self, call: Call, seed: int) -> dict[str, Any]:
         """The call's sampling in SGLang's words."""
         sampling = call.sampling
-        room = self.context_length - len(call.prompt_ids)
         params: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -211,7 +212,7 @@ class SglangWire:
             "frequency_penalty": sampling.frequency_penalty,
             "repetition_penalty": sampling.repetition_penalty,
             "sampling_seed": seed,
-            "max_new_tokens": room if sampling.max_new_tokens is None else min(room, sampling.max_new_tokens),
+            "max_new_tokens": call.num_new_tokens(self.context_length),
             "stop": list(sampling.stop),
             "stop_token_ids": sorted(sampling.stop_ids(self.stop_ids)),
             "ignore_eos": sampling.ignore_eos,
@@ -249,10 +250,6 @@ def _pairs(told: Sequence[Sequence[Any]] | None) -> tuple[tuple[int, float], ...
     return tuple((int(token), float(logprob)) for logprob, token, *_ in told or ())
 
 
-def _kept(mask: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if mask is None or len(mask) > MAX_KEPT_IDS else tuple(sorted(int(token) for token in mask))
-
-
 def _ending(finish: Mapping[str, Any] | None) -> tuple[StopReason | None, str | None]:
     """Why an answer ended, and the stop string that ended it. Raises what an abort with a status means."""
     if finish is None:
@@ -260,9 +257,9 @@ def _ending(finish: Mapping[str, Any] | None) -> tuple[StopReason | None, str | 
     kind, status, matched = finish.get("type"), finish.get("status_code"), finish.get("matched")
     if kind == "abort" and status is not None and status >= httpx.codes.BAD_REQUEST:
         raise said_error(f"SGLang ended an answer with {status}: {finish.get('message')}", int(status))
-    if kind not in _STOP_REASONS:
+    if kind not in STOP_REASONS:
         raise BackendError(f"SGLang ended an answer with {finish!r}; look into its log")
-    return _STOP_REASONS[str(kind)], matched if isinstance(matched, str) else None
+    return STOP_REASONS[str(kind)], matched if isinstance(matched, str) else None
 
 
 # ---- what is asked before the engine is there
@@ -281,19 +278,11 @@ def _check_started_with(url: str, info: Mapping[str, Any]) -> None:
         )
 
 
-def _ask(http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    with failing_as_backend("SGLang", str(http.base_url)):
-        response = http.request(method, path, json=body)
-    return _checked(response)
-
-
-def _checked(response: httpx.Response) -> dict[str, Any]:
-    if response.is_error:
-        raise _refusal(response)
-    return parse_object(response)
-
-
 def _refusal(response: httpx.Response) -> LudusError:
     return said_error(
         f"SGLang answered {response.url.path} with {response.status_code}: {said(response)}", response.status_code
     )
+
+
+_ask = partial(ask, name="SGLang", refusal=_refusal)
+_checked = partial(checked, refusal=_refusal)

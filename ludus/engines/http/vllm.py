@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
@@ -19,12 +20,14 @@ from ludus.engines.base import WeightSource
 from ludus.engines.http.base import (
     CONNECT_TIMEOUT_S,
     PROBE_TEXT,
+    STOP_REASONS,
     UNPUBLISHED,
     Piece,
+    ask,
     bearer,
     check_same_ids,
-    failing_as_backend,
-    parse_object,
+    checked,
+    kept_ids,
     said,
     said_error,
 )
@@ -32,7 +35,7 @@ from ludus.engines.http.client import HttpEngine
 from ludus.engines.http.vllm_weights import Transfer
 from ludus.errors import BackendError, LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import MAX_KEPT_IDS, Call, Sampling, StopReason
+from ludus.types import Call, Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +44,6 @@ OLDEST, NEWEST = (0, 31), (0, 32)
 """Releases whose interface this is: the first by its source, the second by runs with it."""
 ANSWER_TIMEOUT_S = 120.0  # of the questions of `connect`; the first token of a server that has just started takes long
 LEAST_TEMPERATURE = 0.01  # vLLM raises what lies between 0 and this, and says so in its log alone
-_STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
 class VllmEngine(HttpEngine):
@@ -71,8 +73,8 @@ class VllmEngine(HttpEngine):
         url = url.rstrip("/").removesuffix("/v1")
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         with httpx.Client(base_url=url, headers=headers, timeout=timeout) as http:
-            _check_version(parse_object(_send(http, "GET", "/version"))["version"])
-            card = parse_object(_send(http, "GET", "/v1/models"))["data"][0]
+            _check_version(_ask(http, "GET", "/version")["version"])
+            card = _ask(http, "GET", "/v1/models")["data"][0]
             _check_tokenizer(http, tokenizer)
             is_processed = _tells_processed_logprobs(http)
         length = int(card["max_model_len"])
@@ -142,15 +144,15 @@ class VllmWire:
         if not len(token_ids) == len(told) == len(masks):
             raise BackendError(f"vLLM told {len(told)} logprobs and {len(masks)} masks of {len(token_ids)} tokens")
         finish_reason, stop = choice.get("finish_reason"), choice.get("stop_reason")
-        if finish_reason is not None and finish_reason not in _STOP_REASONS:
+        if finish_reason is not None and finish_reason not in STOP_REASONS:
             raise BackendError(f"vLLM ended an answer with {finish_reason!r}; look into its log")
         return Piece(
             token_ids=token_ids,
             logprobs=tuple(float(each["logprob"]) for each in told),
             tops=tuple(_likeliest(each["top_logprobs"], call.sampling.top_logprobs) for each in told),
-            kept_ids=tuple(_kept(mask) for mask in masks),
+            kept_ids=tuple(kept_ids(mask) for mask in masks),
             all_versions=None if self.transfer is None else self._versions(choice, num_read + len(token_ids)),
-            stop_reason=None if finish_reason is None else _STOP_REASONS[finish_reason],
+            stop_reason=None if finish_reason is None else STOP_REASONS[finish_reason],
             stop_string=stop if isinstance(stop, str) else None,
             num_cached_tokens=num_cached_tokens,
         )
@@ -161,10 +163,7 @@ class VllmWire:
     async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
         asked = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
         body = {**self._asked, "token_ids": list(token_ids), "sampling_params": asked}
-        response = await http.post(GENERATE, json=body)
-        if response.is_error:
-            raise _refusal(response)
-        rows = parse_object(response)["prompt_logprobs"][1:]
+        rows = checked(await http.post(GENERATE, json=body), _refusal)["prompt_logprobs"][1:]
         return tuple(float(row[str(token)]["logprob"]) for token, row in zip(token_ids[1:], rows, strict=True))
 
     async def pause(self, http: httpx.AsyncClient) -> None:
@@ -222,7 +221,6 @@ class VllmWire:
     def _params(self, call: Call, seed: int) -> dict[str, Any]:
         """The call's sampling in vLLM's words. What ends the answer is told it in full, so it adds nothing itself."""
         sampling = call.sampling
-        room = self.context_length - len(call.prompt_ids)
         params: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -232,7 +230,7 @@ class VllmWire:
             "frequency_penalty": sampling.frequency_penalty,
             "repetition_penalty": sampling.repetition_penalty,
             "seed": seed,
-            "max_tokens": room if sampling.max_new_tokens is None else min(room, sampling.max_new_tokens),
+            "max_tokens": call.num_new_tokens(self.context_length),
             "stop": list(sampling.stop),
             "stop_token_ids": sorted(sampling.stop_ids(self.stop_ids)),
             "ignore_eos": True,
@@ -258,20 +256,7 @@ def _likeliest(told: Sequence[Mapping[str, Any]], num: int) -> tuple[tuple[int, 
     return tuple(sorted(pairs.items(), key=lambda pair: -pair[1])[:num])
 
 
-def _kept(mask: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Ids a token was drawn among. None: vLLM tells them with `--return-sampling-mask`, or they are too many."""
-    return None if mask is None or len(mask) > MAX_KEPT_IDS else tuple(sorted(mask))
-
-
 # ---- what is asked before the engine is there
-
-
-def _send(http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
-    with failing_as_backend("vLLM", str(http.base_url)):
-        response = http.request(method, path, json=body)
-    if response.is_error:
-        raise _refusal(response)
-    return response
 
 
 def _refusal(response: httpx.Response) -> LudusError:
@@ -282,6 +267,9 @@ def _refusal(response: httpx.Response) -> LudusError:
             "start vLLM with --enable-scale-out"
         )
     return said_error(f"vLLM answered {path} with {status}: {said(response)}", status)
+
+
+_ask = partial(ask, name="vLLM", refusal=_refusal)
 
 
 def _check_version(version: str) -> None:
@@ -297,17 +285,17 @@ def _check_version(version: str) -> None:
 def _check_tokenizer(http: httpx.Client, tokenizer: Tokenizer) -> None:
     """Raises UserError if the server reads a text as other tokens; one that loads no tokenizer is not asked."""
     try:
-        found = _send(http, "POST", "/tokenize", {"prompt": PROBE_TEXT, "add_special_tokens": False})
+        found = _ask(http, "POST", "/tokenize", {"prompt": PROBE_TEXT, "add_special_tokens": False})
     except UserError:
         return
-    check_same_ids(parse_object(found)["tokens"], tokenizer)
+    check_same_ids(found["tokens"], tokenizer)
 
 
 def _tells_processed_logprobs(http: httpx.Client) -> bool:
     """Whether a token that is the only one allowed has the logprob 0, not the bare model's."""
     only = 7  # any id will do that no model is certain of after itself
     asked = {"max_tokens": 1, "logprobs": 0, "allowed_token_ids": [only], "detokenize": False}
-    answer = parse_object(_send(http, "POST", GENERATE, {"token_ids": [only], "sampling_params": asked}))
+    answer = _ask(http, "POST", GENERATE, {"token_ids": [only], "sampling_params": asked})
     logprob = float(answer["choices"][0]["logprobs"]["content"][0]["logprob"])
     if logprob > 0:
         raise UserError(f"vLLM tells logits, {logprob}, for logprobs; start it with --logprobs-mode processed_logprobs")
