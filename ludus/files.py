@@ -1,10 +1,11 @@
-"""What is on disk for certain.
+"""What is on disk for certain, and which process has a file.
 
 Knows: files, folders.  Knows not: what is in them.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -16,3 +17,12 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock(descriptor: int) -> bool:
+    """Take an open file, or folder, for this process until it is closed or the process ends. False: another has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -8,15 +8,18 @@ written one by one, so that no second copy of the weights is ever held; the newe
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ludus.engines.base import WeightSource
+from ludus.files import lock
 
 if TYPE_CHECKING:
     from ludus.model.load import LoadedModel
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 SHARED_MEMORY = Path("/dev/shm")
 HEADER_BYTES = 2**20
 """Room for the header, which tells where each tensor lies and is known last; enough for some ten thousand tensors."""
+_PREFIX = "ludus-weights-"
+_YOUNG_S = 60.0  # a folder that is no older may not be locked yet by who has made it
 _DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 
@@ -51,12 +56,17 @@ class WeightFiles:
         self._lock = threading.Lock()
         self._newest: tuple[int, Path] | None = None
         folder.mkdir(parents=True, exist_ok=True)
+        self._held: int | None = None
 
     @classmethod
     def in_shared_memory(cls, *, adapter_config: Mapping[str, Any] | None = None) -> WeightFiles:
         """A folder of its own that lies in memory where the system has such folders."""
-        parent = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-        return cls(Path(tempfile.mkdtemp(prefix="ludus-", dir=parent)), adapter_config=adapter_config)
+        parent = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+        _remove_abandoned(parent)
+        files = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), adapter_config=adapter_config)
+        files._held = os.open(files.folder, os.O_RDONLY)
+        lock(files._held)
+        return files
 
     def __repr__(self) -> str:
         return f"WeightFiles({str(self.folder)!r}, newest={None if self._newest is None else self._newest[0]})"
@@ -74,6 +84,9 @@ class WeightFiles:
     def close(self) -> None:
         """Remove the folder. Who has a file of it open can go on reading."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def _written(self, version: int, weights: WeightSource) -> Path:
         if self.adapter_config is None:
@@ -127,6 +140,20 @@ def _bytes(tensor: Any) -> memoryview:
     import torch  # who has tensors has it
 
     return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the folders of processes that were killed: memory that nobody else would give back."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except OSError:  # another user's, or gone
+            continue
+        try:
+            if time.time() - os.fstat(descriptor).st_mtime > _YOUNG_S and lock(descriptor):
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -10,7 +10,6 @@ has as many events as it has been through, numbered without gaps; one process at
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -27,6 +26,7 @@ from typing import Any, Literal
 
 from ludus.api.backends.wire import ErrorView, EventKind, JobEvent, JobView, RegisterModel, SubmitJob
 from ludus.errors import AgentError, BackendError, UserError
+from ludus.files import lock
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -94,13 +94,11 @@ class JobStore:
             self._descriptor = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UserError(f"cannot serve from {str(folder)!r}: {error.strerror or error}; choose another") from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(self._descriptor):
             os.close(self._descriptor)
             raise UserError(
                 f"another process serves from {str(folder)!r}; wait until it has ended, or choose another folder"
-            ) from None
+            )
         self._db = sqlite3.connect(folder / "jobs.db", isolation_level=None, check_same_thread=False, timeout=30.0)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")

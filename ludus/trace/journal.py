@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import BackendError
+from ludus.files import lock
 from ludus.trace.codec import SessionReader, SessionWriter, plain
 from ludus.types import Node, SessionRecord, Turn
 
@@ -145,7 +146,8 @@ class _Segment:
     @classmethod
     def create(cls, path: Path) -> _Segment:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while not lock(descriptor):  # who looks for abandoned segments holds it for an instant
+            time.sleep(0.001)
         return cls(path, descriptor)
 
     def append(self, lines: bytes) -> None:
@@ -215,9 +217,6 @@ def _is_free(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+        return lock(descriptor)
     finally:
         os.close(descriptor)
-    return True

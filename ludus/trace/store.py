@@ -16,7 +16,6 @@ one process at a time writes a run, any number read it meanwhile.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import UserError
+from ludus.files import lock
 from ludus.metrics import Metrics
 from ludus.trace.codec import decode_episode, encode_episode
 from ludus.trace.exporters.base import Exporter, Finished, NoExporter
@@ -311,14 +311,12 @@ class RunStore:
             return
         with _explained(self.folder, "lock the run for writing"):
             descriptor = os.open(self.folder / "writer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not lock(descriptor):
                 os.close(descriptor)
                 raise UserError(
                     f"another process is writing the run {str(self.folder)!r}; "
                     "wait until it has ended, or choose another name (name=...)"
-                ) from None
+                )
         self._writer_lock = descriptor
         self._adopt(left_behind(self.folder))
 

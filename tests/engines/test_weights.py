@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,20 @@ def test_shared_memory_has_a_folder_of_its_own() -> None:
     finally:
         ours.close()
         theirs.close()
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder goes when the next one is made; those of living processes and those just made stay."""
+    monkeypatch.setattr(weights, "SHARED_MEMORY", tmp_path)
+    living = WeightFiles.in_shared_memory()
+    abandoned, young = (tmp_path / f"{weights._PREFIX}{name}" for name in ("abandoned", "young"))
+    for folder in (abandoned, young):
+        folder.mkdir()
+        (folder / "v0.safetensors").write_bytes(b"weights")
+    for folder in (abandoned, living.folder):
+        os.utime(folder, (0, 0))
+    next_one = WeightFiles.in_shared_memory()
+    assert sorted(tmp_path.iterdir()) == sorted([living.folder, young, next_one.folder])
+    living.close()
+    next_one.close()
+    assert list(tmp_path.iterdir()) == [young]
