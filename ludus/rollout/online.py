@@ -92,6 +92,7 @@ class OnlineRollouts:
     async def __aexit__(self, *_: object) -> None:
         self._server.stop()
         await self._desk.aclose("the run ended first")
+        await asyncio.sleep(0)  # sessions that ended last wait to be entered; who drains next must find them
 
     @property
     def version(self) -> int:

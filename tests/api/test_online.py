@@ -20,10 +20,10 @@ url, admin_key = sys.argv[1:]
 admin = httpx.Client(base_url=url, headers={"authorization": f"Bearer {admin_key}"}, timeout=60)
 while True:
     for number in range(4):
-        opened = admin.post("/sessions", json={"group_id": None if number % 2 else "pair", "metadata": {"n": number}})
-        opened = opened.json()
-        client = openai.OpenAI(base_url=opened["base_url"], api_key="DUMMY", max_retries=0)
+        about = {"group_id": None if number % 2 else "pair", "metadata": {"n": number}}
         try:
+            opened = admin.post("/sessions", json=about).json()
+            client = openai.OpenAI(base_url=opened["base_url"], api_key="DUMMY", max_retries=0)
             messages = [{"role": "user", "content": "Guess."}]
             answer = client.chat.completions.create(model="default", messages=messages, max_tokens=6)
             text = answer.choices[0].message.content or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -42,15 +43,15 @@ Main = Callable[[OnlineRollouts, Outside, RunStore], Awaitable[None]]
 
 
 @pytest.fixture
-def arrive(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., None]:
-    """Runs a coroutine with online rollouts of groups of two, and somebody outside."""
+def arrive(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., Taken]:
+    """Runs a coroutine with online rollouts of groups of two, and somebody outside; what was left at the end."""
 
-    def run(main: Main, *, version: int = 0, **settings: Any) -> None:
+    def run(main: Main, *, version: int = 0, **settings: Any) -> Taken:
         text = ChatText.load(tokenizer_folder)
         rollout = RolloutSettings(agent=AgentSettings(mode="online", port=0), **settings)
         told: list[tuple[str, str]] = []
 
-        async def play() -> None:
+        async def play() -> Taken:
             engine = ScriptedEngine(lambda call: "7", text.tokenizer)
             with RunStore.create(tmp_path, "run", "") as store:
                 rollouts = OnlineRollouts(
@@ -68,8 +69,9 @@ def arrive(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., None]:
                     outside = Outside(url)
                     async with outside.http:
                         await main(rollouts, outside, store)
+                return rollouts.drain_nowait()
 
-        asyncio.run(play())
+        return asyncio.run(play())
 
     return run
 
@@ -165,3 +167,22 @@ def test_leaving_ends_what_is_open(arrive: Any, tmp_path: Path) -> None:
     arrive(main)
     with RunStore.open(tmp_path / "run") as run:
         assert run.episode("open").outcome.kind == "cancelled"
+
+
+def test_a_session_that_ends_with_the_run_is_accounted_for(arrive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the gateway's thread ends while it is being stopped is among what is drained."""
+
+    async def main(rollouts: OnlineRollouts, outside: Outside, store: RunStore) -> None:
+        await outside.play(1.0)
+        (last,) = rollouts.drain_nowait().discarded
+        stop = rollouts._server.stop
+
+        def end_one_and_stop() -> None:
+            gateway = threading.Thread(target=rollouts.arrived, args=(last.episode,), kwargs={"group_size": None})
+            gateway.start()
+            gateway.join()
+            stop()
+
+        monkeypatch.setattr(rollouts._server, "stop", end_one_and_stop)
+
+    assert [item.mask for item in arrive(main).discarded] == ["unused"]
