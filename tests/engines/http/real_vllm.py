@@ -46,6 +46,8 @@ TOLERANCE = 5e-3
 """Between two programs, or a prompt scored at once and the same tokens sampled one by one, in fp32. In bf16 it is
 0.3, or more for a model that was changed at random, which would tell little."""
 PROBE = "The capital of France is Paris, and the capital of Germany is Berlin. Water boils at one hundred degrees."
+NUM_ACROSS = 200
+"""Tokens of a call that runs across a publish: they take vLLM longer than the weights take to be written."""
 SMALL = {"max_model_len": 256, "enforce_eager": True}
 LORA = LoraSettings(rank=4, target_modules=("q_proj", "v_proj", "down_proj"))
 # The suite's grammar is spelled in the ids of the tests' own small tokenizer.
@@ -168,18 +170,18 @@ async def check_publishes(engine: VllmEngine, model: LoadedModel, probe: tuple[i
     moved = []
     for version in range(3):
         if version:
-            asked = call(f"call {version}", sampling=Sampling(seed=1, max_new_tokens=40, ignore_eos=True))
+            change(model, version)
+            asked = call(f"call {version}", sampling=Sampling(seed=1, max_new_tokens=NUM_ACROSS, ignore_eos=True))
             began = asyncio.Event()
             running = asyncio.create_task(engine.generate(asked, lambda chunk, began=began: began.set()))
             await began.wait()
-            change(model, version)
         await engine.publish(version, LoadedWeights(model))
         ours = trainer_logprobs(model, probe)
         assert await engine.score(probe) == pytest.approx(ours, abs=TOLERANCE)
         moved.append(max(abs(one - other) for one, other in zip(ours, before, strict=True)))
         if version:
             sampled = await running
-            assert len(sampled.token_ids) == 40
+            assert len(sampled.token_ids) == NUM_ACROSS
             assert list(sampled.versions) == sorted(sampled.versions)
             assert set(sampled.versions) == {version - 1, version}
     assert moved[0] == 0.0 and moved[1] > 5 * TOLERANCE and moved[2] > 5 * TOLERANCE
