@@ -8,7 +8,6 @@ one is the last event of the stream; the turns are in the record before the end 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
 
+import pydantic_core
 from starlette.types import Receive, Send
 
 from ludus.errors import InternalError, LudusError
@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 # A comment of the event-stream format: read by every client, seen by none.
 KEEP_ALIVE = b": keep-alive\n\n"
 MOST_UNDECODED_CHARS = 200  # of a header: enough to see what went wrong, far below what proxies refuse
-JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # made once: json.dumps makes one each time
 Headers = dict[str, str]
 # Proxies that buffer would turn a stream into one late answer; the last header is nginx's word for "do not".
 EVENT_STREAM: Headers = {
@@ -228,7 +227,7 @@ async def send_refusal(send: Send, dialect: Dialect, error: Refusal) -> None:
 
 
 async def send_json(send: Send, status: int, body: JsonObject, headers: Headers) -> None:
-    content = JSON.encode(body).encode()
+    content = pydantic_core.to_json(body)
     length = {"content-type": "application/json", "content-length": str(len(content))}
     await send_head(send, status, {**length, **headers})
     await send_body(send, content, more=False)

@@ -10,7 +10,8 @@ What the template shows now, and where its parts come from (M: the new messages,
     the engine sees      prompt_text │ reply_text as sampled  │ the rest of the line above, less what was sampled of it
 
 Both renderings must begin with `prompt_text` and end alike; the body must show the reply's thinking, content and calls.
-Blanks, and the JSON of calls, may differ from what was sampled: the sampled text stays.
+Blanks, and the JSON of calls, may differ from what was sampled: the sampled text stays. A reply that ended by itself
+and is shown as it was sampled, its end included, needs no mark.
 """
 
 from __future__ import annotations
@@ -79,6 +80,9 @@ def continuation(
     shown = view.render(view.echo) if shown_now is None else shown_now.text
     if not shown.startswith(earlier.prompt_text):
         return _why_prompt_changed(earlier, shown) if same_request else "edit"
+    said = earlier.prompt_text + earlier.reply_text
+    if shown.startswith(said) and earlier.reply_text.endswith(tuple(filter(None, stop_texts))):
+        return shown[len(said) :]  # character by character what the model has seen, sampled and ended: proof enough
     why: ForkReason = "template"
     for tail in view.tails(shown, earlier.prompt_text, stop_texts):
         body = shown[len(earlier.prompt_text) : len(shown) - len(tail)]

@@ -7,18 +7,20 @@ The ranks are processes of their own, started as a run starts them.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ludus.algo.pack import Batch, pack
 from ludus.api.blocking import run_blocking
 from ludus.api.crew import open_crew
-from ludus.api.local import LocalModel, open_local
+from ludus.api.local import open_local
 from ludus.api.ranks import open_ranks
 from ludus.config import Config
 from ludus.errors import UserError
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from ludus.trainer.step import Trainer
 
     AnyTrainer = Trainer | ShardedTrainer
+
+ResultT = TypeVar("ResultT")
 
 GRADIENT_TOLERANCE = 1e-5
 """As of packing: fp32 sums in another order."""
@@ -95,13 +99,12 @@ def verify_ranks(*, model: str, seed: int, ranks: Sequence[int] = (2, 4), steps:
 
 
 async def _verify(config: Config, ranks: list[int], steps: int, scratch: Path) -> RanksResult:
-    async with open_local(config) as local:
-        batch = await _record(local, config)
-        expected = await asyncio.to_thread(_measure, local.trainer(config), batch, steps, None)
+    batch = await _record(config)
+    expected = await _with_ranks(config, 1, partial(_measure, batch=batch, steps=steps, saved=None))
     seen: dict[int, _Seen] = {}
     for count in ranks:
-        async with _ranks(config, count) as trainer:
-            seen[count] = await asyncio.to_thread(_measure, trainer, batch, steps, scratch / f"by-{count}")
+        measure = partial(_measure, batch=batch, steps=steps, saved=scratch / f"by-{count}")
+        seen[count] = await _with_ranks(config, count, measure)
     first = ranks[0]
     state_equal, resumed = await _resume(config, batch, steps, first, scratch)
     lengths = [len(row.token_ids) for row in batch.rows]
@@ -125,11 +128,22 @@ async def _verify(config: Config, ranks: list[int], steps: int, scratch: Path) -
     )
 
 
-async def _record(local: LocalModel, config: Config) -> Batch:
-    records = await play_conversations(local.recorder, tokens=_TOKENS, seed=config.seed)
+async def _record(config: Config) -> Batch:
+    """Conversations of the model as rows to train on."""
+    async with open_local(config) as local:
+        records = await play_conversations(local.recorder, tokens=_TOKENS, seed=config.seed)
     rng = random.Random(config.seed)
     sequences = export_all(records, [rng.uniform(-1.0, 1.0) for _ in range(97)])
     return Batch(rows=pack(sequences, row_tokens=config.trainer.row_tokens), version=0)
+
+
+async def _with_ranks(config: Config, count: int, work: Callable[[AnyTrainer], ResultT]) -> ResultT:
+    """What `work` makes of a trainer on so many ranks, which is given up afterwards with all it holds."""
+    async with _ranks(config, count) as trainer:
+        made = await asyncio.to_thread(work, trainer)
+    del trainer
+    gc.collect()  # modules and their hooks hold one another
+    return made
 
 
 @asynccontextmanager
@@ -188,10 +202,7 @@ async def _resume(
         _train(trainer, batch, steps - 2 * third)
         return dict(trainer.publish().named_tensors())
 
-    async with _ranks(config, 1) as alone:
-        is_equal = await asyncio.to_thread(on_one, alone)
-    async with _ranks(config, count) as trainer:
-        return is_equal, await asyncio.to_thread(on_several, trainer)
+    return await _with_ranks(config, 1, on_one), await _with_ranks(config, count, on_several)
 
 
 def _train(trainer: AnyTrainer, batch: Batch, steps: int) -> list[float]:

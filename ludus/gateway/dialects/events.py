@@ -5,12 +5,12 @@ Knows: the format of an event.  Knows not: what is in one.
 
 from __future__ import annotations
 
-import json
+import pydantic_core
 
 from ludus.gateway.dialects.base import JsonObject
 
 
 def event(payload: JsonObject, name: str | None = None) -> bytes:
     """One event. name: its kind, for protocols that name it beside the data. None: the data is all there is."""
-    data = b"data: " + json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    data = b"data: " + pydantic_core.to_json(payload) + b"\n\n"
     return data if name is None else b"event: " + name.encode() + b"\n" + data
