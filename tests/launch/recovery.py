@@ -117,7 +117,8 @@ def check_recovered(run: Path, steps: int, *, was_lost: bool) -> None:
         trained = {step_of[turn.id] for turn in episode.session.turns if turn.id in step_of}
         steps_of.setdefault(episode.group_id, set()).update(trained)
     assert len({episode.id for episode in episodes}) == len(episodes)
-    assert sum(episode.session.num_sampled_tokens for episode in episodes) == ledger["sampled"]
+    num_played = ledger["sampled"] - ledger["masked"].get("evaluation", 0)
+    assert sum(episode.session.num_sampled_tokens for episode in episodes) == num_played
     assert all(len(found) <= 1 for found in steps_of.values()), steps_of
     lost = [episode.id for episode in episodes if episode.outcome.kind == "lost"]
     assert bool(lost) == was_lost
