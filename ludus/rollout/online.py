@@ -72,6 +72,7 @@ class OnlineRollouts:
         self._num_groups_alone = 0
         self._accepted: list[Group] = []
         self._discarded: list[Discarded] = []
+        self._fault: Exception | None = None
         sessions = Sessions()
         idle_s = FOREVER_S if settings.episode_timeout_s is None else settings.episode_timeout_s
         self._desk = Desk(sessions, self._open, _Arrivals(self, store), admin_key=admin_key, idle_s=idle_s)
@@ -105,11 +106,16 @@ class OnlineRollouts:
         return Cursor()
 
     async def take(self, num_groups: int) -> Taken:
-        """Wait for so many complete groups of which some token is not too old to be trained."""
+        """Wait for so many complete groups of which some token is not too old to be trained.
+
+        Raises what the judge of groups raised.
+        """
         while True:
             self._discard_stale()
             if len(self._accepted) >= num_groups:
                 break
+            if self._fault is not None:
+                raise self._fault
             self._changed.clear()
             await self._changed.wait()
         chosen, self._accepted = self._accepted[:num_groups], self._accepted[num_groups:]
@@ -171,7 +177,7 @@ class OnlineRollouts:
             self._num_groups_alone += 1
             group_id = f"alone-v{self._version:06d}-{self._num_groups_alone:06d}"
             members, self._alone = self._alone, []
-            self._settle(Group(group_id, group_id, tuple(members)), self._generation.n_samples)
+            self._settle(Group(group_id, group_id, tuple(members)))
 
     def _enter_group(self, episode: Episode, mask: MaskReason | None, group_size: int) -> None:
         growing = self._growing.setdefault(episode.group_id, _Growing(group_size))
@@ -180,12 +186,15 @@ class OnlineRollouts:
             growing.members.append(episode)
         if growing.num_ended >= growing.size:
             del self._growing[episode.group_id]
-            self._settle(Group(episode.group_id, episode.task_id, tuple(growing.members)), growing.size)
+            self._settle(Group(episode.group_id, episode.task_id, tuple(growing.members)))
 
-    def _settle(self, group: Group, size: int) -> None:
-        mask = small_group_mask(len(group.episodes), size, self._settings)
+    def _settle(self, group: Group) -> None:
+        mask = small_group_mask(len(group.episodes), self._generation.n_samples, self._settings)
         if mask is None and self._judge is not None:
-            mask = self._judge(group)
+            try:
+                mask = self._judge(group)
+            except Exception as error:  # the user's own: its fault reaches whoever takes the next batch
+                self._fault, mask = error, "unused"
         if mask is None:
             self._accepted.append(group)
         else:

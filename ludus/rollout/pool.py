@@ -266,6 +266,7 @@ class RolloutPool:
             self._settle(game.task, survivors)
         except Exception as error:  # the user's own judge: its fault reaches whoever takes the next batch
             self._fault = error
+            self._discard(survivors, "unused")
 
     async def _play_member(self, game: _Game, member_idx: int) -> None:
         """Leaves the member's episode in the game, or discarded if no attempt brought one that can be trained on."""

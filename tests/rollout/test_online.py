@@ -14,10 +14,12 @@ import pytest
 from ludus.engines.scripted import ScriptedEngine
 from ludus.record.recorder import Recorder
 from ludus.rollout.online import OnlineRollouts
-from ludus.rollout.pool import Taken
+from ludus.rollout.pool import Judge, Taken
 from ludus.rollout.settings import AgentSettings, GenerationSettings, RolloutSettings
+from ludus.session.ledger import MaskReason
 from ludus.text.chat import ChatText
 from ludus.trace.store import RunStore
+from ludus.types import Group
 
 KEY = "the-admin-key-of-the-tests"
 
@@ -46,7 +48,7 @@ Main = Callable[[OnlineRollouts, Outside, RunStore], Awaitable[None]]
 def arrive(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., Taken]:
     """Runs a coroutine with online rollouts of groups of two, and somebody outside; what was left at the end."""
 
-    def run(main: Main, *, version: int = 0, **settings: Any) -> Taken:
+    def run(main: Main, *, version: int = 0, judge: Judge | None = None, **settings: Any) -> Taken:
         text = ChatText.load(tokenizer_folder)
         rollout = RolloutSettings(agent=AgentSettings(mode="online", port=0), **settings)
         told: list[tuple[str, str]] = []
@@ -60,6 +62,7 @@ def arrive(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., Taken]:
                     rollout,
                     GenerationSettings(n_samples=2),
                     version=version,
+                    judge=judge,
                     admin_key=KEY,
                     on_gateway=lambda url, key: told.append((url, key)),
                 )
@@ -140,6 +143,31 @@ def test_a_group_of_which_every_token_is_too_old_is_left_out(arrive: Any) -> Non
         waiting.cancel()
 
     arrive(main, max_head_offpolicyness=1)
+
+
+def test_groups_of_one_cannot_be_compared(arrive: Any) -> None:
+    """A group that its opener made smaller than the smallest that is trained on is masked by name."""
+
+    async def main(rollouts: OnlineRollouts, outside: Outside, store: RunStore) -> None:
+        await outside.play(1.0, group_id="a", group_size=1)
+
+    assert [item.mask for item in arrive(main).discarded] == ["small_group"]
+
+
+def test_a_judge_that_raises_stops_the_run_and_costs_no_token(arrive: Any) -> None:
+    """Its error reaches whoever takes the next batch; the group's sessions are accounted for."""
+
+    def judge(group: Group) -> MaskReason | None:
+        raise ZeroDivisionError(group.id)
+
+    async def main(rollouts: OnlineRollouts, outside: Outside, store: RunStore) -> None:
+        waiting = asyncio.ensure_future(rollouts.take(1))
+        for reward in (1.0, 2.0):
+            await outside.play(reward, group_id="a")
+        with pytest.raises(ZeroDivisionError):
+            await waiting
+
+    assert [item.mask for item in arrive(main, judge=judge).discarded] == ["unused", "unused"]
 
 
 def test_rewards_come_before_the_end(arrive: Any) -> None:

@@ -156,6 +156,24 @@ def test_groups_that_the_judge_refuses_are_replaced() -> None:
     assert Counter(item.mask for item in taken.discarded) == {"zero_advantage": 3}
 
 
+def test_a_judge_that_raises_stops_the_rollouts_and_costs_no_token() -> None:
+    """Its error reaches whoever takes the next batch; the group's episodes are accounted for."""
+
+    def judge(group: Group) -> MaskReason | None:
+        raise ZeroDivisionError(group.id)
+
+    async def main() -> Any:
+        pool = make_pool(succeed, batch_size=1, judge=judge)
+        async with pool:
+            with pytest.raises(ZeroDivisionError):
+                await pool.take(1)
+        return pool.drain_nowait()
+
+    left = asyncio.run(main())
+    assert {item.mask for item in left.discarded} == {"unused"}
+    assert {f"g000000-m0{idx}" for idx in range(3)} <= {item.episode.id for item in left.discarded}
+
+
 def test_no_more_episodes_play_at_once_than_allowed() -> None:
     """max_concurrent_rollouts bounds episodes, and is reached."""
     playing = most = 0
