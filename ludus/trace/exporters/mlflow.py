@@ -12,10 +12,13 @@ touched, so that what an agent does with it in its own process stays as it was.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ludus.trace.exporters.base import Finished
@@ -47,6 +50,7 @@ def open_writer(tracking_uri: str, project_name: str, run_name: str) -> Write:
     experiment_id = client.create_experiment(project_name) if experiment is None else experiment.experiment_id
     run = client.create_run(experiment_id, run_name=run_name, tags={"mlflow.source.name": "ludus"})
     traces = TracingClient(tracking_uri)
+    _run_in_idle_time()  # not before: on a machine where all is busy the imports would take minutes
 
     def write(episodes: Sequence[Finished], is_last: bool) -> int:
         spans: list[Any] = []
@@ -66,6 +70,16 @@ def open_writer(tracking_uri: str, project_name: str, run_name: str) -> Write:
         return len(episodes)
 
     return write
+
+
+def _run_in_idle_time() -> None:
+    """From now on this process runs on cores that nobody else wants, where the system has such a thing."""
+    if sys.platform == "linux":
+        # Niceness counts within a session alone where the kernel groups sessions, and this process leads its own; and
+        # the nicest process gets its turns too, in which a whole product of matrices waits for the core it took.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(_NICEST))
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _labels(episode: Episode, run_name: str, step: int | None) -> dict[str, str]:
