@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ludus.rollout.wire import ReportBody, SeatBody, TakeBody, TakenBody
+from ludus.rollout.wire import ReportBody, SeatBody, TakeBody, TakenBody, whole_text
 
 SERVICE = "rollout"
 TAKE_S = 15.0
@@ -113,13 +113,16 @@ class Handout:
 
     async def answer(self, request: Request) -> Response:
         """A worker's request."""
-        rest = request.path_params["rest"]
-        if rest == "take":
-            taken = await self._take(TakeBody.model_validate_json(await request.body()))
-            return Response(taken.model_dump_json(), media_type="application/json")
-        if rest == "end":
-            self._end(ReportBody.model_validate_json(await request.body()))
-            return Response(status_code=204)
+        rest, body = request.path_params["rest"], await request.body()
+        try:
+            if rest == "take":
+                taken = await self._take(TakeBody.of_json(body))
+                return Response(taken.to_json(), media_type="application/json")
+            if rest == "end":
+                self._end(ReportBody.of_json(body))
+                return Response(status_code=204)
+        except ValueError as error:  # no JSON, or not of this kind; asking again would not help
+            return Response(whole_text(str(error)), status_code=400)
         return Response(status_code=404)
 
     # ---- inside

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Literal, SupportsFloat
+from typing import Any, Literal, Self, SupportsFloat
 
 import pydantic
 
@@ -24,6 +24,15 @@ from ludus.types import Span
 
 class _Body(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    def to_json(self) -> str:
+        """In ASCII. Python's JSON keeps what pydantic's does not: NaN, infinities, halves of a surrogate pair."""
+        return json.dumps(self.model_dump())
+
+    @classmethod
+    def of_json(cls, text: str | bytes) -> Self:
+        """What `to_json` wrote. Raises ValueError for anything else."""
+        return cls.model_validate(json.loads(text))
 
 
 class AboutBody(_Body):
@@ -116,9 +125,14 @@ def ending_fields(ending: Ending) -> dict[str, Any]:
         case Returned(value):
             return {"ending": "returned", "value": to_wire(value)}
         case Raised(trace, codes):
-            return {"ending": "raised", "trace": trace, "codes": codes}
+            return {"ending": "raised", "trace": whole_text(trace), "codes": whole_text(codes)}
         case Overdue() | Cancelled() | Lost():
             return {"ending": "raised", "trace": f"the worker ended the episode: {ending}"}
+
+
+def whole_text(text: str) -> str:
+    """The text with halves of surrogate pairs, which models write and no file or terminal takes, spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def span_json(span: Span) -> dict[str, Any]:

@@ -10,13 +10,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import httpx
 
 from ludus.agents.door import EpisodeContext
 from ludus.agents.settings import ActorSettings
+from ludus.errors import BackendError
 from ludus.launch.member import Member
-from ludus.rollout.ending import guarded
+from ludus.rollout.ending import Raised, guarded
 from ludus.rollout.handout import SERVICE, TAKE_S
 from ludus.rollout.remote import AgentName
 from ludus.rollout.subproc import SubprocDoor
@@ -30,7 +32,13 @@ CAPACITY = "capacity"
 AGENTS = "agents"
 # A head that is busy answers late; one that is gone is noticed by the signs of life.
 AGAIN_S = 0.5
+# The same body meets the same fault: what passes by itself, such as a head short of files, has passed after 5 s.
+MAX_FAILED = 10
 MakeDoor = Callable[[AgentName, WorkerPool], SubprocDoor]
+
+
+class _RefusedError(BackendError):
+    """The head was reached, and does not take what it was told."""
 
 
 class RolloutWorker:
@@ -91,14 +99,14 @@ class RolloutWorker:
             free=self._capacity - len(self._playing),
             has=list(self._playing),
         )
-        asking = asyncio.ensure_future(self._ask(http, "take", asked.model_dump_json()))
+        asking = asyncio.ensure_future(self._ask(http, "take", asked.to_json()))
         ending = asyncio.ensure_future(self._ended.wait())
         try:
             await asyncio.wait((asking, ending), return_when=asyncio.FIRST_COMPLETED)
             # An answer on its way when a place became free is not lost: the head sends it again.
             if not asking.done():
                 return
-            taken = TakenBody.model_validate_json(asking.result())
+            taken = TakenBody.of_json(asking.result())
         finally:
             ending.cancel()
             asking.cancel()
@@ -113,12 +121,17 @@ class RolloutWorker:
         """Cancelled where the head calls it off, which the group takes for an end like any other."""
         try:
             report = await self._play(seat)
-            await self._ask(http, "end", report.model_dump_json())
+            try:
+                await self._ask(http, "end", report)
+            except _RefusedError as refused:
+                raised = Raised(f"the head did not take what the episode ended with: {refused}", "")
+                await self._ask(http, "end", self._report(seat, **ending_fields(raised)))
         finally:
             del self._playing[seat.ticket]
             self._ended.set()
 
-    async def _play(self, seat: SeatBody) -> ReportBody:
+    async def _play(self, seat: SeatBody) -> str:
+        """The report, as it travels."""
         door = await asyncio.to_thread(self.prepare, seat.agent)
         received_at = time.monotonic()
         context = EpisodeContext(
@@ -131,23 +144,31 @@ class RolloutWorker:
         )
         async with door.place(seat.about.episode_id):
             ending = await guarded(door, seat.data, context)
-        return ReportBody(
-            index=self._member.index,
-            attempt=self._member.attempt,
-            ticket=seat.ticket,
-            spans=[span_json(span) for span in context.spans.snapshot()],
-            numbers=context.numbers,
-            **ending_fields(ending),
-        )
+        try:
+            spans = [span_json(span) for span in context.spans.snapshot()]
+            return self._report(seat, spans=spans, numbers=context.numbers, **ending_fields(ending))
+        except Exception as error:  # the boundary of an agent's values: one that cannot travel is its episode's fault
+            raised = Raised(f"what the agent left cannot be told to the head: {error!r:.1000}", "")
+            return self._report(seat, **ending_fields(raised))
+
+    def _report(self, seat: SeatBody, **told: Any) -> str:
+        member = self._member
+        return ReportBody(index=member.index, attempt=member.attempt, ticket=seat.ticket, **told).to_json()
 
     async def _ask(self, http: httpx.AsyncClient, path: str, body: str) -> bytes:
-        """The head's answer, however long it takes to be reached."""
+        """The head's answer, however long it takes to be reached. Raises _RefusedError if it does not take the body."""
+        num_failed = 0
         while True:
             try:
                 response = await http.post(f"/{path}", content=body)
-                response.raise_for_status()
-            except httpx.HTTPError as error:
-                logger.warning("the head does not answer: %s; asking again", error or type(error).__name__)
-                await asyncio.sleep(AGAIN_S)
+            except httpx.RequestError as error:
+                why = str(error) or type(error).__name__
             else:
-                return response.content
+                if response.is_success:
+                    return response.content
+                why = f"{response.status_code} {response.text[:500]}"
+                num_failed += 1
+                if not response.is_server_error or num_failed == MAX_FAILED:
+                    raise _RefusedError(f"the head at {self._member.head_url} answers {path} with {why}")
+            logger.warning("the head does not answer: %s; asking again", why)
+            await asyncio.sleep(AGAIN_S)

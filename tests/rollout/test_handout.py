@@ -100,6 +100,16 @@ def test_a_lost_worker_loses_its_episodes_alone():
     assert "workers=1, places=1, playing=0" in repr(asyncio.run(main()))
 
 
+def test_what_is_no_report_is_refused():
+    """A body that is not of the wire is answered with 400 and why, for asking again would not help."""
+
+    async def main():
+        return await Handout().answer(Asked("end", ticket="a")), await Handout().answer(Asked("take", free="many"))
+
+    for answer in asyncio.run(main()):
+        assert answer.status_code == 400 and b"index" in answer.body
+
+
 def test_what_is_called_off_ends_at_the_worker():
     """A worker is told what nobody waits for; what had not reached one is forgotten."""
 
