@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ludus.config import Config
 from ludus.errors import LudusError
 from ludus.launch.base import Launcher, Resources, Role, role_command
-from ludus.launch.board import Board, HeadView, RoleView, clear_board, write_board
+from ludus.launch.board import Board, HeadView, RoleView, clear_board, is_free, write_board
 from ludus.launch.local import LocalLauncher
 from ludus.launch.ray import RayLauncher
 from ludus.launch.registry import Registered, Registry
@@ -30,9 +33,12 @@ ResultT = TypeVar("ResultT")
 class Crew:
     """Starts roles with the run's launcher, and tells when the run cannot go on without one. On one event loop."""
 
-    def __init__(self, config: Config, stack: AsyncExitStack) -> None:
+    def __init__(self, config: Config, stack: AsyncExitStack, *, is_run: bool) -> None:
+        """is_run: as for `open_crew`."""
         self._config = config
         self._stack = stack
+        self._is_run = is_run
+        self._is_announced = False
         self._registry: Registry | None = None
         """None: no role was needed yet."""
         self._supervisor: Supervisor | None = None
@@ -68,7 +74,9 @@ class Crew:
         await (await self._supervision()).begin(role, watch)
 
     def announce(self) -> None:
-        """Say in the run's folder that this process is its head, for as long as it is."""
+        """Say in the run's folder that this process is its head, for as long as it is. Only where the folder is its."""
+        assert self._is_run, "what plays beside a run is not its head"
+        self._is_announced = True
         self._stack.callback(clear_board, self._config.folder)
         self._tell(() if self._supervisor is None else self._supervisor.views())
 
@@ -102,8 +110,9 @@ class Crew:
 
     async def _supervision(self) -> Supervisor:
         if self._supervisor is None:
-            launcher = _launcher(self._config)
-            self._stack.callback(clear_board, self._config.folder)
+            launcher = _launcher(self._config, self._logs())
+            if self._is_run:
+                self._stack.callback(clear_board, self._config.folder)
             supervisor = Supervisor(launcher, self.registry, on_change=self._tell)
             self._supervisor = await self._stack.enter_async_context(supervisor)
             watching = asyncio.create_task(self._end_when_failed(supervisor), name="ludus-crew")
@@ -118,15 +127,35 @@ class Crew:
         for ask in self._on_end:
             ask()
 
+    def _logs(self) -> Path:
+        """The folder of what the processes print."""
+        if self._is_run:
+            return self._config.folder
+        folder = Path(tempfile.mkdtemp(prefix="ludus-logs-"))
+
+        def remove(kind: type[BaseException] | None, *_: object) -> None:
+            if kind is None:  # else the error names a log in it
+                shutil.rmtree(folder, ignore_errors=True)
+
+        self._stack.push(remove)
+        return folder
+
     def _tell(self, roles: Sequence[RoleView]) -> None:
+        # While it starts, the folder may still be that of another run of the same name.
+        if not self._is_run or not (self._is_announced or is_free(self._config.folder)):
+            return
         write_board(self._config.folder, Board(head_view(self._config, self._started_at, self._registry), roles))
 
 
 @asynccontextmanager
-async def open_crew(config: Config) -> AsyncIterator[Crew]:
-    """The run's other processes, none yet; those that were started end with the block."""
+async def open_crew(config: Config, *, is_run: bool = True) -> AsyncIterator[Crew]:
+    """The run's other processes, none yet; those that were started end with the block.
+
+    is_run: the run's folder is this process's own. False: a run of this name may be going on, and its folder is left
+    as it is.
+    """
     async with AsyncExitStack() as stack:
-        yield Crew(config, stack)
+        yield Crew(config, stack, is_run=is_run)
 
 
 def head_view(config: Config, started_at: float, registry: Registry | None = None) -> HeadView:
@@ -147,11 +176,11 @@ def _job(environment: Mapping[str, str]) -> str | None:
     return environment.get("SLURM_JOB_ID") or environment.get("RAY_JOB_ID")
 
 
-def _launcher(config: Config) -> Launcher:
+def _launcher(config: Config, folder: Path) -> Launcher:
     match config.scheduler.type:
         case "ray":
-            return RayLauncher(config.folder, config.scheduler.ray)
+            return RayLauncher(folder, config.scheduler.ray)
         case "slurm":
-            return SlurmLauncher(config.folder)
+            return SlurmLauncher(folder)
         case _:
-            return LocalLauncher(config.folder)
+            return LocalLauncher(folder)

@@ -66,8 +66,11 @@ class LocalModel:
 
 
 @asynccontextmanager
-async def open_local(config: Config) -> AsyncIterator[LocalModel]:
-    """The model that the configuration names, loaded, with an engine that runs until the block ends."""
+async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[LocalModel]:
+    """The model that the configuration names, loaded, with an engine that runs until the block ends.
+
+    is_run: as for `open_crew`.
+    """
     try:
         from ludus.model.load import load_model
     except ModuleNotFoundError as error:
@@ -78,5 +81,8 @@ async def open_local(config: Config) -> AsyncIterator[LocalModel]:
     text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
     lease = ComputeLease()
     template = None if config.model.chat_template is None else text.template.source
-    async with open_crew(config) as crew, open_engines(config, model, text.tokenizer, lease, crew) as engine:
+    async with (
+        open_crew(config, is_run=is_run) as crew,
+        open_engines(config, model, text.tokenizer, lease, crew) as engine,
+    ):
         yield LocalModel(model, text, engine, Recorder(engine, text), lease, template, crew)

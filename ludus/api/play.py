@@ -49,7 +49,7 @@ async def _play(
         exporter.add(Finished.of(episode, step))
 
     async with AsyncExitStack() as stack:
-        local = await stack.enter_async_context(open_local(config))
+        local = await stack.enter_async_context(open_local(config, is_run=False))
         stack.enter_context(exporter)
         stage = stack.enter_context(open_stage(config, local))
         await open_workers(config, local.crew, (agent,))

@@ -177,7 +177,7 @@ class Trainer:
 
     async def _evaluate(self, agent: Door, plan: EvalPlan) -> Evaluation:
         async with AsyncExitStack() as stack:
-            local = await stack.enter_async_context(open_local(self.config))
+            local = await stack.enter_async_context(open_local(self.config, is_run=False))
             exporter = stack.enter_context(open_exporter(self.config.trace, self.config.name))
             runner = await self._runner(stack, local, agent, None if isinstance(exporter, NoExporter) else exporter)
             return await local.crew.unless_lost(evaluate(runner.run, plan, step=0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -80,6 +81,13 @@ def read_board(folder: Path) -> Board | None:
     return Board(HeadView(**told["head"]), [RoleView(**role) for role in told["roles"]])
 
 
+def is_free(folder: Path) -> bool:
+    """The folder has no board, or this process's own."""
+    board = read_board(folder)
+    return board is None or (board.head.pid, board.head.host) == (os.getpid(), socket.gethostname())
+
+
 def clear_board(folder: Path) -> None:
-    """The run has ended; nobody can be told anything any more."""
-    (folder / NAME).unlink(missing_ok=True)
+    """The run has ended; nobody can be told anything any more. The board of another process stays."""
+    if is_free(folder):
+        (folder / NAME).unlink(missing_ok=True)

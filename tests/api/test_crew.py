@@ -1,0 +1,71 @@
+"""Who may say in a run's folder which processes it has."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from ludus.api.crew import head_view, open_crew
+from ludus.config import Config
+from ludus.launch.board import Board, clear_board, read_board, write_board
+from ludus.launch.supervise import Watch
+
+
+@pytest.fixture
+def config(tmp_path):
+    return Config(name="t", run_root=str(tmp_path))
+
+
+@asynccontextmanager
+async def beside(config):
+    """An evaluation of the same name, with a process that ends before it has said anything."""
+    async with open_crew(config, is_run=False) as crew:
+        await crew.begin("engine", 1, Watch())
+        yield crew
+
+
+def test_what_plays_beside_a_run_leaves_its_folder_alone(config):
+    """An evaluation of a run's name has processes, of which the run's folder says nothing, before, during and after."""
+
+    async def main():
+        async with open_crew(config) as training:
+            training.announce()
+            board = read_board(config.folder)
+            async with beside(config):
+                assert read_board(config.folder) == board
+            assert read_board(config.folder) == board
+            assert [path.name for path in config.folder.iterdir()] == ["roles.json"]
+        assert read_board(config.folder) is None
+        async with beside(config):
+            assert read_board(config.folder) is None
+
+    asyncio.run(main())
+
+
+def test_a_run_that_starts_shows_its_processes(config):
+    """The processes of a run are on its board before it is announced; that of another head is left until then."""
+    other = Board(replace(head_view(config, 0.0), pid=1, host="elsewhere"), [])
+
+    async def main():
+        async with open_crew(config) as crew:
+            await crew.begin("engine", 1, Watch())
+            board = read_board(config.folder)
+            assert board is not None and [role.state for role in board.roles] == ["starting"]
+            write_board(config.folder, other)
+            await crew.begin("rollout", 1, Watch())
+            assert read_board(config.folder) == other
+            crew.announce()
+            board = read_board(config.folder)
+            assert board is not None and len(board.roles) == 2
+        assert read_board(config.folder) is None
+
+    asyncio.run(main())
+
+
+def test_the_board_of_another_head_is_not_cleared(config):
+    """Whoever ends clears its own board alone."""
+    other = Board(replace(head_view(config, 0.0), pid=1, host="elsewhere"), [])
+    write_board(config.folder, other)
+    clear_board(config.folder)
+    assert read_board(config.folder) == other
