@@ -12,9 +12,11 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
+from ludus.errors import BackendError
 from ludus.workers.bound import bound
 
 logger = logging.getLogger(__name__)
@@ -22,6 +24,10 @@ logger = logging.getLogger(__name__)
 PROBE_EVERY_S = 0.25
 PROBE_TIMEOUT_S = 5.0
 GRACE_S = 8.0  # less than a launcher gives the process that waits here
+# Of a server that is ready. It may be busy for seconds, such as with new weights; after a minute it hangs.
+WATCH_S = 5.0
+MISSED_PROBES = 6
+"""So many in a row without an answer, each after a pause as long as its timeout. Counted, not timed: see `clock.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +59,68 @@ class ServerCommand:
 
 
 async def run(
-    command: ServerCommand, place: ServerPlace, *, on_ready: Callable[[], object], until: Awaitable[object]
+    command: ServerCommand,
+    place: ServerPlace,
+    *,
+    on_ready: Callable[[], object],
+    until: Awaitable[object],
+    watch_s: float = WATCH_S,
 ) -> int | None:
     """Serve until the server ends by itself, and return its exit status; or until `until` is over, and return None.
 
     on_ready: called once, when the server takes requests; it may block for a moment.
+    watch_s: between two probes of a server that is ready, and how long each may take.
+    Raises BackendError if the server was ready and answers no more.
     """
+    url = place.url + command.health
     logger.info("server.started command=%s", " ".join(command.argv))
     process = await asyncio.create_subprocess_exec(*bound(command.argv), env={**os.environ, **command.env})
     ended = asyncio.ensure_future(process.wait())
     asked = asyncio.ensure_future(until)
-    answering = asyncio.ensure_future(_answering(place.url + command.health))
+    answering = asyncio.ensure_future(_answering(url))
+    waited_for: set[asyncio.Future[Any]] = {ended, asked, answering}
     try:
-        await asyncio.wait((ended, asked, answering), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
         if answering.done() and not ended.done():
             answering.result()
             await asyncio.to_thread(on_ready)
-            await asyncio.wait((ended, asked), return_when=asyncio.FIRST_COMPLETED)
+            silent = asyncio.ensure_future(_silent(url, watch_s))
+            waited_for.add(silent)
+            await asyncio.wait((ended, asked, silent), return_when=asyncio.FIRST_COMPLETED)
+            if silent.done() and not (ended.done() or asked.done()):
+                silent.result()
+                raise BackendError(f"the server hangs: {MISSED_PROBES} probes of {url} in a row were not answered")
         return ended.result() if ended.done() else None
     finally:
-        answering.cancel()
-        asked.cancel()
+        for task in waited_for - {ended}:
+            task.cancel()
         await _end(process)
-        await asyncio.gather(answering, asked, ended, return_exceptions=True)
+        await asyncio.gather(*waited_for, return_exceptions=True)
 
 
 async def _answering(url: str) -> None:
     """Returns when the probe is answered with 200."""
     async with httpx.AsyncClient(timeout=PROBE_TIMEOUT_S, trust_env=False) as http:
         while True:
-            with suppress(httpx.HTTPError):  # nobody listens yet, or has no time yet
-                if (await http.get(url)).status_code == httpx.codes.OK:
-                    return
+            if await _is_answered(http, url):
+                return
             await asyncio.sleep(PROBE_EVERY_S)
+
+
+async def _silent(url: str, watch_s: float) -> None:
+    """Returns when so many probes in a row were not answered with 200 that the server must hang."""
+    num_missed = 0
+    async with httpx.AsyncClient(timeout=watch_s, trust_env=False) as http:
+        while num_missed < MISSED_PROBES:
+            await asyncio.sleep(watch_s)
+            num_missed = 0 if await _is_answered(http, url) else num_missed + 1
+
+
+async def _is_answered(http: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await http.get(url)).status_code == httpx.codes.OK
+    except httpx.HTTPError:  # nobody listens, or has time now
+        return False
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

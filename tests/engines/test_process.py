@@ -6,16 +6,19 @@ import sys
 import pytest
 
 from ludus.engines.process import ServerCommand, ServerPlace, run
+from ludus.errors import BackendError
 from ludus.launch.address import free_port
 
 SERVER = """
-import http.server, os, sys
+import http.server, os, sys, time
 class Probe(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == os.environ["WANTED"] else 404)
         self.end_headers()
         if self.path == "/end":
             os._exit(3)
+        if self.path == "/hang":
+            time.sleep(600)
     def log_message(self, *args): ...
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Probe).serve_forever()
 """
@@ -68,6 +71,27 @@ def test_a_server_that_ends_is_noticed(place):
         return await run(serve(place), place, on_ready=on_ready, until=never().wait())
 
     assert asyncio.run(main()) == 3
+
+
+def test_a_server_that_hangs_is_ended(place):
+    """A server that was ready, lives and answers no more is told from one that serves, and has ended then."""
+
+    async def main():
+        async def hang():
+            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            writer.write(b"GET /hang HTTP/1.0\r\n\r\n")
+            await reader.read()
+            writer.close()
+
+        loop = asyncio.get_running_loop()
+        on_ready = lambda: asyncio.run_coroutine_threadsafe(hang(), loop)  # noqa: E731
+        async with asyncio.timeout(20):
+            await run(serve(place), place, on_ready=on_ready, until=asyncio.Event().wait(), watch_s=0.05)
+
+    with pytest.raises(BackendError, match=r"hangs: 6 probes of .*/health in a row"):
+        asyncio.run(main())
+    with pytest.raises(ConnectionRefusedError):
+        asyncio.run(asyncio.open_connection("127.0.0.1", place.port))
 
 
 def test_urls_of_both_families():
