@@ -106,6 +106,14 @@ def failing_as_backend(name: str, url: str) -> Iterator[None]:
         ) from error
 
 
+def direct() -> dict[str, Any]:
+    """With what every client of a server is made: no proxy of the environment is given the run's key or its weights.
+
+    Private authorities are trusted all the same, as SSL_CERT_FILE and SSL_CERT_DIR name them.
+    """
+    return {"trust_env": False, "verify": httpx.create_ssl_context()}
+
+
 def bearer(api_key: str | None) -> dict[str, str]:
     return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
 

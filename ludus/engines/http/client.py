@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import httpx
 
 from ludus.engines.base import OnTokens, WeightSource
-from ludus.engines.http.base import CONNECT_TIMEOUT_S, Piece, Wire, failing_as_backend, parse_event
+from ludus.engines.http.base import CONNECT_TIMEOUT_S, Piece, Wire, direct, failing_as_backend, parse_event
 from ludus.errors import BackendError, UserError
 from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
 
@@ -46,7 +46,9 @@ class HttpEngine:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         # Tokens may be minutes away while others are served; a server that is gone closes the connection.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
-        self._http = httpx.AsyncClient(base_url=wire.url, headers=dict(wire.headers), limits=limits, timeout=timeout)
+        self._http = httpx.AsyncClient(
+            base_url=wire.url, headers=dict(wire.headers), limits=limits, timeout=timeout, **direct()
+        )
         self._publishing = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ludus-http-engine", daemon=True)

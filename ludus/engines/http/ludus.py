@@ -25,6 +25,7 @@ from ludus.engines.http.base import (
     bearer,
     check_same_ids,
     checked,
+    direct,
     said,
     said_error,
 )
@@ -56,7 +57,7 @@ class LudusEngine(HttpEngine):
         Raises UserError if it is no such server, or has another tokenizer; BackendError if it cannot be reached.
         """
         headers, url = bearer(api_key), url.rstrip("/")
-        with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S) as http:
+        with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S, **direct()) as http:
             card = _ask(http, "GET", "/v1/models")["data"][0]
             if card.get("owned_by") != OWNER:
                 raise UserError(

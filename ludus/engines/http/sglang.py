@@ -27,6 +27,7 @@ from ludus.engines.http.base import (
     bearer,
     check_same_ids,
     checked,
+    direct,
     kept_ids,
     said,
     said_error,
@@ -61,7 +62,7 @@ class SglangEngine(HttpEngine):
         BackendError if it cannot be reached.
         """
         headers, url = bearer(api_key), url.rstrip("/").removesuffix("/v1")
-        with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S) as http:
+        with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S, **direct()) as http:
             card = _ask(http, "GET", "/v1/models")["data"][0]
             info = _ask(http, "GET", "/server_info")
             _check_started_with(url, info)

@@ -27,6 +27,7 @@ from ludus.engines.http.base import (
     bearer,
     check_same_ids,
     checked,
+    direct,
     kept_ids,
     said,
     said_error,
@@ -72,7 +73,7 @@ class VllmEngine(HttpEngine):
         headers = bearer(api_key)
         url = url.rstrip("/").removesuffix("/v1")
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        with httpx.Client(base_url=url, headers=headers, timeout=timeout) as http:
+        with httpx.Client(base_url=url, headers=headers, timeout=timeout, **direct()) as http:
             _check_version(_ask(http, "GET", "/version")["version"])
             card = _ask(http, "GET", "/v1/models")["data"][0]
             _check_tokenizer(http, tokenizer)
