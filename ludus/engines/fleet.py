@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -197,12 +198,16 @@ async def _ask_each(asked: Mapping[int, Replica], act: Callable[[Replica], Await
 
 
 async def _publish(replica: Replica, version: int, weights: WeightSource) -> None:
-    """Raises BackendError too if the replica is found to be down meanwhile: nobody waits for it for ever."""
+    """Raises BackendError too if the replica is found to be down meanwhile, or takes too long: nobody waits for it for
+    ever."""
     publishing = asyncio.ensure_future(replica.engine.publish(version, weights))
+    until = time.monotonic() + JOIN_TIMEOUT_S
     try:
         while not (await asyncio.wait({publishing}, timeout=_LOOK_S))[0]:
             if not replica.is_up:
                 raise BackendError(f"it went down while it was given version {version}")
+            if time.monotonic() >= until:
+                raise BackendError(f"it did not take version {version} within {JOIN_TIMEOUT_S} s")
         publishing.result()
     finally:
         publishing.cancel()

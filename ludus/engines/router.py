@@ -237,20 +237,25 @@ class RoutedEngine:
 
     async def check_replicas(self, timeout_s: float = CHECK_S) -> set[int]:
         """Asks every replica outside of this process whether it can serve, and returns those that are down. They get
-        calls again when they can, or no other can; what runs there goes on elsewhere."""
-        down, well = await self._fleet.check(timeout_s)
-        await self._recall(down)
+        calls again when they can, or no other can; what runs there goes on elsewhere. Those that missed a publish and
+        are well have the newest weights when this returns."""
+        down, well = await self._look(timeout_s)
         await self._fleet.catch_up(well)
         return down
 
     @asynccontextmanager
     async def checked(self, every_s: float = CHECK_S) -> AsyncIterator[None]:
-        """Within the block the health of every replica is looked at all the time."""
+        """Within the block the health of every replica is looked at all the time, also while one catches up."""
 
         async def keep_checking() -> None:
-            while True:
-                await asyncio.sleep(every_s)
-                await self.check_replicas(every_s)
+            catching_up: asyncio.Task[None] | None = None
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await asyncio.sleep(every_s)
+                    _, well = await self._look(every_s)
+                    # Never waited for here: only a health check finds that a replica which takes weights hangs.
+                    if catching_up is None or catching_up.done():
+                        catching_up = group.create_task(self._fleet.catch_up(well))
 
         # no task group: it would wrap what the block raises
         checking = asyncio.create_task(keep_checking(), name="replica checks")
@@ -339,6 +344,12 @@ class RoutedEngine:
         logger.warning("replica.failed replica=%d call=%s error=%s", idx, flight.call.id, error)
 
     # ---- replicas
+
+    async def _look(self, timeout_s: float) -> tuple[set[int], set[int]]:
+        """Those that are down, whose calls go on elsewhere, and those that are well."""
+        down, well = await self._fleet.check(timeout_s)
+        await self._recall(down)
+        return down, well
 
     def _enlist(self, engine: Engine) -> int:
         idx = self._replicas.add(engine)

@@ -360,3 +360,49 @@ def test_one_that_missed_a_publish_gets_it_when_it_is_well(tokenizer: Tokenizer)
         await router.check()
 
     asyncio.run(scenario())
+
+
+def test_one_that_hangs_as_it_catches_up_holds_nobody_up(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Health checks go on while a replica takes the weights that it missed; it is found to hang, and the others get
+    the next ones."""
+    monkeypatch.setattr("ludus.engines.fleet._LOOK_S", 0.001)
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2)
+        router, hung = routed([first, second], tokenizer), asyncio.Event()
+        first.error = BackendError("its server is gone")
+        await router.publish(1, NoNewWeights())
+
+        async def hang(version: int, weights: WeightSource) -> None:
+            first.hangs = True
+            hung.set()
+            await asyncio.Event().wait()
+
+        first.publish, first.error = hang, None  # type: ignore[method-assign]
+        async with asyncio.timeout(10), router.checked(every_s=0.001):
+            await hung.wait()
+            await router.publish(2, NoNewWeights())
+        assert set((await router.generate(call())).versions) == {2}
+        assert len(second.calls) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_transfer_that_never_ends_is_given_up(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica may say that it is well and still not take the weights: after its time the publish goes on."""
+    monkeypatch.setattr("ludus.engines.fleet._LOOK_S", 0.001)
+    monkeypatch.setattr("ludus.engines.fleet.JOIN_TIMEOUT_S", 0.01)
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2)
+        router = routed([first, second], tokenizer)
+
+        async def hang(version: int, weights: WeightSource) -> None:
+            await asyncio.Event().wait()
+
+        first.publish = hang  # type: ignore[method-assign]
+        async with asyncio.timeout(10):
+            await router.publish(1, NoNewWeights())
+        assert set((await router.generate(call())).versions) == {1} and not first.calls
+
+    asyncio.run(scenario())
