@@ -6,10 +6,11 @@ Knows: how these are put together.  Knows not: who asks, who trains.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ludus.api.local import INSTALL_HINT
 from ludus.config import Config
@@ -40,9 +41,20 @@ class EngineAddress:
         check_key("an engine", self.host, self.key, variable=KEY_VARIABLE)
 
 
+@dataclass(frozen=True, slots=True)
+class ServedEngine:
+    """An engine that takes requests."""
+
+    url: str
+    wait_ended: Callable[[], Coroutine[Any, Any, None]]
+    """Raises BackendError once it can serve nothing any more."""
+
+
 @asynccontextmanager
-async def serving_engine(config: Config, address: EngineAddress, *, scratch: Path | None = None) -> AsyncIterator[str]:
-    """The URL at which the engine of this process takes requests, until the block ends.
+async def serving_engine(
+    config: Config, address: EngineAddress, *, scratch: Path | None = None
+) -> AsyncIterator[ServedEngine]:
+    """The engine of this process, which takes requests until the block ends.
 
     scratch: where weights lie on their way in. None: the system's folder for such files.
     Raises UserError where the model cannot be loaded, or the port is taken.
@@ -62,7 +74,8 @@ async def serving_engine(config: Config, address: EngineAddress, *, scratch: Pat
     api = EngineApi(engine, tokenizer, inbox, model=config.model.path, key_digest=key_digest)
     http = HttpServer(api.build(), name="engine", is_guarded=key_digest is not None, tls=address.tls)
     try:
-        yield await asyncio.to_thread(http.start, address.host, address.port)
+        url = await asyncio.to_thread(http.start, address.host, address.port)
+        yield ServedEngine(url, engine.wait_ended)
     finally:
         await asyncio.to_thread(http.stop)
         await engine.close()

@@ -74,10 +74,11 @@ def serve(
 
 async def _serve(config: Config, address: EngineAddress, scratch: Path | None) -> None:
     console = Console()
-    async with serving_engine(config, address, scratch=scratch) as url:
+    async with serving_engine(config, address, scratch=scratch) as served:
         calm_garbage_collection()
-        console.print(f"serving [bold]{config.model.path}[/] at [bold]{url}[/]", highlight=False, soft_wrap=True)
+        console.print(f"serving [bold]{config.model.path}[/] at [bold]{served.url}[/]", highlight=False, soft_wrap=True)
         console.print("[dim]Ctrl-C ends it[/]", highlight=False)
-        ended_by = await until_signalled()
+        # An engine that has died does not come back: whoever started this process starts it again.
+        ended_by = await until_signalled(served.wait_ended())
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt

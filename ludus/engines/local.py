@@ -109,7 +109,15 @@ class LocalEngine:
         return self._core.stats()
 
     async def check(self) -> None:
-        await self._ask(lambda: None)
+        """Does not wait for a step: whether the engine has ended is known at once."""
+        if self._ended is not None:
+            raise self._ended
+
+    async def wait_ended(self) -> None:
+        """Raises BackendError once the engine can serve nothing any more, by its own fault or because it was closed."""
+        await asyncio.to_thread(self._thread.join)
+        assert self._ended is not None, "the engine's thread ends with the engine"
+        raise self._ended
 
     async def close(self) -> None:
         with contextlib.suppress(BackendError):  # closed or dead already

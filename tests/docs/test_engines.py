@@ -29,8 +29,8 @@ def serving(config: Config) -> Iterator[str]:
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
-        async with serving_engine(config, EngineAddress("127.0.0.1", 0, None)) as url:
-            told.append(url)
+        async with serving_engine(config, EngineAddress("127.0.0.1", 0, None)) as served:
+            told.append(served.url)
             is_up.set()
             await is_over.wait()
 

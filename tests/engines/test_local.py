@@ -167,6 +167,25 @@ def test_a_publish_that_fails_ends_the_engine(make_engine: MakeEngine, model: Lo
             await engine.publish(1, Added(model.head_weight, 0.0, entered=fail))
         with pytest.raises(BackendError, match="half-way"):
             await engine.generate(call())
+        for asked in (engine.check(), engine.wait_ended()):
+            with pytest.raises(BackendError, match="half-way"):
+                await asked
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_health_check_waits_for_no_step(make_engine: MakeEngine) -> None:
+    """An engine whose step takes long is not taken for one that hangs."""
+
+    async def scenario() -> None:
+        lease = ComputeLease()
+        engine = make_engine(lease)
+        with lease.hold("trainer"):
+            running = asyncio.create_task(engine.generate(call()))
+            await asyncio.sleep(0)
+            await asyncio.wait_for(engine.check(), 5)
+        await running
         await engine.close()
 
     asyncio.run(scenario())

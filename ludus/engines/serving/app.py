@@ -4,7 +4,7 @@ Knows: URLs, status codes, streams of events.  Knows not: sockets, torch, which 
 Rules: everything but the probe wants the key, if there is one. A caller that closes its connection aborts its call.
 Where vLLM has a word for something, it is the word here: a client of its interface can sample from this server.
 
-    GET  /health                        whether it lives
+    GET  /health                        whether it can serve: 503 once its engine has ended
     GET  /v1/models                     which model, and its context
     GET  /stats                         counters, and the version of the weights
     POST /tokenize                      {prompt}: how the model's tokenizer reads it
@@ -67,7 +67,7 @@ class EngineApi:
     def build(self) -> Starlette:
         """The application."""
         routes = [
-            Route("/health", _probe),
+            Route("/health", self._probe),
             self._route("GET", "/v1/models", self._models),
             self._route("GET", "/stats", self._stats),
             self._route("POST", "/tokenize", self._tokenize),
@@ -98,6 +98,14 @@ class EngineApi:
         return Route(path, answer, methods=[method])
 
     # ---- what it is
+
+    async def _probe(self, request: Request) -> Response:
+        del request
+        try:
+            await self._engine.check()
+        except BackendError as error:
+            return _refusal(error, _status(error))
+        return Response()
 
     async def _models(self, request: Request) -> Response:
         del request
@@ -188,11 +196,6 @@ class EngineApi:
         await self._inbox.read(version, Path(body.path))
         logger.info("engine.published version=%d by=path", version)
         return JSONResponse({"version": version})
-
-
-async def _probe(request: Request) -> Response:
-    del request
-    return Response()
 
 
 # ---- how answers are told
