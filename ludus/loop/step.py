@@ -24,7 +24,8 @@ from ludus.trace.store import RunStore
 
 logger = logging.getLogger(__name__)
 
-OnStage = Callable[[Literal["batch", "train", "publish"]], None]
+OnStage = Callable[[Literal["batch", "train", "publish"], Ledger], None]
+"""Told a part of the step as it ends, and the ledger of the step."""
 
 
 class Learner(Protocol):
@@ -69,23 +70,24 @@ async def train_step(
     version: int,
     clock: TrainingClock,
     work: WorkThread,
-    on_stage: OnStage = lambda _: None,
+    on_stage: OnStage = lambda _stage, _ledger: None,
 ) -> Stepped:
     """Train weights `version` on what was taken, and publish them as the next version.
 
-    on_stage: told the parts of the step as they end.
+    on_stage: told the parts of the step as they end. Between `batch` and `train` the masters lie between two versions;
+    from `train` on they are those of the next, whatever becomes of the rest.
     """
     step = version + 1
     with clock.measure("batch"):
         built = build_batch(taken, rules, version=version)
         built.ledger.check()
-    on_stage("batch")
+    on_stage("batch", built.ledger)
     with clock.measure("train"):
         train_metrics = await _train(parts.learner, work, built)
-    on_stage("train")
+    on_stage("train", built.ledger)
     with clock.measure("publish"):
         await parts.engine.publish(step, parts.learner.publish())
-    on_stage("publish")
+    on_stage("publish", built.ledger)
     parts.store.add_credit(step, built.credit)
     metrics = {
         **rollout_metrics(taken),

@@ -89,12 +89,15 @@ class _Run:
     evaluation: Evaluation | None = None
     """The last one of this process."""
     evaluated_step: int | None = None
+    is_torn: bool = False
+    """A step broke off while it trained: the masters lie between two versions, of which none is to be saved."""
 
 
 async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
     """Train from `start` until the plan ends or an interrupt asks to leave; the run is saved either way.
 
-    Raises UserError if the rollouts stopped by themselves, after saving as well.
+    Raises LudusError if the rollouts stopped by themselves, or if a step failed; after saving as well, unless the step
+    broke off while it trained: the last checkpoint is then what there is.
     """
     run = _Run(start, TrainingClock(parts.engine.stats(), start.train_seconds, start.eval_seconds), start.ledger)
     parts.observer.on_start(plan.total_steps, plan.total_seconds)
@@ -111,7 +114,7 @@ async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
                         taken = await _unless_interrupted(pool.take(plan.batch_size), parts.interrupts)
                     if taken is None:
                         continue
-                    await _step(parts, plan, run, work, taken)
+                    await _step(parts, plan, run, work, pool, taken)
                     if _is_due(plan.eval_settings.every_steps, run):
                         pool.pause_admission()
                         await _evaluate(parts, plan, run)
@@ -120,8 +123,9 @@ async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
                         pool.advance(run.progress.step)
                     if _is_due(plan.checkpoint.every_steps, run):
                         await _save(parts, plan, run, work, pool)
-            except LudusError:  # the rollouts stopped by themselves: what was learned so far is not lost
-                await _save(parts, plan, run, work, pool)
+            except LudusError:  # whatever stopped it: what was learned so far is not lost
+                if not run.is_torn:
+                    await _save(parts, plan, run, work, pool)
                 raise
             pool.pause_admission()
             await _save(parts, plan, run, work, pool)
@@ -136,12 +140,24 @@ async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
     return _conclude(parts, plan, run, stopped_by, model=model)
 
 
-async def _step(parts: Parts, plan: Plan, run: _Run, work: WorkThread, taken: Taken) -> None:
-    """One step, counted in the run and told to whoever watches."""
+async def _step(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: GroupSource, taken: Taken) -> None:
+    """One step, told to whoever watches; in the run it counts as soon as the masters have moved."""
     version = run.progress.step
-    stepped = await train_step(taken, parts, rules=plan.rules, version=version, clock=run.clock, work=work)
-    run.progress = replace(run.progress, step=stepped.step)
-    run.ledger = run.ledger + stepped.ledger
+
+    def on_stage(stage: str, ledger: Ledger) -> None:
+        run.is_torn = stage == "batch"
+        if stage == "train":
+            run.progress = replace(run.progress, step=version + 1)
+            run.ledger = run.ledger + ledger
+
+    try:
+        stepped = await train_step(
+            taken, parts, rules=plan.rules, version=version, clock=run.clock, work=work, on_stage=on_stage
+        )
+    except LudusError:
+        if run.progress.step == version:
+            pool.give_back(taken)
+        raise
     run.metrics = stepped.metrics
     parts.observer.on_step(stepped.step, stepped.metrics)
 

@@ -122,6 +122,10 @@ class OnlineRollouts:
         discarded, self._discarded = self._discarded, []
         return Taken(tuple(chosen), tuple(sorted(discarded, key=lambda item: item.episode.id)))
 
+    def give_back(self, taken: Taken) -> None:
+        self._accepted[:0] = taken.groups
+        self._discarded[:0] = taken.discarded
+
     def drain_nowait(self) -> Taken:
         groups, self._accepted = self._accepted, []
         discarded, self._discarded = self._discarded, []

@@ -97,6 +97,9 @@ class GroupSource(Protocol):
     async def take(self, num_groups: int) -> Taken:
         """Wait for so many complete groups. Raises what stopped them, if something did."""
 
+    def give_back(self, taken: Taken) -> None:
+        """What the last `take` brought waits again: no step has learned from it."""
+
     def drain_nowait(self) -> Taken:
         """Everything that waits and was never trained on; for the last page of the ledger."""
 
@@ -137,6 +140,8 @@ class RolloutPool:
         self._changed = asyncio.Event()
         self._state = _State(version=version, num_accepted=version * batch_size)
         self._accepted: list[tuple[int, Group]] = []
+        self._given: dict[str, int] = {}
+        """Ordinals of the groups that the last `take` brought, by their ids."""
         self._discarded: list[Discarded] = []
         self._games: dict[asyncio.Task[None], _Game] = {}
         """What is played, in the order in which it began."""
@@ -182,9 +187,15 @@ class RolloutPool:
         chosen, self._accepted = self._accepted[:num_groups], self._accepted[num_groups:]
         if self._settings.oversample > 0 and self._settings.oversample_rest == "cancel":
             self._cancel_surplus()
+        self._given = {group.id: ordinal for ordinal, group in chosen}
         discarded, self._discarded = self._discarded, []
         groups = tuple(group for _, group in sorted(chosen, key=lambda pair: pair[0]))
         return Taken(groups, tuple(sorted(discarded, key=lambda item: item.episode.id)))
+
+    def give_back(self, taken: Taken) -> None:
+        """What the last `take` brought waits again: no step has learned from it."""
+        self._accepted[:0] = [(self._given[group.id], group) for group in taken.groups]
+        self._discarded[:0] = taken.discarded
 
     def drain_nowait(self) -> Taken:
         """Everything that waits and was never trained on; for the last page of the ledger."""

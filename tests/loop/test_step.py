@@ -36,7 +36,13 @@ def take_step(
             clock = TrainingClock(engine.stats())
             taken = Taken((Group("g", "t", episodes),), ())
             stepped = await train_step(
-                taken, parts, rules=RULES, version=3, clock=clock, work=work, on_stage=told.append
+                taken,
+                parts,
+                rules=RULES,
+                version=3,
+                clock=clock,
+                work=work,
+                on_stage=lambda stage, _: told.append(stage),
             )
             assert store.metrics() == [(4, dict(stepped.metrics))] and len(store.credit()) == 4
             assert engine.stats().version == 4

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
-from ludus.errors import UserError
+from ludus.errors import BackendError, UserError
 from ludus.loop.batch import BatchRules
-from ludus.loop.checkpoint import Progress, latest_checkpoint
+from ludus.loop.checkpoint import Checkpoint, Progress, latest_checkpoint
 from ludus.loop.evaluate import EvalPlan
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import RunSummary
@@ -60,7 +60,7 @@ class House:
         self.learner = learner
         self.interrupts = Interrupts()
         self.played: list[str] = []
-        self._engine = lambda: ScriptedEngine([], tokenizer)
+        self._tokenizer = tokenizer
         self._make_episode = make_episode
 
     async def play(self, task: EpisodeTask) -> Episode:
@@ -70,8 +70,32 @@ class House:
         self.store.add_episode(episode, step=task.step)
         return episode
 
+    def resume(self, **plan: Any) -> RunSummary:
+        """Go on from the latest checkpoint with a learner that knows nothing else."""
+        found = self.latest()
+        self.learner = type(self.learner)()
+        self.learner.load(found.trainer_folder)
+        self.interrupts = Interrupts()
+        return self.train(start=found.progress, **plan)
+
+    def latest(self) -> Checkpoint:
+        found = latest_checkpoint(self.store.checkpoints)
+        assert found is not None
+        return found
+
+    @property
+    def num_stored_tokens(self) -> int:
+        """Sampled by all episodes in the run store."""
+        return sum(row["num_sampled_tokens"] for row in self.store.episode_rows())
+
     def train(
-        self, *, start: Progress | None = None, play: Any = None, diary: Diary | None = None, **plan: Any
+        self,
+        *,
+        start: Progress | None = None,
+        play: Any = None,
+        diary: Diary | None = None,
+        make_engine: type[ScriptedEngine] = ScriptedEngine,
+        **plan: Any,
     ) -> RunSummary:
         values: dict[str, Any] = {
             "rows": ROWS,
@@ -90,7 +114,7 @@ class House:
         rules = BatchRules(AlgorithmSettings(), 1.0, "individual", 64, values["rollout"].max_head_offpolicyness)
 
         async def main() -> RunSummary:
-            engine = self._engine()
+            engine = make_engine([], self._tokenizer)
             if start is not None and start.step:
                 await engine.publish(start.step, self.learner)
             parts = Parts(
@@ -214,6 +238,80 @@ def test_rollouts_that_stop_by_themselves_leave_a_checkpoint(house: House) -> No
         house.train(total_steps=3, play=play)
     found = latest_checkpoint(house.store.checkpoints)
     assert found is not None and found.progress.step == 1
+
+
+class FragileEngine(ScriptedEngine):
+    """Is gone when version 3 is to be published."""
+
+    async def publish(self, version: int, weights: Any) -> None:
+        if version == 3:
+            raise BackendError("the server is gone")
+        await super().publish(version, weights)
+
+
+@pytest.mark.parametrize("every_steps", [None, 1])
+def test_weights_that_were_trained_and_not_published_are_a_step(house: House, every_steps: int | None) -> None:
+    """An engine that dies at the publish of version 3 leaves a checkpoint of step 3, and no token without account."""
+    with pytest.raises(BackendError, match="the server is gone"):
+        house.train(total_steps=4, checkpoint=CheckpointSettings(every_steps=every_steps), make_engine=FragileEngine)
+    found = house.latest()
+    assert found.progress.step == 3 and (found.trainer_folder / "count.txt").read_text() == "3"
+    assert found.progress.unconsumed == () and found.progress.next_ordinal == 6
+    assert found.progress.ledger.sampled == house.num_stored_tokens
+    summary = house.resume(total_steps=4)
+    assert summary.steps == 4 and len(house.learner.batches) == 4
+
+
+class BrokenLearner:
+    """Moves some weights of its third batch, then fails."""
+
+    def __init__(self, learner: Any) -> None:
+        self.learner = learner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.learner, name)
+
+    def train_batch(self, batch: Any) -> Any:
+        metrics = self.learner.train_batch(batch)
+        if len(self.learner.batches) == 3:
+            raise BackendError("a rank is gone")
+        return metrics
+
+
+@pytest.mark.parametrize(("every_steps", "saved"), [(None, None), (1, 2), (2, 2)])
+def test_weights_between_two_versions_are_not_saved(
+    house: House, learner: Any, every_steps: int | None, saved: int | None
+) -> None:
+    """A step that fails while it trains leaves the checkpoint before it, whose groups are trained on later."""
+    house.learner = BrokenLearner(learner)
+    with pytest.raises(BackendError, match="a rank is gone"):
+        house.train(total_steps=4, checkpoint=CheckpointSettings(every_steps=every_steps))
+    found = latest_checkpoint(house.store.checkpoints)
+    assert (found and found.progress.step) == saved
+    if found is not None:
+        house.learner = learner
+        summary = house.resume(total_steps=4)
+        trained = {turn_id.split("-")[0] for turn_id in house.store.credit()}
+        assert (found.trainer_folder / "count.txt").read_text() == "2"
+        assert summary.steps == 4 and trained == {f"g{ordinal:06d}" for ordinal in range(8)}
+
+
+def test_groups_of_a_batch_that_cannot_be_built_are_played_again(house: House, make_episode: MakeEpisode) -> None:
+    """A reward that is no number ends the run; what was learned is saved, and the groups of the step are not lost."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        reward = float("nan") if task.group_id == "g000003" else task.seed / 2**63
+        episode = make_episode(task.episode_id, {1: reward}, version=(task.step or 1) - 1)
+        house.store.add_episode(episode, step=task.step)
+        return episode
+
+    with pytest.raises(UserError, match="must be a finite number"):
+        house.train(total_steps=3, play=play)
+    found = house.latest()
+    assert found.progress.step == 1 and found.progress.unconsumed == (2, 3)
+    summary = house.resume(total_steps=3)
+    trained = {turn_id.split("-")[0] for turn_id, value in house.store.credit().items()}
+    assert summary.steps == 3 and trained == {f"g{ordinal:06d}" for ordinal in range(6)}
 
 
 def test_a_step_in_which_nothing_can_be_learned_is_skipped(house: House, make_episode: MakeEpisode) -> None:

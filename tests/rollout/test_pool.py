@@ -277,3 +277,17 @@ def test_leaving_cancels_episodes_and_accounts_for_them() -> None:
         assert Counter(item.mask for item in rest.discarded) == {"cancelled": 3}
 
     asyncio.run(main())
+
+
+def test_what_is_given_back_waits_again() -> None:
+    """Groups that no step has learned from are begun and not consumed, and come first with the next take."""
+
+    async def main() -> None:
+        async with make_pool(succeed) as pool:
+            first = await pool.take(2)
+            assert 0 not in pool.cursor.unconsumed
+            pool.give_back(first)
+            assert {0, 1} <= set(pool.cursor.unconsumed)
+            assert await pool.take(2) == first
+
+    asyncio.run(main())

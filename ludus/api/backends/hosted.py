@@ -119,7 +119,7 @@ class HostedModel:
                 version=self.step,
                 clock=self.clock,
                 work=self.work,
-                on_stage=lambda stage: on_progress(TrainProgress(stage)),
+                on_stage=lambda stage, _: on_progress(TrainProgress(stage)),
             )
             self.book.settle(settled.turns)
             self._advance(stepped.step, stepped.ledger + self.book.take_unused())
