@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -60,19 +61,25 @@ def save_checkpoint(root: Path, progress: Progress, *, save_trainer: Callable[[P
     Raises UserError if the disk refuses; what was there before is then still there.
     """
     final = root / f"{_PREFIX}{progress.step:06d}"
-    try:
+    with _explained(final):
         if final in _complete(root):  # the weights of a step are what they are; only the cursor may have moved
             _write_progress(final, progress)
         else:
             _write_whole(root / f"{_DRAFT}{final.name}", final, progress, save_trainer)
         for old in _complete(root)[:-keep]:
             shutil.rmtree(old)
-    except OSError as error:
-        raise UserError(
-            f"cannot write the checkpoint {str(final)!r}: {error.strerror or error}. Free some disk space or make the "
-            "folder writable; earlier checkpoints are whole, and resuming goes on from the latest"
-        ) from error
     return Checkpoint(final, progress)
+
+
+def update_checkpoint(root: Path, progress: Progress) -> None:
+    """Write what was counted since into the checkpoint of the progress' step, if there is one.
+
+    Raises UserError if the disk refuses; what was there before is then still there.
+    """
+    final = root / f"{_PREFIX}{progress.step:06d}"
+    if final in _complete(root):
+        with _explained(final):
+            _write_progress(final, progress)
 
 
 def latest_checkpoint(root: Path) -> Checkpoint | None:
@@ -84,6 +91,18 @@ def latest_checkpoint(root: Path) -> Checkpoint | None:
 def checkpoints(root: Path) -> list[Checkpoint]:
     """All whole checkpoints, by step."""
     return [_read(folder) for folder in _complete(root)]
+
+
+@contextmanager
+def _explained(final: Path) -> Iterator[None]:
+    """A disk that refuses is an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write the checkpoint {str(final)!r}: {error.strerror or error}. Free some disk space or make the "
+            "folder writable; earlier checkpoints are whole, and resuming goes on from the latest"
+        ) from error
 
 
 def _read(folder: Path) -> Checkpoint:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -40,31 +40,44 @@ class Evaluation:
     ledger: Ledger
 
 
-async def evaluate(play: Play, plan: EvalPlan, *, step: int) -> Evaluation:
-    """Every row played `n_samples` times. Raises UserError if not one episode came to an end."""
-    places = asyncio.Semaphore(plan.max_concurrent)
+async def evaluate(
+    play: Play, plan: EvalPlan, *, step: int, on_episode: Callable[[Episode], object] = lambda _: None
+) -> Evaluation:
+    """Every row played `n_samples` times.
 
-    lost: list[Episode] = []
+    on_episode: told every episode as it ends, also those that are lost, and those that end because this is cancelled.
+    Raises UserError if not one episode came to an end, and the first error of `play`, if one is raised.
+    """
+    places = asyncio.Semaphore(plan.max_concurrent)
+    played: list[Episode] = []
 
     async def play_one(row_idx: int, sample_idx: int) -> Episode:
         for attempt in itertools.count():
             async with places:
                 episode = await play(_task(plan, step, row_idx, sample_idx, attempt))
+            played.append(episode)
+            on_episode(episode)
             if episode.outcome.kind != "lost":
                 return episode
-            lost.append(episode)
         raise AssertionError("attempts do not end")
 
     indices = [(row_idx, sample_idx) for row_idx in range(len(plan.rows)) for sample_idx in range(plan.n_samples)]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(play_one(*pair)) for pair in indices]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(play_one(*pair)) for pair in indices]
+    except ExceptionGroup as errors:  # whoever asked for episodes knows nothing of a group of tasks
+        raise errors.exceptions[0] from errors
     episodes = tuple(task.result() for task in tasks)
     failed = [episode for episode in episodes if episode.outcome.kind in ("failed", "timeout")]
     if len(failed) == len(episodes):
         first = failed[0]
         raise UserError(f"all {len(episodes)} episodes of the evaluation failed; the first: {first.outcome.reason}")
-    sampled = sum(episode.session.num_sampled_tokens for episode in (*episodes, *lost))
-    return Evaluation(episodes, eval_metrics(episodes), Ledger.all_masked(sampled, "evaluation"))
+    return Evaluation(episodes, eval_metrics(episodes), account_evaluated(played))
+
+
+def account_evaluated(episodes: Sequence[Episode]) -> Ledger:
+    """The ledger of what was played to be measured."""
+    return Ledger.all_masked(sum(episode.session.num_sampled_tokens for episode in episodes), "evaluation")
 
 
 def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

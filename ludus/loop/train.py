@@ -11,7 +11,8 @@ with `max_head_offpolicyness=0` a run is a function of its configuration, its da
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,9 +20,9 @@ from typing import Any, TypeVar
 from ludus.engines.base import Engine
 from ludus.errors import LudusError
 from ludus.loop.batch import BatchRules, account_unused, group_judge
-from ludus.loop.checkpoint import Progress, save_checkpoint
+from ludus.loop.checkpoint import Progress, save_checkpoint, update_checkpoint
 from ludus.loop.commit import source_commit
-from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
+from ludus.loop.evaluate import EvalPlan, Evaluation, account_evaluated, evaluate
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.measure import TrainingClock
 from ludus.loop.memory import peak_rss_mb
@@ -34,6 +35,7 @@ from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import GroupStream, Row
 from ludus.session.ledger import Ledger
 from ludus.trace.store import RunStore
+from ludus.types import Episode
 
 ResultT = TypeVar("ResultT")
 
@@ -105,8 +107,8 @@ async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
         await _evaluate(parts, plan, run)
         run.progress = replace(start, eval_before=run.evaluation.metrics if run.evaluation is not None else {})
 
-    with WorkThread("trainer") as work:
-        pool = _rows_pool(parts, plan, start) if parts.arrivals is None else parts.arrivals
+    pool = _rows_pool(parts, plan, start) if parts.arrivals is None else parts.arrivals
+    with WorkThread("trainer") as work, _accounted(parts, run, pool):
         async with pool:
             try:
                 while (stopped_by := _end(parts, plan, run)) is None:
@@ -129,15 +131,13 @@ async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
                 raise
             pool.pause_admission()
             await _save(parts, plan, run, work, pool)
-        run.ledger = run.ledger + account_unused(pool.drain_nowait())
-        run.ledger.check()
-        if stopped_by == INTERRUPT:
-            return _conclude(parts, plan, run, stopped_by, model=None)
-        model = parts.store.folder / "model"
-        await work.run(parts.save_model, model)
-    if plan.eval_settings.after and run.evaluated_step != run.progress.step:
-        await _evaluate(parts, plan, run)
-    return _conclude(parts, plan, run, stopped_by, model=model)
+        model = None if stopped_by == INTERRUPT else parts.store.folder / "model"
+        if model is not None:
+            await work.run(parts.save_model, model)
+            if plan.eval_settings.after and run.evaluated_step != run.progress.step:
+                await _evaluate(parts, plan, run)
+    run.ledger.check()
+    return _conclude(parts, run, stopped_by, model=model)
 
 
 async def _step(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: GroupSource, taken: Taken) -> None:
@@ -163,16 +163,20 @@ async def _step(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: Gro
 
 
 async def _evaluate(parts: Parts, plan: Plan, run: _Run) -> None:
-    """Play the held-out rows; an interrupt cuts it short without a result."""
+    """Play the held-out rows; an interrupt cuts it short without a result, not without an account."""
     assert plan.evaluation is not None and parts.play is not None, "an evaluation is due, and nothing is held out"
     step = run.progress.step
-    with run.clock.evaluating():
-        found = await _unless_interrupted(evaluate(parts.play, plan.evaluation, step=step), parts.interrupts)
+    played: list[Episode] = []
+    evaluation = evaluate(parts.play, plan.evaluation, step=step, on_episode=played.append)
+    try:
+        with run.clock.evaluating():
+            found = await _unless_interrupted(evaluation, parts.interrupts)
+    finally:
+        run.ledger = run.ledger + account_evaluated(played)
     run.clock.rebase(parts.engine.stats())
     if found is None:
         return
     run.evaluation, run.evaluated_step = found, step
-    run.ledger = run.ledger + found.ledger
     metrics = {**found.metrics, "time/eval_s": run.clock.last_eval_s}
     parts.store.add_metrics(step, metrics)
     parts.observer.on_eval(step, metrics)
@@ -197,6 +201,17 @@ async def _save(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: Gro
             save_trainer=parts.learner.save,
             keep=plan.checkpoint.keep,
         )
+
+
+@contextmanager
+def _accounted(parts: Parts, run: _Run, pool: GroupSource) -> Iterator[None]:
+    """However the block is left, what no step took is in the ledger, and a checkpoint of the last step knows it."""
+    try:
+        yield
+    finally:
+        run.ledger = run.ledger + account_unused(pool.drain_nowait())
+        last = replace(run.progress, ledger=run.ledger, eval_seconds=run.clock.eval_seconds)
+        update_checkpoint(parts.store.checkpoints, last)
 
 
 async def _unless_interrupted(awaited: Coroutine[Any, Any, ResultT], interrupts: Interrupts) -> ResultT | None:
@@ -246,11 +261,8 @@ def _is_due(every_steps: int | None, run: _Run) -> bool:
     return every_steps is not None and run.progress.step % every_steps == 0
 
 
-def _conclude(parts: Parts, plan: Plan, run: _Run, stopped_by: str, *, model: Path | None) -> RunSummary:
+def _conclude(parts: Parts, run: _Run, stopped_by: str, *, model: Path | None) -> RunSummary:
     """The run's summary, told to whoever watches; on disk too, unless the run was only interrupted."""
-    # The last checkpoint is there; it learns what was counted since, so that a resumed run goes on with the account.
-    last = replace(run.progress, ledger=run.ledger, eval_seconds=run.clock.eval_seconds)
-    save_checkpoint(parts.store.checkpoints, last, save_trainer=parts.learner.save, keep=plan.checkpoint.keep)
     before = run.progress.eval_before
     after = run.evaluation.metrics if run.evaluation is not None and run.evaluated_step == run.progress.step else {}
     summary = RunSummary(

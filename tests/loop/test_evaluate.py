@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ludus.errors import UserError
+from ludus.errors import BackendError, UserError
 from ludus.loop.evaluate import EvalPlan, eval_metrics, evaluate
 from ludus.rollout.tasks import EpisodeTask
 from ludus.types import Episode, Outcome
@@ -54,3 +54,17 @@ def test_an_evaluation_in_which_everything_fails_is_an_error(make_episode: MakeE
 
     with pytest.raises(UserError, match="all 4 episodes of the evaluation failed; the first: KeyError"):
         asyncio.run(evaluate(play, PLAN, step=0))
+
+
+def test_an_error_of_play_rises_as_it_is(make_episode: MakeEpisode) -> None:
+    """The first error rises, not a group of them; the episodes that ended are told all the same."""
+    played: list[Episode] = []
+
+    async def play(task: EpisodeTask) -> Episode:
+        if task.data["n"] == 1:
+            raise BackendError("the engine is gone")
+        return make_episode(task.episode_id, {1: 1.0})
+
+    with pytest.raises(BackendError, match="the engine is gone"):
+        asyncio.run(evaluate(play, PLAN, step=0, on_episode=played.append))
+    assert len(played) == 2

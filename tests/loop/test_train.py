@@ -23,7 +23,7 @@ from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
 from ludus.text.tokenizer import Tokenizer
 from ludus.trace.store import RunStore
-from ludus.types import Episode
+from ludus.types import Episode, Outcome
 
 MakeEpisode = Callable[..., Episode]
 ROWS = [{"n": number} for number in range(5)]
@@ -309,9 +309,61 @@ def test_groups_of_a_batch_that_cannot_be_built_are_played_again(house: House, m
         house.train(total_steps=3, play=play)
     found = house.latest()
     assert found.progress.step == 1 and found.progress.unconsumed == (2, 3)
+    assert found.progress.ledger.sampled == house.num_stored_tokens
     summary = house.resume(total_steps=3)
     trained = {turn_id.split("-")[0] for turn_id, value in house.store.credit().items()}
     assert summary.steps == 3 and trained == {f"g{ordinal:06d}" for ordinal in range(6)}
+
+
+def test_an_evaluation_that_is_cut_short_is_accounted_for(house: House) -> None:
+    """On an interrupt the tokens of its episodes, ended and cut off, are in the ledger of the checkpoint."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        if task.is_eval and task.episode_id > "e000001-row00002":
+            house.interrupts.request()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return await house.play(task)
+
+    summary = house.train(
+        total_steps=2, play=play, evaluation=EvalPlan(ROWS[:4], 1, 3, 4), eval_settings=EvalSettings(every_steps=1)
+    )
+    assert summary.stopped_by == "interrupt" and summary.steps == 1
+    assert summary.ledger.sampled == house.num_stored_tokens == 48
+    assert summary.ledger.masked["evaluation"] == 24
+    assert house.latest().progress.ledger == summary.ledger
+
+
+@pytest.mark.parametrize("due", [{"every_steps": 1}, {"after": True}])
+def test_an_evaluation_that_fails_is_accounted_for(house: House, due: dict[str, Any]) -> None:
+    """The run is saved with every token of it, and the error that rises is the one of the episode."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        if task.is_eval and task.task_id == "eval-row2":
+            raise BackendError("the engine is gone")
+        return await house.play(task)
+
+    with pytest.raises(BackendError, match="the engine is gone"):
+        house.train(total_steps=1, play=play, evaluation=EvalPlan(ROWS[:3], 1, 3, 1), eval_settings=EvalSettings(**due))
+    progress = house.latest().progress
+    assert progress.step == 1 and progress.ledger.sampled == house.num_stored_tokens == 36
+
+
+def test_rollouts_that_stop_by_themselves_are_accounted_for(house: House, make_episode: MakeEpisode) -> None:
+    """What was played for a step that never came is in the ledger of the checkpoint."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        if task.group_id < "g000003":
+            return await house.play(task)
+        episode = make_episode(task.episode_id, {}, outcome=Outcome("failed", "boom"))
+        house.store.add_episode(episode, step=task.step)
+        return episode
+
+    rollout = RolloutSettings(max_head_offpolicyness=0, max_consecutive_failures=2)
+    with pytest.raises(UserError, match="2 episodes in a row failed"):
+        house.train(total_steps=3, play=play, rollout=rollout)
+    ledger = house.latest().progress.ledger
+    assert ledger.sampled == house.num_stored_tokens > 24 and ledger.unbalanced == 0
 
 
 def test_a_step_in_which_nothing_can_be_learned_is_skipped(house: House, make_episode: MakeEpisode) -> None:
