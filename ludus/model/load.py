@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,11 @@ COMPANION_FILES = (
     "chat_template.jinja",
     "generation_config.json",
 )
+WHOLE_FILE = "model.safetensors"
+ADAPTER_FILE = "adapter_model.safetensors"
+# Weights of a model and of an adapter, in one file or in several with an index.
+_WHOLE_FILES = (WHOLE_FILE, "model-*-of-*.safetensors", "model.safetensors.index.json")
+_ADAPTER_FILES = (ADAPTER_FILE, "adapter_model-*-of-*.safetensors", "adapter_model.safetensors.index.json")
 # The one adapter under training; peft's own default name, so that its files carry no name of ours.
 _ADAPTER = "default"
 
@@ -162,18 +168,32 @@ def save_model(model: LoadedModel, folder: Path, *, chat_template: str | None = 
     folder.mkdir(parents=True, exist_ok=True)
     with quiet():
         if model.adapter is None:
-            model.module.save_pretrained(folder)
+            model.module.save_pretrained(folder, max_shard_size=sys.maxsize)  # one file, whose name is known
         else:
             # "auto" asks the hub whether the vocabulary has grown; it never does here
             model.adapter.save_pretrained(str(folder), save_embedding_layers=False)
+    remove_other_weights(model, folder, {WHOLE_FILE if model.adapter is None else ADAPTER_FILE})
     copy_companions(model, folder, chat_template=chat_template)
+
+
+def remove_other_weights(model: LoadedModel, folder: Path, written: Collection[str]) -> None:
+    """Remove the files of weights that an earlier save of such a model left and this one did not write.
+
+    Who loads the folder would prefer one file to several, whichever is newer. A base beside an adapter stays.
+    """
+    for pattern in _WHOLE_FILES if model.adapter is None else _ADAPTER_FILES:
+        for path in folder.glob(pattern):
+            if path.name not in written:
+                path.unlink()
 
 
 def copy_companions(model: LoadedModel, folder: Path, *, chat_template: str | None) -> None:
     """Write what belongs to a model's folder beside configuration and weights; arguments as of `save_model`."""
     for name in COMPANION_FILES:
-        if (model.folder / name).is_file():
-            shutil.copyfile(model.folder / name, folder / name)
+        own, copied = model.folder / name, folder / name
+        # a model may be saved where it came from; what is there is then its own
+        if own.is_file() and not (copied.exists() and own.samefile(copied)):
+            shutil.copyfile(own, copied)
     if chat_template is not None:
         (folder / "chat_template.jinja").write_text(chat_template)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ludus.engines.weights import write_safetensors
-from ludus.model.load import LoadedModel, copy_companions, quiet
+from ludus.model.load import ADAPTER_FILE, WHOLE_FILE, LoadedModel, copy_companions, quiet, remove_other_weights
 
 # As models are cut on the hub.
 MAX_FILE_BYTES = 5_000_000_000
@@ -41,12 +41,14 @@ def export_model(
         config.inference_mode = True
         with quiet():
             config.save_pretrained(str(folder))
-        write_safetensors(folder / "adapter_model.safetensors", tensors, _METADATA)
+        write_safetensors(folder / ADAPTER_FILE, tensors, _METADATA)
+        written = {ADAPTER_FILE}
     else:
         model.module.config.save_pretrained(folder)
         if model.module.can_generate():
             model.module.generation_config.save_pretrained(folder)
-        _write_whole(_sizes(model), tensors, folder, max_file_bytes)
+        written = _write_whole(_sizes(model), tensors, folder, max_file_bytes)
+    remove_other_weights(model, folder, written)
     copy_companions(model, folder, chat_template=chat_template)
 
 
@@ -57,11 +59,12 @@ def _sizes(model: LoadedModel) -> dict[str, int]:
 
 def _write_whole(
     sizes: Mapping[str, int], tensors: Iterable[tuple[str, Tensor]], folder: Path, max_file_bytes: int
-) -> None:
+) -> set[str]:
+    """The names of the files that were written."""
     files = _shared_out(sizes, max_file_bytes)
     if len(files) == 1:
-        write_safetensors(folder / "model.safetensors", tensors, _METADATA)
-        return
+        write_safetensors(folder / WHOLE_FILE, tensors, _METADATA)
+        return {WHOLE_FILE}
     places: dict[str, str] = {}
     left = iter(tensors)
     for number, names in enumerate(files, start=1):
@@ -69,7 +72,9 @@ def _write_whole(
         write_safetensors(path, islice(left, len(names)), _METADATA)
         places |= dict.fromkeys(names, path.name)
     index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    path = folder / f"{WHOLE_FILE}.index.json"
+    path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    return {path.name, *places.values()}
 
 
 def _shared_out(sizes: Mapping[str, int], max_file_bytes: int) -> list[list[str]]:

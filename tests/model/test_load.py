@@ -125,3 +125,17 @@ def test_padding_token_learns(tiny_model_folder: Path) -> None:
     model = load_tiny(tiny_model_folder)
     model.embedding(torch.tensor([2])).sum().backward()
     assert model.embedding.weight.grad is not None and model.embedding.weight.grad[2].abs().sum() > 0
+
+
+def test_a_save_replaces_the_weights_of_an_earlier_one(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Files of several ranks go when one writes the whole, and a model may be saved where it was loaded from."""
+    model = load_tiny(tiny_model_folder)
+    for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json"):
+        (tmp_path / name).write_text("old")
+    save_model(model, tmp_path)
+    assert [path.name for path in tmp_path.glob("model*")] == ["model.safetensors"]
+    again = load_tiny(tmp_path)
+    with torch.no_grad():
+        again.head_weight.add_(1.0)
+    save_model(again, tmp_path)
+    torch.testing.assert_close(load_tiny(tmp_path).head_weight, model.head_weight + 1.0)
