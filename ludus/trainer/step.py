@@ -38,18 +38,28 @@ LEASE_NAME = "trainer"
 class TrainedWeights:
     """The masters as a source of weights (see WeightSource), as they are when they are first copied.
 
-    An engine that joins later takes them from the copy: masters move while a step is trained, the parameters do not.
+    An engine that joins later takes them from the copy: masters move while a step is trained. Parameters move then too,
+    with minibatches and with a reference, but only under the lease: each is read under it, and the step waits or is
+    waited for.
     """
 
     model: LoadedModel
     optimizer: MasterOptimizer
+    lease: ComputeLease
     is_copied: bool = False
 
     def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
-        """Name in the saved model and weight in the model's dtype, of every trained weight."""
+        """Name in the saved model and weight in the model's dtype, of every trained weight.
+
+        Once they are copied, the lease is taken for each, so the caller must not hold it.
+        """
         for name, parameter in self.model.trainable.items():
-            weight = parameter.detach() if self.is_copied else self.optimizer.masters[name].to(parameter.dtype)
+            weight = self._sampling(parameter) if self.is_copied else self.optimizer.masters[name].to(parameter.dtype)
             yield self.model.saved_name(name), weight
+
+    def _sampling(self, parameter: Tensor) -> Tensor:
+        with self.lease.hold(LEASE_NAME):
+            return parameter.detach().clone()
 
     def copy_into_shared(self) -> None:
         """Cast the masters into the tensors that sample, once; the caller holds the lease."""
@@ -171,7 +181,7 @@ class Trainer:
 
     def publish(self) -> TrainedWeights:
         """The new weights, for an engine's `publish`; nothing is copied before the engine asks for it."""
-        return TrainedWeights(self.model, self.optimizer)
+        return TrainedWeights(self.model, self.optimizer, self._lease)
 
     def save(self, folder: Path) -> None:
         """Write what `load` needs to go on exactly: masters, moments, schedule, version. Synced to disk."""

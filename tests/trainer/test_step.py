@@ -1,6 +1,8 @@
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -148,6 +150,52 @@ def test_minibatches_take_several_steps_and_leave_the_weights_alone(tiny_model_f
     assert trainer.optimizer.num_steps == 2 and trainer.version == 1
     assert metrics["train/ratio_mean"] != pytest.approx(1.0, abs=1e-6)
     assert all(torch.equal(before[name], each) for name, each in trainer.model.trainable.items())
+
+
+@pytest.mark.parametrize("settings", [{"minibatches": 4}, {"loss": LossSettings(kl_beta=0.1)}])
+def test_who_joins_while_a_step_trains_gets_the_published_weights(
+    settings: dict[str, Any], tiny_model_folder: Path
+) -> None:
+    """Weights that are read in the middle of a batch are those of the last publish, bit by bit."""
+    trainer = make_trainer(tiny_model_folder, row_tokens=32, **settings)
+    batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
+    trainer.train_batch(batch)
+    published = trainer.publish()
+    published.copy_into_shared()
+    expected = {name: weight.clone() for name, weight in published.named_tensors()}
+    joined: list[dict[str, Tensor]] = []
+    forward, num_before = trainer._forward, trainer.optimizer.num_steps
+    joiner = threading.Thread(
+        target=lambda: joined.append({name: weight.clone() for name, weight in published.named_tensors()})
+    )
+
+    def join_now() -> None:
+        if joiner.ident is None:
+            joiner.start()
+        joiner.join(timeout=0.05)  # it waits for the lease; without one it would be done by now
+
+    class Watched:
+        """Lets the other thread read whenever the forward pass of a row has run."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(forward, name)
+
+        def __call__(self, row: Any) -> Any:
+            join_now()
+            return forward(row)
+
+        def differentiate(self, *args: Any, **kwargs: Any) -> None:
+            if trainer.optimizer.num_steps > num_before:  # some minibatch has moved the parameters
+                join_now()
+            forward.differentiate(*args, **kwargs)
+
+    trainer._forward = Watched()  # type: ignore[assignment]
+    if "loss" not in settings:
+        trainer.settings = trainer.settings.model_copy(update={"loss": LossSettings(tis_cap=None)})
+    trainer.train_batch(batch)
+    joiner.join()
+    (seen,) = joined
+    assert all(torch.equal(seen[name], weight) for name, weight in expected.items())
 
 
 def test_kl_to_the_first_weights_is_zero_at_first_and_grows(tiny_model_folder: Path) -> None:
