@@ -62,6 +62,8 @@ def save_checkpoint(root: Path, progress: Progress, *, save_trainer: Callable[[P
     """
     final = root / f"{_PREFIX}{progress.step:06d}"
     with _explained(final):
+        for draft in root.glob(f"{_DRAFT}*"):  # of a save that failed, or a crash: room for this one
+            shutil.rmtree(draft)
         if final in _complete(root):  # the weights of a step are what they are; only the cursor may have moved
             _write_progress(final, progress)
         else:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -29,13 +29,19 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ranks) -> None:
-    """Write this rank's part of an optimizer's state (`MasterOptimizer.state`). Synced to disk."""
+    """Write this rank's part of an optimizer's state (`MasterOptimizer.state`). Synced to disk.
+
+    Raises OSError if the disk refuses.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     moments = state["moments"]
     tensors = {f"masters/{name}": each for name, each in state["masters"].items()}
     tensors |= {f"{kind}/{name}": own[kind] for name, own in moments.items() for kind in _MOMENTS}
     path = folder / _part(ranks.rank, ranks.size)
-    save_file({name: each.contiguous() for name, each in tensors.items() if each.numel()}, path)
+    try:
+        save_file({name: each.contiguous() for name, each in tensors.items() if each.numel()}, path)
+    except SafetensorError as error:  # which is what it makes of a disk that refuses
+        raise OSError(str(error)) from error
     sync(path)
     if ranks.rank == 0:
         about = {

@@ -51,8 +51,8 @@ def test_a_crash_while_saving_leaves_the_one_before(tmp_path: Path) -> None:
         save_checkpoint(tmp_path, Progress(step=2), save_trainer=crash, keep=2)
     found = latest_checkpoint(tmp_path)
     assert found is not None and found.progress.step == 1
-    save_checkpoint(tmp_path, Progress(step=2), save_trainer=save_text("whole"), keep=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000001", "step-000002"]
+    save_checkpoint(tmp_path, Progress(step=3), save_trainer=save_text("whole"), keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000001", "step-000003"]
 
 
 def test_saving_a_step_again_moves_only_the_cursor(tmp_path: Path) -> None:
