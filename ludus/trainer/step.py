@@ -7,6 +7,7 @@ weights that sample change in `publish` alone (masters move in between).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ from ludus.trainer.means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.ranks import Alone, Ranks
 from ludus.trainer.settings import LossSettings, TrainerSettings
+
+logger = logging.getLogger(__name__)
 
 LEASE_NAME = "trainer"
 
@@ -141,7 +144,11 @@ class Trainer:
         else:
             steps = self._train_parts(parts, means, loss)
         self.version += 1
-        return {**self._result(means), **merge_means(steps), "train/lr": steps[-1]["train/lr"]}
+        result = self._result(means)
+        if "train/loss" in result:  # each part weighs as much as the whole batch
+            result["train/loss"] /= len(parts)
+        counts = {"train/lr": steps[-1]["train/lr"], "train/optimizer_steps": float(len(parts))}
+        return {**result, **merge_means(steps), **counts}
 
     def forward_backward(self, batch: Batch, loss: LossName = "policy") -> Metrics:
         """Add the batch's gradient to what is gathered, row by row, and tell what was seen."""
@@ -334,6 +341,8 @@ class Trainer:
 def minibatches(batch: Batch, count: int) -> list[Batch]:
     """The rows in `count` parts, each with weights of its own that sum to those of the whole batch."""
     rows = [row for row in batch.rows if row.target_ids]
+    if len(rows) < count:
+        logger.warning("trainer.minibatches=%d, and the batch has only %d rows: fewer steps", count, len(rows))
     count = max(1, min(count, len(rows)))
     if count == 1:
         return [Batch(tuple(rows), batch.version)]

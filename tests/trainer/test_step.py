@@ -271,3 +271,13 @@ def test_beginning_with_the_weights_of_a_saved_model(lora: bool, tiny_model_fold
     assert other.optimizer.num_steps == 0
     with pytest.raises(UserError, match="holds no weights of"):
         make_trainer(tiny_model_folder, lora=not lora).take_weights(tmp_path / "model")
+
+
+def test_minibatches_report_the_mean_loss_and_their_number(tiny_model_folder: Path) -> None:
+    """Where weights hardly move the loss is that of one step; of fewer rows than minibatches there are fewer steps."""
+    optimizer = OptimizerSettings(lr=1e-9, max_grad_norm=None)
+    batch = Batch(pack(branching_sequences()[:2] * 2, row_tokens=32), version=0)
+    one = make_trainer(tiny_model_folder, optimizer=optimizer).train_batch(batch)
+    many = make_trainer(tiny_model_folder, optimizer=optimizer, minibatches=100).train_batch(batch)
+    assert many["train/optimizer_steps"] == len(batch.rows) and one["train/optimizer_steps"] == 1.0
+    assert abs(many["train/loss"]) < 2 * abs(one["train/loss"]) + 0.1
