@@ -96,6 +96,8 @@ class Trainer:
         self.optimizer = MasterOptimizer(model.trainable, settings.optimizer, self.ranks)
         self._lease = lease
         self._is_alone = False
+        self._has_told_fewer = False
+        """A batch had fewer rows than there should be minibatches."""
         self._forward = RowForward(model, None if tokenizer is None else Constraints(tokenizer))
         self._device = model.head_weight.device
         is_whole = model.gathering is None
@@ -138,6 +140,9 @@ class Trainer:
     def train_parts(self, parts: Sequence[Batch], loss: LossName = "policy") -> Metrics:
         """As `train_batch`, of a batch that was cut into minibatches already; over several ranks, of one's own rows."""
         means = TokenMeans()
+        if len(parts) < self.settings.minibatches and not self._has_told_fewer:
+            self._has_told_fewer = True
+            logger.warning("trainer.minibatches=%d, and a batch has only %d rows", self.settings.minibatches, len(parts))
         if len(parts) == 1:
             self._accumulate(parts[0], means, loss)
             steps: list[Metrics] = [self._step()]
@@ -341,8 +346,6 @@ class Trainer:
 def minibatches(batch: Batch, count: int) -> list[Batch]:
     """The rows in `count` parts, each with weights of its own that sum to those of the whole batch."""
     rows = [row for row in batch.rows if row.target_ids]
-    if len(rows) < count:
-        logger.warning("trainer.minibatches=%d, and the batch has only %d rows: fewer steps", count, len(rows))
     count = max(1, min(count, len(rows)))
     if count == 1:
         return [Batch(tuple(rows), batch.version)]
