@@ -36,7 +36,7 @@ async def open_workers(config: Config, crew: Crew, doors: Sequence[Door | None])
     capacity = config.rollout.agent.subproc_max_workers
 
     async def joined(found: Registered) -> None:
-        handout.admit(found.index, found.attempt, capacity)
+        handout.admit(found.index, found.attempt)
 
     async def lost(_name: str, index: int) -> None:
         handout.lose(index)

@@ -47,7 +47,9 @@ class Handout:
         self._lock = threading.Lock()
         self._jobs: dict[str, _Job] = {}
         self._queue: deque[_Job] = deque()
-        self._capacity: dict[Worker, int] = {}
+        self._admitted: set[Worker] = set()
+        self._free: dict[Worker, int] = {}
+        """Places as each worker told them last, less the seats that it was given since."""
         self._turns: dict[Worker, int] = {}
         """How often each worker has asked."""
         self._num_placed = 0
@@ -55,20 +57,22 @@ class Handout:
         self._listeners: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def __repr__(self) -> str:
-        places = sum(self._capacity.values())
-        return f"Handout(workers={len(self._capacity)}, places={places}, playing={len(self._jobs)})"
-
-    def admit(self, index: int, attempt: int, capacity: int) -> None:
-        """A worker that plays so many episodes at the same time is there."""
         with self._lock:
-            self._capacity[index, attempt] = capacity
+            places = self._num_places()
+        return f"Handout(workers={len(self._admitted)}, places={places}, playing={len(self._jobs)})"
+
+    def admit(self, index: int, attempt: int) -> None:
+        """A worker is there. How many episodes it can play, it tells whenever it asks."""
+        with self._lock:
+            self._admitted.add((index, attempt))
         self._fill_places()
 
     def lose(self, index: int) -> None:
         """The worker is gone: what it played is lost."""
         with self._lock:
-            for worker in [worker for worker in self._capacity if worker[0] == index]:
-                del self._capacity[worker]
+            for worker in [worker for worker in self._free if worker[0] == index]:
+                del self._free[worker]
+            self._admitted = {worker for worker in self._admitted if worker[0] != index}
             lost = [job for job in self._jobs.values() if job.worker is not None and job.worker[0] == index]
             for job in lost:
                 del self._jobs[job.seat.ticket]
@@ -130,7 +134,7 @@ class Handout:
     async def _take(self, asked: TakeBody) -> TakenBody:
         listener = (asyncio.get_running_loop(), asyncio.Event())
         worker = (asked.index, asked.attempt)
-        turn = self._begin_take(worker, frozenset(asked.has))
+        turn = self._begin_take(worker, asked)
         with self._lock:
             self._listeners.add(listener)
         try:
@@ -145,9 +149,11 @@ class Handout:
             with self._lock:
                 self._listeners.discard(listener)
 
-    def _begin_take(self, worker: Worker, has: frozenset[str]) -> int:
+    def _begin_take(self, worker: Worker, asked: TakeBody) -> int:
         """A worker asks anew: what it asked before is answered with nothing, and what it never received waits again."""
+        has = frozenset(asked.has)
         with self._lock:
+            self._free[worker] = asked.free
             turn = self._turns[worker] = self._turns.get(worker, 0) + 1
             for job in [job for job in self._jobs.values() if job.worker == worker]:
                 if job.seat.ticket in has:
@@ -158,17 +164,19 @@ class Handout:
                     job.worker = None
                     self._queue.appendleft(job)
         self._notify()
+        self._fill_places()
         return turn
 
     def _take_nowait(self, worker: Worker, turn: int, asked: TakeBody) -> TakenBody | None:
         """What there is to say to a worker. None: nothing."""
         with self._lock:
-            if self._turns[worker] != turn or worker not in self._capacity:
+            if self._turns[worker] != turn or worker not in self._admitted:
                 return TakenBody()  # it asks anew, or was given up, which the registry tells it
             gone = [ticket for ticket in asked.has if ticket not in self._jobs or self._jobs[ticket].is_cancelled]
             seats: list[SeatBody] = []
-            while self._queue and len(seats) < asked.free:
+            while self._queue and self._free[worker] > 0:
                 job = self._queue.popleft()
+                self._free[worker] -= 1
                 job.worker, job.was_seen = worker, False
                 seats.append(job.seat)
         return TakenBody(seats=seats, cancelled=gone) if seats or gone else None
@@ -181,10 +189,16 @@ class Handout:
             del self._jobs[report.ticket]
         _settle(job.future, report)
 
+    def _num_places(self) -> int:
+        """Those that are free, and those of what is played; not those that a worker has to make ready again."""
+        playing = sum(job.worker is not None and not job.is_cancelled for job in self._jobs.values())
+        return playing + sum(self._free.get(worker, 0) for worker in self._admitted)
+
     def _fill_places(self) -> None:
         given = []
         with self._lock:
-            while self._waiting and self._num_placed < sum(self._capacity.values()):
+            num_places = self._num_places()
+            while self._waiting and self._num_placed < num_places:
                 place = self._waiting.popleft()
                 if place.set_running_or_notify_cancel():  # False: who waited has left
                     self._num_placed += 1

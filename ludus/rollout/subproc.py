@@ -16,8 +16,8 @@ import importlib
 import os
 import pickle
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -40,6 +40,7 @@ from ludus.workers.pool import Lease, WorkerPool
 # Of the time that an agent has after its deadline: its process is killed before it is given up, so that what it
 # printed is kept.
 _KILLED_AFTER_SHARE = 0.5
+_DEADLINE_CODE = "deadline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,26 @@ class SubprocDoor:
     @asynccontextmanager
     async def place(self, episode_id: str) -> AsyncIterator[None]:
         """A process, in which the agent has been set up, is the episode's for the length of the block."""
-        async with self._pool.lease(Call.of(self._player, (None,))) as lease:
-            self._leases[episode_id] = lease
-            try:
+        async with self.lease() as lease:
+            with self.placed(episode_id, lease):
                 yield
-            finally:
-                del self._leases[episode_id]
+
+    def lease(self) -> AbstractAsyncContextManager[Lease]:
+        """A process, in which the agent has been set up, for several episodes, one after the other."""
+        return self._pool.lease(self._setting_up())
+
+    async def make_ready(self, lease: Lease) -> None:
+        """The agent has been set up in this process, also if it was started anew. Raises what the agent raises then."""
+        (await lease.run(self._setting_up())).result()
+
+    @contextmanager
+    def placed(self, episode_id: str, lease: Lease) -> Iterator[None]:
+        """The episode plays in this process for the length of the block."""
+        self._leases[episode_id] = lease
+        try:
+            yield
+        finally:
+            del self._leases[episode_id]
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
         """What the agent returned, in the episode's place; of what it raised, and how its process ended,
@@ -126,6 +141,9 @@ class SubprocDoor:
             return played.ending.value
         assert isinstance(played.ending, Raised), "a process cannot say that it was late or cancelled"
         raise EndedElsewhereError(played.ending)
+
+    def _setting_up(self) -> Call:
+        return Call.of(self._player, (None,))
 
     def _check(self) -> None:
         """Sets the agent up in one process, which will play."""
@@ -183,10 +201,12 @@ class _Player:
 
 
 def _time_left_s(context: EpisodeContext) -> float | None:
-    """How long the process may take. None: for ever."""
+    """How long the process may take. None: for ever. Raises EndedElsewhereError if no time is left."""
     if context.deadline_at is None:
         return None
-    left_s = max(0.0, context.deadline_at - time.monotonic())
+    left_s = context.deadline_at - time.monotonic()
+    if left_s <= 0:
+        raise EndedElsewhereError(Raised("the episode's time was over before its agent began", _DEADLINE_CODE))
     return left_s + _KILLED_AFTER_SHARE * grace_s(left_s)
 
 
@@ -207,7 +227,7 @@ def _broken(end: CallEnd) -> _Played:
     match end.ending:
         case calls.TimedOut(timeout_s):
             what = f"the agent was still playing after {timeout_s:.1f} s; its process was killed"
-            raised = Raised(_with_last_words(what, end), "deadline")
+            raised = Raised(_with_last_words(what, end), _DEADLINE_CODE)
         case calls.Crashed(how):
             raised = Raised(_with_last_words(f"the agent's process ended in the middle of the episode: {how}", end), "")
         case calls.Raised(words, trace, codes):  # the row or the value returned could not travel

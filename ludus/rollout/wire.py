@@ -68,7 +68,7 @@ class TakeBody(_Body):
     attempt: int
     """Of its process."""
     free: int
-    """Places that it has."""
+    """Places that are ready for an episode now."""
     has: list[str]
     """Tickets of what it plays."""
 

@@ -1,7 +1,8 @@
 """A worker of a run: gets episodes from the head over HTTP, plays each in a process of its own, and tells how it ended.
 
 Knows: the head's handout, the door of agents with a process.  Knows not: sessions, rewards, who placed it.
-Invariant: what the head calls off ends here with its process; an end is told until the head has heard it.
+Invariants: a place is offered only while its process is ready, so that an episode's time is its agent's alone; what
+the head calls off ends here with its process; an end is told until the head has heard it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -23,7 +25,7 @@ from ludus.rollout.handout import SERVICE, TAKE_S
 from ludus.rollout.remote import AgentName
 from ludus.rollout.subproc import SubprocDoor
 from ludus.rollout.wire import ReportBody, SeatBody, TakeBody, TakenBody, ending_fields, span_json
-from ludus.workers.pool import WorkerPool
+from ludus.workers.pool import Lease, WorkerPool
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,13 @@ AGAIN_S = 0.5
 # The same body meets the same fault: what passes by itself, such as a head short of files, has passed after 5 s.
 MAX_FAILED = 10
 MakeDoor = Callable[[AgentName, WorkerPool], SubprocDoor]
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    lease: Lease
+    was_used: asyncio.Event = field(default_factory=asyncio.Event)
+    """An episode that played in it has ended."""
 
 
 class _RefusedError(BackendError):
@@ -60,7 +69,9 @@ class RolloutWorker:
         self._pool = WorkerPool(capacity, name="agents")
         self._doors: dict[str, SubprocDoor] = {}
         self._playing: dict[str, asyncio.Task[None]] = {}
-        self._ended = asyncio.Event()
+        self._free: list[_Place] = []
+        self._changed = asyncio.Event()
+        """A place has become free."""
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self._member!r}, playing={len(self._playing)} of {self._capacity})"
@@ -83,6 +94,8 @@ class RolloutWorker:
                 httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout, trust_env=False) as http,
                 asyncio.TaskGroup() as group,
             ):
+                for _ in range(self._capacity):
+                    group.create_task(self._keep_place())
                 while True:
                     await self._take(http, group)
         finally:
@@ -92,35 +105,49 @@ class RolloutWorker:
 
     async def _take(self, http: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
         """Ask for episodes once, and begin them; asks anew as soon as a place is free."""
-        self._ended.clear()
+        self._changed.clear()
         asked = TakeBody(
             index=self._member.index,
             attempt=self._member.attempt,
-            free=self._capacity - len(self._playing),
+            free=len(self._free),
             has=list(self._playing),
         )
         asking = asyncio.ensure_future(self._ask(http, "take", asked.to_json()))
-        ending = asyncio.ensure_future(self._ended.wait())
+        changing = asyncio.ensure_future(self._changed.wait())
         try:
-            await asyncio.wait((asking, ending), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((asking, changing), return_when=asyncio.FIRST_COMPLETED)
             # An answer on its way when a place became free is not lost: the head sends it again.
             if not asking.done():
                 return
             taken = TakenBody.of_json(asking.result())
         finally:
-            ending.cancel()
+            changing.cancel()
             asking.cancel()
-            await asyncio.gather(ending, asking, return_exceptions=True)
+            await asyncio.gather(changing, asking, return_exceptions=True)
         for ticket in taken.cancelled:
             if ticket in self._playing:
                 self._playing[ticket].cancel()
         for seat in taken.seats:
-            self._playing[seat.ticket] = group.create_task(self._play_and_tell(http, seat), name=seat.ticket)
+            playing = self._play_and_tell(http, seat, self._free.pop())
+            self._playing[seat.ticket] = group.create_task(playing, name=seat.ticket)
 
-    async def _play_and_tell(self, http: httpx.AsyncClient, seat: SeatBody) -> None:
+    async def _keep_place(self) -> None:
+        """One place: free whenever its process lives with all agents set up in it, for the clock of an episode runs."""
+        doors = list(self._doors.values())
+        async with doors[0].lease() as lease:
+            place = _Place(lease)
+            while True:
+                for door in doors:
+                    await door.make_ready(lease)
+                self._free.append(place)
+                self._changed.set()
+                await place.was_used.wait()
+                place.was_used.clear()
+
+    async def _play_and_tell(self, http: httpx.AsyncClient, seat: SeatBody, place: _Place) -> None:
         """Cancelled where the head calls it off, which the group takes for an end like any other."""
         try:
-            report = await self._play(seat)
+            report = await self._play(seat, place.lease)
             try:
                 await self._ask(http, "end", report)
             except _RefusedError as refused:
@@ -128,9 +155,9 @@ class RolloutWorker:
                 await self._ask(http, "end", self._report(seat, **ending_fields(raised)))
         finally:
             del self._playing[seat.ticket]
-            self._ended.set()
+            place.was_used.set()
 
-    async def _play(self, seat: SeatBody) -> str:
+    async def _play(self, seat: SeatBody, lease: Lease) -> str:
         """The report, as it travels."""
         door = await asyncio.to_thread(self.prepare, seat.agent)
         received_at = time.monotonic()
@@ -142,7 +169,7 @@ class RolloutWorker:
             deadline_at=None if seat.left_s is None else received_at + seat.left_s,
             actors=self._actors,
         )
-        async with door.place(seat.about.episode_id):
+        with door.placed(seat.about.episode_id, lease):
             ending = await guarded(door, seat.data, context)
         try:
             spans = [span_json(span) for span in context.spans.snapshot()]

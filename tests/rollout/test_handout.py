@@ -43,7 +43,7 @@ def test_an_episode_goes_to_a_worker_and_comes_back():
 
     async def main():
         handout = Handout()
-        handout.admit(0, 0, 1)
+        handout.admit(0, 0)
         asking = asyncio.create_task(take(handout))
         await asyncio.sleep(0)
         playing = asyncio.create_task(handout.play(seat("a")))
@@ -60,7 +60,7 @@ def test_what_a_worker_never_received_is_sent_again():
 
     async def main():
         handout = Handout()
-        handout.admit(0, 0, 2)
+        handout.admit(0, 0)
         playing = [asyncio.create_task(handout.play(seat(name))) for name in "ab"]
         await asyncio.sleep(0)
         first = await take(handout, free=1)
@@ -84,8 +84,8 @@ def test_a_lost_worker_loses_its_episodes_alone():
 
     async def main():
         handout = Handout()
-        handout.admit(0, 0, 1)
-        handout.admit(1, 0, 1)
+        handout.admit(0, 0)
+        handout.admit(1, 0)
         playing = {name: asyncio.create_task(handout.play(seat(name))) for name in "ab"}
         await asyncio.sleep(0)
         assert (await take(handout, 0)).seats[0].ticket == "a"
@@ -97,7 +97,7 @@ def test_a_lost_worker_loses_its_episodes_alone():
         assert await playing["b"] is not None
         return handout
 
-    assert "workers=1, places=1, playing=0" in repr(asyncio.run(main()))
+    assert "workers=1, places=0, playing=0" in repr(asyncio.run(main()))
 
 
 def test_what_is_no_report_is_refused():
@@ -115,7 +115,7 @@ def test_what_is_called_off_ends_at_the_worker():
 
     async def main():
         handout = Handout()
-        handout.admit(0, 0, 2)
+        handout.admit(0, 0)
         playing = [asyncio.create_task(handout.play(seat(name))) for name in "ab"]
         await asyncio.sleep(0)
         await take(handout, free=1)
@@ -141,19 +141,31 @@ def test_what_is_called_off_ends_at_the_worker():
 
 
 def test_places_follow_the_workers():
-    """An episode's time begins when a worker has room for it."""
+    """An episode's time begins when a worker has a place ready for it; one that must be made ready again is none."""
 
     async def main():
         handout = Handout()
         waiting = [asyncio.create_task(handout.wait_place()) for _ in range(3)]
-        await asyncio.sleep(0)
+        handout.admit(0, 0)
+        asking = asyncio.create_task(take(handout, free=0))
+        await asyncio.sleep(0.01)
         assert not any(task.done() for task in waiting)
-        handout.admit(0, 0, 2)
-        await asyncio.gather(*waiting[:2])
-        waiting[2].cancel()
-        await asyncio.gather(waiting[2], return_exceptions=True)
+        asking.cancel()
+        asking = asyncio.create_task(take(handout, free=1))
+        await waiting[0]
+        playing = asyncio.create_task(handout.play(seat("a")))
+        await asking
+        await end(handout, "a")
+        await playing
         handout.leave_place()
-        await handout.wait_place()
+        asking = asyncio.create_task(take(handout, free=0))
+        await asyncio.sleep(0.01)
+        assert not waiting[1].done()
+        waiting[1].cancel()
+        asking.cancel()
+        asking = asyncio.create_task(take(handout, free=1))
+        await waiting[2]
+        asking.cancel()
 
     asyncio.run(main())
 

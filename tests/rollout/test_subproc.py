@@ -17,13 +17,14 @@ import anthropic
 import openai
 import pytest
 
-from ludus.agents.door import current_episode
+from ludus.agents.door import About, EpisodeContext, current_episode
 from ludus.agents.reward import Result
 from ludus.engines.scripted import ScriptedEngine
 from ludus.errors import UserError
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.record.recorder import Recorder
+from ludus.rollout.ending import Raised, guarded, score_ending
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
@@ -349,6 +350,20 @@ def test_what_is_wrong_with_the_agent_is_told_before_anything_runs(
     """It is set up in one process at once."""
     with pytest.raises(UserError, match=words):
         SubprocDoor(workflow, kwargs, max_workers=2, pool=one_process)
+
+
+def test_an_episode_without_time_left_is_a_timeout(one_process: WorkerPool) -> None:
+    """An agent that is asked after its deadline does not begin, and has not failed."""
+
+    async def main() -> object:
+        door = SubprocDoor(answer, max_workers=1, pool=one_process)
+        context = EpisodeContext("http://here/v1", "key", None, about=About("e1", "", ""), deadline_at=time.monotonic())
+        async with door.place("e1"):
+            return await guarded(door, {}, context)
+
+    ending = asyncio.run(main())
+    assert isinstance(ending, Raised) and "before its agent began" in ending.trace
+    assert score_ending(ending, (), ()).outcome.kind == "timeout"
 
 
 def test_an_agent_that_cannot_travel_is_refused() -> None:

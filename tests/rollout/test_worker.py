@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 from starlette.responses import Response
@@ -30,7 +30,13 @@ class WrittenDoor:
         self._play = play
 
     @asynccontextmanager
-    async def place(self, episode_id):
+    async def lease(self):
+        yield object()
+
+    async def make_ready(self, lease): ...
+
+    @contextmanager
+    def placed(self, episode_id, lease):
         yield
 
     async def play(self, data, context):
@@ -41,8 +47,8 @@ def seat(name, **row):
     return seat_body(name, LABEL, row, "http://here/v1", "key", About(name, "row0", "g0"))
 
 
-def at_a_worker(play, drive, wrap=lambda handout: handout.answer):
-    """What `drive(handout)` returns, while a worker of two places plays by `play(data, context)`."""
+def at_a_worker(play, drive, wrap=lambda handout: handout.answer, make_door=WrittenDoor, capacity=2):
+    """What `drive(handout)` returns, while a worker plays by `play(data, context)`."""
 
     async def main():
         handout = Handout()
@@ -50,11 +56,10 @@ def at_a_worker(play, drive, wrap=lambda handout: handout.answer):
             registry.serve(SERVICE, wrap(handout))
             registry.expect("rollout", 0, 0, {})
             with Member(registry.url, registry.key, "rollout", 0) as member:
-                working = asyncio.create_task(
-                    RolloutWorker(member, 2, lambda name, pool: WrittenDoor(play)).work([LABEL])
-                )
+                worker = RolloutWorker(member, capacity, lambda name, pool: make_door(play))
+                working = asyncio.create_task(worker.work([LABEL]))
                 await registry.wait("rollout", 0)
-                handout.admit(0, 0, 2)
+                handout.admit(0, 0)
                 driving = asyncio.create_task(drive(handout))
                 async with asyncio.timeout(20):
                     await asyncio.wait((driving, working), return_when=asyncio.FIRST_COMPLETED)
@@ -122,6 +127,31 @@ def test_odd_words_of_an_error_arrive():
     ending = ending_of(play, odd=True).read_ending()
     assert isinstance(ending, Raised) and ending.trace.endswith(r"cannot parse \ud83d")
     ending.codes.encode()
+
+
+def test_a_place_is_offered_once_it_is_ready():
+    """The head waits for a worker's process, before the first episode and after each that used it up."""
+    ready = asyncio.Event()
+
+    class SlowDoor(WrittenDoor):
+        async def make_ready(self, lease):
+            await ready.wait()
+
+        async def play(self, data, context):
+            ready.clear()
+            return 1.0
+
+    async def drive(handout):
+        for name in ("first", "second"):
+            placed = asyncio.create_task(handout.wait_place())
+            await asyncio.sleep(0.05)
+            assert not placed.done()
+            ready.set()
+            await placed
+            assert await handout.play(seat(name)) is not None
+            handout.leave_place()
+
+    at_a_worker(None, drive, make_door=SlowDoor, capacity=1)
 
 
 class Unshown:
