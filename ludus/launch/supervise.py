@@ -195,7 +195,13 @@ class Supervisor:
 
     async def _all_joined(self, name: str) -> tuple[Registered, ...]:
         indices = sorted(index for role, index in self._posts if role == name)
-        return tuple(await asyncio.gather(*(self._registry.wait(name, index) for index in indices)))
+        while True:
+            await asyncio.gather(*(self._registry.wait(name, index) for index in indices))
+            # One that was ready first may have been lost, and started again, while the others were waited for.
+            found = (self._registry.find(name, index) for index in indices)
+            ready = tuple(each for each in found if each is not None)
+            if len(ready) == len(indices):
+                return ready
 
     async def _place(self, role: Role, index: int, watch: Watch, before: _Post | None = None) -> None:
         attempt = 0 if before is None else before.attempt + 1

@@ -65,6 +65,7 @@ class Handout:
         """A worker is there. How many episodes it can play, it tells whenever it asks."""
         with self._lock:
             self._admitted.add((index, attempt))
+        self._notify()
         self._fill_places()
 
     def lose(self, index: int) -> None:
@@ -170,8 +171,10 @@ class Handout:
     def _take_nowait(self, worker: Worker, turn: int, asked: TakeBody) -> TakenBody | None:
         """What there is to say to a worker. None: nothing."""
         with self._lock:
-            if self._turns[worker] != turn or worker not in self._admitted:
-                return TakenBody()  # it asks anew, or was given up, which the registry tells it
+            if self._turns[worker] != turn:
+                return TakenBody()  # it asks anew
+            if worker not in self._admitted:
+                return None  # not yet, or it was given up, which the registry tells it
             gone = [ticket for ticket in asked.has if ticket not in self._jobs or self._jobs[ticket].is_cancelled]
             seats: list[SeatBody] = []
             while self._queue and self._free[worker] > 0:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from ludus.launch.member import Member
 
@@ -25,9 +26,13 @@ if task.get("child"):
 if "fails" in task:
     sys.stderr.write(task["fails"] + "\n")
     sys.exit(task.get("status", 1))
+while given.index > 0 and "waits_for" in task and not Path(task["waits_for"]).exists():
+    time.sleep(0.02)
 member.join(f"http://{member.address}:1", {"child": task.get("child_pid", 0), "threads": os.environ["OMP_NUM_THREADS"]})
 if "ends" in task:
     sys.exit(task["ends"])
+if task.get("ends_once") and given.index == 0 and member.attempt == 0:
+    sys.exit(1)
 if task.get("is_silent"):
     member.leave()
 if task.get("is_deaf"):

@@ -70,6 +70,21 @@ def test_one_that_was_killed_is_started_again(registry, launcher, role):
     assert "signal 9 after 1 restarts" in str(error) and "engine-0 begins" in str(error)
 
 
+def test_one_that_was_replaced_meanwhile_is_not_handed_out(registry, launcher, role, tmp_path):
+    """`start` returns the processes as they are once all are ready, also if one died while another was waited for."""
+    mark = tmp_path / "replaced"
+
+    async def joined(found):
+        mark.touch()
+
+    async def play(supervisor):
+        task = {"ends_once": True, "waits_for": str(mark)}
+        return await supervisor.start(role(count=2), Watch(task, on_join=joined, max_restarts=1))
+
+    found = run(registry, launcher, play)
+    assert [(each.index, each.attempt) for each in found] == [(0, 1), (1, 0)]
+
+
 def test_one_that_cannot_begin_is_not_tried_again(registry, launcher, role):
     """A process that ends before it was ever ready ends the start, with what it said; exit status 2 is the user's."""
 

@@ -140,6 +140,23 @@ def test_what_is_called_off_ends_at_the_worker():
     asyncio.run(main())
 
 
+def test_a_worker_waits_until_it_is_admitted():
+    """A worker that asks before it was admitted is answered when it is, and not before."""
+
+    async def main():
+        handout = Handout()
+        playing = asyncio.create_task(handout.play(seat("a")))
+        asking = asyncio.create_task(take(handout))
+        await asyncio.sleep(0.01)
+        assert not asking.done()
+        handout.admit(0, 0)
+        assert [each.ticket for each in (await asking).seats] == ["a"]
+        await end(handout, "a")
+        await playing
+
+    asyncio.run(main())
+
+
 def test_places_follow_the_workers():
     """An episode's time begins when a worker has a place ready for it; one that must be made ready again is none."""
 
