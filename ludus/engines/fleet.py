@@ -114,14 +114,17 @@ class Fleet:
         self.changed.ring()
 
     async def check(self, timeout_s: float) -> tuple[set[int], set[int]]:
-        """Asks every replica outside of this process whether it can serve, and notes it.
+        """Asks every replica outside of this process whether it can serve, and notes that, and older weights.
 
         Returns those that are down and those that are well; who does not answer is neither for a while.
         """
         asked = {idx: replica for idx, replica in self.all().items() if not replica.engine.shares_weights}
         answers = await asyncio.gather(*(_is_well(replica, timeout_s) for replica in asked.values()))
-        for replica, is_well in zip(asked.values(), answers, strict=True):
-            replica.note_health(is_well=is_well)
+        with self._lock:
+            for replica, is_well in zip(asked.values(), answers, strict=True):
+                replica.note_health(is_well=is_well)
+                if not replica.is_taking_weights:  # one that was started again may have lost its weights
+                    replica.version = min(replica.version, replica.engine.stats().version)
         self.changed.ring()
         down = {idx for idx, replica in asked.items() if not replica.is_up}
         return down, {idx for idx, is_well in zip(asked, answers, strict=True) if is_well}

@@ -94,6 +94,12 @@ class Wire(Protocol):
 
         Raises UserError if they cannot be published to this server."""
 
+    async def held(self, http: httpx.AsyncClient) -> int | None:
+        """The version that the server has now; UNPUBLISHED for weights of others. None: it does not tell."""
+
+    def forget(self) -> None:
+        """The server was started again: whatever it was told must be told anew."""
+
 
 @contextmanager
 def failing_as_backend(name: str, url: str) -> Iterator[None]:

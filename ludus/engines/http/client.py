@@ -11,6 +11,7 @@ before, and every one after it the new one: sampling pauses while they are loade
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -20,10 +21,11 @@ from typing import Any, TypeVar
 import httpx
 
 from ludus.engines.base import OnTokens, WeightSource
-from ludus.engines.http.base import CONNECT_TIMEOUT_S, Piece, Wire, direct, failing_as_backend, parse_event
+from ludus.engines.http.base import CONNECT_TIMEOUT_S, UNPUBLISHED, Piece, Wire, direct, failing_as_backend, parse_event
 from ludus.errors import BackendError, UserError
 from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
 
+logger = logging.getLogger(__name__)
 ReturnT = TypeVar("ReturnT")
 
 HEALTH = "/health"  # of all kinds of servers
@@ -43,6 +45,7 @@ class HttpEngine:
         self._running: dict[str, _Running] = {}
         self._num_calls = self._num_sampled = self._num_prompt = self._num_cached = 0
         self._is_paused = self._is_closed = False
+        self._has_published = False  # until then its weights are somebody else's matter
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         # Tokens may be minutes away while others are served; a server that is gone closes the connection.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
@@ -185,6 +188,24 @@ class HttpEngine:
             raise BackendError(
                 f"the {self.wire.name} at {self.wire.url} is not well: {HEALTH} answered {response.status_code}"
             )
+        await self._check_weights()
+
+    async def _check_weights(self) -> None:
+        """Notes if the weights that were published are gone: the server was started again at its URL."""
+        before = self._version
+        if not self._has_published or self._publishing.locked():
+            return
+        try:
+            with failing_as_backend(self.wire.name, self.wire.url):
+                held = await self.wire.held(self._http)
+        except UserError as error:  # it took this very question before: another server stands there, or another key
+            raise BackendError(str(error)) from error
+        # what was published meanwhile is newer than the answer
+        if held in (None, before) or self._version != before or self._publishing.locked():
+            return
+        logger.warning("engine.weights_lost engine=%r held=%s", self, held)
+        self._version = UNPUBLISHED
+        self.wire.forget()
 
     async def _pause(self) -> None:
         with failing_as_backend(self.wire.name, self.wire.url):
@@ -210,7 +231,7 @@ class HttpEngine:
                     await load()
                 if self.wire.tells_versions:
                     await asyncio.sleep(SETTLE_S)
-                self._version = version
+                self._version, self._has_published = version, True
             finally:
                 if not held:
                     await self._resume()

@@ -150,6 +150,12 @@ class LudusWire:
 
         return load
 
+    async def held(self, http: httpx.AsyncClient) -> int | None:
+        return max(int(_checked(await http.get("/stats"))["version"]) - self.first_version, UNPUBLISHED)
+
+    def forget(self) -> None:
+        """Nothing but weights is told to a server of ours."""
+
 
 def ludus_delivery(settings: EngineSettings, files: WeightFiles) -> Mapping[str, Any]:
     """What `LudusEngine.connect` needs so that weights reach that server by these files."""

@@ -201,6 +201,15 @@ class SglangWire:
 
         return load
 
+    async def held(self, http: httpx.AsyncClient) -> int | None:
+        if self.files is None:
+            return None
+        told = _checked(await http.get("/model_info")).get("weight_version")
+        return None if told is None else int(told) if str(told).isdigit() else UNPUBLISHED
+
+    def forget(self) -> None:
+        """Nothing but weights is told to it."""
+
     def _params(self, call: Call, seed: int) -> dict[str, Any]:
         """The call's sampling in SGLang's words."""
         sampling = call.sampling

@@ -192,6 +192,19 @@ class VllmWire:
 
         return load_and_forget
 
+    async def held(self, http: httpx.AsyncClient) -> int | None:
+        if self.transfer is None:
+            return None
+        response = await http.get("/weight_info")
+        if response.status_code == httpx.codes.NOT_FOUND:  # of 0.31
+            return None
+        return self._known(str(checked(response, _refusal)["weight_version"]))
+
+    def forget(self) -> None:
+        self.salt = None
+        if self.transfer is not None:
+            self.transfer.forget()
+
     async def _switch(self, http: httpx.AsyncClient, path: str, **query: str) -> None:
         response = await http.post(path, params=query)
         if response.status_code == httpx.codes.NOT_FOUND:
@@ -206,12 +219,15 @@ class VllmWire:
             return None
         versions: list[int] = []
         for span in spans:
-            publisher, _, version = span["version"].rpartition("-")
-            known = int(version) if publisher == self.publisher else UNPUBLISHED
-            versions += [known] * (span["end"] - span["start"])
+            versions += [self._known(span["version"])] * (span["end"] - span["start"])
         if len(versions) != num_tokens:
             raise BackendError(f"vLLM told the versions of {len(versions)} tokens, and {num_tokens} came")
         return tuple(versions)
+
+    def _known(self, name: str) -> int:
+        """The version that has this name in vLLM."""
+        publisher, _, version = name.rpartition("-")
+        return int(version) if publisher == self.publisher else UNPUBLISHED
 
     @property
     def _asked(self) -> dict[str, Any]:

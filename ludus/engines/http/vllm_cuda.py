@@ -70,6 +70,9 @@ class NcclTransfer:
 
         return load
 
+    def forget(self) -> None:
+        self._group = None  # its workers are gone
+
     async def _joined(self, http: httpx.AsyncClient, device: Any) -> Group:
         """Everybody joins at the same time, or waits for the others."""
         answer = await http.get("/get_world_size")
@@ -112,6 +115,9 @@ class IpcTransfer:
             await finish(http, name)
 
         return load
+
+    def forget(self) -> None:
+        self._is_begun = False
 
 
 def _announced(weights: WeightSource) -> tuple[Mapping[str, Any], Any]:

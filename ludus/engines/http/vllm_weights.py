@@ -37,6 +37,9 @@ class Transfer(Protocol):
         name: of the version, for the server.
         """
 
+    def forget(self) -> None:
+        """The server was started again: it has been told nothing."""
+
 
 class FileTransfer:
     """All weights, through a file that our plugin in vLLM maps (`ludus_vllm`)."""
@@ -59,6 +62,9 @@ class FileTransfer:
             await finish(http, name)
 
         return load
+
+    def forget(self) -> None:
+        self._is_begun = False
 
 
 class AdapterTransfer:
@@ -89,6 +95,9 @@ class AdapterTransfer:
                 self._is_known = True
 
         return load
+
+    def forget(self) -> None:
+        self._is_known = False
 
 
 async def begin(http: httpx.AsyncClient, init_info: Mapping[str, Any]) -> None:

@@ -68,6 +68,7 @@ class StandIn:
             "/health": self._health,
             "/v1/models": self._models,
             "/server_info": self._server_info,
+            "/model_info": self._model_info,
             "/tokenize": self._tokenize,
             "/generate": self._generate,
             "/pause_generation": self._pause,
@@ -88,6 +89,9 @@ class StandIn:
 
     async def _server_info(self, request: Request) -> Response:
         return JSONResponse(self._info)
+
+    async def _model_info(self, request: Request) -> Response:
+        return JSONResponse({"weight_version": self.loaded[-1][0] if self.loaded else "default"})
 
     async def _tokenize(self, request: Request) -> Response:
         ids = self.read_as(_held("TokenizeRequest", await request.json(), "add_special_tokens")["prompt"])

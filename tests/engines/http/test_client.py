@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from ludus.engines.http.base import UNPUBLISHED
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.http.ludus import LudusEngine
 from ludus.engines.http.sglang import SglangEngine
 from ludus.engines.http.vllm import VllmEngine
+from ludus.engines.http.vllm_weights import FileTransfer
+from ludus.engines.router import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.engines.serving import EngineApi, Inbox
+from ludus.engines.weights import WeightFiles
 from ludus.http import HttpServer
 from ludus.text.tokenizer import Tokenizer
 from tests.engines.contract import NoNewWeights, call
 from tests.engines.http import sglang_server, vllm_server
+
+
+class OneTensor:
+    """A weight source that changes one tensor."""
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        yield "model.norm.weight", torch.ones(4)
+
+    def copy_into_shared(self) -> None:
+        pass
+
+
+class Restarting(ScriptedEngine):
+    """The engine of a server that may be started again at its URL."""
+
+    def start_again(self) -> None:
+        self._version = 0
+
 
 Connect = Callable[[str, Tokenizer], HttpEngine]
 
@@ -29,12 +53,12 @@ def tokenizer(tokenizer_folder: Path) -> Tokenizer:
 
 
 @contextmanager
-def serving(engine: ScriptedEngine, tokenizer: Tokenizer, port: int = 0) -> Iterator[str]:
+def serving(engine: ScriptedEngine, tokenizer: Tokenizer) -> Iterator[str]:
     """The URL of a server of ours with written answers."""
     inbox = Inbox(engine, lambda files: NoNewWeights())
     server = HttpServer(EngineApi(engine, tokenizer, inbox, model="m", key_digest=None).build(), name="engine")
     try:
-        yield server.start(port=port)
+        yield server.start()
     finally:
         server.stop()
 
@@ -62,3 +86,55 @@ def test_no_proxy_of_the_environment_is_asked(tokenizer: Tokenizer, monkeypatch:
             engine = connect(url, tokenizer)
             assert asyncio.run(engine.generate(call())).token_ids
             asyncio.run(engine.close())
+
+
+def test_a_server_of_ours_that_starts_again_gets_its_weights_again(tokenizer: Tokenizer) -> None:
+    """It has the weights it was started with: the next health check sees it and gives it the last."""
+
+    async def scenario(url: str) -> None:
+        engine = LudusEngine.connect(url, tokenizer)
+        router = RoutedEngine([engine], stop_ids=tokenizer.stop_ids)
+        for version in (1, 2):
+            await router.publish(version, OneTensor())
+            await router.check_replicas()
+        behind.start_again()
+        await router.check_replicas()
+        assert behind.stats().version == 2 == engine.stats().version
+        assert set((await router.generate(call())).versions) == {2}
+        await router.close()
+
+    behind = Restarting(answer, tokenizer)
+    with serving(behind, tokenizer) as url:
+        asyncio.run(scenario(url))
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_another_server_that_starts_again_gets_its_weights_again(
+    kind: str, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """The same for those that say which weights they have; what had been told them once is told again."""
+    files = WeightFiles(tmp_path / "weights")
+
+    async def scenario(engine: HttpEngine, restart: Callable[[], None]) -> None:
+        router = RoutedEngine([engine], stop_ids=tokenizer.stop_ids)
+        await router.publish(0, OneTensor())
+        await router.check_replicas()
+        assert len(stand_in.loaded) == num_told
+        restart()
+        await engine.check()
+        assert engine.stats().version == UNPUBLISHED
+        await router.check_replicas()
+        assert (engine.stats().version, len(stand_in.loaded)) == (0, num_told)
+        assert set((await router.generate(call())).versions) == {0}
+        await router.close()
+
+    stand_in: Any
+    if kind == "vllm":
+        stand_in, num_told = vllm_server.StandIn(answer, tokenizer), 4
+        with vllm_server.serving(stand_in) as url:
+            engine: HttpEngine = VllmEngine.connect(url, tokenizer, transfer=FileTransfer(files))
+            asyncio.run(scenario(engine, stand_in.restart))
+    else:
+        stand_in, num_told = sglang_server.StandIn(answer, tokenizer), 1
+        with sglang_server.serving(stand_in) as url:
+            asyncio.run(scenario(SglangEngine.connect(url, tokenizer, files=files), stand_in.loaded.clear))

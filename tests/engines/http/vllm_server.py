@@ -74,6 +74,7 @@ class StandIn:
         if dev_mode:
             routes += [Route(path, self._switch, methods=["POST"]) for path in ("/pause", "/resume")]
             routes += [Route(path, self._weights, methods=["POST"]) for path in WEIGHT_PATHS]
+            routes.append(Route("/weight_info", self._weight_info))
             routes.append(Route("/get_world_size", lambda _: JSONResponse({"world_size": 2})))
         self.app = Starlette(routes=routes)
 
@@ -102,6 +103,14 @@ class StandIn:
             self._names[version] = body["weight_version"]
             await self.engine.publish(version, NoNewWeights())
         return JSONResponse({"message": "done"})
+
+    async def _weight_info(self, request: Request) -> Response:
+        return JSONResponse({"weight_version": self._names[self.engine.stats().version]})
+
+    def restart(self) -> None:
+        """It is a server again that has been told nothing."""
+        self._names[self.engine.stats().version] = "default"
+        self.loaded.clear()
 
     async def _generate(self, request: Request) -> Response:
         if not self._scale_out:
