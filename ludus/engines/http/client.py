@@ -22,7 +22,7 @@ import httpx
 
 from ludus.engines.base import OnTokens, WeightSource
 from ludus.engines.http.base import CONNECT_TIMEOUT_S, UNPUBLISHED, Piece, Wire, direct, failing_as_backend, parse_event
-from ludus.errors import BackendError, UserError
+from ludus.errors import BackendError, LudusError, UserError
 from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ class HttpEngine:
         self._running: dict[str, _Running] = {}
         self._num_calls = self._num_sampled = self._num_prompt = self._num_cached = 0
         self._is_paused = self._is_closed = False
+        self._unfinished: int | None = None
+        """The version whose publish has begun and not ended: the server may have it. None: there is none."""
         self._has_published = False  # until then its weights are somebody else's matter
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         # Tokens may be minutes away while others are served; a server that is gone closes the connection.
@@ -92,7 +94,8 @@ class HttpEngine:
     async def publish(self, version: int, weights: WeightSource) -> None:
         """Sample with `weights` from now on; those of this process that a trainer shares are written too.
 
-        Raises UserError if the server takes no weights. Calls in flight go on with their tokens.
+        Raises UserError if the server takes no weights. Calls in flight go on with their tokens. A publish that failed
+        or was cancelled may be repeated: what the server has loaded meanwhile is not loaded again.
         """
         await self._on_own_loop(self._publish(version, weights))
 
@@ -201,7 +204,7 @@ class HttpEngine:
         except UserError as error:  # it took this very question before: another server stands there, or another key
             raise BackendError(str(error)) from error
         # what was published meanwhile is newer than the answer
-        if held in (None, before) or self._version != before or self._publishing.locked():
+        if held in (None, before, self._unfinished) or self._version != before or self._publishing.locked():
             return
         logger.warning("engine.weights_lost engine=%r held=%s", self, held)
         self._version = UNPUBLISHED
@@ -218,24 +221,49 @@ class HttpEngine:
 
     async def _publish(self, version: int, weights: WeightSource) -> None:
         async with self._publishing:
-            if version <= self._version:
+            is_again = version == self._unfinished
+            if version <= self._version and not is_again:
                 raise UserError(f"version {version} is not greater than {self._version}, which is published already")
-            with failing_as_backend(self.wire.name, self.wire.url):
-                load = await self.wire.prepare(self._http, version, weights)
-            # whoever paused the engine lets it go on
-            held = self._is_paused or self.wire.tells_versions
-            if not held:
-                await self._pause()
+            self._unfinished = version
+            if is_again and await self._has(version):
+                if not self._stays_as_it_is:
+                    await self._resume()
+            else:
+                await self._load(version, weights, is_again=is_again)
+            self._version, self._has_published = version, True
+            await asyncio.to_thread(weights.copy_into_shared)
+            self._unfinished = None
+
+    async def _load(self, version: int, weights: WeightSource, *, is_again: bool) -> None:
+        """is_again: this was tried before, and the server may still be at it, or refuse what it has just finished."""
+        with failing_as_backend(self.wire.name, self.wire.url):
+            load = await self.wire.prepare(self._http, version, weights)
+        is_held = self._stays_as_it_is
+        if not is_held:
+            await self._pause()
+        try:
             try:
                 with failing_as_backend(self.wire.name, self.wire.url):
                     await load()
-                if self.wire.tells_versions:
-                    await asyncio.sleep(SETTLE_S)
-                self._version, self._has_published = version, True
-            finally:
-                if not held:
-                    await self._resume()
-            await asyncio.to_thread(weights.copy_into_shared)
+            except LudusError:
+                if not is_again or not await self._has(version):
+                    raise
+            if self.wire.tells_versions:
+                await asyncio.sleep(SETTLE_S)
+            self._version = version
+        finally:
+            if not is_held:
+                await self._resume()
+
+    async def _has(self, version: int) -> bool:
+        """Whether the server has loaded it, whatever became of its answer."""
+        with failing_as_backend(self.wire.name, self.wire.url):
+            return self._version == version or await self.wire.held(self._http) == version
+
+    @property
+    def _stays_as_it_is(self) -> bool:
+        """A publish neither pauses nor resumes: whoever paused the engine lets it go on."""
+        return self._is_paused or self.wire.tells_versions
 
     async def _end_all(self) -> None:
         for running in tuple(self._running.values()):

@@ -9,6 +9,7 @@ Never run against a real server: there is none for a processor. Requests are che
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -91,6 +92,8 @@ class SglangWire:
     files: WeightFiles | None = None
     """None: weights cannot be published."""
     name: str = "SGLang"
+    publisher: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Stands before a version in the name that SGLang has for it: a server may have got versions of runs before."""
     tells_versions: bool = False
 
     def check(self, call: Call) -> None:
@@ -196,7 +199,11 @@ class SglangWire:
         path = await asyncio.to_thread(self.files.write, version, weights)
 
         async def load() -> None:
-            update = {"model_path": str(path.parent), "flush_cache": True, "weight_version": str(version)}
+            update = {
+                "model_path": str(path.parent),
+                "flush_cache": True,
+                "weight_version": f"{self.publisher}-{version}",
+            }
             _checked(await http.post("/update_weights_from_disk", json=update))
 
         return load
@@ -205,7 +212,10 @@ class SglangWire:
         if self.files is None:
             return None
         told = _checked(await http.get("/model_info")).get("weight_version")
-        return None if told is None else int(told) if str(told).isdigit() else UNPUBLISHED
+        if told is None:
+            return None
+        publisher, _, version = str(told).rpartition("-")
+        return int(version) if publisher == self.publisher else UNPUBLISHED
 
     def forget(self) -> None:
         """Nothing but weights is told to it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,9 +20,10 @@ import httpx
 from ludus.engines.base import WeightSource
 from ludus.engines.http.base import said, said_error
 from ludus.engines.weights import WeightFiles
-from ludus.errors import UserError
+from ludus.errors import BackendError, LudusError, UserError
 
 Load = Callable[[], Awaitable[None]]
+UNFINISHED = "unfinished"  # the name of weights that are in part those of an update which was broken off
 
 
 class Transfer(Protocol):
@@ -106,8 +108,16 @@ async def begin(http: httpx.AsyncClient, init_info: Mapping[str, Any]) -> None:
 
 
 async def start(http: httpx.AsyncClient) -> None:
-    """From now until `finish` the server loads what `/update_weights` tells it."""
-    await post(http, "/start_weight_update", None)
+    """From now until `finish` the server loads what `/update_weights` tells it.
+
+    An update that was broken off makes vLLM refuse the next one until it is finished: it is, under a name of nobody's.
+    """
+    try:
+        await post(http, "/start_weight_update", None)
+    except BackendError:
+        with suppress(LudusError):  # there was none, and starting fails again for its own reason
+            await finish(http, UNFINISHED)
+        await post(http, "/start_weight_update", None)
 
 
 async def finish(http: httpx.AsyncClient, name: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ludus.engines.router import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.engines.serving import EngineApi, Inbox
 from ludus.engines.weights import WeightFiles
+from ludus.errors import BackendError, UserError
 from ludus.http import HttpServer
 from ludus.text.tokenizer import Tokenizer
 from tests.engines.contract import NoNewWeights, call
@@ -138,3 +140,57 @@ def test_another_server_that_starts_again_gets_its_weights_again(
         stand_in, num_told = sglang_server.StandIn(answer, tokenizer), 1
         with sglang_server.serving(stand_in) as url:
             asyncio.run(scenario(SglangEngine.connect(url, tokenizer, files=files), stand_in.loaded.clear))
+
+
+def test_a_publish_whose_answer_was_lost_can_be_repeated(tokenizer: Tokenizer) -> None:
+    """The server went on loading after its caller had left: asked again, it has the weights already."""
+
+    class Late(Inbox):
+        async def receive(self, version: int, body: AsyncIterator[bytes]) -> None:
+            await super().receive(version, body)
+            has_loaded.set()
+            await asyncio.sleep(0.1)
+
+    async def scenario(url: str) -> None:
+        engine = LudusEngine.connect(url, tokenizer)
+        publishing = asyncio.create_task(engine.publish(1, OneTensor()))
+        await asyncio.to_thread(has_loaded.wait, 10)
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+        await engine.check()
+        assert engine.stats().version == 0
+        await engine.publish(1, OneTensor())
+        assert engine.stats().version == 1 and set((await engine.generate(call())).versions) == {1}
+        with pytest.raises(UserError, match="published already"):
+            await engine.publish(1, OneTensor())
+        await engine.close()
+
+    behind, has_loaded = ScriptedEngine(answer, tokenizer), threading.Event()
+    api = EngineApi(behind, tokenizer, Late(behind, lambda files: NoNewWeights()), model="m", key_digest=None)
+    with HttpServer(api.build(), name="engine") as server:
+        asyncio.run(scenario(server.base_url))
+
+
+@pytest.mark.parametrize(
+    ("path", "num_finished"), [("/resume", 1), ("/finish_weight_update", 2), ("/start_weight_update", 1)]
+)
+def test_a_publish_that_was_broken_off_can_be_repeated(
+    path: str, num_finished: int, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Wherever vLLM failed: an update that it has begun is finished first, one that it has ended is not begun again."""
+
+    async def scenario(url: str) -> None:
+        engine = VllmEngine.connect(url, tokenizer, transfer=FileTransfer(WeightFiles(tmp_path)))
+        stand_in.fails_once.add(path)
+        if path != "/start_weight_update":  # that one is simply asked again
+            with pytest.raises(BackendError):
+                await engine.publish(0, OneTensor())
+        await engine.publish(0, OneTensor())
+        assert set((await engine.generate(call())).versions) == {0} == {engine.stats().version}
+        await engine.close()
+
+    stand_in = vllm_server.StandIn(answer, tokenizer)
+    with vllm_server.serving(stand_in) as url:
+        asyncio.run(scenario(url))
+    finished = [body for path, body in stand_in.loaded if path == "/finish_weight_update"]
+    assert len(finished) == num_finished and finished[-1]["weight_version"].endswith("-0")

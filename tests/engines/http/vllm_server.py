@@ -69,6 +69,9 @@ class StandIn:
         ]
         self.loaded: list[tuple[str, Any]] = []
         """What was sent to the weight interface, path and body."""
+        self.fails_once: set[str] = set()
+        """Paths whose next request fails."""
+        self._is_updating = False
         self._names = {0: "default"}
         """Of the weights, by the version that the scripted engine has for them."""
         if dev_mode:
@@ -92,11 +95,17 @@ class StandIn:
         return JSONResponse({"count": len(ids), "max_model_len": CONTEXT, "tokens": ids, "token_strs": None})
 
     async def _switch(self, request: Request) -> Response:
+        if self._is_failing(request):
+            return _error(500, "InternalServerError", "out of luck")
         await (self.engine.pause() if request.url.path == "/pause" else self.engine.resume())
         return JSONResponse({"status": "ok"})
 
     async def _weights(self, request: Request) -> Response:
         body = json.loads(await request.body() or "null")
+        begins, ends = (request.url.path == f"/{word}_weight_update" for word in ("start", "finish"))
+        if self._is_failing(request) or (begins and self._is_updating) or (ends and not self._is_updating):
+            return _error(500, "InternalServerError", "an update is active already, or none is")
+        self._is_updating = (self._is_updating or begins) and not ends
         self.loaded.append((request.url.path, body))
         if request.url.path == "/finish_weight_update":
             version = self.engine.stats().version + 1
@@ -106,6 +115,11 @@ class StandIn:
 
     async def _weight_info(self, request: Request) -> Response:
         return JSONResponse({"weight_version": self._names[self.engine.stats().version]})
+
+    def _is_failing(self, request: Request) -> bool:
+        does_fail = request.url.path in self.fails_once
+        self.fails_once.discard(request.url.path)
+        return does_fail
 
     def restart(self) -> None:
         """It is a server again that has been told nothing."""
