@@ -142,7 +142,9 @@ class Trainer:
         means = TokenMeans()
         if len(parts) < self.settings.minibatches and not self._has_told_fewer:
             self._has_told_fewer = True
-            logger.warning("trainer.minibatches=%d, and a batch has only %d rows", self.settings.minibatches, len(parts))
+            logger.warning(
+                "trainer.minibatches=%d, and a batch has only %d rows", self.settings.minibatches, len(parts)
+            )
         if len(parts) == 1:
             self._accumulate(parts[0], means, loss)
             steps: list[Metrics] = [self._step()]
