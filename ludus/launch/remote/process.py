@@ -36,7 +36,7 @@ command -v setsid >/dev/null && own=setsid || own=
 nohup $own sh launch.sh >> launch.log 2>&1 < /dev/null 9>&- &
 printf '%s %s\\n' $! "$(began $!)" > launch.pid
 """
-_STOP = f"""
+STOP = f"""
 is_alive || exit 0
 kill -TERM "$pid"
 n=0; while is_alive && [ $n -lt {int(STOP_S) * 5} ]; do sleep 0.2; n=$((n+1)); done
@@ -68,7 +68,7 @@ class ProcessPlace:
         return self._folder.look()
 
     def stop(self) -> None:
-        self._folder.run(_STOP, timeout_s=STOP_S + 60)
+        self._folder.run(STOP, timeout_s=STOP_S + 60)
 
     def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
         return self._folder.shell.forward(local_port, spot.host, spot.port)

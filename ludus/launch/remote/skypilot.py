@@ -22,7 +22,7 @@ from ludus.errors import BackendError, UserError
 from ludus.http.keys import new_key
 from ludus.launch.remote.base import Look, Started
 from ludus.launch.remote.folder import KEY_VARIABLE, ServedFolder, becoming, serve_command
-from ludus.launch.remote.process import SHOWN
+from ludus.launch.remote.process import SHOWN, STOP, STOP_S
 from ludus.launch.remote.settings import LaunchSettings
 from ludus.launch.remote.shell import Ssh, UnreachableError, path_there
 from ludus.launch.remote.spot import Spot
@@ -34,7 +34,7 @@ _LAST_CHARS = 4000
 
 
 class SkyPlace:
-    """A server on the cluster of that name, which is rented for it."""
+    """A server on the cluster of that name, which is rented for it, unless it is there: then it stays when we leave."""
 
     def __init__(self, cluster: str, settings: LaunchSettings) -> None:
         shell = Ssh(cluster, settings.ssh_options)
@@ -42,6 +42,8 @@ class SkyPlace:
         self._cluster = cluster
         self._settings = settings
         self._folder = ServedFolder(shell, settings, SHOWN)
+        self._is_rented = False
+        """By us, for this server; else whoever rented it gives it back."""
         task_file(settings)  # what is wrong with it is said now
 
     def __repr__(self) -> str:
@@ -52,18 +54,19 @@ class SkyPlace:
             running = self._folder.join()
         except UnreachableError:  # nobody has rented it yet, or it was given back
             running = None
+            self._is_rented = True
         if running is not None:
             return running
         key = new_key()
         with tempfile.TemporaryDirectory(prefix="ludus-sky-") as folder:
             file = Path(folder) / "task.yaml"
-            file.write_text(task_file(self._settings))
+            file.write_text(task_file(self._settings, is_rented=self._is_rented))
             # The key goes through the environment: a command line is seen by all of this machine.
             words = ("launch", "--yes", "--detach-run", "--cluster", self._cluster, "--secret", KEY_VARIABLE, str(file))
             try:
                 _sky(words, {KEY_VARIABLE: key}, timeout_s=self._settings.start_timeout_s)
             except BackendError:
-                self.stop()  # a machine that was rented for nothing
+                self.stop()  # a machine that was rented for nothing, or what was begun on one that is another's
                 raise
         return Started(key, is_new=True)
 
@@ -71,26 +74,33 @@ class SkyPlace:
         return self._folder.look()
 
     def stop(self) -> None:
+        if not self._is_rented:
+            self._folder.run(STOP, timeout_s=STOP_S + 60)
+            return
         _sky(("down", "--yes", self._cluster), {}, timeout_s=None)
 
     def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
         return self._folder.shell.forward(local_port, spot.host, spot.port)
 
 
-def task_file(settings: LaunchSettings) -> str:
-    """SkyPilot's YAML. Raises UserError for a part of it that is ours to write."""
+def task_file(settings: LaunchSettings, *, is_rented: bool = True) -> str:
+    """SkyPilot's YAML. Raises UserError for a part of it that is ours to write.
+
+    is_rented: the machine is given back once it is idle. False: that is left as whoever rented it wants it.
+    """
     for name in _OURS:
         if name in settings.sky:
             raise UserError(f"sky has the part {name!r}, which Ludus writes; the others are yours, such as resources")
     resources = settings.sky.get("resources", {})
     if not isinstance(resources, Mapping):
         raise UserError(f"sky['resources'] must be a mapping as in SkyPilot's task file, not {resources!r:.100}")
+    autostop = {"autostop": {"idle_minutes": IDLE_MINUTES, "down": True}}
     task: dict[str, Any] = {
         "name": "ludus-serve",
         "num_nodes": 1,
         "setup": SETUP,
         **settings.sky,
-        "resources": {**_resources(settings), **resources},
+        "resources": {**(autostop if is_rented else {}), **_resources(settings), **resources},
         "secrets": {KEY_VARIABLE: None},
         "run": _run_script(settings),
     }
@@ -99,7 +109,7 @@ def task_file(settings: LaunchSettings) -> str:
 
 def _resources(settings: LaunchSettings) -> dict[str, Any]:
     asked = settings.resources
-    found: dict[str, Any] = {"autostop": {"idle_minutes": IDLE_MINUTES, "down": True}}
+    found: dict[str, Any] = {}
     if asked.gpus:
         raise UserError(
             f"resources.gpus={asked.gpus:g} says not which; write sky={{'resources': {{'accelerators': 'A100:1'}}}}"

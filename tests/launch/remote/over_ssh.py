@@ -226,10 +226,12 @@ def test_a_rented_machine_is_given_back(
     monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("SKY_NOTES", str(notes))
     monkeypatch.setenv("SKY_PIDS", str(Path(over_ssh["folder"]) / "launch.pid"))
-    # As SkyPilot writes it for its clusters into ~/.ssh/config.
-    cluster = ("-o", "HostName=127.0.0.1", "-o", f"User={box.destination.partition('@')[0]}")
+    # As SkyPilot writes it for its clusters into ~/.ssh/config; here only while the machine is rented.
+    config = tmp_path / "ssh_config"
+    monkeypatch.setenv("SKY_SSH_CONFIG", str(config))
+    monkeypatch.setenv("SKY_SSH_HOST", f"HostName 127.0.0.1\nUser {box.destination.partition('@')[0]}\n")
     asked = over_ssh | {
-        "ssh_options": (*box.options, *cluster),
+        "ssh_options": (*box.options, "-F", str(config)),
         "sky": {"setup": f"touch {tmp_path}/set-up", "resources": {"accelerators": "A100:1"}},
     }
 
@@ -243,7 +245,7 @@ def test_a_rented_machine_is_given_back(
     assert (tmp_path / "set-up").exists()
     launched, *downs = notes.read_text().splitlines()
     assert launched.startswith("launch --yes --detach-run --cluster rented --secret LUDUS_API_KEY /")
-    assert downs == ["down --yes rented"] * 2
+    assert downs == ["down --yes rented"]  # who joined ended the server alone
     notes.unlink()
     with pytest.raises(EndedError, match="no accelerator here"):
         asyncio.run(main(overrides=("fail=true",)))

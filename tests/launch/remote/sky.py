@@ -1,6 +1,6 @@
 """Stands for the command `sky` where there is no cloud: checks the task file, runs it here, and gives the machine back.
 
-What it was asked is noted in $SKY_NOTES; the rented machine is this one.
+What it was asked is noted in $SKY_NOTES; the rented machine is this one, and ssh knows it by $SKY_SSH_CONFIG.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ SCHEMAS = json.loads(Path(__file__).with_name("skypilot.json").read_text())
 
 
 def launch(words: list[str]) -> None:
+    Path(os.environ["SKY_SSH_CONFIG"]).write_text(os.environ["SKY_SSH_HOST"])
     task = yaml.safe_load(Path(words[-1]).read_text())
     jsonschema.validate(task, SCHEMAS["task"])
     jsonschema.validate(task["resources"], SCHEMAS["resources"])
@@ -35,6 +36,7 @@ def main(words: list[str]) -> None:
         launch(words)
     else:
         assert words[:2] == ["down", "--yes"]
+        Path(os.environ["SKY_SSH_CONFIG"]).unlink()
         for pid in os.environ["SKY_PIDS"].split(os.pathsep):
             if Path(pid).exists():
                 subprocess.run(["kill", "-KILL", Path(pid).read_text().split()[0]], check=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import jsonschema
 import pytest
 import yaml
 
-from ludus.errors import UserError
+from ludus.errors import BackendError, UserError
 from ludus.launch.remote import LaunchSettings
-from ludus.launch.remote.skypilot import task_file
+from ludus.launch.remote.skypilot import SkyPlace, task_file
 
 SCHEMAS = json.loads(Path(__file__).with_name("skypilot.json").read_text())
 GPU: dict[str, Any] = {"resources": {"accelerators": "A100:1", "use_spot": True}, "file_mounts": {"~/data": "./data"}}
@@ -71,6 +72,24 @@ def test_what_cannot_be_written(changes: dict[str, Any], message: str) -> None:
     """Said before anything is rented."""
     with pytest.raises(UserError, match=message):
         task_file(LaunchSettings(**changes))
+
+
+@pytest.mark.parametrize(("ssh", "asked"), [("exec sh -s", ["launch"]), ("exit 255", ["launch", "down"])])
+def test_a_machine_of_somebody_else_stays(ssh: str, asked: list[str], tmp_path: Path, monkeypatch: Any) -> None:
+    """A launch that fails gives a machine back that it has rented, and none that could be reached before."""
+    for name, script in (("ssh", ssh), ("sky", f'echo "$1" >> {tmp_path}/notes; [ "$1" != launch ]')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    place = SkyPlace("my-dev-box", LaunchSettings(workdir=str(tmp_path), folder="served"))
+    with pytest.raises(BackendError, match="`sky launch` failed"):
+        place.start()
+    assert (tmp_path / "notes").read_text().split() == asked
+
+
+def test_a_machine_of_somebody_else_is_not_stopped_when_idle() -> None:
+    """When it is given back is not ours to say."""
+    assert "autostop" not in yaml.safe_load(task_file(LaunchSettings(), is_rented=False))["resources"]
 
 
 def test_the_schemas_find_what_is_wrong() -> None:
