@@ -43,6 +43,8 @@ class Crew:
         """None: no role was needed yet."""
         self._supervisor: Supervisor | None = None
         self._on_end: list[Callable[[], None]] = []
+        self._is_end_asked = False
+        """Perhaps while the run started, and nobody was there to be told."""
         self._started_at = time.time()
 
     def __repr__(self) -> str:
@@ -88,7 +90,7 @@ class Crew:
     def on_end(self, ask: Callable[[], None]) -> None:
         """Have `ask` called when somebody asks for the end of the run, or something makes it. From any thread."""
         self._on_end.append(ask)
-        if self._failure is not None:
+        if self._is_end_asked:
             ask()
 
     def check(self) -> None:
@@ -124,6 +126,7 @@ class Crew:
         self._end()
 
     def _end(self) -> None:
+        self._is_end_asked = True  # first: who comes to be told meanwhile is told, perhaps twice
         for ask in self._on_end:
             ask()
 

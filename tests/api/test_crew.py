@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import httpx
 import pytest
 
 from ludus.api.crew import head_view, open_crew
@@ -61,6 +62,22 @@ def test_a_run_that_starts_shows_its_processes(config):
         assert read_board(config.folder) is None
 
     asyncio.run(main())
+
+
+def test_a_stop_while_the_run_starts_is_not_forgotten(config):
+    """Who begins to listen for the end after it was asked for is told at once."""
+    asked = []
+
+    async def main():
+        async with open_crew(config) as crew:
+            registry = crew.registry
+            headers = {"authorization": f"Bearer {registry.key}"}
+            told = await asyncio.to_thread(httpx.post, f"{registry.url}/stop", headers=headers, trust_env=False)
+            assert told.status_code == 202
+            crew.on_end(lambda: asked.append("end"))
+
+    asyncio.run(main())
+    assert asked == ["end"]
 
 
 def test_the_board_of_another_head_is_not_cleared(config):
