@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -36,11 +37,14 @@ class RoleHost:
 
     def __init__(self, argv: list[str], env: Mapping[str, str], folder: str) -> None:
         """folder: where the head works; the process does too if it is there."""
-        log = Path(tempfile.mkdtemp(prefix="ludus-role-")) / "log"
+        own = Path(tempfile.mkdtemp(prefix="ludus-role-"))
         if Path(folder).is_dir():
             os.chdir(folder)
         # Python is the actor's own, as its runtime environment has it.
-        self._process = LocalProcess([sys.executable, *argv[1:]], {**os.environ, **env}, log)
+        self._process = LocalProcess([sys.executable, *argv[1:]], {**os.environ, **env}, own / "log")
+        # Both ends are open: nothing stays behind, however the actor ends.
+        self._printed = self._process.log.open("rb")
+        shutil.rmtree(own)
 
     def where(self) -> tuple[str, str]:
         """What to call the process, and Ray's name for the node."""
@@ -50,9 +54,8 @@ class RoleHost:
     def look(self, offset: int) -> tuple[int | None, bytes]:
         """The exit status, if it has one, and what was printed from `offset` on."""
         status = self._process.poll()
-        with self._process.log.open("rb") as file:
-            file.seek(offset)
-            return status, file.read(_CHUNK_BYTES)
+        self._printed.seek(offset)
+        return status, self._printed.read(_CHUNK_BYTES)
 
     def stop(self, grace_s: float) -> None:
         self._process.stop(grace_s)

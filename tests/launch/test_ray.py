@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import tempfile
+import time
 
 import pytest
 
 from ludus.errors import UserError
-from ludus.launch.ray import RayLauncher
+from ludus.launch.ray import RayLauncher, RoleHost
 from ludus.launch.settings import RaySettings
 from ludus.launch.supervise import Supervisor, Watch
 from tests.launch.conftest import is_alive
@@ -38,6 +40,19 @@ def ray_launcher(cluster, tmp_path):
     launcher = RayLauncher(tmp_path, RaySettings(address=cluster.address))
     yield launcher
     launcher.close()
+
+
+def test_an_actor_leaves_nothing_on_its_node(tmp_path, monkeypatch):
+    """What a process prints is read where it runs, and its file is gone already, however the actor ends."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    host = RoleHost(["python", "-c", "print('said')"], {}, str(tmp_path / "not here"))
+    try:
+        while host.look(0)[0] is None:
+            time.sleep(0.01)
+        assert [host.look(at) for at in (0, 2, 5)] == [(0, b"said\n"), (0, b"id\n"), (0, b"")]
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        host.stop(0)
 
 
 def test_roles_run_on_the_nodes_and_move_when_one_is_lost(cluster, ray_launcher, registry, role, tmp_path):
