@@ -2,7 +2,8 @@
 
 Knows: the safetensors format, the files of a LoRA adapter, folders.  Knows not: who reads them, or who is told.
 Invariants: a file that has its name is whole; a version is written once, however many engines ask for it; tensors are
-written one by one, so that no second copy of the weights is ever held; the newest version alone stays.
+written one by one, so that no second copy of the weights is ever held. The newest version alone stays; of adapters,
+which are small, the one before too.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class WeightFiles:
         self.adapter_config = adapter_config
         self._lock = threading.Lock()
         self._newest: tuple[int, Path] | None = None
+        self._before: Path | None = None
+        """An adapter's version before: engines that have not been given the newest yet may still read it there."""
         folder.mkdir(parents=True, exist_ok=True)
         self._held: int | None = None
 
@@ -78,8 +81,16 @@ class WeightFiles:
                 before, path = self._newest, self._written(version, weights)
                 self._newest = version, path
                 if before is not None:
-                    _remove(before[1])
+                    self._retire(before[1])
             return self._newest[1]
+
+    def _retire(self, path: Path) -> None:
+        """A whole model is read once, when it is published; an adapter also when its server forgets what it read."""
+        gone: Path | None = path
+        if self.adapter_config is not None:
+            gone, self._before = self._before, path
+        if gone is not None:
+            _remove(gone)
 
     def close(self) -> None:
         """Remove the folder. Who has a file of it open can go on reading."""

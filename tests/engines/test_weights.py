@@ -78,8 +78,9 @@ def test_an_adapter_is_a_folder_as_peft_writes_it(tmp_path: Path) -> None:
     first = files.write(1, Source(tensors()))
     assert json.loads((first / "adapter_config.json").read_text()) == {"r": 4, "peft_type": "LORA"}
     assert load_file(first / "adapter_model.safetensors").keys() == tensors().keys()
-    files.write(2, Source(tensors()))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["v2"]
+    for version in (2, 3):  # the one before stays for engines that are given the newest later
+        files.write(version, Source(tensors()))
+        assert sorted(path.name for path in tmp_path.iterdir()) == [f"v{version - 1}", f"v{version}"]
 
 
 def test_shared_memory_has_a_folder_of_its_own() -> None:

@@ -64,6 +64,11 @@ def _linked(folder: Path) -> str:
     return link.readlink().name
 
 
+def _all_linked(folder: Path) -> set[str]:
+    """The names of what the links in a folder lead to, of those that lead anywhere."""
+    return {link.readlink().name for link in folder.iterdir() if link.is_symlink() and link.exists()}
+
+
 def _improvise(asked: Call) -> list[int]:
     """Thirty tokens that depend on the prompt and the seed; under a grammar, what the suite's allows."""
     if asked.sampling.grammar is not None:
@@ -131,6 +136,22 @@ def test_an_adapter_keeps_its_name_and_changes_its_files(
     assert Path(loaded["lora_path"]).is_symlink()
     assert [asked["model"] for asked in stand_in.asked[-2:]] == [loaded["lora_name"]] * 2
     assert not any(path == "/update_weights" for path, _ in stand_in.loaded)
+
+
+def test_an_adapter_stays_for_who_gets_the_next_one_later(url: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Of two servers on one folder the second still reads its version while the first has the next one."""
+    files = WeightFiles(tmp_path, adapter_config={"r": 2})
+
+    async def scenario() -> None:
+        engines = [VllmEngine.connect(url, tokenizer, transfer=AdapterTransfer(files)) for _ in range(2)]
+        for engine in engines:
+            await engine.publish(0, Tensors())
+        await engines[0].publish(1, Tensors())
+        assert _all_linked(tmp_path) == {"v0", "v1"}
+        for engine in engines:
+            await engine.close()
+
+    asyncio.run(scenario())
 
 
 def test_versions_of_another_run_are_not_taken_for_ours(url: str, tokenizer: Tokenizer, files: WeightFiles) -> None:
