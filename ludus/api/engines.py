@@ -44,7 +44,7 @@ async def open_engines(
             if files is not None:
                 stack.callback(files.close)
             if config.engine.urls:
-                engine = await _attached(stack, config, tokenizer, files)
+                engine = await _attached(stack, config, model, tokenizer, files)
             else:
                 engine = await _started(config, tokenizer, crew, files)
         stack.push_async_callback(engine.close)
@@ -65,7 +65,9 @@ def _in_this_process(config: Config, model: LoadedModel, tokenizer: Tokenizer, l
     return route(replicas, tokenizer, seed=config.seed)
 
 
-async def _attached(stack: AsyncExitStack, config: Config, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
+async def _attached(
+    stack: AsyncExitStack, config: Config, model: LoadedModel, tokenizer: Tokenizer, files: WeightFiles | None
+) -> Engine:
     """Engines that run already."""
     settings = config.engine
     engines = []
@@ -73,6 +75,10 @@ async def _attached(stack: AsyncExitStack, config: Config, tokenizer: Tokenizer,
         engine = await connect(config, url, tokenizer, settings.api_key, files)
         stack.push_async_callback(engine.close)
         engines.append(engine)
+    used = [engine for engine in engines if engine.stats().version < 0]
+    if len(used) < len(engines):  # else the router is given them as one publish, and repeats it where it is missed
+        for engine in used:
+            await engine.publish(0, LoadedWeights(model))
     return route(engines, tokenizer, seed=config.seed)
 
 
