@@ -134,10 +134,23 @@ class EngineApi:
         call = body.call(next(self._ids))
         if body.stream:
             return StreamingResponse(self._events(call), media_type="text/event-stream")
-        sampled = await self._engine.generate(call)
+        sampled = await self._sampled(call, request)
         chunk = TokenChunk(sampled.token_ids, sampled.logprobs, sampled.versions)
         choice = {**_choice(chunk, sampled.top_logprobs), **_ending(sampled)}
         return JSONResponse({"request_id": call.id, "choices": [choice], "usage": _usage(call, sampled)})
+
+    async def _sampled(self, call: Call, request: Request) -> Sampled:
+        """The whole answer. Raises ClientDisconnect if its caller leaves before, which aborts it."""
+        sampling = asyncio.ensure_future(self._engine.generate(call))
+        leaving = asyncio.ensure_future(request.receive())  # the body was read: what comes next is the end
+        try:
+            await asyncio.wait((sampling, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not sampling.done():
+                raise ClientDisconnect
+            return sampling.result()
+        finally:
+            sampling.cancel()
+            leaving.cancel()
 
     async def _events(self, call: Call) -> AsyncIterator[str]:
         """The answer as it comes; what is known of it as a whole is in the last event but one, usage in the last."""

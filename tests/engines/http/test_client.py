@@ -9,9 +9,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 
+from ludus.engines.base import OnTokens
 from ludus.engines.http.base import UNPUBLISHED
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.http.ludus import LudusEngine
@@ -25,6 +27,7 @@ from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.http import HttpServer
 from ludus.text.tokenizer import Tokenizer
+from ludus.types import Call, Sampled
 from tests.engines.contract import NoNewWeights, call
 from tests.engines.http import sglang_server, vllm_server
 
@@ -194,3 +197,38 @@ def test_a_publish_that_was_broken_off_can_be_repeated(
         asyncio.run(scenario(url))
     finished = [body for path, body in stand_in.loaded if path == "/finish_weight_update"]
     assert len(finished) == num_finished and finished[-1]["weight_version"].endswith("-0")
+
+
+def test_an_abort_ends_a_call_that_is_on_its_way(tokenizer: Tokenizer) -> None:
+    """Nobody has to wait until a call has begun to end it."""
+
+    async def scenario(url: str) -> None:
+        engine = LudusEngine.connect(url, tokenizer)
+        for idx in range(10):
+            running = asyncio.create_task(engine.generate(call(f"{idx}")))
+            await asyncio.sleep(0)
+            await engine.abort(f"{idx}")
+            assert (await running).stop_reason == "abort"
+        await engine.close()
+
+    with serving(ScriptedEngine(answer, tokenizer, token_delay_s=0.01), tokenizer) as url:
+        asyncio.run(scenario(url))
+
+
+def test_an_answer_without_a_stream_ends_with_its_connection(tokenizer: Tokenizer) -> None:
+    """A caller that has left wants nothing more sampled."""
+    ended = threading.Event()
+
+    class Telling(ScriptedEngine):
+        async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
+            try:
+                return await super().generate(call, on_tokens)
+            except asyncio.CancelledError:
+                ended.set()
+                raise
+
+    body = {"token_ids": [3, 4, 5], "sampling_params": {"max_tokens": 150, "ignore_eos": True}}
+    with serving(Telling(answer, tokenizer, token_delay_s=0.05), tokenizer) as url:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/inference/v1/generate", json=body, timeout=0.1)
+        assert ended.wait(timeout=5)
