@@ -52,6 +52,9 @@ class LocalEngine:
         self._changed = threading.Condition()
         self._commands: deque[_Command] = deque()
         self._waiters: dict[str, _Waiter] = {}
+        self._compiling: set[str] = set()
+        """Calls whose grammars are being compiled, and those among them that were aborted."""
+        self._aborted: set[str] = set()
         self._is_paused = False
         self._ended: BackendError | None = None
         release_workers()  # those with which this thread has loaded the model
@@ -74,10 +77,13 @@ class LocalEngine:
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         if call.sampling.grammar is None:
             self._core.check(call)
-        else:  # a large grammar takes a while to compile, and this loop has others to serve
-            await asyncio.to_thread(self._core.check, call)
+        else:
+            await self._compile(call)
         waiter = _Waiter.here(on_tokens)
         self._submit(_Command(lambda: self._add(call, waiter), waiter.fail))
+        if call.id in self._aborted:
+            self._aborted.discard(call.id)
+            self._submit(_Command(lambda: self._abort(call.id), _ignore))
         try:
             sampled: Sampled = await waiter.future
         except BaseException:  # cancelled, or refused by `on_tokens`: nobody waits for the rest
@@ -85,7 +91,20 @@ class LocalEngine:
             raise
         return sampled
 
+    async def _compile(self, call: Call) -> None:
+        """A large grammar takes a while, and this loop has others to serve; an abort meanwhile is kept for later."""
+        self._compiling.add(call.id)
+        try:
+            await asyncio.to_thread(self._core.check, call)
+        except BaseException:
+            self._aborted.discard(call.id)
+            raise
+        finally:
+            self._compiling.discard(call.id)
+
     async def abort(self, call_id: str) -> None:
+        if call_id in self._compiling:
+            self._aborted.add(call_id)
         await self._ask(lambda: self._abort(call_id))
 
     async def publish(self, version: int, weights: WeightSource) -> None:

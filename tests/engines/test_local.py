@@ -175,6 +175,21 @@ def test_a_publish_that_fails_ends_the_engine(make_engine: MakeEngine, model: Lo
     asyncio.run(scenario())
 
 
+def test_an_abort_ends_a_call_whose_grammar_is_being_compiled(make_engine: MakeEngine) -> None:
+    """It has not reached the engine yet, and ends as soon as it does."""
+
+    async def scenario() -> None:
+        engine = make_engine()
+        sampling = replace(LONG, grammar='start: "a"{400}')
+        running = asyncio.create_task(engine.generate(call(sampling=sampling)))
+        await asyncio.sleep(0)
+        await engine.abort(call().id)
+        assert (await running).stop_reason == "abort"
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_health_check_waits_for_no_step(make_engine: MakeEngine) -> None:
     """An engine whose step takes long is not taken for one that hangs."""
 
