@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ludus.agents.trajectory import Trajectory, TrajectoryGroup
 from ludus.api.backends.base import OnProgress, TrainConfig, TrainProgress, TrainResult, TrainSFTConfig
@@ -112,6 +112,13 @@ class HostedModel:
             rules, loss = batch_rules(self.config, asked), policy_loss(self.config, asked)
             self.learner.configure(lr=learning_rate(self.config, asked), loss=loss)
             await asyncio.to_thread(self._keep_episodes, settled)
+
+            def on_stage(stage: Literal["batch", "train", "publish"], ledger: Ledger) -> None:
+                if stage == "train":  # the masters have moved: the step counts, whatever becomes of the rest
+                    self.book.settle(settled.turns)
+                    self._advance(self.step + 1, ledger + self.book.take_unused())
+                on_progress(TrainProgress(stage))
+
             stepped = await train_step(
                 settled.taken,
                 self,
@@ -119,10 +126,9 @@ class HostedModel:
                 version=self.step,
                 clock=self.clock,
                 work=self.work,
-                on_stage=lambda stage, _: on_progress(TrainProgress(stage)),
+                on_stage=on_stage,
             )
-            self.book.settle(settled.turns)
-            self._advance(stepped.step, stepped.ledger + self.book.take_unused())
+            self._advance(stepped.step, Ledger.zero())  # by the time it took
             metrics = {
                 **stepped.metrics,
                 "rollout/empty_trajectories": float(settled.num_empty),
@@ -154,9 +160,9 @@ class HostedModel:
                     seen.append(metrics)
                     on_progress(TrainProgress("train", number, len(batches), dict(metrics)))
             finally:  # what was trained until then is what answers
-                await self.engine.publish(self.step + 1, self.learner.publish())
-                await self.engine.resume()
                 self._advance(self.step + 1, Ledger.zero())
+                await self.engine.publish(self.step, self.learner.publish())
+                await self.engine.resume()
             on_progress(TrainProgress("publish"))
             metrics = {**merge_means(seen), "train/lr": rates[-1], "train/batches": float(len(batches))}
             self.store.add_metrics(self.step, metrics)

@@ -20,7 +20,7 @@ from ludus.agents.trajectory import (
 )
 from ludus.api.backends import LocalBackend, TrainProgress, TrainSFTConfig, create_lr_schedule
 from ludus.api.model import TrainableModel
-from ludus.errors import ConfigError, UserError
+from ludus.errors import BackendError, ConfigError, UserError
 from ludus.session.ledger import Ledger
 from ludus.trace.store import RunStore
 
@@ -77,6 +77,31 @@ def test_what_was_sampled_is_trained(make_backend: MakeBackend, make_model: Make
         assert all(len(each.session.turns) == 2 for each in episodes)
         assert [turn.prefix is None for turn in episodes[0].session.turns] == [True, False]
         assert list((store.folder / "journal").glob("*")) == []
+
+
+def test_a_step_whose_publish_failed_counts(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """Its weights have moved: the next step is another one, and every token is accounted for once."""
+
+    async def main() -> None:
+        model = make_model()
+        async with make_backend() as backend:
+            await model.register(backend)
+            hosted = await backend.hosted(model)
+            groups = await gather(model)
+            with pytest.MonkeyPatch.context() as patch:
+
+                async def fail(*_: Any) -> None:
+                    raise BackendError("the engine is away")
+
+                patch.setattr(type(hosted.engine), "publish", fail)
+                with pytest.raises(BackendError, match="away"):
+                    await model.train(groups)
+            assert hosted.step == 1 and hosted.progress.ledger.trained > 0
+            result = await model.train(await gather(model))
+            ledger = hosted.progress.ledger
+            assert result.step == 2 and ledger.unbalanced == 0 and ledger.trained == ledger.sampled
+
+    asyncio.run(main())
 
 
 def test_a_model_goes_on_where_it_was(make_backend: MakeBackend, make_model: MakeModel) -> None:
