@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -174,10 +175,12 @@ def test_a_stranger_is_told_nothing_by_the_server_of_training(tmp_path: Path, he
 
 def test_a_stranger_is_told_nothing_by_an_engine(headers: dict[str, str]) -> None:
     """But that it is there."""
+    engine = AsyncMock()  # asked for its health alone
     nobody: Any = None  # who is never asked
-    app = EngineApi(nobody, nobody, nobody, model="m", key_digest=digest(KEY)).build()
+    app = EngineApi(engine, nobody, nobody, model="m", key_digest=digest(KEY)).build()
     answers = strange_answers(app, TestClient(app), headers)
     assert len(answers) > 10 and {path for path, status in answers.items() if status != 401} == {"GET /health"}
+    assert [name for name, *_ in engine.mock_calls] == ["check"]
 
 
 def test_a_stranger_is_told_nothing_by_a_run(headers: dict[str, str]) -> None:

@@ -28,7 +28,7 @@ def test_a_used_server_beside_a_fresh_one_gets_the_runs_weights(tiny_model_folde
         model = load_model(config.model)
         async with (
             AsyncExitStack() as stack,
-            open_engines(config, model, tokenizer, ComputeLease(), Crew(config, stack)) as engine,
+            open_engines(config, model, tokenizer, ComputeLease(), Crew(config, stack, is_run=False)) as engine,
         ):
             assert used.stats().version == 8
             asked = [replace(call(f"{n}"), session_id=f"{n}") for n in range(10)]
