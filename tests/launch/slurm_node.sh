@@ -52,7 +52,18 @@ export SLURM_CONF=$folder/slurm.conf
 pids=()
 end() {
     trap - EXIT
+    # A job that is just ending would tell of it for minutes if nobody listened any more, and slurmd would wait for it.
+    scancel --user="$(id -un)" 2>/dev/null || true
+    for _ in $(seq 100); do
+        [ -n "$(squeue --noheader 2>/dev/null)" ] || break
+        sleep 0.2
+    done
     kill "${pids[@]}" 2>/dev/null || true
+    for _ in $(seq 50); do
+        [ -n "$(jobs -pr)" ] || break
+        sleep 0.2
+    done
+    kill -KILL "${pids[@]}" 2>/dev/null || true
     wait || true
 }
 trap end EXIT
