@@ -51,6 +51,7 @@ NEEDS_TORCH = (
     "ludus.native.adamw",
     "ludus.native.head",
     "ludus.native.library",
+    "ludus.native.rounding",
     "ludus.native.rowwise",
     "ludus.native.tree",
     "ludus.inference",

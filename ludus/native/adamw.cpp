@@ -21,21 +21,6 @@ struct Step {
   uint32_t seed;                   // of the roundings
 };
 
-// Bits that look like chance, of every index its own. Source: Wellons' "lowbias32", https://github.com/skeeto/hash-prospector
-inline UintVec mix(UintVec x) {
-  x ^= x >> 16;
-  x *= 0x7feb352du;
-  x ^= x >> 15;
-  x *= 0x846ca68bu;
-  return x ^ (x >> 16);
-}
-
-// Adding 16 bits of chance below what bf16 keeps carries over with the probability of what is cut off.
-inline void save_by_chance(uint16_t* at, Vec x, UintVec chance) {
-  const UintVec bits = ((UintVec)x + (chance & 0xffffu)) >> 16;
-  *(LooseHalfVec*)at = __builtin_convertvector(bits, HalfVec);
-}
-
 inline Vec root(Vec x) {
   Vec result;
   for (int i = 0; i < LANES; i++) result[i] = std::sqrt(x[i]);

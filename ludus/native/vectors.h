@@ -74,6 +74,24 @@ inline HalfVec to_bf16(Vec values) {
 #endif
 }
 
+// Bits that look like chance, of every index its own. Source: Wellons' "lowbias32", https://github.com/skeeto/hash-prospector
+inline UintVec mix(UintVec x) {
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+
+// Adding 16 bits of chance below what bf16 keeps carries over with the probability of what is cut off.
+// What is not finite stays as it is.
+inline void save_by_chance(uint16_t* at, Vec x, UintVec chance) {
+  const UintVec own = (UintVec)x;
+  const UintVec is_finite = (UintVec)((own & 0x7f800000u) != 0x7f800000u);
+  const UintVec bits = (own + (chance & 0xffffu & is_finite)) >> 16;
+  *(LooseHalfVec*)at = __builtin_convertvector(bits, HalfVec);
+}
+
 // As if saved in T and read again.
 template <typename T>
 inline Vec rounded(Vec values) {

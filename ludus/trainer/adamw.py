@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ludus.native.adamw import AdamWStep, NativeHalfStep
 from ludus.native.build import build_library, obtain
+from ludus.trainer.rounding import mixed_bits, round_up_above
 from ludus.trainer.settings import OptimizerSettings
 
 _log = logging.getLogger(__name__)
@@ -134,22 +135,15 @@ def choose_half_step(weight: Tensor) -> HalfStep:
 
 
 def torch_half_step(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: AdamWStep) -> None:
-    """One step by torch's operations, on any device; it draws other chances than the native one."""
+    """One step by torch's operations, on any device."""
     beta1, beta2 = step.betas
     m = first.float().lerp_(gradient, 1 - beta1)
     v = second.float().mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     size = (v / (1 - beta2**step.num_steps)).sqrt_().add_(step.eps)
     weight.mul_(1 - step.lr * step.weight_decay).addcdiv_(m, size, value=-step.lr / (1 - beta1**step.num_steps))
-    chance = torch.Generator(weight.device).manual_seed(step.seed)
-    for kept, exact in ((first, m), (second, v)):
-        kept.copy_(_rounded_by_chance(exact, chance))
-
-
-def _rounded_by_chance(exact: Tensor, chance: torch.Generator) -> Tensor:
-    """fp32 as numbers that bf16 holds: up with the probability of what would be cut off."""
-    noise = torch.randint(0, 1 << 16, exact.shape, generator=chance, dtype=torch.int32, device=exact.device)
-    bits = exact.view(torch.int32).add(noise)
-    return bits.bitwise_and_(-(1 << 16)).view(torch.float32)
+    chance = mixed_bits(weight.numel(), 0, step.seed, weight.device).view(weight.shape)
+    first.copy_(round_up_above(m, chance))
+    second.copy_(round_up_above(v, chance >> 16))
 
 
 def _decay(weight: Tensor, settings: OptimizerSettings) -> float:

@@ -20,6 +20,7 @@ from torch.nn import Parameter
 from ludus.errors import UserError
 from ludus.trainer.adamw import make_adamw
 from ludus.trainer.ranks import Alone, Ranks
+from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import OptimizerSettings
 
 logger = logging.getLogger(__name__)
@@ -51,10 +52,15 @@ class MasterOptimizer:
     """The trained parameters' fp32 copies, their gradients and AdamW's moments: this process's rows of them."""
 
     def __init__(
-        self, parameters: Mapping[str, Parameter], settings: OptimizerSettings, ranks: Ranks | None = None
+        self,
+        parameters: Mapping[str, Parameter],
+        settings: OptimizerSettings,
+        rounding: Rounding,
+        ranks: Ranks | None = None,
     ) -> None:
-        """ranks: over which the parameters are cut. None: they are whole."""
+        """rounding: of masters to parameters.  ranks: over which the parameters are cut. None: they are whole."""
         self.settings = settings
+        self.rounding = rounding
         self.num_steps = 0
         self.ranks: Ranks = Alone() if ranks is None else ranks
         self._parameters = dict(parameters)
@@ -118,9 +124,15 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def copy_to_parameters(self) -> None:
-        """Cast the masters into the parameters' own tensors."""
+        """Round the masters into the parameters' own tensors."""
         for name, parameter in self._parameters.items():
-            self.ranks.own(parameter).copy_(self._masters[name])
+            self._round(name, self.ranks.own(parameter))
+
+    def rounded(self, name: str) -> Tensor:
+        """What `copy_to_parameters` would write: this process's rows of a weight in the parameter's type."""
+        rows = torch.empty_like(self._masters[name], dtype=self._parameters[name].dtype)
+        self._round(name, rows)
+        return rows
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs to go on exactly: this process's rows, and the shapes of the whole."""
@@ -154,6 +166,11 @@ class MasterOptimizer:
         self._adamw = make_adamw(self._masters, self.settings)
         self.forget_gradients()
         self.num_steps = 0
+
+    def _round(self, name: str, into: Tensor) -> None:
+        shape = self._parameters[name].shape
+        first_row = self.ranks.rows(shape[0]).start
+        self.rounding.copy(self._masters[name], into, name=name, first=first_row * math.prod(shape[1:]))
 
     @torch.no_grad()
     def _clip(self) -> Tensor:

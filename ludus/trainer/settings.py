@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from ludus.settings import Settings
 
+RoundingName = Literal["dither", "nearest"]
+
 
 class OptimizerSettings(Settings):
     """AdamW on float32 masters, with a learning rate that may warm up and decay."""
@@ -59,6 +61,9 @@ class TrainerSettings(Settings):
     loss: LossSettings = LossSettings()
     minibatches: int = Field(default=1, ge=1)
     """Optimizer steps taken on one batch, each on its own part of the rows."""
+    publish_rounding: RoundingName = "dither"
+    """How fp32 masters become bf16 weights that sample: right on average, or each to the nearest, which swallows
+    changes that are small beside a weight until they have added up."""
     activation_checkpointing: bool = False
     """Recompute each layer in the backward pass: much less memory, about a third more time."""
 

@@ -247,7 +247,7 @@ def _gather(trainer: Trainer, _: TorchRanks, order: dict[str, Any]) -> Metrics:
 def _whole(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Tensor | None:
     name, parameter = order["name"], trainer.model.trainable[order["name"]]
     is_newest = order["version"] == trainer.version
-    rows = trainer.optimizer.masters[name].to(parameter.dtype) if is_newest else ranks.own(parameter)
+    rows = trainer.optimizer.rounded(name) if is_newest else ranks.own(parameter)
     return ranks.whole(rows, parameter.shape[0])
 
 

@@ -30,6 +30,7 @@ from ludus.trainer.losses import LossInputs, LossName, loss_called
 from ludus.trainer.means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.ranks import Alone, Ranks
+from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import LossSettings, TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class TrainedWeights:
         Once they are copied, the lease is taken for each, so the caller must not hold it.
         """
         for name, parameter in self.model.trainable.items():
-            weight = self._sampling(parameter) if self.is_copied else self.optimizer.masters[name].to(parameter.dtype)
+            weight = self._sampling(parameter) if self.is_copied else self.optimizer.rounded(name)
             yield self.model.saved_name(name), weight
 
     def _sampling(self, parameter: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ class TrainedWeights:
             return parameter.detach().clone()
 
     def copy_into_shared(self) -> None:
-        """Cast the masters into the tensors that sample, once; the caller holds the lease."""
+        """Round the masters into the tensors that sample, once; the caller holds the lease."""
         if not self.is_copied:
             self.optimizer.copy_to_parameters()
             self.is_copied = True
@@ -82,8 +83,11 @@ class Trainer:
         lease: ComputeLease,
         tokenizer: Tokenizer | None = None,
         ranks: Ranks | None = None,
+        seed: int = 0,
     ) -> None:
         """tokenizer: reads the grammars that answers were held to. None: no answer was.
+
+        seed: of the rounding of published weights.
 
         ranks: the processes over which the model is cut; all of them do the same, each on rows of its own, of which
         they have equally many. None: the model is whole.
@@ -93,13 +97,14 @@ class Trainer:
         self.version = 0
         """Batches trained on so far; the version of the masters."""
         self.ranks: Ranks = Alone() if ranks is None else ranks
-        self.optimizer = MasterOptimizer(model.trainable, settings.optimizer, self.ranks)
+        self._device = model.head_weight.device
+        rounding = Rounding(settings.publish_rounding, seed, self._device)
+        self.optimizer = MasterOptimizer(model.trainable, settings.optimizer, rounding, self.ranks)
         self._lease = lease
         self._is_alone = False
         self._has_told_fewer = False
         """A batch had fewer rows than there should be minibatches."""
         self._forward = RowForward(model, None if tokenizer is None else Constraints(tokenizer))
-        self._device = model.head_weight.device
         is_whole = model.gathering is None
         heads = (name for name, each in model.trainable.items() if is_whole and each is model.head_weight)
         self._head_name = next(heads, None)

@@ -54,7 +54,7 @@ def test_every_example_runs(
     endpoint.answers = [completion("Hello, I bought a lamp.")]
     monkeypatch.setitem(PROVIDERS, "openai", Provider(endpoint.base_url, "OPENAI_API_KEY"))  # type: ignore[arg-type]
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    with serving(Config(engine={"kv_bytes": 2**26})) as url:
+    with serving(Config(engine={"kv_bytes": 2**26}, model={"dtype": "float32"})) as url:
         names: dict[str, Any] = {"url": url}
         for code, printed in blocks("engines.md"):
             run_block(code, names)

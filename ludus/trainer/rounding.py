@@ -1,0 +1,101 @@
+"""fp32 weights as bf16 ones: to the nearest, or so that they are right on average.
+
+Knows: numbers, where in a weight they stand.  Knows not: optimizers, engines, which weights there are.
+Invariant: what a number is rounded to follows from the number, the run's seed, the weight's name and the number's place
+in it: equal on every rank, replica and device, and after a resume.
+
+A model's weights begin on bf16's grid, whose spacing near 0.1 is 5e-4. A step of 1e-5 stays below half of that for some
+25 steps, so rounded to the nearest the weights that sample would not move at all while the masters do. Here every
+number has a threshold of its own, drawn once: it is rounded up as soon as what bf16 cuts off exceeds it. Averaged over
+the numbers of a matrix product the published weights are the masters; those whose masters did not move do not either;
+and none flickers between two values, because its threshold stays.
+
+Source of rounding by chance: Gupta et al., "Deep Learning with Limited Numerical Precision" (arXiv 1502.02551) sec. 3.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+
+import torch
+from torch import Tensor
+
+from ludus.native.build import build_library, obtain
+from ludus.native.rounding import NativeRounding
+from ludus.trainer.settings import RoundingName
+
+_log = logging.getLogger(__name__)
+
+# On a card, and without a compiler: numbers rounded at a time, so that their thresholds take little memory.
+_CHUNK = 1 << 24
+_LOW_HALF = 0xFFFF
+
+
+class Rounding:
+    """How one run rounds its masters."""
+
+    def __init__(self, name: RoundingName, seed: int, device: torch.device) -> None:
+        """seed: the run's.  device: where masters and weights lie."""
+        self.name = name
+        self.seed = seed
+        self._native: NativeRounding | None = None
+        if name == "dither" and device.type == "cpu":
+            native = obtain(lambda: NativeRounding(build_library("rounding")))
+            if isinstance(native, str):
+                _log.info("weights are rounded by torch's operations, which are slower: %s", native)
+            else:
+                self._native = native
+
+    def __repr__(self) -> str:
+        return f"Rounding({self.name!r}, seed={self.seed})"
+
+    @torch.no_grad()
+    def copy(self, master: Tensor, into: Tensor, *, name: str, first: int = 0) -> None:
+        """Write fp32 numbers into a tensor of the same shape, rounded if it holds fewer bits.
+
+        name: of the weight.  first: where in the weight, counted in numbers, the first of them stands.
+        """
+        assert master.dtype == torch.float32 and master.shape == into.shape, "masters are fp32, and shaped as weights"
+        if self.name == "nearest" or into.dtype == torch.float32:
+            into.copy_(master)
+            return
+        assert into.dtype == torch.bfloat16, f"weights are fp32 or bf16, not {into.dtype}"
+        key = zlib.crc32(name.encode(), self.seed & 0xFFFFFFFF)
+        if self._native is not None and master.is_contiguous() and into.is_contiguous():
+            self._native(master, into, first=first, key=key)
+            return
+        flat = master.reshape(-1)
+        rounded = [
+            round_up_above(part, mixed_bits(len(part), first + number * _CHUNK, key, master.device)).bfloat16()
+            for number, part in enumerate(torch.split(flat, _CHUNK))
+        ]
+        into.copy_(torch.cat(rounded).view(master.shape) if rounded else flat.view(master.shape))
+
+
+def round_up_above(exact: Tensor, thresholds: Tensor) -> Tensor:
+    """fp32 as numbers that bf16 holds, away from zero where what is cut off and the threshold's low half reach 2^16.
+
+    thresholds: int32, of which the low 16 bits count.
+    """
+    bits = exact.view(torch.int32) + (thresholds & _LOW_HALF)
+    return torch.where(exact.isfinite(), bits.bitwise_and_(-1 - _LOW_HALF).view(torch.float32), exact)
+
+
+def mixed_bits(count: int, first: int, key: int, device: torch.device) -> Tensor:
+    """int32 whose 32 bits look like chance, for the places `first`, `first + 1` … under `key`; as vectors.h's `mix`.
+
+    Source: Wellons' "lowbias32", https://github.com/skeeto/hash-prospector
+    """
+    places = torch.arange(first, first + count, dtype=torch.int64, device=device)
+    x = (places ^ key).to(torch.int32)
+    x = x ^ _shifted(x, 16)
+    x = x * 0x7FEB352D
+    x = x ^ _shifted(x, 15)
+    x = x * (0x846CA68B - (1 << 32))
+    return x ^ _shifted(x, 16)
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """To the right, filled with zeros, as unsigned numbers are shifted."""
+    return (x >> by) & ((1 << (32 - by)) - 1)
