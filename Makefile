@@ -37,9 +37,9 @@ test-frameworks: $(READY) $(FRAMEWORKS)
 
 # Debian starts what it installs, unless policy-rc.d says no.
 test-launch: $(READY)
-	test -x /usr/sbin/sshd || tests/launch/remote/install-sshd.sh
+	test -x /usr/sbin/sshd || tests/cluster/remote/install-sshd.sh
 	$(BIN)/ludus models get smollm2-135m
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o 'python_files=over_ssh.py over_ray.py' tests/launch/remote tests/docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o 'python_files=over_ssh.py over_ray.py' tests/cluster/remote tests/docs
 
 test-browser: $(READY)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
@@ -56,7 +56,7 @@ test-engines: $(READY)
 
 test-slurm: $(READY)
 	test "$(CONSENT)" = yes || { echo "This installs Debian's slurm-wlm and munge and starts their daemons; to agree: CONSENT=yes make test-slurm" >&2; exit 2; }
-	OMP_NUM_THREADS=1 CONSENT=yes $(BIN)/python -m pytest tests/launch/real_slurm.py tests/launch/remote/over_slurm.py
+	OMP_NUM_THREADS=1 CONSENT=yes $(BIN)/python -m pytest tests/cluster/real_slurm.py tests/cluster/remote/over_slurm.py
 
 setup: $(READY)
 
@@ -76,12 +76,12 @@ bench: $(READY)
 	$(BIN)/ludus bench publish --vs reload
 
 # The stamp is younger than what it was made from, so a changed pin or dependency sets up again.
-$(READY): pyproject.toml constraints.txt $(wildcard ludus/native/*.cpp ludus/native/*.h)
+$(READY): pyproject.toml constraints.txt $(wildcard ludus/kernels/*.cpp ludus/kernels/*.h)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Ludus needs Python 3.11 or newer; try: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade-strategy only-if-needed torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m ludus.native.build
+	$(BIN)/python -m ludus.kernels.build
 	touch $@
 
 .frameworks/%/.ready: tests/frameworks/%/requirements.txt

@@ -5,14 +5,14 @@ sampled, and updates the weights. Importing this package does not import torch.
 """
 
 from ludus.agents.actors import Actor, ActorReply
-from ludus.agents.door import actor
-from ludus.agents.reward import Result
+from ludus.agents.adapter import actor
 from ludus.api.experiment import ExperimentConfig, load_config
-from ludus.api.inside import open_gateway
+from ludus.api.gateway import open_gateway
 from ludus.api.play import play
 from ludus.api.supervised import train_supervised
 from ludus.api.trainer import Trainer
 from ludus.config import Config
+from ludus.episodes.reward import Result
 from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
 from ludus.loop.evaluate import Evaluation
 from ludus.loop.observer import Observer, RunSummary

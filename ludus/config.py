@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import pydantic
 
-from ludus.agents.loop.settings import RewardSettings
-from ludus.aliases import renamed
+from ludus.cluster.settings import SchedulerSettings
+from ludus.compat.verl.keys import renamed
+from ludus.compat.verl.settings import RewardSettings
 from ludus.engines.settings import EngineSettings
 from ludus.errors import ConfigError
-from ludus.launch.settings import SchedulerSettings
 from ludus.loop.settings import (
     AlgorithmSettings,
     CheckpointSettings,
@@ -25,10 +25,10 @@ from ludus.loop.settings import (
     TrainDatasetSettings,
     ValidDatasetSettings,
 )
-from ludus.model.settings import ModelSettings
+from ludus.models.settings import ModelSettings
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
+from ludus.runs.settings import TraceSettings
 from ludus.settings import Settings, dump_settings, read_yaml, with_overrides
-from ludus.trace.settings import TraceSettings
 from ludus.trainer.settings import TrainerSettings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

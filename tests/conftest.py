@@ -142,7 +142,7 @@ def tiny_model_folder(tiny_models: Callable[[str], Path]) -> Path:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The embedded default model in the user's cache; `make test` fetches it before the tests run."""
-    from ludus.model.resolve import resolve_model
+    from ludus.models.resolve import resolve_model
 
     return resolve_model("smollm2-135m")
 

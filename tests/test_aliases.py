@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.aliases import renamed, table
+from ludus.compat.verl.keys import renamed, table
 from ludus.config import Config, load_config
 from ludus.errors import ConfigError
 

@@ -17,17 +17,17 @@ import pytest
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
+from ludus.cluster.registry import Registry
+from ludus.cluster.serve.app import Api
+from ludus.cluster.serve.jobs import Jobs
+from ludus.cluster.serve.store import JobStore
 from ludus.engines.serving.app import EngineApi
 from ludus.gateway.app import PROBES, GatewayOptions
 from ludus.gateway.desk import Desk
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import digest
-from ludus.launch.registry import Registry
-from ludus.serve.app import Api
-from ludus.serve.jobs import Jobs
-from ludus.serve.store import JobStore
-from tests.serve.scripted import ScriptedWorkshop
+from tests.cluster.serve.scripted import ScriptedWorkshop
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("ludus", "ludus_vllm")
@@ -37,8 +37,8 @@ KEY = "the-key-of-the-house"
 LISTENERS = {
     "ludus/http/server.py": "the one server: what wants no key is refused every address but loopback",
     "ludus/cli/forward.py": "127.0.0.1, for the agents of one command, behind secret URLs",
-    "ludus/bench/upstream.py": "127.0.0.1, while a bench runs: answers that are made up",
-    "ludus/launch/address.py": "looks for a free port, and closes it",
+    "ludus/checks/bench/upstream.py": "127.0.0.1, while a bench runs: answers that are made up",
+    "ludus/cluster/address.py": "looks for a free port, and closes it",
     "ludus/trainer/group.py": "the ranks of one trainer: loopback, unless scheduler.host names a network of their own",
 }
 _LISTENING = {
@@ -64,15 +64,15 @@ _SERVERS = (
 # Who may serve to other machines, because whoever has no key learns and changes nothing there: the tests below ask.
 GUARDED = {
     "ludus/gateway/server.py": "sessions have keys, administration has one",
-    "ludus/serve/server.py": "one key",
-    "ludus/api/serving.py": "one key; none only on loopback",
-    "ludus/launch/registry.py": "the key of the run",
+    "ludus/cluster/serve/server.py": "one key",
+    "ludus/cluster/serving.py": "one key; none only on loopback",
+    "ludus/cluster/registry.py": "the key of the run",
 }
 # Who unpickles, and where that comes from.
 UNPICKLERS = {
-    "ludus/workers/calls.py": "a pipe to a process that was started here",
-    "ludus/workers/child.py": "a pipe from the process that started it",
-    "ludus/workers/process.py": "a pipe to a process that was started here",
+    "ludus/processes/calls.py": "a pipe to a process that was started here",
+    "ludus/processes/child.py": "a pipe from the process that started it",
+    "ludus/processes/process.py": "a pipe to a process that was started here",
     "ludus/rollout/subproc.py": "a pipe to a process that was started here",
 }
 _PICKLING = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "_pickle"}
@@ -121,7 +121,7 @@ def test_everything_that_listens_is_known() -> None:
 
 def test_only_one_server_chooses_its_address() -> None:
     """The others that are not torch's stay on loopback, in so many words."""
-    for file in ("ludus/cli/forward.py", "ludus/bench/upstream.py"):
+    for file in ("ludus/cli/forward.py", "ludus/checks/bench/upstream.py"):
         tree = dict(trees())[file]
         (call,) = (call for name, call in called(tree) if name == "create_server")
         assert "'127.0.0.1'" in ast.unparse(call), file

@@ -1,11 +1,11 @@
 """The doors: how a user's agent is found, called, and how what it returns becomes rewards."""
 
-from ludus.agents.client import InProcessGateway, SessionClient
-from ludus.agents.door import About, Door, EpisodeContext, current_episode
-from ludus.agents.interactions import Interaction
-from ludus.agents.resolve import resolve_workflow
-from ludus.agents.reward import Result, Scored, score_episode
+from ludus.agents.adapter import About, Door, EpisodeContext, current_episode
+from ludus.agents.kinds import resolve_workflow
 from ludus.agents.thread import AgentThread
+from ludus.episodes.reward import Result, Scored, score_episode
+from ludus.gateway.in_process import InProcessGateway, SessionClient
+from ludus.gateway.interactions import Interaction
 
 __all__ = [
     "About",

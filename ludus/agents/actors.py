@@ -18,7 +18,7 @@ from ludus.errors import UserError
 from ludus.rewards.chat.base import Json
 from ludus.rewards.chat.http import HttpChatModel
 from ludus.rewards.providers import Endpoint, find_endpoint, unknown_provider
-from ludus.trace.spans import span
+from ludus.runs.spans import span
 
 KIND = "actor"
 

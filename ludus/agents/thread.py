@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from ludus.agents.door import Door
+from ludus.agents.adapter import Door
 from ludus.gateway.watchdog import Blockage, LoopWatchdog
 
 logger = logging.getLogger(__name__)

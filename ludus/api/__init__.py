@@ -1,6 +1,6 @@
 """The roof: what users call. It composes the floors below and decides nothing itself."""
 
-from ludus.api.inside import open_gateway
+from ludus.api.gateway import open_gateway
 from ludus.api.play import play
 from ludus.api.rows import load_rows
 from ludus.api.supervised import train_supervised

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ludus.agents.door import Door
-from ludus.agents.loop import LoopDoor, LoopPlan
-from ludus.agents.loop.plan import DEFAULT_LOOP
-from ludus.agents.queues import is_queue_agent
-from ludus.agents.resolve import resolve_workflow
+from ludus.agents.adapter import Door
+from ludus.agents.kinds import resolve_workflow
 from ludus.api.experiment import open_experiment
+from ludus.compat.realhf.adapter import is_queue_agent
+from ludus.compat.verl.adapter import LoopDoor
+from ludus.compat.verl.plan import DEFAULT_LOOP, LoopPlan
 from ludus.config import Config
 from ludus.errors import ConfigError
+from ludus.processes.pool import WorkerPool
 from ludus.rollout.remote import AgentName, RemoteDoor
 from ludus.rollout.settings import GenerationSettings
 from ludus.rollout.subproc import SubprocDoor
 from ludus.rollout.tasks import Row
-from ludus.workers.pool import WorkerPool
 
 
 def choose_agent(

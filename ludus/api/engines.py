@@ -10,21 +10,21 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from ludus.api.crew import Crew
 from ludus.api.servers import KEY, connect, open_files, server_command
+from ludus.cluster.crew import Crew
+from ludus.cluster.registry import Registered
+from ludus.cluster.supervise import Watch
 from ludus.config import Config
 from ludus.engines.base import Engine
+from ludus.engines.lease import ComputeLease
 from ludus.engines.process import ServerPlace
 from ludus.engines.router import RoutedEngine, route
 from ludus.engines.weights import LoadedWeights, WeightFiles
 from ludus.http.keys import new_key
-from ludus.launch.registry import Registered
-from ludus.launch.supervise import Watch
-from ludus.lease import ComputeLease
 from ludus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from ludus.model.load import LoadedModel
+    from ludus.models.load import LoadedModel
 
 
 @asynccontextmanager
@@ -56,7 +56,7 @@ async def open_engines(
 
 
 def _in_this_process(config: Config, model: LoadedModel, tokenizer: Tokenizer, lease: ComputeLease) -> Engine:
-    from ludus.engines.local import LocalEngine
+    from ludus.engines.local.engine import LocalEngine
 
     settings = config.engine
     replicas = [

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ludus.api.crew import Crew, open_crew
 from ludus.api.engines import open_engines
-from ludus.api.ranks import open_ranks
+from ludus.cluster.crew import Crew, open_crew
+from ludus.cluster.ranks import open_ranks
 from ludus.config import Config
 from ludus.engines.base import Engine
+from ludus.engines.lease import ComputeLease
+from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
-from ludus.lease import ComputeLease
-from ludus.record.recorder import Recorder
 from ludus.text.chat import ChatText
 
 if TYPE_CHECKING:
-    from ludus.model.load import LoadedModel
+    from ludus.models.load import LoadedModel
     from ludus.trainer.sharded import ShardedTrainer
     from ludus.trainer.step import Trainer
 
@@ -73,7 +73,7 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     is_run: as for `open_crew`.
     """
     try:
-        from ludus.model.load import load_model
+        from ludus.models.load import load_model
     except ModuleNotFoundError as error:
         raise UserError(f"sampling and training in this process need {error.name!r}: {INSTALL_HINT}") from error
     # Where others sample and ranks train, nobody here computes with these weights.

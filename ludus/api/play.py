@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from ludus.agents.door import Door
+from ludus.agents.adapter import Door
 from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.api.rows import load_rows
-from ludus.api.workers import open_stage, open_workers
+from ludus.cluster.workers import open_stage, open_workers
 from ludus.config import Config
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
-from ludus.trace.exporters import Finished, NoExporter, open_exporter
+from ludus.runs.exporters import Finished, NoExporter, open_exporter
 from ludus.types import Episode
 
 

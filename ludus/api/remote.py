@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.router import route
-from ludus.model.resolve import resolve_tokenizer
-from ludus.model.settings import ModelSettings
-from ludus.record.recorder import Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.models.resolve import resolve_tokenizer
+from ludus.models.settings import ModelSettings
 from ludus.text.chat import ChatText
 
 

@@ -24,12 +24,12 @@ from ludus.engines.serving.command import engine_command
 from ludus.engines.settings import EngineSettings, WeightRoute
 from ludus.engines.weights import WeightFiles
 from ludus.errors import ConfigError, UserError
-from ludus.model.settings import ModelSettings
+from ludus.models.settings import ModelSettings
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call
 
 if TYPE_CHECKING:
-    from ludus.model.load import LoadedModel
+    from ludus.models.load import LoadedModel
 
 _FILES: tuple[WeightRoute, ...] = ("shared_memory", "disk")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
-from ludus.agents.door import Door
+from ludus.agents.adapter import Door
 from ludus.api.accept import AcceptFn, accept_judge
 from ludus.api.agent import choose_agent, choose_eval_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
-from ludus.api.workers import open_stage, open_workers
+from ludus.cluster.workers import open_stage, open_workers
 from ludus.config import Config, check_training
 from ludus.errors import ConfigError, LudusError
 from ludus.gateway.keys import check_admin_key
@@ -35,8 +35,8 @@ from ludus.rollout.online import OnGateway, OnlineRollouts
 from ludus.rollout.pool import Judge
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.tasks import Row, derive_seed
-from ludus.trace.exporters import Exporter, Finished, NoExporter, open_exporter
-from ludus.trace.store import RunStore
+from ludus.runs.exporters import Exporter, Finished, NoExporter, open_exporter
+from ludus.runs.store import RunStore
 from ludus.types import Episode
 
 # A resumed run goes on with the same stream of groups only if these stay as they were.

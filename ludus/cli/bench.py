@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from ludus.bench.curves import Line, compare_curves, curve_file, read_curve, write_curve
-from ludus.bench.machine import machine
-from ludus.bench.pairs import Job, Measured, run_pairs
-from ludus.bench.results import gateway_rows, publish_rows, result, sample_rows, step_row, trace_row, train_row
-from ludus.bench.sides import PEERS_FOLDER, our_side, peer_side
-from ludus.bench.work import (
+from ludus.checks.bench.curves import Line, compare_curves, curve_file, read_curve, write_curve
+from ludus.checks.bench.machine import machine
+from ludus.checks.bench.pairs import Job, Measured, run_pairs
+from ludus.checks.bench.results import gateway_rows, publish_rows, result, sample_rows, step_row, trace_row, train_row
+from ludus.checks.bench.sides import PEERS_FOLDER, our_side, peer_side
+from ludus.checks.bench.work import (
     LORA_RANK,
     MemoryWork,
     PublishWork,
@@ -37,7 +37,7 @@ from ludus.cli.figures import finish, measuring, parse_numbers, print_json, resu
 from ludus.cli.scale import overlap, replicas, routing
 from ludus.config import load_config
 from ludus.errors import UserError
-from ludus.model.resolve import resolve_model
+from ludus.models.resolve import resolve_model
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -12,14 +12,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from ludus.checks.conformance.case import Case
+from ludus.checks.conformance.clients import Clients
+from ludus.checks.conformance.matrix import mutants_shown, shown
+from ludus.checks.conformance.mutants import FAULTS, MutantReport, hunt
+from ludus.checks.conformance.own import OwnServer
+from ludus.checks.conformance.run import Report, foreign_target, own_target, play
+from ludus.checks.conformance.suite import chosen
 from ludus.cli.log import expect_warnings
-from ludus.conformance.case import Case
-from ludus.conformance.clients import Clients
-from ludus.conformance.matrix import mutants_shown, shown
-from ludus.conformance.mutants import FAULTS, MutantReport, hunt
-from ludus.conformance.own import OwnServer
-from ludus.conformance.run import Report, foreign_target, own_target, play
-from ludus.conformance.suite import chosen
 from ludus.errors import UserError
 
 EXIT_FAILED = 1

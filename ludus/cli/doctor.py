@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from ludus.checks.doctor import EXPLANATIONS, Examination, Proof, Row, Subject, examine, subject_of, subject_of_source
 from ludus.errors import UserError
-from ludus.model.resolve import resolve_model
+from ludus.models.resolve import resolve_model
 from ludus.text.chat import ChatText, shipped_templates
-from ludus.text.doctor import EXPLANATIONS, Examination, Proof, Row, Subject, examine, subject_of, subject_of_source
 from ludus.types import Message
 
 EXIT_FAILED = 1

@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 
 from ludus.api.blocking import run_blocking
-from ludus.api.serving import EngineAddress, serving_engine
 from ludus.cli.serve import TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
 from ludus.cli.train import Overrides
+from ludus.cluster.serving import EngineAddress, serving_engine
 from ludus.config import Config, load_config
 from ludus.engines.serving.command import KEY_VARIABLE
 from ludus.errors import UserError

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ludus.trace.export import WRITERS, Format
-from ludus.trace.interactions import Style, interactions
-from ludus.trace.store import RunStore
+from ludus.runs.export import WRITERS, Format
+from ludus.runs.interactions import Style, interactions
+from ludus.runs.store import RunStore
 
 
 def export(

@@ -25,10 +25,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from ludus.episodes.graph import SessionGraph
+from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.errors import AgentError
 from ludus.gateway.dialects import DIALECTS, refusal
-from ludus.record.limits import NO_LIMITS, Limits
-from ludus.session.graph import SessionGraph
 from ludus.types import Message, Sampled, Sampling, SessionRecord
 
 _TIMEOUT_S = 600.0  # what OpenAI's SDK waits

@@ -20,12 +20,12 @@ from ludus.cli.serve import TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
 from ludus.cli.train import AdminKey, Overrides
 from ludus.config import Config, load_config
+from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.gateway.desk import IDLE_S
 from ludus.gateway.server import GatewayServer, calm_garbage_collection
 from ludus.gateway.traffic import GatewayStats
 from ludus.http.tls import Tls
-from ludus.record.recorder import Recorder
 
 
 class EngineKind(StrEnum):

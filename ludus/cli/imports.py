@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ludus.compat.areal.importer import import_areal
+from ludus.compat.art.importer import find_models, import_model, write_model
+from ludus.compat.importing.files import read_rows
+from ludus.compat.importing.interpolate import read_yaml
+from ludus.compat.importing.report import FATES, Entry, Fate, Report, by_note, lines, write_text
+from ludus.compat.verl.importer import import_verl
 from ludus.errors import UserError
-from ludus.migrate.areal import import_areal
-from ludus.migrate.art import find_models, import_model, write_model
-from ludus.migrate.files import read_rows
-from ludus.migrate.interpolate import read_yaml
-from ludus.migrate.report import FATES, Entry, Fate, Report, by_note, lines, write_text
-from ludus.migrate.verl import import_verl
 
 _COLOURS: dict[Fate, str] = {"left out": "red", "changed": "yellow", "taken": "green", "not needed": "dim"}
 _MEANINGS: dict[Fate, str] = {

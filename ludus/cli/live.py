@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ludus.loop.observer import Observer, RunSummary
-from ludus.metrics import Metrics
+from ludus.runs.metrics import Metrics
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 48

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ludus.errors import UserError
-from ludus.model.fetch import fetch_model
-from ludus.model.resolve import EMBEDDED, resolve_model
+from ludus.models.fetch import fetch_model
+from ludus.models.resolve import EMBEDDED, resolve_model
 
 Reference = Annotated[str, typer.Argument(metavar="MODEL", help="An embedded name, a local folder, or a hub id.")]
 
@@ -77,7 +77,7 @@ def make_random(
     [bold]Example:[/]  ludus models random bench/shapes/qwen3-0.6b.json models/qwen3-0.6b
     """
     try:
-        from ludus.model.untrained import make_untrained
+        from ludus.models.untrained import make_untrained
     except ModuleNotFoundError as error:
         raise UserError(f"making a model needs {error.name!r}; run `pip install 'ludus[train]'`") from error
     with Console(stderr=True).status(f"making random weights of the shape in {config}"):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ludus.agents.door import About, EpisodeContext
+from ludus.agents.adapter import About, EpisodeContext
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.thread import AgentThread
 from ludus.api.agent import choose_agent
@@ -19,9 +19,9 @@ from ludus.api.blocking import run_blocking
 from ludus.cli.forward import Forwarder, OutsideSession
 from ludus.cli.turns import TurnRow
 from ludus.config import Config
+from ludus.episodes.limits import Limits
 from ludus.errors import ConfigError
 from ludus.gateway.transport import sdk_http_module
-from ludus.record.limits import Limits
 from ludus.rollout.ending import ended_episode, play_to_end, score_ending
 from ludus.rollout.subproc import place_of
 from ludus.rollout.tasks import Row

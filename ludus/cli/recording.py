@@ -15,15 +15,15 @@ from rich.console import Console
 
 from ludus.cli.names import free_name
 from ludus.config import Config
+from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.archive import RunArchive
 from ludus.gateway.desk import IDLE_S, Desk
 from ludus.gateway.keys import Sessions, check_admin_key
 from ludus.http.keys import is_loopback
 from ludus.http.tls import Tls
-from ludus.record.recorder import Recorder
-from ludus.trace.exporters import open_exporter
-from ludus.trace.store import RunStore
+from ludus.runs.exporters import open_exporter
+from ludus.runs.store import RunStore
 
 DEFAULT_ROOT = "runs"
 DEFAULT_NAME = "gateway"

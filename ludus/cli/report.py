@@ -10,11 +10,11 @@ import yaml
 from rich.console import Console
 
 from ludus.errors import UserError
-from ludus.model.resolve import resolve_model
+from ludus.models.resolve import resolve_model
+from ludus.runs.report import write_report
+from ludus.runs.store import RunStore
+from ludus.runs.view import Decode
 from ludus.text.tokenizer import Tokenizer
-from ludus.trace.report import write_report
-from ludus.trace.store import RunStore
-from ludus.trace.view import Decode
 
 
 def report(

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ludus.api.roles import play_role
 from ludus.cli.signals import until_signalled
-from ludus.launch.member import Member
+from ludus.cluster.member import Member
+from ludus.cluster.roles import play_role
 
 
 def role(

@@ -23,9 +23,9 @@ from ludus.cli.outside import play_outside
 from ludus.cli.train import Overrides
 from ludus.cli.turns import TurnRow, rows_of_group
 from ludus.config import Config, load_config
-from ludus.model.resolve import resolve_model
+from ludus.models.resolve import resolve_model
+from ludus.runs.view import Decode, TokenView
 from ludus.text.tokenizer import Tokenizer
-from ludus.trace.view import Decode, TokenView
 from ludus.types import Episode, Group
 
 _EXIT_FAILED = 1

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ludus.cli.live import duration
+from ludus.cluster.board import Board, HeadView, read_board
+from ludus.cluster.slurm import cancel_job, interrupt_job, job_of, job_state
 from ludus.errors import BackendError, UserError
-from ludus.launch.board import Board, HeadView, read_board
-from ludus.launch.slurm import cancel_job, interrupt_job, job_of, job_state
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]
 _TIMEOUT_S = 5.0

@@ -10,17 +10,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ludus.bench.machine import machine
-from ludus.bench.pairs import Job, run_pairs, significant
-from ludus.bench.results import compared, result
-from ludus.bench.routing.load import SimulatedSession, SyntheticLoad, recorded_sessions
-from ludus.bench.routing.policies import POLICIES
-from ludus.bench.routing.simulate import simulate
-from ludus.bench.sides import our_side
-from ludus.bench.work import OverlapWork, ReplicasWork
+from ludus.checks.bench.machine import machine
+from ludus.checks.bench.pairs import Job, run_pairs, significant
+from ludus.checks.bench.results import compared, result
+from ludus.checks.bench.routing.load import SimulatedSession, SyntheticLoad, recorded_sessions
+from ludus.checks.bench.routing.policies import POLICIES
+from ludus.checks.bench.routing.simulate import simulate
+from ludus.checks.bench.sides import our_side
+from ludus.checks.bench.work import OverlapWork, ReplicasWork
 from ludus.cli.figures import finish, measuring, parse_numbers
 from ludus.errors import UserError
-from ludus.model.resolve import resolve_model
+from ludus.models.resolve import resolve_model
 
 AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON: the figures.")]
 

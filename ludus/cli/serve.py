@@ -10,17 +10,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ludus.api.backends.configs import check_config, default_config
-from ludus.api.backends.local import LocalBackend
 from ludus.api.blocking import run_blocking
 from ludus.cli.signals import until_signalled
 from ludus.cli.train import Overrides
+from ludus.cluster.remote import announcement
+from ludus.cluster.serve.server import KEY_VARIABLE, Address, running
+from ludus.cluster.serve.store import JobStore
+from ludus.compat.art.configs import check_config, default_config
+from ludus.compat.art.local_backend import LocalBackend
 from ludus.config import Config
 from ludus.gateway.server import calm_garbage_collection
 from ludus.http.tls import Tls
-from ludus.launch.remote import announcement
-from ludus.serve.server import KEY_VARIABLE, Address, running
-from ludus.serve.store import JobStore
 from ludus.settings import with_overrides
 
 DEFAULT_FOLDER = Path("runs") / "serve"
@@ -57,7 +57,7 @@ def serve(
     """Train models for clients elsewhere, until Ctrl-C.
 
     A client needs only this server's address and its key:
-    ludus.art.ServerBackend("http://host:7999"). It samples from the
+    ludus.compat.art.ServerBackend("http://host:7999"). It samples from the
     models over OpenAI's protocol and sends trajectories to be trained on.
     Whatever was acknowledged is done, also if the server is killed and
     started again with the same folder.

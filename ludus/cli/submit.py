@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ludus.cluster.base import Resources
+from ludus.cluster.slurm import JOB_VARIABLE, Job, submit
 from ludus.config import Config, check_training
-from ludus.launch.base import Resources
-from ludus.launch.slurm import JOB_VARIABLE, Job, submit
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 
 
 def wants_job(config: Config) -> bool:

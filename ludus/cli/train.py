@@ -22,8 +22,8 @@ from ludus.config import Config
 from ludus.errors import UserError
 from ludus.loop.observer import RunSummary
 from ludus.loop.train import INTERRUPT
-from ludus.trace.report import write_report
-from ludus.trace.store import RunStore
+from ludus.runs.report import write_report
+from ludus.runs.store import RunStore
 
 # Keys of the summary that one line of JSON holds; all of them are in the run's summary.json.
 _LINE_KEYS = ("success_before", "success_after", "train_seconds", "steps", "peak_rss_mb", "run")

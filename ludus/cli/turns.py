@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ludus.config import Config
+from ludus.episodes.export import TurnCredit, export_session
+from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.loop.batch import BatchRules, credit_group
 from ludus.loop.settings import AlgorithmSettings
 from ludus.rollout.pool import discard_reason, small_group_mask
-from ludus.session.export import TurnCredit, export_session
-from ludus.session.ledger import Ledger, MaskReason
-from ludus.trace.view import Decode, TokenView, TurnView, view_turns
+from ludus.runs.view import Decode, TokenView, TurnView, view_turns
 from ludus.types import Episode, Group
 
 

@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ludus.checks.verify.credit import verify_credit
+from ludus.checks.verify.dialects import verify_dialects
+from ludus.checks.verify.doors import FAMILIES, verify_doors
+from ludus.checks.verify.ledger import verify_ledger
+from ludus.checks.verify.packing import verify_packing
+from ludus.checks.verify.parity import verify_parity
+from ludus.checks.verify.ranks import verify_ranks
+from ludus.checks.verify.resume import verify_resume
 from ludus.cli.log import expect_warnings
-from ludus.verify.credit import verify_credit
-from ludus.verify.dialects import verify_dialects
-from ludus.verify.doors import FAMILIES, verify_doors
-from ludus.verify.ledger import verify_ledger
-from ludus.verify.packing import verify_packing
-from ludus.verify.parity import verify_parity
-from ludus.verify.ranks import verify_ranks
-from ludus.verify.resume import verify_resume
 
 EXIT_FAILED = 1
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from ludus.errors import BackendError
-from ludus.workers.bound import bound
+from ludus.processes.bound import bound
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ludus.engines.local.settings import InferenceSettings
 from ludus.errors import ConfigError
-from ludus.inference.settings import InferenceSettings
 
 EngineKind = Literal["local", "server", "vllm", "sglang"]
 WeightRoute = Literal["auto", "lora", "shared_memory", "disk", "stream", "nccl", "ipc"]

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ludus.engines.base import WeightSource
-from ludus.files import lock
+from ludus.processes.files import lock
 
 if TYPE_CHECKING:
-    from ludus.model.load import LoadedModel
+    from ludus.models.load import LoadedModel
 
 SHARED_MEMORY = Path("/dev/shm")
 HEADER_BYTES = 2**20

@@ -18,14 +18,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ludus.episodes.limits import Limits
 from ludus.errors import AgentError
 from ludus.gateway.body import json_object, read_body
 from ludus.gateway.desk import Asked, Desk, Held
 from ludus.gateway.keys import unknown_key
 from ludus.http.keys import digest, is_key, keys_of
-from ludus.record.limits import Limits
+from ludus.runs.interactions import STYLES, interactions
 from ludus.settings import nearest
-from ludus.trace.interactions import STYLES, interactions
 from ludus.types import Episode, Outcome
 
 CURRENT = "current"

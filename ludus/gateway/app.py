@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from ludus.episodes.recorder import RecordedSession
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.admin import Administration
 from ludus.gateway.body import MAX_BODY_BYTES, HeaderBounds, json_object, read_body
@@ -33,7 +34,6 @@ from ludus.gateway.exchange import Exchange, Headers, Job, send_json, send_refus
 from ludus.gateway.keys import OpenMode, Seat, Sessions
 from ludus.gateway.openapi import openapi_document
 from ludus.gateway.traffic import Traffic
-from ludus.record.recorder import RecordedSession
 from ludus.types import ChatRequest
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ludus.errors import BackendError, UserError
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 from ludus.types import Episode
 
 

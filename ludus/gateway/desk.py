@@ -20,13 +20,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from ludus.episodes.limits import LIMIT_CODES, NO_LIMITS, Limits
+from ludus.episodes.recorder import RecordedSession
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.archive import Archive
 from ludus.gateway.dialects.ids import turn_id_of
 from ludus.gateway.keys import Seat, Sessions
 from ludus.http.keys import digest, new_key
-from ludus.record.limits import LIMIT_CODES, NO_LIMITS, Limits
-from ludus.record.recorder import RecordedSession
 from ludus.types import Episode, Outcome, SessionRecord
 
 logger = logging.getLogger(__name__)

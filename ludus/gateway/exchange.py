@@ -18,11 +18,11 @@ from urllib.parse import quote
 import pydantic_core
 from starlette.types import Receive, Send
 
+from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.run import OnDelta
 from ludus.errors import InternalError, LudusError
 from ludus.gateway.dialects.base import Answer, Dialect, JsonObject, ParsedRequest, Refusal, StreamWriter, refusal
 from ludus.gateway.keys import Seat
-from ludus.record.recorder import RecordedSession
-from ludus.record.run import OnDelta
 from ludus.text.parsers.base import Delta
 from ludus.types import Turn
 

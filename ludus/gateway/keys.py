@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ludus.episodes.recorder import RecordedSession
 from ludus.errors import AgentError
 from ludus.gateway.dialects.base import ReadMessages
 from ludus.http.keys import check_key, digest, keys_of, new_key
-from ludus.record.recorder import RecordedSession
 
 Clock = Callable[[], float]
 

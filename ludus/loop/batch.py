@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from ludus.algo.advantage import group_advantages
-from ludus.algo.pack import Batch, TrainSequence, pack
-from ludus.algo.returns import turn_returns
-from ludus.algo.weights import episode_weights
+from ludus.algorithms.advantage import group_advantages
+from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.returns import turn_returns
+from ludus.algorithms.weights import episode_weights
+from ludus.episodes.export import TurnCredit, count_trained, export_session
+from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.loop.settings import AlgorithmSettings
 from ludus.rollout.pool import Discarded, Judge, Taken
-from ludus.session.export import TurnCredit, count_trained, export_session
-from ludus.session.ledger import Ledger, MaskReason
 from ludus.types import Episode, Group
 
 

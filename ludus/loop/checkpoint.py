@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
-from ludus.files import sync
-from ludus.session.ledger import Ledger
+from ludus.processes.files import sync
 
 _PREFIX = "step-"
 _DRAFT = ".draft-"

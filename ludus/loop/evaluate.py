@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
-from ludus.metrics import merge_means
 from ludus.rollout.pool import Play
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
-from ludus.session.ledger import Ledger
+from ludus.runs.metrics import merge_means
 from ludus.types import Episode
 
 

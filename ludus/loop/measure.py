@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from statistics import fmean, pstdev
 from time import perf_counter
 
+from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BuiltBatch
 from ludus.loop.memory import peak_rss_mb, rss_mb
-from ludus.metrics import merge_means
 from ludus.rollout.pool import Taken
-from ludus.session.ledger import Ledger
+from ludus.runs.metrics import merge_means
 from ludus.types import EngineStats
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from ludus.metrics import Metrics
-from ludus.session.ledger import Ledger
+from ludus.episodes.ledger import Ledger
+from ludus.runs.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from typing import Any, Literal, Protocol
 
 import pydantic
 
-from ludus.algo.pack import Batch, TrainSequence, pack
+from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.engines.base import WeightSource
 from ludus.errors import AgentError, UserError
 from ludus.gateway.dialects.base import ReadMessages
 from ludus.gateway.dialects.chat import ChatDialect
-from ludus.metrics import Metrics
+from ludus.runs.metrics import Metrics
 from ludus.settings import Settings
 from ludus.text.chat import ChatText
 from ludus.types import Message, Sampling, ToolSpec

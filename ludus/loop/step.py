@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from ludus.algo.pack import Batch
+from ludus.algorithms.pack import Batch
 from ludus.engines.base import Engine, WeightSource
+from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BatchRules, BuiltBatch, build_batch
 from ludus.loop.measure import TrainingClock, batch_metrics, ledger_metrics, memory_metrics, rollout_metrics
 from ludus.loop.work import WorkThread
-from ludus.metrics import Metrics
 from ludus.rollout.pool import Taken
-from ludus.session.ledger import Ledger
-from ludus.trace.store import RunStore
+from ludus.runs.metrics import Metrics
+from ludus.runs.store import RunStore
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ludus.engines.base import Engine
+from ludus.episodes.ledger import Ledger
 from ludus.errors import LudusError
 from ludus.loop.batch import BatchRules, account_unused, group_judge
 from ludus.loop.checkpoint import Progress, save_checkpoint, update_checkpoint
@@ -33,8 +34,7 @@ from ludus.loop.work import WorkThread
 from ludus.rollout.pool import GroupSource, Play, RolloutPool, Taken
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import GroupStream, Row
-from ludus.session.ledger import Ledger
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 from ludus.types import Episode
 
 ResultT = TypeVar("ResultT")

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.workers import Remote, WorkerCrashedError, WorkerPool, WorkerTimeoutError
+from ludus.processes import Remote, WorkerCrashedError, WorkerPool, WorkerTimeoutError
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.workers.sandbox import SandboxLimits, run_python
+from ludus.processes.sandbox import SandboxLimits, run_python
 
 TIMEOUT_S = 8.0
 """For one test of one program."""

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.trace.spans import span
-from ludus.workers.calls import Remote, WorkerCrashedError, WorkerTimeoutError
-from ludus.workers.pool import WorkerPool
+from ludus.processes.calls import Remote, WorkerCrashedError, WorkerTimeoutError
+from ludus.processes.pool import WorkerPool
+from ludus.runs.spans import span
 
 logger = logging.getLogger(__name__)
 

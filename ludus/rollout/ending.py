@@ -15,10 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ludus.agents.door import Door, EpisodeContext
-from ludus.agents.reward import Scored, score_episode
+from ludus.agents.adapter import Door, EpisodeContext
 from ludus.agents.thread import AgentThread
-from ludus.record.limits import LIMIT_CODES
+from ludus.episodes.limits import LIMIT_CODES
+from ludus.episodes.reward import Scored, score_episode
 from ludus.types import Episode, Outcome, SessionRecord, Span, Turn
 
 _DEADLINE_CODE = "deadline"

@@ -18,6 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ludus.episodes.ledger import MaskReason
+from ludus.episodes.limits import Limits
+from ludus.episodes.recorder import RecordedSession, Recorder
 from ludus.errors import AgentError
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.archive import RunArchive
@@ -25,13 +28,10 @@ from ludus.gateway.desk import Desk
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.http.tls import Tls
-from ludus.record.limits import Limits
-from ludus.record.recorder import RecordedSession, Recorder
 from ludus.rollout.pool import Cursor, Discarded, Judge, Taken, discard_reason, small_group_mask
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.staleness import oldest_trainable_version
-from ludus.session.ledger import MaskReason
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 from ludus.types import Episode, Group
 
 logger = logging.getLogger(__name__)

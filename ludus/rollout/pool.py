@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.staleness import RolloutCounts, num_admissible_groups, num_surplus_groups
 from ludus.rollout.tasks import EpisodeTask, GroupStream, GroupTask
-from ludus.session.ledger import MaskReason
 from ludus.types import Episode, Group
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.door import EpisodeContext
+from ludus.agents.adapter import EpisodeContext
 from ludus.errors import InternalError, UserError
 from ludus.rollout.ending import EndedElsewhereError, Lost, Returned
 from ludus.rollout.handout import Handout

@@ -18,16 +18,16 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from ludus.agents.actors import check_actors
-from ludus.agents.door import About, Door
-from ludus.record.limits import Limits
-from ludus.record.recorder import RecordedSession
+from ludus.agents.adapter import About, Door
+from ludus.episodes.limits import Limits
+from ludus.episodes.recorder import RecordedSession
 from ludus.rollout.ending import ended_episode, play_to_end, score_ending
 from ludus.rollout.remote import RemoteDoor
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
 from ludus.rollout.subproc import place_of
 from ludus.rollout.tasks import EpisodeTask
-from ludus.trace.journal import Journal
+from ludus.runs.journal import Journal
 from ludus.types import Episode
 
 Keep = Callable[[Episode, int | None], None]

@@ -8,8 +8,8 @@ from typing import Literal, Self
 
 import pydantic
 
-from ludus.agents.loop.settings import MultiTurnSettings
 from ludus.agents.settings import ActorSettings
+from ludus.compat.verl.settings import MultiTurnSettings
 from ludus.errors import ConfigError
 from ludus.settings import Settings
 from ludus.types import Sampling

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from ludus.agents.door import About, EpisodeContext
+from ludus.agents.adapter import About, EpisodeContext
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.settings import ActorSettings
 from ludus.agents.thread import AgentThread
+from ludus.episodes.recorder import RecordedSession, Recorder
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import ClientFactory
-from ludus.record.recorder import RecordedSession, Recorder
 
 
 class Stage:

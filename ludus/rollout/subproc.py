@@ -22,20 +22,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ludus.agents.door import About, Door, EpisodeContext
+from ludus.agents.adapter import About, Door, EpisodeContext
 from ludus.agents.http_clients import SharedClients
-from ludus.agents.resolve import resolve_workflow
+from ludus.agents.kinds import resolve_workflow
+from ludus.agents.plain import AgentRun
 from ludus.agents.settings import ActorSettings
-from ludus.agents.workflow.agent import AgentRun
 from ludus.errors import UserError
 from ludus.gateway.transport import TIMEOUT_S, sdk_http_module
+from ludus.processes import calls
+from ludus.processes.calls import Call, CallEnd, Remote, dumps
+from ludus.processes.pool import Lease, WorkerPool
 from ludus.rollout.ending import EndedElsewhereError, Ending, Raised, Returned, grace_s, guarded
 from ludus.rollout.remote import RemoteDoor
-from ludus.trace.spans import SpanLog
+from ludus.runs.spans import SpanLog
 from ludus.types import Span
-from ludus.workers import calls
-from ludus.workers.calls import Call, CallEnd, Remote, dumps
-from ludus.workers.pool import Lease, WorkerPool
 
 # Of the time that an agent has after its deadline: its process is killed before it is given up, so that what it
 # printed is kept.

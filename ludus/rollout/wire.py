@@ -14,11 +14,11 @@ from typing import Any, Literal, Self, SupportsFloat
 
 import pydantic
 
-from ludus.agents.door import About
-from ludus.agents.reward import Result
+from ludus.agents.adapter import About
+from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.rollout.ending import Cancelled, Ending, Lost, Overdue, Raised, Returned
-from ludus.trace.codec import plain
+from ludus.runs.codec import plain
 from ludus.types import Span
 
 

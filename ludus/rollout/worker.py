@@ -16,16 +16,16 @@ from typing import Any
 
 import httpx
 
-from ludus.agents.door import EpisodeContext
+from ludus.agents.adapter import EpisodeContext
 from ludus.agents.settings import ActorSettings
+from ludus.cluster.member import Member
 from ludus.errors import BackendError
-from ludus.launch.member import Member
+from ludus.processes.pool import Lease, WorkerPool
 from ludus.rollout.ending import Raised, guarded
 from ludus.rollout.handout import SERVICE, TAKE_S
 from ludus.rollout.remote import AgentName
 from ludus.rollout.subproc import SubprocDoor
 from ludus.rollout.wire import ReportBody, SeatBody, TakeBody, TakenBody, ending_fields, span_json
-from ludus.workers.pool import Lease, WorkerPool
 
 logger = logging.getLogger(__name__)
 

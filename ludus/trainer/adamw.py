@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ludus.native.adamw import AdamWStep, NativeHalfStep
-from ludus.native.build import build_library, obtain
+from ludus.kernels.adamw import AdamWStep, NativeHalfStep
+from ludus.kernels.build import build_library, obtain
 from ludus.trainer.rounding import mixed_bits, round_up_above
 from ludus.trainer.settings import OptimizerSettings
 

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ludus.errors import UserError
-from ludus.files import sync
+from ludus.processes.files import sync
 from ludus.trainer.ranks import Ranks, rows_of
 
 STATE_FILE = "trainer.json"

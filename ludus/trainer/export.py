@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ludus.engines.weights import write_safetensors
-from ludus.model.load import ADAPTER_FILE, WHOLE_FILE, LoadedModel, copy_companions, quiet, remove_other_weights
+from ludus.models.load import ADAPTER_FILE, WHOLE_FILE, LoadedModel, copy_companions, quiet, remove_other_weights
 
 # As models are cut on the hub.
 MAX_FILE_BYTES = 5_000_000_000

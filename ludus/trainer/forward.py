@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ludus.algo.pack import PackedRow
-from ludus.model.load import LoadedModel
-from ludus.model.tree import TreePlan
+from ludus.algorithms.pack import PackedRow
+from ludus.models.load import LoadedModel
+from ludus.models.tree import TreePlan
 from ludus.text.constraint import Constraints
 from ludus.trainer.head import Slopes, VocabularyHead
 from ludus.trainer.shaped import ShapedTargets

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from ludus.errors import BackendError, UserError
-from ludus.model.shards import own_rows
+from ludus.models.shards import own_rows
 from ludus.trainer.ranks import rows_of
 
 # Between two collectives of one command lie seconds; who is not there by then does not come any more.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ludus.model.load import LoadedModel
+from ludus.models.load import LoadedModel
 
 
 def recompute_layers(model: LoadedModel) -> None:

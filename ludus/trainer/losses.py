@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ludus.algo.loss import LossMetrics, cross_entropy, policy_loss
+from ludus.algorithms.loss import LossMetrics, cross_entropy, policy_loss
 from ludus.trainer.settings import LossSettings
 
 

@@ -21,8 +21,8 @@ import zlib
 import torch
 from torch import Tensor
 
-from ludus.native.build import build_library, obtain
-from ludus.native.rounding import NativeRounding
+from ludus.kernels.build import build_library, obtain
+from ludus.kernels.rounding import NativeRounding
 from ludus.trainer.settings import RoundingName
 
 _log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ludus.algo.pack import PackedRow, Shaping
+from ludus.algorithms.pack import PackedRow, Shaping
 from ludus.errors import InternalError, UserError
-from ludus.model.bits import words_of
+from ludus.models.bits import words_of
 from ludus.text.constraint import Constraints, is_allowed
 from ludus.trainer.softmax import NEVER, LogitChange, TorchSoftmax, VocabularySoftmax, bent, summaries
 

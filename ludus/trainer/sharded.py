@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ludus.algo.pack import Batch, PackedRow
-from ludus.algo.share import share_rows
+from ludus.algorithms.pack import Batch, PackedRow
+from ludus.algorithms.share import share_rows
 from ludus.errors import BackendError, UserError
-from ludus.metrics import Metrics
-from ludus.model.load import LoadedModel
+from ludus.models.load import LoadedModel
+from ludus.runs.metrics import Metrics
 from ludus.trainer.checkpoint import check_parts
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks

@@ -14,9 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ludus.model.bits import unpacked
-from ludus.native.build import build_library, obtain
-from ludus.native.head import NativeSoftmax
+from ludus.kernels.build import build_library, obtain
+from ludus.kernels.head import NativeSoftmax
+from ludus.models.bits import unpacked
 
 _log = logging.getLogger(__name__)
 # A tile in fp32 and its exponential together fit into the second-level cache of two cores.
@@ -60,7 +60,7 @@ class TorchSoftmax:
 
     Both of exactly the rows that it is given:
     changed: ids of columns, shape (U,), and what happens to them. None: nothing.
-    allowed_CW: the tokens that are possible, as bits (ludus/model/bits.py). None: all are.
+    allowed_CW: the tokens that are possible, as bits (ludus/models/bits.py). None: all are.
     """
 
     def __init__(self, changed: tuple[Tensor, LogitChange] | None = None, allowed_CW: Tensor | None = None) -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.algo.pack import Batch, PackedRow, TrainSequence, pack
+from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
+from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
-from ludus.lease import ComputeLease
-from ludus.metrics import Metrics, merge_means
-from ludus.model.load import LoadedModel, read_trainable, save_model
+from ludus.models.load import LoadedModel, read_trainable, save_model
+from ludus.runs.metrics import Metrics, merge_means
 from ludus.text.constraint import Constraints
 from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.checkpoint import read_state, write_state

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from ludus.algo.pack import PackedRow, Shaping
+from ludus.algorithms.pack import PackedRow, Shaping
 
 
 def rows_to_json(rows: Sequence[PackedRow]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from langchain_core.tools import tool
 
-from ludus.verl.langgraph_agent.react_agent_loop import ReactAgentLoop
+from ludus.compat.verl.langgraph_agent.react_agent_loop import ReactAgentLoop
 
 
 @tool

@@ -7,12 +7,12 @@ on, whether the agent was right or not.
 import dataclasses
 import re
 
-from ludus.realhf import TrajectoryBuilder
-from ludus.realhf.api.core.agent_api import Agent, register_agent
-from ludus.realhf.api.core.config import AgentAbstraction, EnvServiceAbstraction
-from ludus.realhf.api.core.data_api import load_hf_tokenizer
-from ludus.realhf.api.core.env_api import EnvironmentService, register_environment
-from ludus.realhf.experiments.async_exp.async_rl_exp import AsyncRLExperimentConfig
+from ludus.compat.realhf import TrajectoryBuilder
+from ludus.compat.realhf.api.core.agent_api import Agent, register_agent
+from ludus.compat.realhf.api.core.config import AgentAbstraction, EnvServiceAbstraction
+from ludus.compat.realhf.api.core.data_api import load_hf_tokenizer
+from ludus.compat.realhf.api.core.env_api import EnvironmentService, register_environment
+from ludus.compat.realhf.experiments.async_exp.async_rl_exp import AsyncRLExperimentConfig
 
 REWARD_OF_A_NUMBER = 0.1  # beside 1 for the right one: what is no number is nowhere near
 

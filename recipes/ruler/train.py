@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import ludus
-import ludus.art as art
-from ludus.art.rewards import ruler_score_group
+import ludus.compat.art as art
+from ludus.compat.art.rewards import ruler_score_group
 
 sys.path.insert(0, str(Path(__file__).parent))
 import animals

@@ -3,7 +3,7 @@
 import ast
 import operator
 
-from ludus.verl.tools.function_tool import function_tool
+from ludus.compat.verl.tools.function_tool import function_tool
 
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 LONGEST = 60  # characters: no problem needs more, and products of that length stay small

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import ludus
-from ludus.verl.tools.function_tool import FunctionTool
+from ludus.compat.verl.tools.function_tool import FunctionTool
 
 sys.path.insert(0, str(Path(__file__).parent))
 import problems

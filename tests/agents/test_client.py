@@ -10,10 +10,10 @@ from typing import Any
 import openai
 import pytest
 
-from ludus.agents.client import InProcessGateway, SessionClient
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
 from ludus.errors import AgentError, UserError
-from ludus.record.recorder import Recorder
+from ludus.gateway.in_process import InProcessGateway, SessionClient
 from ludus.text.chat import ChatText
 
 

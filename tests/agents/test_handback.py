@@ -2,8 +2,8 @@
 
 import pytest
 
-from ludus.agents.handback import TokenRow, claim_rows
-from ludus.agents.reward import score_episode
+from ludus.episodes.claim import TokenRow, claim_rows
+from ludus.episodes.reward import score_episode
 from ludus.errors import UserError
 from ludus.types import Message, Node, Sampled, Sampling, SessionRecord, Turn
 
@@ -83,7 +83,7 @@ def test_mask_and_ids_belong_together():
 
 def test_left_out_of_an_unknown_turn_fails_the_episode():
     """A door that names what is not there is told so."""
-    from ludus.agents.reward import Result
+    from ludus.episodes.reward import Result
 
     scored = score_episode(Result(1.0, left_out={"x": (0,)}), RECORD.turns)
     assert scored.outcome.kind == "failed" and "'x'" in scored.outcome.reason

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from openai.types.chat.chat_completion import Choice
 
-from ludus.agents.judge import ruler_score_group
-from ludus.agents.trajectory import History, Trajectory, TrajectoryGroup, gather_trajectory_groups
+from ludus.compat.art.gathering import gather_trajectory_groups
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.judge import ruler_score_group
+from ludus.compat.art.trajectory import History, Trajectory
 from ludus.errors import BackendError, UserError
 from ludus.rewards.chat.scripted import ScriptedChatModel
 from ludus.rewards.judge import JudgeOptions, read_attempts

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 
-from ludus.agents.reward import Result, score_episode
+from ludus.episodes.reward import Result, score_episode
 from ludus.types import Message, Sampled, Sampling, StopReason, Turn
 
 

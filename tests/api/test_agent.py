@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.loop import LoopDoor, SingleTurnAgentLoop
 from ludus.api.agent import choose_agent
+from ludus.compat.verl.adapter import LoopDoor
+from ludus.compat.verl.single import SingleTurnAgentLoop
 from ludus.config import load_config
 from ludus.errors import ConfigError, UserError
 
@@ -27,7 +28,7 @@ def test_loops_are_played_where_something_names_one() -> None:
 
 def test_an_agent_that_is_given_plays_the_rows_itself() -> None:
     assert choose_agent(load_config(), plain, rows=[{"agent_name": "tool_agent"}]).name == "plain"
-    door = choose_agent(load_config(None, ["workflow=ludus.verl:ToolAgentLoop"]))
+    door = choose_agent(load_config(None, ["workflow=ludus.compat.verl:ToolAgentLoop"]))
     assert isinstance(door, LoopDoor) and door.name == "ToolAgentLoop"
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from ludus.api.crew import head_view, open_crew
+from ludus.cluster.board import Board, clear_board, read_board, write_board
+from ludus.cluster.crew import head_view, open_crew
+from ludus.cluster.supervise import Watch
 from ludus.config import Config
-from ludus.launch.board import Board, clear_board, read_board, write_board
-from ludus.launch.supervise import Watch
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import ludus
-from ludus.api.crew import Crew
 from ludus.api.engines import open_engines
+from ludus.cluster.crew import Crew
+from ludus.engines.lease import ComputeLease
 from ludus.engines.scripted import ScriptedEngine
-from ludus.lease import ComputeLease
-from ludus.model.load import load_model
+from ludus.models.load import load_model
 from ludus.text.tokenizer import Tokenizer
 from tests.engines.contract import NoNewWeights, call
 from tests.engines.http.test_client import answer, serving

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.queues import AgentAbstraction, EnvServiceAbstraction
 from ludus.api.agent import choose_agent
 from ludus.api.experiment import ExperimentConfig, load_config, open_experiment
-from ludus.api.math_experiment import AsyncPPOMATHConfig, AsyncPPOMATHMultiTurnConfig, AsyncRLExperimentConfig
+from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
+from ludus.compat.realhf.math_experiment import AsyncPPOMATHConfig, AsyncPPOMATHMultiTurnConfig, AsyncRLExperimentConfig
 from ludus.config import check_training
 from ludus.errors import ConfigError, UserError
 

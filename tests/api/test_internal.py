@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-import ludus.art as art
-from ludus.api.backends.configs import default_config, model_config
+import ludus.compat.art as art
+from ludus.compat.art.configs import default_config, model_config
 
 
 def test_keys_that_act_and_keys_that_do_not(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import ludus
-from ludus.trace.store import RunStore
-from ludus.verl import AgentLoopBase, AgentLoopOutput, register
+from ludus.compat.verl import AgentLoopBase, AgentLoopOutput, register
+from ludus.runs.store import RunStore
 
 ROWS = [
     {"prompt": [{"role": "user", "content": f"Guess. It is higher than {bound}."}], "agent_name": name}

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 import ludus
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 from ludus.types import Episode
 
 BAD = ("crash", "hang", "raise", "shout", "unknown")

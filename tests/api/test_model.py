@@ -11,9 +11,11 @@ from typing import Any
 import pydantic
 import pytest
 
-from ludus.agents.trajectory import Trajectory, TrajectoryGroup, auto_trajectory, capture_auto_trajectory
-from ludus.api.backends import LocalBackend
-from ludus.api.model import Model, TrainableModel
+from ludus.compat.art.capture import auto_trajectory, capture_auto_trajectory
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.local_backend import LocalBackend
+from ludus.compat.art.trainable import Model, TrainableModel
+from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
 ASK: Any = [{"role": "user", "content": "Guess."}]

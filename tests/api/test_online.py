@@ -11,7 +11,7 @@ import pytest
 
 import ludus
 from ludus.errors import ConfigError
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 
 OUTSIDE = """
 import sys

@@ -9,8 +9,14 @@ import pytest
 pytest.importorskip("torch")
 
 import ludus
-from ludus.realhf import Agent, EnvironmentService, GenerationHyperparameters, MathMultiTurnAgent, TrajectoryBuilder
-from ludus.trace.store import RunStore
+from ludus.compat.realhf import (
+    Agent,
+    EnvironmentService,
+    GenerationHyperparameters,
+    MathMultiTurnAgent,
+    TrajectoryBuilder,
+)
+from ludus.runs.store import RunStore
 
 ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
 

@@ -12,7 +12,7 @@ import pytest
 import transformers
 
 import ludus
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 
 ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
 

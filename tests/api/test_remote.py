@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ludus.api.remote import open_vllm
-from ludus.model.settings import ModelSettings
+from ludus.models.settings import ModelSettings
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, ChatRequest, Message, Sampling
 from tests.engines.http.vllm_server import StandIn, serving

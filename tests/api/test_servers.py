@@ -11,9 +11,9 @@ import pytest
 import ludus
 from ludus.api.servers import open_files
 from ludus.errors import ConfigError
-from ludus.model.load import LoadedModel, load_model
-from ludus.model.settings import LoraSettings, ModelSettings
-from ludus.trace.store import RunStore
+from ludus.models.load import LoadedModel, load_model
+from ludus.models.settings import LoraSettings, ModelSettings
+from ludus.runs.store import RunStore
 from tests.api.test_trainer import ROWS, Talker, make_config
 
 

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import save
 
 import ludus
-from ludus.api.serving import EngineAddress, serving_engine
+from ludus.cluster.serving import EngineAddress, serving_engine
 from ludus.engines.serving.files import FileWeights
 from ludus.errors import BackendError
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.trajectory import Trajectory
-from ludus.api.backends import LocalBackend
-from ludus.api.backends.schedule import create_lr_schedule
-from ludus.api.model import TrainableModel
-from ludus.api.sft import create_sft_dataset_iterator, iterate_file, train_sft_from_file
+from ludus.compat.art.local_backend import LocalBackend
+from ludus.compat.art.schedule import create_lr_schedule
+from ludus.compat.art.supervised import create_sft_dataset_iterator, iterate_file, train_sft_from_file
+from ludus.compat.art.trainable import TrainableModel
+from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
 

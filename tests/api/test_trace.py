@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ludus
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 from tests.api.test_trainer import ROWS, Talker, make_config, weights_of
 
 

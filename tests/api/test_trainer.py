@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 import ludus
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 
 ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
 

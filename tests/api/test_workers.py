@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from ludus.api.agent import choose_agent
-from ludus.api.crew import open_crew
-from ludus.api.workers import open_workers
+from ludus.cluster.board import read_board
+from ludus.cluster.crew import open_crew
+from ludus.cluster.workers import open_workers
 from ludus.config import Config
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
 from ludus.errors import ConfigError, UserError
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
-from ludus.launch.board import read_board
-from ludus.record.recorder import Recorder
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import EpisodeTask

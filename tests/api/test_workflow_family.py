@@ -11,9 +11,9 @@ import openai
 import pytest
 
 import ludus
-from ludus.agents.workflow.rollout import RolloutWorkflow
+from ludus.compat.areal.rollout import RolloutWorkflow
 from ludus.errors import ConfigError, UserError
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 
 ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
 
@@ -129,7 +129,7 @@ class Tokens(RolloutWorkflow):
     async def arun_episode(self, engine: Any, data: Any) -> Any:
         import torch
 
-        from ludus.agents.workflow.generation import ModelRequest
+        from ludus.compat.areal.generation import ModelRequest
 
         answer = await engine.agenerate(ModelRequest(input_ids=list(range(5, 12))))
         ids = answer.input_tokens + answer.output_tokens

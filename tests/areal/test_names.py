@@ -13,14 +13,14 @@ import yaml
 from openai import AsyncOpenAI, OpenAI
 
 import ludus
-from ludus.areal import PPOTrainer
-from ludus.areal.api.cli_args import GRPOConfig, load_expr_config
-from ludus.areal.api.io_struct import ModelRequest
-from ludus.areal.api.reward_api import AsyncRewardWrapper
-from ludus.areal.api.workflow_api import RolloutWorkflow
-from ludus.areal.infra import workflow_context
-from ludus.areal.utils import stats_tracker
-from ludus.areal.utils.data import concat_padded_tensors
+from ludus.compat.areal import PPOTrainer
+from ludus.compat.areal.api.cli_args import GRPOConfig, load_expr_config
+from ludus.compat.areal.api.io_struct import ModelRequest
+from ludus.compat.areal.api.reward_api import AsyncRewardWrapper
+from ludus.compat.areal.api.workflow_api import RolloutWorkflow
+from ludus.compat.areal.infra import workflow_context
+from ludus.compat.areal.utils import stats_tracker
+from ludus.compat.areal.utils.data import concat_padded_tensors
 from ludus.errors import ConfigError, UserError
 
 ROWS = [{"messages": [{"role": "user", "content": f"Guess. It is higher than {n}."}], "answer": "1"} for n in range(4)]
@@ -48,8 +48,8 @@ ROWS = [{"messages": [{"role": "user", "content": f"Guess. It is higher than {n}
     ],
 )
 def test_names_are_where_they_are_looked_for(module: str, name: str) -> None:
-    """`areal.…` becomes `ludus.areal.…`."""
-    assert hasattr(importlib.import_module(f"ludus.areal.{module}"), name)
+    """`areal.…` becomes `ludus.compat.areal.…`."""
+    assert hasattr(importlib.import_module(f"ludus.compat.areal.{module}"), name)
 
 
 def compute_reward(response: Any, answer: str) -> float:

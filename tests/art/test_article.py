@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import ludus.art as art
-from ludus.art.rewards import ruler_score_group
+import ludus.compat.art as art
+from ludus.compat.art.rewards import ruler_score_group
 from ludus.rewards.chat.scripted import ScriptedChatModel
 from ludus.rewards.judge import read_attempts
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ludus.conformance.mutants import FAULTS
+from ludus.checks.conformance.mutants import FAULTS
 
 
 def test_our_own_server_is_played(ludus: Callable[..., Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 from ludus.types import Episode, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
 
 

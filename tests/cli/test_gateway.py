@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from ludus.runs.store import RunStore
 from ludus.text.tokenizer import Tokenizer
-from ludus.trace.store import RunStore
 from tests.engines.http.vllm_server import StandIn, serving
 
 

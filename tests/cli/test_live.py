@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from ludus.cli.live import LivePanel, PlainLines, Progress, duration, sparkline, watch
+from ludus.episodes.ledger import Ledger
 from ludus.loop.observer import RunSummary
-from ludus.session.ledger import Ledger
 
 STEP = {"rollout/reward": 0.25, "rollout/success": 0.5, "rollout/tokens_per_s": 612.0, "time/step_s": 10.0}
 SUMMARY = RunSummary(

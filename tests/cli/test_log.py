@@ -26,8 +26,8 @@ def test_warnings_of_one_wording_are_few(
     """Others of the same wording are left out, and the last that is shown says so; -v shows them all."""
     show_log(verbose)
     for number in range(10):
-        logging.getLogger("ludus.record").warning("Failed to decode tool call: %s", number)
-    logging.getLogger("ludus.record").warning("something else")
+        logging.getLogger("ludus.episodes").warning("Failed to decode tool call: %s", number)
+    logging.getLogger("ludus.episodes").warning("something else")
     shown = capsys.readouterr().err
     assert shown.count("Failed to decode tool call") == num_shown
     assert ("no more of these are shown" in shown.replace("\n", " ")) == (verbose == 0)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.archive import MemoryArchive
 from ludus.gateway.desk import Desk
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
-from ludus.record.recorder import Recorder
 from ludus.text.chat import ChatText
 
 

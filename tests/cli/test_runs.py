@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
-from ludus.launch.board import Board, HeadView, RoleView, write_board
-from ludus.launch.registry import Registry
+from ludus.cluster.board import Board, HeadView, RoleView, write_board
+from ludus.cluster.registry import Registry
 
 
 def head(**other):

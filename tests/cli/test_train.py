@@ -76,7 +76,7 @@ def test_a_dataclass_extends_the_configuration(run_yaml: Path, ludus: Callable[.
     """--config-class: its own parameters beside the keys, with or without a file."""
     (tmp_path / "mine.py").write_text(
         "import dataclasses, ludus\n"
-        "from ludus.realhf import AgentAbstraction, AsyncRLExperimentConfig\n"
+        "from ludus.compat.realhf import AgentAbstraction, AsyncRLExperimentConfig\n"
         "@dataclasses.dataclass\n"
         "class MyConfig(AsyncRLExperimentConfig):\n"
         "    my_param: float = 1.0\n"

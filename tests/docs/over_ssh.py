@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ludus.launch.remote import LaunchSettings
-from ludus.launch.remote.process import ProcessPlace
-from ludus.launch.remote.shell import Ssh
+from ludus.cluster.remote import LaunchSettings
+from ludus.cluster.remote.process import ProcessPlace
+from ludus.cluster.remote.shell import Ssh
+from tests.cluster.remote.sshd import sshd
 from tests.docs.pages import blocks, run_block
-from tests.launch.remote.sshd import sshd
 
 ROOT = Path(__file__).parents[2]
 

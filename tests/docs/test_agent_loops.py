@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ludus.aliases import table
+from ludus.compat.verl.keys import table
 from tests.docs.pages import DOCS, blocks, run_block
 
 
@@ -26,7 +26,7 @@ def test_every_import_line_of_the_table_works() -> None:
     lines = re.findall(r"^\| `(from verl\.[^`]*)`", page, re.MULTILINE)
     assert len(lines) > 10
     for line in lines:
-        exec(line.replace("from verl.", "from ludus.verl."), {})
+        exec(line.replace("from verl.", "from ludus.compat.verl."), {})
 
 
 def test_every_key_is_on_the_page() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ludus.api.backends import TrainConfig
+from ludus.compat.art.backends import TrainConfig
 from ludus.errors import ConfigError
 from tests.docs.pages import DOCS, blocks, run_block
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 from starlette.routing import Route
 
-from ludus.api.serving import EngineAddress, serving_engine
+from ludus.cluster.serving import EngineAddress, serving_engine
 from ludus.config import Config
 from ludus.engines.serving import EngineApi
 from ludus.engines.settings import EngineKind

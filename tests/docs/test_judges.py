@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.art import Trajectory, TrajectoryGroup
+from ludus.compat.art import Trajectory, TrajectoryGroup
 from ludus.rewards.judge import read_attempts
 from ludus.rewards.providers import PROVIDERS, Provider
 from tests.docs.pages import DOCS, blocks, run_block

@@ -13,14 +13,14 @@ import pytest
 from starlette.routing import Route
 
 import ludus
-from ludus.api.backends.local import LocalBackend
+from ludus.cluster.serve.app import Api
+from ludus.cluster.serve.jobs import Jobs
+from ludus.cluster.serve.server import Address, running
+from ludus.cluster.serve.store import JobStore
+from ludus.compat.art.local_backend import LocalBackend
 from ludus.http.keys import digest
-from ludus.serve.app import Api
-from ludus.serve.jobs import Jobs
-from ludus.serve.server import Address, running
-from ludus.serve.store import JobStore
+from tests.cluster.serve.scripted import ScriptedWorkshop
 from tests.docs.pages import DOCS, blocks, run_block
-from tests.serve.scripted import ScriptedWorkshop
 
 KEY = "the-key-of-the-page"
 CONFIG: dict[str, Any] = {"engine": {"kv_bytes": 2**26}, "model": {"lora": {"rank": 4}}}

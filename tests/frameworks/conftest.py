@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import RecordedSession, Recorder
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
-from ludus.record.recorder import RecordedSession, Recorder
 from ludus.text.chat import ChatText
 from tests.gateway.conftest import GatedEngine
 

@@ -14,12 +14,12 @@ import pytest
 
 from ludus.engines.base import Engine, OnTokens
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import RecordedSession, Recorder
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.archive import MemoryArchive
 from ludus.gateway.desk import Desk as FrontDesk
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
-from ludus.record.recorder import RecordedSession, Recorder
 from ludus.text.chat import ChatText
 from ludus.types import Call, Sampled, TokenChunk
 

@@ -13,15 +13,15 @@ import httpx
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
 from ludus.errors import AgentError, BackendError
 from ludus.gateway.admin import ROUTES
 from ludus.gateway.app import GatewayOptions, build_app
 from ludus.gateway.archive import Archive, MemoryArchive, RunArchive
 from ludus.gateway.desk import MAX_OPEN_SESSIONS, Asked, Desk
 from ludus.gateway.keys import Sessions
-from ludus.record.recorder import Recorder
+from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
-from ludus.trace.store import RunStore
 from ludus.types import Episode, Outcome
 
 ADMIN = {"authorization": "Bearer the-admin-key-of-the-tests"}

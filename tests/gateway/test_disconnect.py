@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.export import TurnCredit, export_session
+from ludus.episodes.recorder import RecordedSession, Recorder
 from ludus.gateway.app import build_app
 from ludus.gateway.keys import Sessions
-from ludus.record.recorder import RecordedSession, Recorder
-from ludus.session.export import TurnCredit, export_session
 from ludus.text.chat import ChatText
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'

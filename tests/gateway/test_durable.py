@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 
 GATEWAY = """
 import sys
@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from ludus.engines.scripted import ScriptedEngine
 from ludus.gateway import Desk, GatewayOptions, GatewayServer, RunArchive, Sessions
-from ludus.record import Recorder
+from ludus.episodes import Recorder
 from ludus.text import ChatText
-from ludus.trace import RunStore
+from ludus.runs import RunStore
 text = ChatText.load(Path(sys.argv[1]))
 store = RunStore.create(sys.argv[2], "run", "")
 engine = ScriptedEngine(lambda call: "I say 7, and then " + str(len(call.prompt_ids)), text.tokenizer)

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import GatewayOptions, build_app
 from ludus.gateway.archive import MemoryArchive
 from ludus.gateway.desk import Desk
 from ludus.gateway.dialects import COUNTERS, DIALECTS
 from ludus.gateway.keys import Sessions
-from ludus.record.recorder import Recorder
 from ludus.text.chat import ChatText
 from ludus.types import Call
 

@@ -3,10 +3,10 @@
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import RecordedSession, Recorder
 from ludus.errors import AgentError
 from ludus.gateway.keys import Attempts, Seat, Sessions
 from ludus.http.keys import digest, is_key
-from ludus.record.recorder import RecordedSession, Recorder
 from ludus.text.chat import ChatText
 
 FIRST = {"x-stainless-retry-count": "0"}

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import build_app
 from ludus.gateway.dialects import DIALECTS
 from ludus.gateway.keys import Sessions
-from ludus.record.recorder import Recorder
 from ludus.text.chat import ChatText
 
 BODIES: dict[str, dict[str, Any]] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ludus.algo.pack import Batch
-from ludus.session.graph import SessionGraph
+from ludus.algorithms.pack import Batch
+from ludus.episodes.graph import SessionGraph
 from ludus.types import Episode, Message, Outcome, Sampled, Sampling
 
 MakeEpisode = Callable[..., Episode]

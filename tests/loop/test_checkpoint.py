@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
 from ludus.loop.checkpoint import Progress, latest_checkpoint, save_checkpoint
-from ludus.session.ledger import Ledger
 
 
 def save_text(text: str):  # type: ignore[no-untyped-def]

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
-from ludus.lease import ComputeLease
 from ludus.loop.sft import SftSettings, conversation_sequences, train_supervised
-from ludus.model.load import load_model
-from ludus.model.settings import ModelSettings
+from ludus.models.load import load_model
+from ludus.models.settings import ModelSettings
 from ludus.text.chat import ChatText
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 from ludus.trainer.step import Trainer

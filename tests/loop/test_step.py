@@ -15,8 +15,8 @@ from ludus.loop.step import Stepped, train_step
 from ludus.loop.train import Parts
 from ludus.loop.work import WorkThread
 from ludus.rollout.pool import Taken
+from ludus.runs.store import RunStore
 from ludus.text.tokenizer import Tokenizer
-from ludus.trace.store import RunStore
 from ludus.types import Episode, Group
 
 RULES = BatchRules(AlgorithmSettings(), 1.0, "individual", 64, 0)

@@ -21,8 +21,8 @@ from ludus.loop.settings import AlgorithmSettings, CheckpointSettings, EvalSetti
 from ludus.loop.train import Parts, Plan, train
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
+from ludus.runs.store import RunStore
 from ludus.text.tokenizer import Tokenizer
-from ludus.trace.store import RunStore
 from ludus.types import Episode, Outcome
 
 MakeEpisode = Callable[..., Episode]

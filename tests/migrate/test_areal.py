@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from ludus.compat.areal.importer import Imported, import_areal
+from ludus.compat.areal.keys import SAME
+from ludus.compat.importing.interpolate import leaves
 from ludus.config import Config
 from ludus.errors import ConfigError
-from ludus.migrate.areal import Imported, import_areal
-from ludus.migrate.areal_keys import SAME
-from ludus.migrate.interpolate import leaves
 
 ACTOR: dict[str, Any] = {
     "path": "Qwen/Qwen3-0.6B",

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from ludus.agents.trajectory import TrajectoryGroup
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.importer import ImportedModel, find_models, import_model, write_model
 from ludus.errors import UserError
-from ludus.migrate.art import ImportedModel, find_models, import_model, write_model
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

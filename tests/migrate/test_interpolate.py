@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ludus.compat.importing.interpolate import leaves, read_yaml
 from ludus.errors import ConfigError, UserError
-from ludus.migrate.interpolate import leaves, read_yaml
 
 
 def read(folder: Path, text: str, *overrides: str) -> dict[str, Any]:

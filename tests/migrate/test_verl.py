@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ludus.compat.importing.files import read_rows
+from ludus.compat.verl.importer import ImportedRows, import_verl
 from ludus.errors import UserError
-from ludus.migrate.files import read_rows
-from ludus.migrate.verl import ImportedRows, import_verl
 
 
 def row(question: str, tool: str, **fields: Any) -> dict[str, Any]:

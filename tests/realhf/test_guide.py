@@ -13,16 +13,16 @@ pytest.importorskip("torch")
 
 import torch
 
-import ludus.realhf
+import ludus.compat.realhf
 from ludus.api.agent import choose_agent
 from ludus.api.experiment import load_config
-from ludus.realhf.api.core.agent_api import ALL_AGENTS, ALL_AGNETS, Agent, register_agent
-from ludus.realhf.api.core.config import AgentAbstraction, EnvServiceAbstraction
-from ludus.realhf.api.core.data_api import SequenceSample, load_hf_tokenizer
-from ludus.realhf.api.core.env_api import EnvironmentService, register_environment
-from ludus.realhf.api.core.model_api import BundledGenerationOutputs
-from ludus.realhf.experiments.async_exp.async_math_ppo import AsyncRLExperimentConfig, PPOMATHConfig
-from ludus.realhf.impl.environment.math_code_single_step_env import math_verify_call
+from ludus.compat.realhf.api.core.agent_api import ALL_AGENTS, ALL_AGNETS, Agent, register_agent
+from ludus.compat.realhf.api.core.config import AgentAbstraction, EnvServiceAbstraction
+from ludus.compat.realhf.api.core.data_api import SequenceSample, load_hf_tokenizer
+from ludus.compat.realhf.api.core.env_api import EnvironmentService, register_environment
+from ludus.compat.realhf.api.core.model_api import BundledGenerationOutputs
+from ludus.compat.realhf.experiments.async_exp.async_math_ppo import AsyncRLExperimentConfig, PPOMATHConfig
+from ludus.compat.realhf.impl.environment.math_code_single_step_env import math_verify_call
 
 ROW = {
     "query_id": "q1",
@@ -53,7 +53,7 @@ class GuideAgent(Agent):
     """The multi-turn mathematician, its sample packed by hand as the original packs it."""
 
     def __init__(self, tokenizer_path, num_turns=2, my_param=1.0):
-        self.gconfig = ludus.realhf.GenerationHyperparameters(n=1)
+        self.gconfig = ludus.compat.realhf.GenerationHyperparameters(n=1)
         self.tokenizer = load_hf_tokenizer(tokenizer_path)
         self.num_turns = num_turns
         self.my_param = my_param
@@ -167,7 +167,7 @@ def test_the_original_spelling():
     assert ALL_AGNETS is ALL_AGENTS and "guide" in ALL_AGNETS
 
 
-MODULES = sorted(item.name for item in pkgutil.walk_packages(ludus.realhf.__path__, "ludus.realhf."))
+MODULES = sorted(item.name for item in pkgutil.walk_packages(ludus.compat.realhf.__path__, "ludus.compat.realhf."))
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.agents.door import About, EpisodeContext
-from ludus.agents.reward import Scored, score_episode
+from ludus.agents.adapter import About, EpisodeContext
 from ludus.api.agent import choose_agent
 from ludus.cli.data import gsm8k_rows
 from ludus.engines.scripted import ScriptedEngine
-from ludus.record.recorder import Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.reward import Scored, score_episode
 from ludus.text.chat import ChatText
 from ludus.types import SessionRecord
 

@@ -10,7 +10,8 @@ import pytest
 
 import ludus
 from ludus.agents.imports import import_object
-from ludus.agents.loop import LoopPlan, MultiTurnSettings, RewardSettings
+from ludus.compat.verl.plan import LoopPlan
+from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.text.chat import ChatText
 from tests.agents.loop.conftest import Played, Player
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ludus.art.rewards import ruler
+from ludus.compat.art.rewards import ruler
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "ruler"
 

@@ -12,11 +12,11 @@ from types import ModuleType
 import pytest
 
 import ludus
-from ludus.agents.door import About, EpisodeContext
-from ludus.agents.reward import Scored, score_episode
+from ludus.agents.adapter import About, EpisodeContext
 from ludus.api.agent import choose_agent
 from ludus.engines.scripted import ScriptedEngine
-from ludus.record.recorder import Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.reward import Scored, score_episode
 from ludus.text.chat import ChatText
 from ludus.types import SessionRecord
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from ludus.compat.verl.data_sources import default_compute_score, score_gsm8k
 from ludus.errors import UserError
-from ludus.rewards.sources import default_compute_score, score_gsm8k
 
 
 def score(solution: str, truth: str, source: str = "openai/gsm8k") -> float:

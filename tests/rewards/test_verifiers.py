@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.errors import UserError
-from ludus.rewards.verifiers import (
+from ludus.compat.areal.verifiers import (
     VERIFIERS,
     clevr_count_70k_reward_fn,
     final_number,
@@ -17,6 +16,7 @@ from ludus.rewards.verifiers import (
     gsm8k_reward_fn,
     last_boxed,
 )
+from ludus.errors import UserError
 
 
 @pytest.mark.parametrize(

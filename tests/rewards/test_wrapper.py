@@ -14,9 +14,9 @@ import cloudpickle
 import pytest
 
 from ludus.errors import UserError
+from ludus.processes import WorkerCrashedError, WorkerTimeoutError
 from ludus.rewards.wrapper import AsyncRewardWrapper
-from ludus.trace.spans import SpanLog, collect_spans
-from ludus.workers import WorkerCrashedError, WorkerTimeoutError
+from ludus.runs.spans import SpanLog, collect_spans
 
 
 def reward_of(wrapper: AsyncRewardWrapper, *args: Any, **kwargs: Any) -> Any:

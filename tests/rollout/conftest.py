@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.resolve import resolve_workflow
+from ludus.agents.kinds import resolve_workflow
 from ludus.engines.scripted import Answers, ScriptedEngine
+from ludus.episodes.recorder import Recorder
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
-from ludus.record.recorder import Recorder
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from ludus.agents.door import About
-from ludus.agents.reward import Result
+from ludus.agents.adapter import About
+from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.rollout.handout import Handout
 from ludus.rollout.remote import AgentName

@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
-from ludus.record.recorder import Recorder
+from ludus.episodes.ledger import MaskReason
+from ludus.episodes.recorder import Recorder
 from ludus.rollout.online import OnlineRollouts
 from ludus.rollout.pool import Judge, Taken
 from ludus.rollout.settings import AgentSettings, GenerationSettings, RolloutSettings
-from ludus.session.ledger import MaskReason
+from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
-from ludus.trace.store import RunStore
 from ludus.types import Group
 
 KEY = "the-admin-key-of-the-tests"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
 from ludus.rollout.pool import RolloutPool, Taken
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
-from ludus.session.ledger import MaskReason
 from ludus.types import Episode, Group, Outcome, OutcomeKind, SessionRecord
 
 ROWS = [{"n": number} for number in range(100)]

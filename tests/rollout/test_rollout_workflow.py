@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from ludus.agents.resolve import resolve_workflow
-from ludus.agents.workflow import context as workflow_context
-from ludus.agents.workflow import stats_tracker
-from ludus.agents.workflow.generation import GenerationHyperparameters, ModelRequest, ModelResponse
-from ludus.agents.workflow.openai_client import ArealOpenAI
-from ludus.agents.workflow.rollout import EpisodeEngine, RolloutWorkflow, token_rows
-from ludus.agents.workflow.verified import MultiTurnWorkflow, RLVRWorkflow
+from ludus.agents.kinds import resolve_workflow
+from ludus.compat.areal import context as workflow_context
+from ludus.compat.areal import stats_tracker
+from ludus.compat.areal.generation import GenerationHyperparameters, ModelRequest, ModelResponse
+from ludus.compat.areal.openai_client import ArealOpenAI
+from ludus.compat.areal.rollout import EpisodeEngine, RolloutWorkflow, token_rows
+from ludus.compat.areal.verified import MultiTurnWorkflow, RLVRWorkflow
 from ludus.errors import UserError
 from ludus.types import Episode
 
@@ -325,7 +325,8 @@ def test_tries_go_on_until_one_is_right(play: Play) -> None:
 def test_a_reward_function_by_its_name() -> None:
     """As a configuration names it."""
     assert (
-        RLVRWorkflow("ludus.rewards.verifiers:gsm8k_reward_fn").async_reward_fn.reward_fn.__name__ == "gsm8k_reward_fn"
+        RLVRWorkflow("ludus.compat.areal.verifiers:gsm8k_reward_fn").async_reward_fn.reward_fn.__name__
+        == "gsm8k_reward_fn"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from ludus.agents.reward import Result
+from ludus.episodes.reward import Result
 from ludus.rollout.tasks import EpisodeTask
 from ludus.types import Episode
 

@@ -17,23 +17,23 @@ import anthropic
 import openai
 import pytest
 
-from ludus.agents.door import About, EpisodeContext, current_episode
-from ludus.agents.reward import Result
+from ludus.agents.adapter import About, EpisodeContext, current_episode
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
-from ludus.record.recorder import Recorder
+from ludus.processes import WorkerPool
 from ludus.rollout.ending import Raised, guarded, score_ending
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
 from ludus.rollout.subproc import SubprocDoor
 from ludus.rollout.tasks import EpisodeTask
+from ludus.runs.spans import span
 from ludus.text.chat import ChatText
-from ludus.trace.spans import span
 from ludus.types import Episode
-from ludus.workers import WorkerPool
 
 PlayAll = Callable[..., list[Episode]]
 

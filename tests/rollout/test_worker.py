@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from starlette.responses import Response
 
-from ludus.agents.door import About
-from ludus.agents.reward import Result
-from ludus.launch.member import Member
-from ludus.launch.registry import Registry
+from ludus.agents.adapter import About
+from ludus.cluster.member import Member
+from ludus.cluster.registry import Registry
+from ludus.episodes.reward import Result
 from ludus.rollout.ending import Raised, Returned
 from ludus.rollout.handout import SERVICE, Handout
 from ludus.rollout.remote import AgentName

@@ -5,10 +5,10 @@ import sys
 
 import torch
 
-from ludus.lease import ComputeLease
-from ludus.model.load import LoadedModel, load_model
-from ludus.model.settings import LoraSettings, ModelSettings
-from ludus.model.shards import shard_model
+from ludus.engines.lease import ComputeLease
+from ludus.models.load import LoadedModel, load_model
+from ludus.models.settings import LoraSettings, ModelSettings
+from ludus.models.shards import shard_model
 from ludus.trainer.group import Meeting, TorchRanks
 from ludus.trainer.settings import TrainerSettings
 from ludus.trainer.sharded import obey

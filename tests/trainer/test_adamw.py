@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.native.adamw import AdamWStep, NativeHalfStep
-from ludus.native.build import build_library
+from ludus.kernels.adamw import AdamWStep, NativeHalfStep
+from ludus.kernels.build import build_library
 from ludus.trainer.adamw import make_adamw, torch_half_step
 from ludus.trainer.settings import OptimizerSettings
 

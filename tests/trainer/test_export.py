@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 
-from ludus.model.load import load_model, save_model
-from ludus.model.settings import ModelSettings
+from ludus.models.load import load_model, save_model
+from ludus.models.settings import ModelSettings
 from ludus.trainer.export import MAX_FILE_BYTES, export_model
 
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ludus.native.build import build_library
-from ludus.native.rounding import NativeRounding
+from ludus.kernels.build import build_library
+from ludus.kernels.rounding import NativeRounding
 from ludus.trainer.rounding import Rounding, mixed_bits, round_up_above
 
 CPU = torch.device("cpu")

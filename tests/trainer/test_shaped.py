@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.algo.pack import PackedRow, Shaping, TrainSequence, pack
+from ludus.algorithms.pack import PackedRow, Shaping, TrainSequence, pack
 from ludus.errors import InternalError, UserError
-from ludus.native.build import build_library
-from ludus.native.head import NativeSoftmax
+from ludus.kernels.build import build_library
+from ludus.kernels.head import NativeSoftmax
 from ludus.text.constraint import Constraints
 from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.head import VocabularyHead

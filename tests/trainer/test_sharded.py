@@ -16,12 +16,12 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ludus.algo.pack import Batch, TrainSequence, pack
+from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.engines.lease import ComputeLease
 from ludus.errors import BackendError, UserError
-from ludus.lease import ComputeLease
-from ludus.model.load import load_model, quiet, save_model
-from ludus.model.settings import LoraSettings, ModelSettings
-from ludus.model.shards import shard_model
+from ludus.models.load import load_model, quiet, save_model
+from ludus.models.settings import LoraSettings, ModelSettings
+from ludus.models.shards import shard_model
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks, open_meeting
 from ludus.trainer.settings import LossSettings, TrainerSettings

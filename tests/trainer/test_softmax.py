@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from ludus.native.build import build_library
-from ludus.native.head import NativeSoftmax
+from ludus.kernels.build import build_library
+from ludus.kernels.head import NativeSoftmax
 from ludus.trainer.softmax import TorchSoftmax
 
 

@@ -9,11 +9,11 @@ import torch
 import transformers
 from torch import Tensor
 
-from ludus.algo.pack import Batch, TrainSequence, pack
+from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
-from ludus.lease import ComputeLease
-from ludus.model.load import load_model, save_model
-from ludus.model.settings import LoraSettings, ModelSettings
+from ludus.models.load import load_model, save_model
+from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.trainer.settings import LossSettings, OptimizerSettings, TrainerSettings
 from ludus.trainer.step import Trainer
 

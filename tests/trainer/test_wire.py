@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from ludus.algo.pack import Shaping, TrainSequence, pack
+from ludus.algorithms.pack import Shaping, TrainSequence, pack
 from ludus.trainer.wire import rows_from_json, rows_to_json
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.loop import LoopPlan, MultiTurnSettings, RewardSettings
+from ludus.compat.verl.plan import LoopPlan
+from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from tests.agents.loop.conftest import Played, Player, play, text
 
 __all__ = ["play", "text"]  # fixtures
@@ -124,7 +125,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def write_and_import(name: str, source: str) -> Any:
-        (tmp_path / f"{name}.py").write_text(source.replace("from verl.", "from ludus.verl."))
+        (tmp_path / f"{name}.py").write_text(source.replace("from verl.", "from ludus.compat.verl."))
         return importlib.import_module(name)
 
     return write_and_import
@@ -174,7 +175,7 @@ def test_tools_of_a_users_own(play: Player, load: Callable[[str, str], Any], tmp
         "reward_model": {"ground_truth": "8"},
     }
     call = '<tool_call>\n{"name": "double", "arguments": {"number": 4}}\n</tool_call>'
-    module = importlib.import_module("ludus.verl")
+    module = importlib.import_module("ludus.compat.verl")
     played: Played = play(module.ToolAgentLoop, row, [call, "#### 8"], plan=plan)
     assert [message.content for message in played.record.turns[1].messages][-1] == "8"
     assert played.scored.reward == 1.0 and played.scored.metadata["tool_rewards"] == [0.25]

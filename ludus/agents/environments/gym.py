@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ludus.agents.environments.base import EnvironmentService, register_environment
 from ludus.agents.imports import import_object
-from ludus.agents.queues.environment import EnvironmentService, register_environment
 from ludus.errors import UserError
 
 _NUMBER = re.compile(r"-?\d+")

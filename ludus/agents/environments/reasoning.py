@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from ludus.agents.queues.environment import EnvironmentService, register_environment
+from ludus.agents.environments.base import EnvironmentService, register_environment
 from ludus.errors import UserError
-from ludus.trace.spans import span
+from ludus.runs.spans import span
 
 _KEY = "reasoning_gym"
 

@@ -4,7 +4,6 @@ from ludus.agents.tools.answer import ToolError, ToolLimits
 from ludus.agents.tools.base import BaseTool, ToolResponse
 from ludus.agents.tools.box import Toolbox, ToolResult
 from ludus.agents.tools.function import FunctionTool, function_tool
-from ludus.agents.tools.gsm8k import Gsm8kTool
 from ludus.agents.tools.mcp import McpAddress, McpServer, McpServers, McpTool
 from ludus.agents.tools.python import PythonTool
 from ludus.agents.tools.schema import (
@@ -15,6 +14,7 @@ from ludus.agents.tools.schema import (
 )
 from ludus.agents.tools.shelf import ToolShelf
 from ludus.agents.tools.source import ToolPlan, ToolSource
+from ludus.compat.verl.gsm8k_tool import Gsm8kTool
 
 __all__ = [
     "BaseTool",

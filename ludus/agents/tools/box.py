@@ -19,9 +19,9 @@ from ludus.agents.tools.bounded import OverdueError
 from ludus.agents.tools.instance import ToolInstance
 from ludus.agents.tools.tally import Tally
 from ludus.errors import UserError
+from ludus.runs.spans import span
 from ludus.settings import nearest
 from ludus.text.tokenizer import Tokenizer
-from ludus.trace.spans import span
 from ludus.types import ToolCall, ToolSpec
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from ludus.agents.tools.answer import ToolError
 from ludus.agents.tools.base import BaseTool, ToolResponse
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
 from ludus.errors import UserError
-from ludus.workers.capture import Capture
+from ludus.processes.capture import Capture
 
 if TYPE_CHECKING:
     import mcp

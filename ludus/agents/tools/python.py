@@ -15,8 +15,8 @@ import pydantic
 from ludus.agents.tools.answer import ToolError
 from ludus.agents.tools.base import BaseTool, ToolResponse
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
+from ludus.processes.sandbox import SandboxLimits, SandboxRun, run_python
 from ludus.settings import Settings
-from ludus.workers.sandbox import SandboxLimits, SandboxRun, run_python
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from ludus.engines.http.vllm_delivery import transfer_backend
 from ludus.engines.process import ServerCommand, ServerPlace
 from ludus.engines.settings import EngineSettings
 from ludus.errors import ConfigError
-from ludus.model.resolve import adapter_base, cache_folder, resolve_model
-from ludus.model.settings import ModelSettings
+from ludus.models.resolve import adapter_base, cache_folder, resolve_model
+from ludus.models.settings import ModelSettings
 from ludus_vllm.guard import KEY_VARIABLE
 
 # By its module: the command `vllm` asks for the version of a package that the build for processors does not have.

@@ -9,10 +9,10 @@ import json
 import sys
 from collections.abc import Iterator
 
+from ludus.engines.local.settings import InferenceSettings
 from ludus.engines.process import ServerCommand, ServerPlace
 from ludus.engines.settings import EngineSettings
-from ludus.inference.settings import InferenceSettings
-from ludus.model.settings import ModelSettings
+from ludus.models.settings import ModelSettings
 from ludus.settings import Settings
 
 KEY_VARIABLE = "LUDUS_ENGINE_KEY"

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ludus.errors import UserError
-from ludus.model.load import LoadedModel
+from ludus.models.load import LoadedModel
 
 NAMES_TOLD = 3  # of the names that do not fit, so many stand in an error
 

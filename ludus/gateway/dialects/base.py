@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from ludus.errors import AgentError, BackendError, UserError
 from ludus.gateway.dialects.fields import FieldTable
-from ludus.prefixes import Prefixes
 from ludus.text.parsers.base import Delta
+from ludus.text.prefixes import Prefixes
 from ludus.types import ChatRequest, Message, Sampling, Turn
 
 DEFAULT_MODEL = "default"

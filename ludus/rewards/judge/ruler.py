@@ -29,7 +29,7 @@ from ludus.rewards.judge.cache import AnswerCache
 from ludus.rewards.judge.prompt import DEFAULT_RUBRIC, SCHEMA, SCORES, correction, instructions
 from ludus.rewards.judge.scores import Opinion, TrajectoryScore, UnusableError, Verdict, read_verdict
 from ludus.rewards.judge.tournament import on_one_scale, split_into_heats, winner
-from ludus.trace.spans import span
+from ludus.runs.spans import span
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ludus.agents.environments import GymEnvironment, TextEnvironmentAgent
-from ludus.agents.resolve import resolve_workflow
+from ludus.agents.kinds import resolve_workflow
 from ludus.errors import UserError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("math_verify")
 
-from ludus.agents.environments.math_code import MathCodeSingleStepEnv, load_metadata
+from ludus.compat.realhf.math_code import MathCodeSingleStepEnv, load_metadata
 from ludus.errors import UserError
 
 TESTS = json.dumps({"inputs": ["2"], "outputs": ["4"]})

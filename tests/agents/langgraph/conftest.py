@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
-from ludus.record.limits import NO_LIMITS, Limits
-from ludus.record.recorder import RecordedSession, Recorder
+from ludus.episodes.limits import NO_LIMITS, Limits
+from ludus.episodes.recorder import RecordedSession, Recorder
 from ludus.text.chat import ChatText
 from ludus.types import Sampling
 from tests.frameworks.conftest import Room

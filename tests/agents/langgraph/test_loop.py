@@ -14,10 +14,11 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import RetryPolicy
 
-from ludus.agents.langgraph import ChatModel, ReactAgentLoop, convert_to_agent_output
-from ludus.agents.loop import LoopPlan, MultiTurnSettings
+from ludus.agents.langchain import ChatModel, ReactAgentLoop, convert_to_agent_output
+from ludus.compat.verl.plan import LoopPlan
+from ludus.compat.verl.settings import MultiTurnSettings
+from ludus.episodes.limits import Limits
 from ludus.errors import UserError
-from ludus.record.limits import Limits
 from ludus.text.chat import ChatText
 from tests.agents.loop.conftest import Played, Player
 from tests.frameworks.calculator import ANSWER, BOTH, QUESTION, REPLIES
@@ -252,7 +253,7 @@ def test_what_is_wrong_with_a_call_is_told_to_the_model(play: Any) -> None:
 def test_the_tools_of_the_run(play: Any, tmp_path: Path) -> None:
     """Tools that the run's files name run in the same graph, beside LangChain's, each call answered in its place."""
     (tmp_path / "own_tools.py").write_text(
-        "from ludus.verl import function_tool\n\n\n"
+        "from ludus.compat.verl import function_tool\n\n\n"
         "@function_tool\n"
         "async def halve(number: int) -> float:\n"
         '    """Half of a number."""\n'

@@ -22,10 +22,10 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from pydantic import BaseModel
 
-from ludus.agents.door import EpisodeContext
-from ludus.agents.langgraph import ChatModel
+from ludus.agents.adapter import EpisodeContext
+from ludus.agents.langchain import ChatModel
+from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, UserError
-from ludus.record.limits import Limits
 from tests.agents.langgraph.conftest import OpenSession
 from tests.frameworks.calculator import ADDED, ANSWER, BOTH, QUESTION, REPLIES
 from tests.frameworks.checker import check_path, check_record

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.door import About, EpisodeContext
-from ludus.agents.loop import LoopPlan
-from ludus.agents.resolve import resolve_workflow
-from ludus.agents.reward import Scored, score_episode
+from ludus.agents.adapter import About, EpisodeContext
+from ludus.agents.kinds import resolve_workflow
+from ludus.compat.verl.plan import LoopPlan
 from ludus.engines.scripted import Answers, ScriptedEngine
-from ludus.record.limits import NO_LIMITS, Limits
-from ludus.record.recorder import Recorder
+from ludus.episodes.limits import NO_LIMITS, Limits
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.reward import Scored, score_episode
 from ludus.text.chat import ChatText
 from ludus.types import Sampling, SessionRecord, Span
 

@@ -9,18 +9,12 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.loop import (
-    AgentLoopBase,
-    AgentLoopMetrics,
-    AgentLoopOutput,
-    LoopPlan,
-    RewardSettings,
-    SingleTurnAgentLoop,
-    outputs_of,
-    register,
-    simple_timer,
-)
-from ludus.agents.loop.registry import read_loops
+from ludus.compat.verl.base import AgentLoopBase, simple_timer
+from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
+from ludus.compat.verl.plan import LoopPlan
+from ludus.compat.verl.registry import read_loops, register
+from ludus.compat.verl.settings import RewardSettings
+from ludus.compat.verl.single import SingleTurnAgentLoop
 from ludus.errors import ConfigError, UserError
 from tests.agents.loop.conftest import Played
 
@@ -237,7 +231,7 @@ def test_a_yaml_names_loops_and_their_arguments(play: Play, tmp_path: Path) -> N
         ("name: a", "must hold a list"),
         ("- name: a", "must have a `name` and a `_target_`"),
         ("- {name: a, _target_: tests.agents.loop.test_door.Gues}", "did you mean 'Guess'"),
-        ("- {name: a, _target_: verl.experimental.agent_loop.ToolAgentLoop}", "'ludus.verl.experimental"),
+        ("- {name: a, _target_: verl.experimental.agent_loop.ToolAgentLoop}", "'ludus.compat.verl.experimental"),
         ("- {name: a, _target_: pathlib.Path}", "must be a subclass of AgentLoopBase"),
         ("- {name: a, _target_: tests.agents.loop.test_door.Guess, x: {_target_: b}}", "has a `_target_` of its own"),
     ],

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ludus.agents.loop import AsyncLLMServerManager
+from ludus.compat.verl.server import AsyncLLMServerManager
 from ludus.engines.base import OnTokens
 from ludus.engines.router import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
 from ludus.errors import BackendError
-from ludus.record.recorder import Recorder
 from ludus.text.chat import ChatText
 from ludus.types import Call, Sampled
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.loop import LoopPlan, MultiTurnSettings, RewardSettings, ToolAgentLoop
+from ludus.compat.verl.plan import LoopPlan
+from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
+from ludus.compat.verl.tool_loop import ToolAgentLoop
+from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, ConfigError, UserError
-from ludus.record.limits import Limits
 from ludus.types import Message
 from tests.agents.loop.conftest import Played
 
@@ -265,7 +267,7 @@ def test_another_format_of_calls_is_an_error(play: Play, plan: Callable[..., Loo
 # ---- simulated users
 
 USER = """
-from ludus.agents.loop import BaseInteraction
+from ludus.compat.verl.interaction import BaseInteraction
 
 LOG = []
 
@@ -315,7 +317,7 @@ def test_a_simulated_user_answers_until_it_is_content(play: Play, users: Callabl
 def test_verls_teacher_of_gsm8k(play: Play, tmp_path: Path) -> None:
     """It says what is wrong until the number is right, and scores each answer."""
     path = tmp_path / "teacher.yaml"
-    path.write_text("interaction:\n- class_name: ludus.verl.interactions.gsm8k_interaction.Gsm8kInteraction\n")
+    path.write_text("interaction:\n- class_name: ludus.compat.verl.interactions.gsm8k_interaction.Gsm8kInteraction\n")
     plan = LoopPlan(multi_turn=MultiTurnSettings(interaction_config_path=str(path)))
     row = {**ROW, "extra_info": {"interaction_kwargs": {"name": "gsm8k", "ground_truth": "72"}}}
     played = play(ToolAgentLoop, row, ["#### 71", "72", "never"], plan=plan)

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.loop import LoopTokenizer, TokenOutput, ToolParser, rollout_trace_attr, rollout_trace_op
+from ludus.compat.verl.parser import ToolParser
+from ludus.compat.verl.server import TokenOutput
+from ludus.compat.verl.tokens import LoopTokenizer
+from ludus.compat.verl.tracing import rollout_trace_attr, rollout_trace_op
 from ludus.errors import UserError
+from ludus.runs.spans import SpanLog, collect_spans
 from ludus.text.chat import ChatText
-from ludus.trace.spans import SpanLog, collect_spans
 
 
 class Holds:

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from ludus.agents.queues import (
-    Agent,
-    AgentAbstraction,
-    BundledGenerationOutputs,
-    EnvironmentService,
-    EnvServiceAbstraction,
-    GenerationHyperparameters,
-    TrajectoryBuilder,
-)
-from ludus.agents.resolve import resolve_workflow
+from ludus.agents.environments.base import EnvironmentService
+from ludus.agents.kinds import resolve_workflow
+from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
+from ludus.compat.realhf.agent import Agent
+from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
+from ludus.compat.realhf.trajectory import TrajectoryBuilder
 from ludus.errors import UserError
 
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from ludus.agents.queues import EnvironmentService, MathMultiTurnAgent, MathSingleStepAgent
-from ludus.agents.queues.math_agents import discounted
-from ludus.agents.queues.prompts import follow_up_ids, prompt_ids
-from ludus.agents.queues.tokenizer import load_hf_tokenizer
+from ludus.agents.environments.base import EnvironmentService
+from ludus.compat.realhf.math_agents import MathMultiTurnAgent, MathSingleStepAgent, discounted
+from ludus.compat.realhf.prompts import follow_up_ids, prompt_ids
+from ludus.compat.tokenizer import load_hf_tokenizer
 from ludus.errors import UserError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ludus.agents.queues.sample import MicroBatchSpec, SequenceSample, SequenceSplitSpec  # noqa: E402
+from ludus.compat.realhf.sample import MicroBatchSpec, SequenceSample, SequenceSplitSpec  # noqa: E402
 
 
 def sample(first: int, lengths: list[list[int]]) -> SequenceSample:

@@ -11,15 +11,15 @@ from typing import Any
 import mcp.types
 import pytest
 
-from ludus.agents.scenarios import (
+from ludus.agents.tools import ToolShelf
+from ludus.compat.art.generate import generate_scenarios
+from ludus.compat.art.scenario import (
     GeneratedScenario,
     GeneratedScenarioCollection,
     MCPResource,
     MCPTool,
     complete_task_tool,
-    generate_scenarios,
 )
-from ludus.agents.tools import ToolShelf
 from ludus.errors import BackendError, UserError
 from ludus.rewards.chat.scripted import ScriptedChatModel
 

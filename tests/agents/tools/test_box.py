@@ -21,7 +21,7 @@ from ludus.agents.tools import (
 )
 from ludus.agents.tools.source import OneTool
 from ludus.errors import UserError
-from ludus.trace.spans import SpanLog, collect_spans
+from ludus.runs.spans import SpanLog, collect_spans
 from ludus.types import ToolCall
 
 pytestmark = pytest.mark.anyio

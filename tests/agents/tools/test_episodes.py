@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.loop import LoopPlan, MultiTurnSettings, RewardSettings, ToolAgentLoop
-from ludus.agents.resolve import resolve_workflow
+from ludus.agents.kinds import resolve_workflow
+from ludus.compat.verl.plan import LoopPlan
+from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
+from ludus.compat.verl.tool_loop import ToolAgentLoop
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
-from ludus.record.recorder import Recorder
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage

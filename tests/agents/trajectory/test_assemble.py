@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ludus.agents.trajectory.assemble import read_answer
+from ludus.compat.art.assemble import read_answer
 
 STREAM = "text/event-stream; charset=utf-8"
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.trajectory import (
-    Trajectory,
+from ludus.compat.art.capture import (
     auto_trajectory,
     capture_auto_trajectory,
     capture_yielded_trajectory,
-    exchange_listeners,
     yield_trajectory,
 )
+from ludus.compat.art.exchanges import exchange_listeners
+from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.trajectory import Choice, History, Trajectory
-from ludus.agents.trajectory.claim import Part, claim_trajectory, join_records, named_turns, num_foreign_choices
-from ludus.algo.returns import turn_returns
+from ludus.algorithms.returns import turn_returns
+from ludus.compat.art.choice import Choice
+from ludus.compat.art.claim import Part, claim_trajectory, join_records, named_turns, num_foreign_choices
+from ludus.compat.art.trajectory import History, Trajectory
+from ludus.episodes.graph import SessionGraph
 from ludus.errors import UserError
-from ludus.session.graph import SessionGraph
 from ludus.types import Message, Sampled, Sampling, SessionRecord
 
 

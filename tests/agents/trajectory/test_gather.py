@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.trajectory import (
-    Trajectory,
-    TrajectoryGroup,
-    current_rollout,
-    gather_trajectories,
-    gather_trajectory_groups,
-    trajectory_group_batches,
-)
+from ludus.compat.art.batching import trajectory_group_batches
+from ludus.compat.art.gathering import gather_trajectories, gather_trajectory_groups
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.rollout import current_rollout
+from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
 

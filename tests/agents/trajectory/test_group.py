@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.trajectory import Rollout, Trajectory, TrajectoryGroup, current_rollout
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.rollout import Rollout, current_rollout
+from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.trajectory import iterate_dataset, limit_concurrency, retry
+from ludus.compat.art.concurrency import limit_concurrency
+from ludus.compat.art.dataset import iterate_dataset
+from ludus.compat.art.retrying import retry
 from ludus.errors import UserError
 
 
@@ -48,7 +50,7 @@ def test_a_call_is_tried_again() -> None:
 
 def test_pauses_grow() -> None:
     """A quarter of a second, then twice as long, unless told otherwise."""
-    from ludus.agents.trajectory.retrying import _Plan
+    from ludus.compat.art.retrying import _Plan
 
     plan = _Plan(4, 0.25, 2.0, (Exception,), None)
     assert [plan.pause_s("f", ValueError(), attempt) for attempt in (1, 2, 3)] == [0.25, 0.5, 1.0]

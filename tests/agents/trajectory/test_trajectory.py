@@ -11,8 +11,8 @@ import pydantic
 import pytest
 from openai.types.chat.chat_completion import Choice as SdkChoice
 
-from ludus.agents.trajectory import Choice, History, Trajectory
-from ludus.agents.trajectory.choice import convert_litellm_choice_to_openai
+from ludus.compat.art.choice import Choice, convert_litellm_choice_to_openai
+from ludus.compat.art.trajectory import History, Trajectory
 from ludus.errors import UserError
 
 USER = {"role": "user", "content": "Add 1 and 2."}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.door import EpisodeContext
+from ludus.agents.adapter import EpisodeContext
 from ludus.agents.imports import import_object
-from ludus.agents.resolve import resolve_workflow
+from ludus.agents.kinds import resolve_workflow
 from ludus.errors import UserError
 
 CONTEXT = EpisodeContext(base_url="http://gateway/v1", api_key="key", http_client=None)

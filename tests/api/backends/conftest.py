@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.api.backends import LocalBackend
-from ludus.api.model import TrainableModel
+from ludus.compat.art.local_backend import LocalBackend
+from ludus.compat.art.trainable import TrainableModel
 
 SMALL = {
     "model": {"dtype": "float32", "lora": {"rank": 4, "alpha": 8.0}},

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.api.backends import TrainConfig, create_lr_schedule
-from ludus.api.backends.configs import (
+from ludus.compat.art.backends import TrainConfig
+from ludus.compat.art.configs import (
     ANY_AGE,
     batch_rules,
     check_config,
@@ -17,7 +17,7 @@ from ludus.api.backends.configs import (
     model_config,
     policy_loss,
 )
-from ludus.api.backends.schedule import learning_rates
+from ludus.compat.art.schedule import create_lr_schedule, learning_rates
 from ludus.errors import ConfigError, UserError
 
 

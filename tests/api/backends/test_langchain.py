@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
-from ludus.agents.trajectory import Trajectory, TrajectoryGroup
-from ludus.api.backends import LocalBackend
-from ludus.api.model import TrainableModel
-from ludus.art.langgraph import init_chat_model, wrap_rollout
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.langgraph import init_chat_model, wrap_rollout
+from ludus.compat.art.local_backend import LocalBackend
+from ludus.compat.art.trainable import TrainableModel
+from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
 MakeBackend = Callable[..., LocalBackend]

@@ -11,18 +11,17 @@ from typing import Any
 import openai
 import pytest
 
-from ludus.agents.trajectory import (
-    History,
-    Trajectory,
-    TrajectoryGroup,
-    gather_trajectory_groups,
-    trajectory_group_batches,
-)
-from ludus.api.backends import LocalBackend, TrainProgress, TrainSFTConfig, create_lr_schedule
-from ludus.api.model import TrainableModel
+from ludus.compat.art.backends import TrainProgress, TrainSFTConfig
+from ludus.compat.art.batching import trajectory_group_batches
+from ludus.compat.art.gathering import gather_trajectory_groups
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.local_backend import LocalBackend
+from ludus.compat.art.schedule import create_lr_schedule
+from ludus.compat.art.trainable import TrainableModel
+from ludus.compat.art.trajectory import History, Trajectory
+from ludus.episodes.ledger import Ledger
 from ludus.errors import BackendError, ConfigError, UserError
-from ludus.session.ledger import Ledger
-from ludus.trace.store import RunStore
+from ludus.runs.store import RunStore
 
 MakeBackend = Callable[..., LocalBackend]
 MakeModel = Callable[..., TrainableModel[Any]]

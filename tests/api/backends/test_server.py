@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.trajectory import Gathering, Rollout, Trajectory, TrajectoryGroup, start_rollout
-from ludus.api.backends.base import TrainConfig, TrainProgress, TrainSFTConfig
-from ludus.api.backends.server import ServerBackend
+from ludus.compat.art.backends import TrainConfig, TrainProgress, TrainSFTConfig
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.rollout import Gathering, Rollout, start_rollout
+from ludus.compat.art.server_backend import ServerBackend
+from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import AgentError, BackendError, ConfigError, InternalError, UserError
-from tests.serve.scripted import KEY, ScriptedWorkshop, Served, serving
-from tests.serve.specs import Model
+from tests.cluster.serve.scripted import KEY, ScriptedWorkshop, Served, serving
+from tests.cluster.serve.specs import Model
 
 CHOICE = {
     "index": 0,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ludus.api.backends.turns import TurnBook
+from ludus.compat.art.turns import TurnBook
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import RecordedSession, Recorder
 from ludus.errors import UserError
-from ludus.record.recorder import RecordedSession, Recorder
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
+from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
-from ludus.trace.store import RunStore
 from ludus.types import ChatRequest, Episode, Message, Outcome
 
 MakeBook = Callable[..., TurnBook]

@@ -21,21 +21,21 @@ import httpx
 import pytest
 import torch
 
+from ludus.cluster.address import free_port
+from ludus.cluster.local import LocalProcess
 from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.http.vllm_command import vllm_command
 from ludus.engines.http.vllm_delivery import vllm_delivery
-from ludus.engines.local import LocalEngine
+from ludus.engines.lease import ComputeLease
+from ludus.engines.local.engine import LocalEngine
+from ludus.engines.local.settings import InferenceSettings
 from ludus.engines.process import ServerPlace
 from ludus.engines.settings import EngineSettings
 from ludus.engines.weights import LoadedWeights, WeightFiles
-from ludus.inference.settings import InferenceSettings
-from ludus.launch.address import free_port
-from ludus.launch.local import LocalProcess
-from ludus.lease import ComputeLease
-from ludus.model.load import LoadedModel, load_model
-from ludus.model.resolve import resolve_model
-from ludus.model.settings import LoraSettings, ModelSettings
-from ludus.record.recorder import Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.models.load import LoadedModel, load_model
+from ludus.models.resolve import resolve_model
+from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ChatRequest, Message, Sampling

@@ -16,7 +16,7 @@ from ludus.engines.http.vllm_command import plugin_folder, vllm_command
 from ludus.engines.process import ServerPlace
 from ludus.engines.settings import EngineSettings
 from ludus.errors import ConfigError
-from ludus.model.settings import ModelSettings
+from ludus.models.settings import ModelSettings
 from ludus_vllm.guard import KEY_VARIABLE
 
 PLACE = ServerPlace("127.0.0.1", 4711, "secret", seed=3, index=2)

@@ -7,7 +7,7 @@ import sys
 from ludus.engines.process import ServerPlace
 from ludus.engines.serving.command import KEY_VARIABLE, engine_command
 from ludus.engines.settings import EngineSettings
-from ludus.model.settings import LoraSettings, ModelSettings
+from ludus.models.settings import LoraSettings, ModelSettings
 
 PLACE = ServerPlace("10.0.0.7", 8123, "secret", seed=5, index=2)
 

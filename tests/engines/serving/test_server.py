@@ -19,16 +19,16 @@ from ludus.engines.http import ludus as wire_words
 from ludus.engines.http.base import UNPUBLISHED
 from ludus.engines.http.ludus import LudusEngine
 from ludus.engines.http.vllm import VllmEngine
-from ludus.engines.local import LocalEngine
+from ludus.engines.lease import ComputeLease
+from ludus.engines.local.engine import LocalEngine
+from ludus.engines.local.settings import InferenceSettings
 from ludus.engines.serving import EngineApi, Inbox
 from ludus.engines.serving.files import FileWeights
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.http import HttpServer, digest
-from ludus.inference.settings import InferenceSettings
-from ludus.lease import ComputeLease
-from ludus.model.load import LoadedModel, load_model
-from ludus.model.settings import LoraSettings, ModelSettings
+from ludus.models.load import LoadedModel, load_model
+from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Sampling
 from tests.engines.contract import CHECKS, PROMPT, call

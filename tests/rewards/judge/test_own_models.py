@@ -6,9 +6,9 @@ import asyncio
 import json
 from pathlib import Path
 
-from ludus.agents.client import InProcessGateway
 from ludus.engines.scripted import ScriptedEngine
-from ludus.record.recorder import Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.gateway.in_process import InProcessGateway
 from ludus.rewards.judge import ruler
 from ludus.text.chat import ChatText
 

@@ -15,7 +15,7 @@ from ludus.rewards.chat.http import Price
 from ludus.rewards.chat.scripted import ScriptedChatModel
 from ludus.rewards.judge import Attempt, Conversation, JudgeOptions, judge_attempts, read_attempts, ruler
 from ludus.rewards.judge.ruler import Judgement
-from ludus.trace.spans import SpanLog, collect_spans
+from ludus.runs.spans import SpanLog, collect_spans
 from tests.rewards.conftest import Endpoint, completion
 
 ASK = {"role": "user", "content": "How many?"}

@@ -1,0 +1,286 @@
+"""A chat model of LangChain whose answers are recorded turns: any graph that takes one trains what it samples.
+
+Knows: LangChain's interface, a recorded session.  Knows not: graphs, rewards, tokens.
+Invariants: every answer is a turn of the session, also one that the graph threw away; an answer tells its turn by its
+id; a broken off stream leaves the tokens that were sampled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Literal
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.utils.pydantic import is_basemodel_subclass
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from ludus.agents.adapter import current_episode
+from ludus.agents.langchain.blocking import run_blocking, stream_blocking
+from ludus.agents.langchain.messages import REASONING, response_metadata, to_ai_message, usage_of
+from ludus.agents.langchain.request import bound_tools, to_request
+from ludus.episodes.recorder import RecordedSession
+from ludus.errors import AgentError, UserError
+from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta
+from ludus.types import ChatRequest, Turn
+
+Method = Literal["json_schema", "function_calling", "json_mode"]
+_Chunks = AsyncGenerator[ChatGenerationChunk, None]
+
+
+class MaxTokenExceededError(AgentError):
+    """The model's `response_length` is used up."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="token_limit")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message,)
+
+
+class ChatModel(BaseChatModel):
+    """The model of the episode that is playing, or of a session that is given."""
+
+    model_config = ConfigDict(populate_by_name=True, extra="forbid", arbitrary_types_allowed=True)
+
+    model_name: str = Field(default="default", alias="model")
+    """What answers are said to come from; there is one model to a run."""
+    client: Any = Field(default=None, exclude=True, repr=False)
+    """A recorded session, or what has one as `session`. None: that of the episode that is playing."""
+    agent: str = ""
+    """Tag of the agent that asks, where a graph holds several; '' is the main agent."""
+    temperature: float | None = None
+    """None here and below: as the run samples (`gconfig`)."""
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+    """Most tokens of one answer; `rollout.max_tokens` limits a whole episode."""
+    response_length: int | None = Field(default=None, ge=1)
+    """Most tokens that may follow the first prompt that this object is given, whoever wrote them. None: no limit."""
+    max_parallel_calls: int | None = Field(default=None, ge=1)
+    """1: an answer ends after its first call. More are for the node that runs the tools to limit. None: no limit."""
+    tool_parser: str | None = None
+    """None: the one of the run. Another one is an error: how calls are written is the model's own."""
+    tokenizer: Any = Field(default=None, exclude=True, repr=False)
+    """Taken and not read: the session has the model's own."""
+    cache: Any = Field(default=False, exclude=True)
+    """An answer from LangChain's cache would be one that nobody sampled."""
+
+    _first_prompt: int | None = PrivateAttr(default=None)
+    """Its length, where that matters. None: nothing was asked yet."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "ludus"
+
+    @property
+    def _identifying_params(self) -> Mapping[str, Any]:
+        return {"model_name": self.model_name, **self._sampling()}
+
+    @property
+    def session(self) -> RecordedSession:
+        """The session that is asked now. Raises UserError where there is none, or not one of this model's kind."""
+        found = self.client
+        if found is None:
+            episode = current_episode()
+            found = None if episode is None else episode.session
+        elif not isinstance(found, RecordedSession):
+            found = getattr(found, "session", None)  # an agent loop's server manager, a client of `open_gateway`
+        if not isinstance(found, RecordedSession):
+            raise UserError(
+                "ChatModel has no session to ask: use it inside an episode that plays in this process, or pass "
+                f"client=… a recorded session or what has one as `session`; got client={self.client!r:.200}"
+            )
+        if self.tool_parser not in (None, "auto", found.text.parser.name):
+            raise UserError(
+                f"tool_parser={self.tool_parser!r} is not how this model's calls are read "
+                f"({found.text.parser.name!r}); leave it out, or set model.tool_parser for the run"
+            )
+        return found
+
+    # ---- binding
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: Any = None,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """The model with these tools. strict: the arguments of calls are held to their schema while sampled."""
+        choice = {} if tool_choice is None else {"tool_choice": tool_choice}
+        return self.bind(tools=bound_tools(tools, strict=strict), **choice, **kwargs)
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        include_raw: bool = False,
+        method: Method = "json_schema",
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """The model whose answers are objects of `schema`: a pydantic class, a TypedDict or a JSON schema.
+
+        method: `json_schema` holds the answer to the schema while it is sampled, `json_mode` to any JSON object, and
+        `function_calling` has the model call a tool with that schema.
+        """
+        if method == "function_calling":
+            return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
+        kwargs.pop("strict", None)  # an answer is held to its schema in any case
+        if kwargs or method not in ("json_schema", "json_mode"):
+            raise UserError(
+                f"with_structured_output got method={method!r} and {sorted(kwargs)}; allowed: method='json_schema', "
+                "'json_mode' or 'function_calling', and include_raw"
+            )
+        wanted: dict[str, Any] = {"type": "json_object"}
+        if method == "json_schema":
+            json_schema = convert_to_json_schema(schema)
+            wanted = {"type": "json_schema", "json_schema": {"name": json_schema["title"], "schema": json_schema}}
+        answer = self.bind(response_format=wanted)
+        parser: Runnable[Any, Any] = JsonOutputParser()
+        if isinstance(schema, type) and is_basemodel_subclass(schema):
+            parser = PydanticOutputParser(pydantic_object=schema)
+        if not include_raw:
+            return answer | parser
+        parsed = RunnablePassthrough.assign(
+            parsed=(lambda both: both["raw"]) | parser, parsing_error=lambda _: None
+        ).with_fallbacks([RunnablePassthrough.assign(parsed=lambda _: None)], exception_key="parsing_error")
+        return RunnableMap(raw=answer) | parsed
+
+    # ---- answering
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        del run_manager  # the base class tells it how the call ended
+        session = self.session
+        (turn,) = await session.complete(self._request(session, messages, stop, kwargs))
+        return self._result(session, turn)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        del run_manager
+        session = self.session
+        request = self._request(session, messages, stop, kwargs)
+        (turn,) = run_blocking(lambda: session.complete(request))
+        return self._result(session, turn)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        session = self.session
+        async with aclosing(self._chunks(session, self._request(session, messages, stop, kwargs))) as chunks:
+            async for chunk in chunks:
+                if run_manager is not None and chunk.text:
+                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                yield chunk
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        session = self.session
+        request = self._request(session, messages, stop, kwargs)
+        for chunk in stream_blocking(lambda: self._chunks(session, request)):
+            if run_manager is not None and chunk.text:
+                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
+
+    async def _chunks(self, session: RecordedSession, request: ChatRequest) -> _Chunks:
+        """Text as it is sampled. Calls are told in the end, whole: what begins as one may turn out to be text."""
+        told: asyncio.Queue[Delta | None] = asyncio.Queue()
+        ids: list[str] = []
+        answering = asyncio.ensure_future(
+            session.complete(
+                request,
+                lambda _, delta: told.put_nowait(delta),
+                on_start=lambda turn_ids, _: ids.extend(turn_ids),
+            )
+        )
+        answering.add_done_callback(lambda _: told.put_nowait(None))
+        try:
+            while (delta := await told.get()) is not None:
+                match delta:
+                    case ContentDelta(text) if text:
+                        yield _chunk(AIMessageChunk(content=text, id=ids[0]))
+                    case ReasoningDelta(text):
+                        yield _chunk(AIMessageChunk(content="", id=ids[0], additional_kwargs={REASONING: text}))
+            (turn,) = await answering
+            yield _chunk(self._last_chunk(session, turn))
+        finally:
+            answering.cancel()
+            await asyncio.wait({answering})  # the tokens sampled until now are in the record
+
+    def _last_chunk(self, session: RecordedSession, turn: Turn) -> AIMessageChunk:
+        return AIMessageChunk(
+            content="",
+            id=turn.id,
+            tool_call_chunks=[
+                tool_call_chunk(name=call.name, args=call.arguments, id=call.id, index=idx)
+                for idx, call in enumerate(turn.reply.tool_calls)
+            ],
+            response_metadata=response_metadata(turn, self.model_name),
+            usage_metadata=usage_of(turn, session.num_prompt_tokens(turn)),
+            chunk_position="last",
+        )
+
+    def _request(
+        self, session: RecordedSession, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
+    ) -> ChatRequest:
+        asked = {**self._sampling(), **kwargs}
+        if self.max_parallel_calls == 1:
+            asked.setdefault("parallel_tool_calls", False)
+        request = to_request(messages, asked, defaults=session.sampling, stop=stop, agent=self.agent)
+        return request if self.response_length is None else self._limited(session, request, self.response_length)
+
+    def _limited(self, session: RecordedSession, request: ChatRequest, response_length: int) -> ChatRequest:
+        """The request with no more tokens than there is room for."""
+        num_prompt = session.count_prompt_tokens(request)
+        if self._first_prompt is None:
+            self._first_prompt = num_prompt
+        room = response_length - max(0, num_prompt - self._first_prompt)
+        if room < 1:
+            raise MaxTokenExceededError(f"the {response_length} tokens of this response are used up")
+        most = request.sampling.max_new_tokens
+        sampling = replace(request.sampling, max_new_tokens=room if most is None else min(room, most))
+        return replace(request, sampling=sampling)
+
+    def _sampling(self) -> dict[str, Any]:
+        """What the model itself says of sampling; what a call says goes first."""
+        names = ("temperature", "top_p", "repetition_penalty", "max_tokens")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def _result(self, session: RecordedSession, turn: Turn) -> ChatResult:
+        message = to_ai_message(turn, num_prompt_tokens=session.num_prompt_tokens(turn), model_name=self.model_name)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def _chunk(message: AIMessageChunk) -> ChatGenerationChunk:
+    return ChatGenerationChunk(message=message)

@@ -1,0 +1,144 @@
+"""An agent that reaches the model through an SDK: a class, an instance, an async function or a closure.
+
+Knows: signatures.  Knows not: sessions, rewards, threads.
+Invariant: the agent is called as `run(data, base_url=…, api_key=…, http_client=…)`, with only what it accepts,
+and every episode gets a copy of its row.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ludus.agents.adapter import EpisodeContext
+from ludus.errors import UserError
+from ludus.settings import nearest
+
+FORMS = (
+    "a class or an instance with `async def run(self, data, **extra_kwargs)`, an async function, "
+    "or an import string: 'pkg.mod:Name', 'pkg.mod.Name' or 'path/to/file.py:Name'"
+)
+
+
+class AgentWorkflow(ABC):
+    """An agent that reaches the model through an SDK. Inheriting is optional: the method is enough."""
+
+    @abstractmethod
+    async def run(self, data: dict[str, Any], **extra_kwargs: Any) -> Any:
+        """What the episode of this row is worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRun:
+    """A resolved agent, ready to play one row."""
+
+    name: str
+    function: Callable[..., Awaitable[object] | object]
+    """Not async only where it has a process of its own."""
+    accepted: frozenset[str] | None
+    """Keyword arguments the function takes. None: all."""
+    extra_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """workflow_kwargs of a bare function; those of a class went into its constructor."""
+
+    async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
+        """What the agent returned for this row."""
+        injected = {"base_url": context.base_url, "api_key": context.api_key, "http_client": context.http_client}
+        if self.accepted is not None:
+            injected = {name: value for name, value in injected.items() if name in self.accepted}
+        returned = self.function(Row(copy.deepcopy(dict(data))), **injected, **self.extra_kwargs)
+        return await returned if inspect.isawaitable(returned) else returned
+
+    async def setup(self) -> None:
+        """What an agent needs was made with it."""
+
+    async def close(self) -> None:
+        """What it made is its own to close."""
+
+
+class Row(dict[str, Any]):
+    """A row that names its columns when one is missing."""
+
+    def __missing__(self, name: str) -> Any:
+        best = nearest(str(name), map(str, self))
+        hint = f"; did you mean {best!r}?" if best else ""
+        raise KeyError(f"the row has no column {name!r}{hint} It has: {', '.join(map(str, self))}")
+
+
+def from_workflow(workflow: object, kwargs: Mapping[str, Any], *, may_block: bool = False) -> AgentRun:
+    """The agent behind a class, an instance or an async function; a class is instantiated here, once, with `kwargs`.
+
+    may_block: it has a process of its own, and need not be async.
+    Raises UserError that names what was got where there is no async `run` to call.
+    """
+    if inspect.isclass(workflow):
+        return _from_instance(construct(workflow, kwargs), workflow.__qualname__, may_block)
+    if inspect.isfunction(workflow) or inspect.ismethod(workflow) or not callable(getattr(workflow, "run", None)):
+        return _from_function(workflow, kwargs, may_block)
+    refuse_kwargs(workflow, kwargs)
+    return _from_instance(workflow, type(workflow).__qualname__, may_block)
+
+
+def refuse_kwargs(instance: object, kwargs: Mapping[str, Any]) -> None:
+    """Raises UserError if there are `kwargs`: an instance was made already."""
+    if kwargs:
+        raise UserError(
+            f"workflow_kwargs {sorted(kwargs)} cannot act on an instance of {type(instance).__name__}; "
+            "pass its class, or give them to its constructor yourself"
+        )
+
+
+def construct(cls: type, kwargs: Mapping[str, Any]) -> object:
+    """An instance of `cls`. Raises UserError if it cannot be made with `kwargs`."""
+    try:
+        inspect.signature(cls).bind(**kwargs)
+    except TypeError as error:
+        raise UserError(f"{cls.__qualname__} cannot be made with workflow_kwargs={dict(kwargs)}: {error}") from None
+    except ValueError:  # built in C, no signature to check against
+        pass
+    return cls(**kwargs)
+
+
+def _from_instance(instance: object, name: str, may_block: bool) -> AgentRun:
+    run = getattr(instance, "run", None)
+    if not callable(run):
+        raise UserError(f"the workflow {name} has no method `run`; pass {FORMS}")
+    _check_callable(run, f"{name}.run", may_block)
+    return AgentRun(name=name, function=run, accepted=_accepted(run))
+
+
+def _from_function(function: Any, kwargs: Mapping[str, Any], may_block: bool) -> AgentRun:
+    if not callable(function):
+        raise UserError(f"the workflow is {function!r:.200} of type {type(function).__name__}; pass {FORMS}")
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    _check_callable(function, name, may_block)
+    accepted = _accepted(function)
+    unknown = sorted(set(kwargs) - accepted) if accepted is not None else []
+    if unknown:
+        known = ", ".join(sorted(accepted or ()))
+        raise UserError(f"{name} takes no argument {unknown[0]!r} (from workflow_kwargs); it takes: {known}")
+    return AgentRun(name=name, function=function, accepted=accepted, extra_kwargs=kwargs)
+
+
+def _check_callable(function: Any, name: str, may_block: bool) -> None:
+    call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    if not (may_block or inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)):
+        raise UserError(
+            f"{name} must be async (`async def`); blocking calls inside it are fine. "
+            "With rollout.agent.mode=subproc it need not be"
+        )
+    parameters = list(inspect.signature(function).parameters.values())
+    by_name_alone = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    if not parameters or parameters[0].kind in by_name_alone:
+        raise UserError(f"{name} must take the row as its first argument: `async def run(self, data, **extra_kwargs)`")
+
+
+def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(parameter.name for parameter in parameters[1:] if parameter.kind in by_name)

@@ -1,0 +1,88 @@
+"""What this machine can do at best, measured right beside what is judged by it.
+
+Knows: matrix products, copies, cards.  Knows not: engines, trainers.
+V: rows of a weight, K: its columns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ludus.engines.lease import release_workers
+from ludus.models.load import LoadedModel
+
+# As long as short stalls of a virtual machine need to average out, as short as the speed of the machine stays.
+_LEAST_S = 0.5
+# Calls of less than ten milliseconds need no more than these to average out.
+_MOST_CALLS = 50
+_MATRIX_SIZE = 2048
+
+
+def matrix_flops_per_s(device: torch.device, size: int = _MATRIX_SIZE) -> float:
+    """Rate of a square product in bf16, two operations a multiplication."""
+    a, b = torch.randn(2, size, size, device=device).bfloat16()
+    return 2 * size**3 / seconds(lambda: a @ b, device)
+
+
+def linear_tokens_per_s(model: LoadedModel, num_tokens: int) -> float:
+    """Rate of a decoding step with nothing in it but the model's linear layers, unfused, and the head."""
+    weights = linear_weights(model)
+    head = model.head_weight
+    widths = {weight_VK.shape[1] for weight_VK in weights}
+    inputs = {width: torch.randn(num_tokens, width, device=head.device).to(head.dtype) for width in widths}
+
+    def step() -> None:
+        for weight_VK in weights:
+            nn.functional.linear(inputs[weight_VK.shape[1]], weight_VK)
+
+    with torch.inference_mode():
+        return num_tokens / seconds(step, head.device)
+
+
+def linear_weights(model: LoadedModel) -> list[Tensor]:
+    """The weights that every token is multiplied with, in order: those of the layers, then the head's."""
+    layers = [part for layer in model.layers for part in layer.modules() if isinstance(part, nn.Linear)]
+    return [part.weight.detach() for part in layers] + [model.head_weight.detach()]
+
+
+def decoding_bytes(model: LoadedModel, num_cached_tokens: int) -> int:
+    """What a decoding step must read: every weight of linear layers and head once, and keys and values of all requests.
+
+    num_cached_tokens: of all requests together.
+    """
+    config = model.config
+    kv_values = 2 * config.num_layers * config.num_kv_heads * config.head_dim * num_cached_tokens
+    weights = sum(weight_VK.nbytes for weight_VK in linear_weights(model))
+    return weights + kv_values * model.head_weight.itemsize
+
+
+def copied_bytes_per_s(num_bytes: int, device: torch.device) -> float:
+    """Rate of a copy that reads and writes `num_bytes` in all."""
+    source = torch.zeros(num_bytes // 2, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return num_bytes / seconds(lambda: target.copy_(source), device)
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Mean time of one call, over as many as half a second holds, after two to warm up."""
+    work()
+    work()
+    finish(device)
+    num_calls, taken_s, started_at = 0, 0.0, time.perf_counter()
+    while taken_s < _LEAST_S and num_calls < _MOST_CALLS:
+        work()
+        num_calls += 1
+        finish(device)
+        taken_s = time.perf_counter() - started_at
+    release_workers()  # or the engine that is measured next shares its cores with them
+    return taken_s / num_calls
+
+
+def finish(device: torch.device) -> None:
+    """Wait for what was asked of a card; a processor has finished when a call returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

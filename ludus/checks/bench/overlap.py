@@ -1,0 +1,113 @@
+"""What running ahead is worth to agents with slow tools: a run of some recipe, its rollouts so far ahead of training.
+
+Knows: a run's configuration, the roof of the library, agents behind an SDK.  Knows not: pairs, terminals.
+
+The agent is the recipe's, as it is: a hook of the HTTP client it is given waits before every call of the model, as
+tools would that the agent calls before it asks again. Evaluations wait for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ludus.agents.imports import import_object
+from ludus.agents.plain import AgentRun, from_workflow
+from ludus.api.experiment import load_config
+from ludus.api.trainer import Trainer
+from ludus.checks.bench.curves import last_mean
+from ludus.checks.bench.machine import versions
+from ludus.checks.bench.step import Steps
+from ludus.checks.bench.work import OverlapWork
+from ludus.config import Config
+from ludus.errors import UserError
+from ludus.runs.metrics import Metrics
+
+# Of the steps, so many at the end tell what was learned.
+_LAST_SHARE = 0.25
+
+
+class SlowTools:
+    """The agent of a recipe, whose calls of the model each come after a tool."""
+
+    def __init__(self, agent: AgentRun, work: OverlapWork) -> None:
+        self._agent = agent
+        self._work = work
+        self._random = random.Random(work.seed)
+
+    async def run(self, data: Mapping[str, Any], *, base_url: str, api_key: str, http_client: Any) -> object:
+        async def use_tools(request: object) -> None:
+            del request
+            for _ in range(self._work.tools):
+                await asyncio.sleep(self._random.uniform(self._work.least_s, self._work.most_s))
+
+        http_client.event_hooks = {**http_client.event_hooks, "request": [use_tools]}
+        given = {"base_url": base_url, "api_key": api_key, "http_client": http_client}
+        accepted = self._agent.accepted
+        passed = {name: value for name, value in given.items() if accepted is None or name in accepted}
+        returned = self._agent.function(data, **passed, **self._agent.extra_kwargs)
+        return await returned if asyncio.iscoroutine(returned) else returned
+
+
+class Ages(Steps):
+    """Observes a run: how old the tokens of each step are, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ages: list[float] = []
+        self.num_episodes = 0
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        super().on_step(step, metrics)
+        self.ages.append(metrics.get("staleness/mean_versions", 0.0))
+        self.num_episodes += int(metrics["rollout/episodes"])
+
+
+def measure_overlap(work: OverlapWork) -> dict[str, Any]:
+    """Episodes a second from the first to the last, the reward of the last steps, success on held-out rows."""
+    observer = Ages()
+    with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
+        config = overlap_config(work, folder)
+        agent = SlowTools(_agent_of(config), work)
+        evaluated = (config.eval_workflow or config.workflow) if config.eval.is_asked else None
+        summary = Trainer(config).train(agent, eval_workflow=evaluated, observer=observer)
+    reward, error = last_mean(observer.lines, max(2, round(len(observer.lines) * _LAST_SHARE)))
+    return {
+        "ahead": work.ahead,
+        "episodes_per_s": observer.num_episodes / summary.train_seconds,
+        "step_s": summary.train_seconds / max(1, summary.steps),
+        "steps": summary.steps,
+        "reward": reward,
+        "reward_error": error,
+        "success": summary.success_after,
+        "stale_versions": sum(observer.ages) / max(1, len(observer.ages)),
+        "masked": dict(summary.ledger.masked),
+        "versions": versions(),
+    }
+
+
+def overlap_config(work: OverlapWork, run_root: str) -> Config:
+    """The recipe's own, so far ahead; everything that may be under way at once has a place."""
+    plain = load_config(Path(work.run), work.overrides)
+    under_way = (work.ahead + 1) * plain.train_dataset.batch_size * plain.gconfig.n_samples
+    chosen = (
+        f"run_root={run_root}",
+        f"seed={work.seed}",
+        f"rollout.max_head_offpolicyness={work.ahead}",
+        f"rollout.max_concurrent_rollouts={under_way}",
+        "eval.before=false",
+    )
+    return load_config(Path(work.run), (*work.overrides, *chosen))
+
+
+def _agent_of(config: Config) -> AgentRun:
+    if config.workflow is None or config.rollout.agent.mode != "inline":
+        raise UserError(
+            "this bench plays an agent that `workflow` names, with rollout.agent.mode 'inline'; the configuration has "
+            f"workflow={config.workflow!r} and mode {config.rollout.agent.mode!r}"
+        )
+    return from_workflow(import_object(config.workflow), dict(config.workflow_kwargs or {}))

@@ -1,0 +1,184 @@
+"""Where the time of a step goes: every call of Python, every operation of torch, each counted once, in a few parts.
+
+Knows: torch's profiler, which files and operations make which part.  Knows not: what is run.
+Invariant: a call's own time (that of the calls inside it left out) belongs to exactly one part, so that parts and
+remainder add up to the profiled time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch.profiler import ProfilerActivity, profile
+
+OTHER = "other"
+
+
+class Event(Protocol):
+    """A call in the tree that torch's profiler records."""
+
+    name: str
+    duration_time_ns: int
+    start_tid: int
+    children: Sequence[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A part, and the marks that a call or those around it must bear to belong to it."""
+
+    part: str
+    marks: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Marks by what names of calls look like, and the first rule whose marks are all there decides."""
+
+    marks: Mapping[str, re.Pattern[str]]
+    rules: tuple[Rule, ...]
+
+    @classmethod
+    def of(cls, marks: Mapping[str, str], rules: Sequence[tuple[str, str]]) -> Parts:
+        """marks: name to pattern; rules: part and the marks it needs with blanks between, first match first."""
+        return cls(
+            {name: re.compile(pattern) for name, pattern in marks.items()},
+            tuple(Rule(part, frozenset(needed.split())) for part, needed in rules),
+        )
+
+    def part_of(self, found: frozenset[str]) -> str:
+        return next((rule.part for rule in self.rules if rule.marks <= found), OTHER)
+
+
+_ATTENTION = r"engines/local/(kernels/|paged\.py)|kernels/attention\.py|kernels/tree\.py|models/(tree|attention)\.py"
+_PRODUCTS = r"^aten::(mm|addmm|bmm|linear|matmul|embedding|index_select)\b|kernels/linear\.py|mkldnn"
+_MODEL = r"nn\.Module|transformers/|models/(load|parts)\.py|kernels/rowwise\.py"
+
+SAMPLING = Parts.of(
+    {
+        "draw": r"engines/local/sampler\.py|kernels/sampling\.py",
+        "attention": _ATTENTION,
+        "product": _PRODUCTS,
+        "model": _MODEL,
+        "plan": r"engines/local/(scheduler|pages|sequence|core|runner)\.py",
+        "deliver": r"engines/local/engine\.py|asyncio/|lease\.py|threading\.py",
+    },
+    (
+        ("head", "draw product"),
+        ("draw", "draw"),
+        ("attention", "attention"),
+        ("embedding and linear products", "product"),
+        ("norms, rotary, activation", "model"),
+        ("scheduling", "plan"),
+        ("delivery", "deliver"),
+    ),
+)
+TRAINING = Parts.of(
+    {
+        "pack": r"algorithms/pack\.py|trainer/forward\.py\(\d+\): of",
+        "publish": r": copy_into_shared",
+        "head": r"trainer/head\.py|kernels/head\.py",
+        "optimizer": r"trainer/optimizer\.py|torch/optim/|kernels/adamw?\.py",
+        "loss": r"trainer/(losses|means)\.py|algorithms/loss\.py",
+        "attention": _ATTENTION,
+        "product": _PRODUCTS,
+        "backward": r"run_backward",
+        "model": _MODEL,
+    },
+    (
+        ("packing", "pack"),
+        ("publish", "publish"),
+        ("head", "head"),
+        ("gradients gathered", "optimizer backward"),
+        ("optimizer", "optimizer"),
+        ("attention, backward", "attention backward"),
+        ("attention", "attention"),
+        ("embedding and linear products, backward", "product backward"),
+        ("embedding and linear products", "product"),
+        ("norms, rotary, activation, backward", "backward"),
+        ("norms, rotary, activation", "model"),
+        ("loss", "loss"),
+    ),
+)
+
+
+_STOP = re.compile(r"bench/profile\.py\(\d+\): stop$")
+_OWN = re.compile(r"bench/profile\.py\(|torch/profiler/|torch/autograd/profiler\.py")
+
+
+class Profiler:
+    """Records the thread that starts it, until that thread stops it."""
+
+    def __init__(self) -> None:
+        self._profile = profile(activities=[ProfilerActivity.CPU], with_stack=True)
+        self._started_at = 0.0
+        self._wall_s = 0.0
+
+    def start(self) -> None:
+        self._profile.start()
+        self._started_at = time.perf_counter()
+
+    def stop(self) -> None:
+        self._wall_s = time.perf_counter() - self._started_at
+        self._profile.stop()
+
+    def shares(self, parts: Parts, *, num_steps: int) -> dict[str, Any]:
+        """Milliseconds of a step and share of what was recorded by part, largest first, what no rule knows last.
+
+        `recorded_share` is that of the wall time between start and stop.
+        """
+        recorder: Any = self._profile.profiler
+        assert recorder is not None, "the profile has been started and stopped"
+        roots = of_one_thread(recorder.kineto_results.experimental_event_tree())
+        own_s = own_seconds(roots, parts)
+        recorded_s = sum(own_s.values())
+        rows = [
+            {"part": part, "ms_per_step": taken_s / num_steps * 1e3, "share": taken_s / recorded_s}
+            for part, taken_s in sorted(own_s.items(), key=lambda item: (item[0] == OTHER, -item[1]))
+        ]
+        return {
+            "profile": rows,
+            "ms_per_step": self._wall_s / num_steps * 1e3,
+            "steps": num_steps,
+            "recorded_share": recorded_s / self._wall_s,
+        }
+
+
+def of_one_thread(roots: Sequence[Event]) -> list[Event]:
+    """The trees of the thread that stopped the profiler: the others wait, or do what nobody asked about."""
+    stopped = {event.start_tid for event in _all(roots) if _STOP.search(event.name)}
+    return [root for root in roots if root.start_tid in stopped]
+
+
+def own_seconds(roots: Iterable[Event], parts: Parts) -> dict[str, float]:
+    """Seconds by part of all calls in the trees, each without the calls inside it; the profiler's own are left out."""
+    total_ns: dict[str, int] = {}
+    marks_of: dict[str, frozenset[str]] = {}
+    left: list[tuple[Event, frozenset[str]]] = [(root, frozenset()) for root in roots]
+    while left:
+        event, around = left.pop()
+        if _OWN.search(event.name):
+            continue
+        if event.name not in marks_of:
+            marks_of[event.name] = frozenset(
+                name for name, pattern in parts.marks.items() if pattern.search(event.name)
+            )
+        marks = around | marks_of[event.name]
+        # below 0 where torch hangs a named block below the short call that opened it; the part's sum is right again
+        own_ns = event.duration_time_ns - sum(child.duration_time_ns for child in event.children)
+        part = parts.part_of(marks)
+        total_ns[part] = total_ns.get(part, 0) + own_ns
+        left.extend((child, marks) for child in event.children)
+    return {part: nanoseconds / 1e9 for part, nanoseconds in total_ns.items()}
+
+
+def _all(roots: Iterable[Event]) -> Iterator[Event]:
+    left = list(roots)
+    while left:
+        event = left.pop()
+        yield event
+        left.extend(event.children)

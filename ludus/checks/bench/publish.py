@@ -1,0 +1,128 @@
+"""A publish in the middle of sampling, measured: what it costs, and what becomes of the sequences in flight.
+
+Knows: engine, trainer, the model's files.  Knows not: pairs, peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ludus.api.local import LocalModel, open_local
+from ludus.checks.bench.ceiling import copied_bytes_per_s
+from ludus.checks.bench.machine import versions
+from ludus.checks.bench.sample import Count, sampling_calls
+from ludus.checks.bench.work import PublishWork
+from ludus.engines.base import WeightSource
+from ludus.models.load import load_model, save_model
+from ludus.trainer.step import Trainer
+from ludus.types import Sampled
+
+_ROUNDS = 5
+# Of one weight: the fp32 master is read, the bf16 weight is written.
+_BYTES_PER_WEIGHT = 4 + 2
+
+
+@dataclass(slots=True)
+class TimedWeights:
+    """New weights that tell how long they took to write."""
+
+    weights: WeightSource
+    copy_s: float = 0.0
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        return self.weights.named_tensors()
+
+    def copy_into_shared(self) -> None:
+        started_at = time.perf_counter()
+        self.weights.copy_into_shared()
+        self.copy_s = time.perf_counter() - started_at
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """All requests sampled once, with or without a publish half-way."""
+
+    taken_s: float
+    publish_s: float = 0.0
+    """Until the engine samples with the new weights."""
+    copy_s: float = 0.0
+    stale_tokens: int = 0
+    """Tokens in flight whose keys and values stay those of the old weights, as the engine counts them."""
+    carried_tokens: int = 0
+    """Sampled before the publish, in answers that went on after it."""
+
+
+async def measure_publish(work: PublishWork) -> dict[str, Any]:
+    """Rows for keeping and for recomputing keys and values."""
+    rows = []
+    for kv, keep in (("keep", "true"), ("recompute", "false")):
+        # the setting acts only where weights are published while somebody samples
+        config = work.config("rollout.max_head_offpolicyness=1", f"engine.keep_kv_on_publish={keep}")
+        async with open_local(config) as local:
+            trainer = local.trainer(config)
+            await _round(local, None, work, "warm-up")
+            published = await _round(local, trainer, work, "first publish")
+            plain, rounds = [], []
+            for number in range(_ROUNDS):
+                plain.append(await _round(local, None, work, f"plain {number}"))
+                rounds.append(await _round(local, trainer, work, f"published {number}"))
+            row = _row(rounds, plain)
+            num_bytes = _BYTES_PER_WEIGHT * sum(each.numel() for each in local.model.trainable.values())
+            bare_s = num_bytes / copied_bytes_per_s(num_bytes, local.model.head_weight.device)
+            counted = {"stale_tokens": published.stale_tokens, "copy_ceiling_share": bare_s / row["copy_s"]}
+            rows.append({"kv": kv, **row, **counted})
+    return {"rows": rows, "versions": versions()}
+
+
+def measure_reload(work: PublishWork) -> dict[str, Any]:
+    """What it takes without shared tensors: the trainer writes the model to disk, the engine's side loads it."""
+    config = work.config()
+    model = load_model(config.model, seed=config.seed)
+    taken_s = []
+    with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
+        for _ in range(_ROUNDS + 1):
+            started_at = time.perf_counter()
+            save_model(model, Path(folder))
+            load_model(config.model.model_copy(update={"path": folder}), seed=config.seed)
+            taken_s.append(time.perf_counter() - started_at)
+    return {"reload_s": statistics.median(taken_s[1:]), "versions": versions()}
+
+
+async def _round(local: LocalModel, trainer: Trainer | None, work: PublishWork, name: str) -> Round:
+    """trainer: publishes when every answer has half its tokens. None: nothing is published."""
+    count = Count([len(work.prompts) * work.new_tokens // 2])
+    started_at = time.perf_counter()
+    calls = sampling_calls(work.prompts, work.new_tokens, seed=work.seed, name=name)
+    tasks = [asyncio.create_task(local.engine.generate(call, count)) for call in calls]
+    publish_s = copy_s = 0.0
+    stale_tokens = 0
+    if trainer is not None:
+        weights = TimedWeights(trainer.publish())
+        await count.reached[0].wait()
+        asked_at = time.perf_counter()
+        await local.engine.publish(local.engine.stats().version + 1, weights)
+        publish_s, copy_s = time.perf_counter() - asked_at, weights.copy_s
+        stale_tokens = local.engine.stats().num_stale_kv_tokens
+    answers = await asyncio.gather(*tasks)
+    taken_s = time.perf_counter() - started_at
+    return Round(taken_s, publish_s, copy_s, stale_tokens, _num_carried(answers))
+
+
+def _num_carried(answers: Sequence[Sampled]) -> int:
+    return sum(answer.versions.count(answer.versions[0]) for answer in answers if len(set(answer.versions)) > 1)
+
+
+def _row(rounds: Sequence[Round], plain: Sequence[Round]) -> dict[str, Any]:
+    return {
+        "publish_s": statistics.median(each.publish_s for each in rounds),
+        "copy_s": statistics.median(each.copy_s for each in rounds),
+        "extra_s": statistics.median(a.taken_s - b.taken_s for a, b in zip(rounds, plain, strict=True)),
+        "carried_tokens": round(statistics.median(each.carried_tokens for each in rounds)),
+    }

@@ -1,0 +1,84 @@
+"""What replicas add where time is spent waiting for them: the same episodes on one engine and on several.
+
+Knows: the gateway, the rollouts, the router, engines of written answers.  Knows not: models, pairs, terminals.
+
+An engine here samples so many calls at once, each token after a fixed time: it is limited by latency, as one behind a
+network is, and not by the processor that all of them share.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ludus.agents.kinds import resolve_workflow
+from ludus.checks.bench.machine import versions
+from ludus.checks.bench.work import ReplicasWork
+from ludus.engines.router import route
+from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.rollout.pool import RolloutPool
+from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.settings import GenerationSettings, RolloutSettings
+from ludus.rollout.stage import Stage
+from ludus.rollout.tasks import GroupStream
+from ludus.text.chat import ChatText
+
+_GROUP = 4
+_WORD = "word "
+
+
+class TwoTurnAgent:
+    """Asks, answers the answer, asks again, through the gateway."""
+
+    async def run(self, data: Mapping[str, Any], *, base_url: str, api_key: str, http_client: Any) -> float:
+        messages = [{"role": "user", "content": data["question"]}]
+        for _ in range(2):
+            body = {"model": "default", "messages": messages}
+            headers = {"authorization": f"Bearer {api_key}"}
+            response = await http_client.post(f"{base_url}/chat/completions", json=body, headers=headers)
+            response.raise_for_status()
+            messages += [response.json()["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+        return 1.0
+
+
+async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
+    """Episodes a second, and how many calls each replica had."""
+    text = ChatText.load(Path(work.model))
+    engines = [
+        ScriptedEngine(
+            lambda _: _WORD * work.new_tokens, text.tokenizer, token_delay_s=work.token_s, places=work.places
+        )
+        for _ in range(work.replicas)
+    ]
+    engine = route(engines, text.tokenizer, seed=work.seed)
+    try:
+        with Stage(Recorder(engine, text), GatewayServer(Sessions())) as stage:
+            taken_s = await _play(work, stage)
+    finally:
+        await engine.close()
+    return {
+        "episodes_per_s": work.groups * _GROUP / taken_s,
+        "calls": [replica.stats().num_calls for replica in engines],
+        "versions": versions(),
+    }
+
+
+async def _play(work: ReplicasWork, stage: Stage) -> float:
+    """Seconds that the groups took."""
+    generation = GenerationSettings(n_samples=_GROUP, max_new_tokens=work.new_tokens)
+    settings = RolloutSettings(max_concurrent_rollouts=work.at_once)
+    rows = [{"question": f"Tell me about number {number}."} for number in range(work.groups + 1)]
+    agent = resolve_workflow(TwoTurnAgent())
+    async with EpisodeRunner(agent, stage, settings, training=generation, evaluation=generation) as runner:
+        stream = GroupStream(rows, seed=work.seed, shuffle=False)
+        await runner.run(stream.group(work.groups).member(0, 0, None))  # what the first requests of a process pay
+        pool = RolloutPool(runner.run, stream, settings, n_samples=_GROUP, batch_size=work.groups)
+        async with pool:
+            started_at = time.perf_counter()
+            await pool.take(work.groups)
+            return time.perf_counter() - started_at

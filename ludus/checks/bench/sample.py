@@ -1,0 +1,148 @@
+"""Our sampling, measured: from the first submit to the last token, and its decoding against the linear layers alone.
+
+Knows: the engine as users of the library run it.  Knows not: peers, pairs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ludus.api.local import LocalModel, open_local
+from ludus.checks.bench.ceiling import copied_bytes_per_s, decoding_bytes, linear_tokens_per_s
+from ludus.checks.bench.machine import versions
+from ludus.checks.bench.profile import SAMPLING, Profiler
+from ludus.checks.bench.work import SampleWork
+from ludus.config import Config
+from ludus.types import Call, Sampling, TokenChunk
+
+Prompts = Sequence[Sequence[int]]
+# More than the caches of a processor or a card hold.
+_COPIED_BYTES = 2**29
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """A version in which no weight changes: publishing it empties the cache of prompts, and does what is given."""
+
+    what: Callable[[], object]
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        return ()
+
+    def copy_into_shared(self) -> None:
+        self.what()
+
+
+class Count:
+    """Counts the tokens of all requests, and tells when so many have come."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = numbers
+        self._num = 0
+        self.reached = [asyncio.Event() for _ in numbers]
+
+    def __call__(self, chunk: TokenChunk) -> None:
+        self._num += len(chunk.token_ids)
+        for number, event in zip(self._numbers, self.reached, strict=True):
+            if self._num >= number:
+                event.set()
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """When the tokens of one request arrived."""
+
+    at: list[float] = field(default_factory=list)
+
+    def __call__(self, chunk: TokenChunk) -> None:
+        self.at.extend([time.perf_counter()] * len(chunk.token_ids))
+
+
+async def measure_sample(work: SampleWork) -> dict[str, Any]:
+    """For every number of requests the tokens a second, of all and of decoding alone, and the ceiling of the latter."""
+    config = sampling_config(work)
+    rows = []
+    async with open_local(config) as local:
+        for number, prompts in enumerate(work.batches):
+            await sample(local, prompts, work, name=f"warm-up {number}")
+            await local.engine.publish(number + 1, Doing(lambda: None))
+            below = linear_tokens_per_s(local.model, len(prompts))
+            taken_s, arrivals = await sample(local, prompts, work, name=f"measured {number}")
+            above = linear_tokens_per_s(local.model, len(prompts))
+            decoded = decoding_rate(arrivals)
+            # half of the answers, which is what is cached of them on average
+            num_cached = sum(map(len, prompts)) + len(prompts) * work.new_tokens // 2
+            read = decoding_bytes(local.model, num_cached) * decoded / len(prompts)
+            rows.append(
+                {
+                    "requests": len(prompts),
+                    "tokens_per_s": len(prompts) * work.new_tokens / taken_s,
+                    "decode_tokens_per_s": decoded,
+                    "ceiling_tokens_per_s": (below + above) / 2,
+                    "bandwidth_share": read / copied_bytes_per_s(_COPIED_BYTES, local.model.head_weight.device),
+                }
+            )
+    return {"rows": rows, "versions": versions()}
+
+
+async def profile_sample(work: SampleWork) -> dict[str, Any]:
+    """Where the time of a decoding step goes, with the first number of requests; prompts are not among it."""
+    config = sampling_config(work)
+    prompts = work.batches[0]
+    async with open_local(config) as local:
+        await sample(local, prompts, work, name="warm-up")
+        profiler, engine = Profiler(), local.engine
+        count = Count([len(prompts) * work.new_tokens // 4, len(prompts) * work.new_tokens * 3 // 4])
+        calls = sampling_calls(prompts, work.new_tokens, seed=work.seed, name="profiled")
+        tasks = [asyncio.create_task(engine.generate(call, count)) for call in calls]
+        await count.reached[0].wait()
+        # a publish is what runs on the engine's thread between two steps
+        await engine.publish(1, Doing(profiler.start))
+        num_before = engine.stats().num_sampled_tokens
+        await count.reached[1].wait()
+        num_sampled = engine.stats().num_sampled_tokens - num_before
+        await engine.publish(2, Doing(profiler.stop))
+        await asyncio.gather(*tasks)
+    return {**profiler.shares(SAMPLING, num_steps=round(num_sampled / len(prompts))), "versions": versions()}
+
+
+def sampling_config(work: SampleWork) -> Config:
+    """Room for all requests at once."""
+    return work.config(f"engine.kv_bytes={work.kv_bytes}", f"engine.max_running={max(map(len, work.batches))}")
+
+
+async def sample(local: LocalModel, prompts: Prompts, work: SampleWork, *, name: str) -> tuple[float, list[Arrivals]]:
+    """Seconds from the first submit to the last token, and when each request's tokens arrived."""
+    arrivals = [Arrivals() for _ in prompts]
+    calls = sampling_calls(prompts, work.new_tokens, seed=work.seed, name=name)
+    started_at = time.perf_counter()
+    pairs = zip(calls, arrivals, strict=True)
+    answers = await asyncio.gather(*(local.engine.generate(call, arrived) for call, arrived in pairs))
+    taken_s = time.perf_counter() - started_at
+    assert all(len(answer.token_ids) == work.new_tokens for answer in answers), "an answer ended early"
+    return taken_s, arrivals
+
+
+def sampling_calls(prompts: Prompts, new_tokens: int, *, seed: int, name: str) -> list[Call]:
+    """A call for each prompt whose answer has exactly so many tokens."""
+    return [
+        Call(
+            id=f"{name}-{idx}",
+            session_id=name,
+            prompt_ids=tuple(prompt),
+            sampling=Sampling(max_new_tokens=new_tokens, ignore_eos=True, seed=seed + idx),
+        )
+        for idx, prompt in enumerate(prompts)
+    ]
+
+
+def decoding_rate(arrivals: Sequence[Arrivals]) -> float:
+    """Tokens a second while every request was decoding, timed by the one that began last, until the first ended."""
+    last = max(arrivals, key=lambda each: each.at[0])
+    first_end = min(each.at[-1] for each in arrivals)
+    at = [moment for moment in last.at if moment <= first_end]
+    return len(arrivals) * (len(at) - 1) / (at[-1] - at[0]) if len(at) > 1 else float("nan")

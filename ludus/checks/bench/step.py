@@ -1,0 +1,79 @@
+"""Our whole GRPO step, measured: the loop as `ludus.Trainer` runs it, with an agent that talks to the gateway.
+
+Knows: the roof of the library.  Knows not: peers, pairs, what a step consists of.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from ludus.api.trainer import Trainer
+from ludus.checks.bench.machine import versions
+from ludus.checks.bench.work import StepWork
+from ludus.config import Config
+from ludus.loop.memory import peak_rss_mb
+from ludus.loop.observer import RunSummary
+from ludus.runs.metrics import Metrics
+
+
+class SumAgent:
+    """Asks one question, and is rewarded if the last number of the reply is the answer."""
+
+    async def run(self, data: Mapping[str, Any], *, base_url: str, api_key: str, http_client: Any) -> float:
+        body = {"model": "default", "messages": [{"role": "user", "content": data["question"]}]}
+        headers = {"authorization": f"Bearer {api_key}"}
+        response = await http_client.post(f"{base_url}/chat/completions", json=body, headers=headers)
+        response.raise_for_status()
+        return sum_reward(response.json()["choices"][0]["message"]["content"] or "", data["answer"])
+
+
+class Steps:
+    """Observes a run: a line of figures for each step."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, float]] = []
+
+    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        parts = {name: metrics.get(f"time/{name}_s", 0.0) for name in ("rollout", "batch", "train", "publish")}
+        line = {"step": step, "seconds": metrics["time/step_s"], "reward": metrics["rollout/reward"]}
+        self.lines.append({**line, **{f"{name}_s": taken_s for name, taken_s in parts.items()}})
+
+    def on_eval(self, step: int, metrics: Metrics) -> None: ...
+
+    def on_end(self, summary: RunSummary) -> None: ...
+
+
+def measure_step(work: StepWork) -> dict[str, Any]:
+    """A line for each step: its number, seconds, the mean reward of its answers."""
+    rows = [{"question": q, "answer": a} for q, a in zip(work.questions, work.answers, strict=True)]
+    steps = Steps()
+    with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
+        Trainer(step_config(work, folder), rows).train(SumAgent, observer=steps)
+    return {"steps": steps.lines, "peak_mb": peak_rss_mb(), "versions": versions()}
+
+
+def step_config(work: StepWork, run_root: str) -> Config:
+    """The defaults of TRL's GRPOTrainer in our words; those that are ours as well are not named."""
+    return work.config(
+        f"run_root={run_root}",
+        f"seed={work.seed}",
+        f"total_train_steps={work.steps}",
+        f"train_dataset.batch_size={work.groups}",
+        f"gconfig.n_samples={work.samples}",
+        f"gconfig.max_new_tokens={work.new_tokens}",
+        f"trainer.optimizer.lr={work.lr}",
+        "trainer.optimizer.betas=[0.9, 0.999]",
+        "trainer.optimizer.decay=linear",
+        f"trainer.optimizer.total_steps={work.steps}",
+    )
+
+
+def sum_reward(reply: str, answer: str) -> float:
+    """1 if the last number of the reply is the answer, else 0."""
+    numbers = re.findall(r"-?\d+", reply)
+    return float(bool(numbers) and numbers[-1] == answer)

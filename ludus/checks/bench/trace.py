@@ -1,0 +1,126 @@
+"""What tracing costs: episodes of an agent with a tool, every one kept in a run's folder, with and without traces.
+
+Knows: the model as a run plays it, a run's folder, MLflow's database.  Knows not: pairs, terminals.
+
+Before the clock starts the viewer has written its first traces: what a process takes to start is not what an episode
+costs. What is still being written when the clock stops counts as time to the next round, not to this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from ludus.agents.adapter import EpisodeContext
+from ludus.api.local import LocalModel, open_local
+from ludus.checks.bench.machine import versions
+from ludus.checks.bench.work import TraceWork
+from ludus.config import Config
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.stage import Stage
+from ludus.rollout.tasks import EpisodeTask, derive_seed
+from ludus.runs.exporters import open_exporter
+from ludus.runs.spans import span
+from ludus.runs.store import RunStore
+from ludus.types import ChatRequest, Episode, Message, Sampling
+
+_TURNS = 3
+_WARM_UP = 8
+"""Episodes before the clock starts."""
+
+
+class TalkingAgent:
+    """A door: asks, uses a tool, goes on; each answer has the same number of tokens on both sides."""
+
+    name = "talking"
+
+    def __init__(self, new_tokens: int) -> None:
+        self._new_tokens = new_tokens
+
+    async def setup(self) -> None:
+        """It needs nothing."""
+
+    async def close(self) -> None:
+        """It has nothing."""
+
+    async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> float:
+        session, messages = context.session, [Message("user", data["question"])]
+        assert session is not None, "the episode plays in this process"
+        for _ in range(_TURNS):
+            sampling = Sampling(max_new_tokens=self._new_tokens, ignore_eos=True)
+            (turn,) = await session.complete(ChatRequest(tuple(messages), sampling=sampling))
+            with span("tool", "count", inputs={"text": turn.reply.content}) as counted:
+                counted.outputs = f"{len((turn.reply.content or '').split())} words"
+            messages += [turn.reply, Message("user", f"{counted.outputs}. Go on.")]
+        return 1.0
+
+
+async def measure_trace(work: TraceWork) -> dict[str, Any]:
+    """Tokens a second of the episodes, and how long their traces took to leave after the last of them."""
+    with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
+        chosen = [f"run_root={folder}", "name=bench"]
+        if work.traced:
+            chosen += ["trace.backend=mlflow", f"trace.tracking_uri=sqlite:///{folder}/mlruns.db"]
+        config = work.config(*chosen)
+        async with open_local(config) as local:
+            return await _measure(work, config, local)
+
+
+async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[str, Any]:
+    exporter = open_exporter(config.trace, config.name)
+    async with AsyncExitStack() as stack:
+        store = stack.enter_context(RunStore.create(config.run_root, config.name, config.to_yaml()))
+        store.export_to(stack.enter_context(exporter))
+        stage = stack.enter_context(Stage(local.recorder, GatewayServer(Sessions())))
+        runner = await stack.enter_async_context(
+            EpisodeRunner(
+                TalkingAgent(work.new_tokens),
+                stage,
+                config.rollout,
+                training=config.gconfig,
+                evaluation=config.gconfig,
+                keep=lambda episode, step: store.add_episode(episode, step=step),
+                journal=store.journal,
+            )
+        )
+        await _play(runner, work, "warm", _WARM_UP)
+        await asyncio.to_thread(exporter.flush)
+        started_at = time.perf_counter()
+        episodes = await _play(runner, work, "timed", work.episodes)
+        taken_s = time.perf_counter() - started_at
+        num_late = exporter.num_left
+        await asyncio.to_thread(exporter.flush)
+        leaving_s = time.perf_counter() - started_at - taken_s
+    num_tokens = sum(episode.session.num_sampled_tokens for episode in episodes)
+    return {
+        "tokens_per_s": num_tokens / taken_s,
+        "episodes_per_s": len(episodes) / taken_s,
+        "late_traces": num_late,
+        "leaving_s": leaving_s,
+        "versions": versions(),
+    }
+
+
+async def _play(runner: EpisodeRunner, work: TraceWork, name: str, number: int) -> list[Episode]:
+    places = asyncio.Semaphore(work.at_once)
+
+    async def play_one(idx: int) -> Episode:
+        task = EpisodeTask(
+            episode_id=f"{name}{idx}",
+            group_id=f"{name}{idx // 4}",
+            task_id=f"row{idx // 4}",
+            data={"question": work.questions[idx % len(work.questions)]},
+            seed=derive_seed(work.seed, name, idx),
+            step=1,
+            is_eval=False,
+        )
+        async with places:
+            return await runner.run(task)
+
+    return await asyncio.gather(*(play_one(idx) for idx in range(number)))

@@ -1,0 +1,139 @@
+"""Our training, measured: steps on the same rows, against the rate of bare matrix products; and memory over many steps.
+
+Knows: the trainer as the loop uses it.  Knows not: peers, pairs, rollouts.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.checks.bench.ceiling import finish, matrix_flops_per_s
+from ludus.checks.bench.machine import versions
+from ludus.checks.bench.profile import TRAINING, Profiler
+from ludus.checks.bench.work import MemoryWork, Tokens, TrainWork, random_tokens
+from ludus.config import Config
+from ludus.engines.lease import ComputeLease
+from ludus.loop.memory import peak_rss_mb, rss_mb
+from ludus.models.load import LoadedModel, load_model
+from ludus.trainer.step import Trainer
+
+# The first step allocates, the second finds what it needs already there.
+WARM_UP_STEPS = 2
+_LOGPROB = -10.0
+"""Of every token, as if it had been sampled: about that of a token drawn by chance."""
+
+
+def measure_train(work: TrainWork) -> dict[str, Any]:
+    """Seconds of each step, tokens a second of the median one, the matrix rate around them, and the peak of memory."""
+    config = training_config(work)
+    model = load_model(config.model, seed=config.seed)
+    trainer = Trainer(model, config.trainer, lease=ComputeLease())
+    step = training_step(trainer, work)
+    for _ in range(WARM_UP_STEPS):
+        step()
+    device = model.head_weight.device
+    below = matrix_flops_per_s(device)
+    taken_s = [step() for _ in range(work.steps)]
+    above = matrix_flops_per_s(device)
+    num_tokens = sum(map(len, work.rows))
+    return {
+        "tokens_per_s": num_tokens / statistics.median(taken_s),
+        "steps_s": taken_s,
+        "matrix_flops_per_s": (below + above) / 2,
+        "num_parameters": num_parameters(model),
+        "peak_mb": peak_rss_mb(),
+        "versions": versions(),
+    }
+
+
+def profile_train(work: TrainWork) -> dict[str, Any]:
+    """Where the time of a training step goes."""
+    config = training_config(work)
+    trainer = Trainer(load_model(config.model, seed=config.seed), config.trainer, lease=ComputeLease())
+    step = training_step(trainer, work)
+    for _ in range(WARM_UP_STEPS):
+        step()
+    profiler = Profiler()
+    profiler.start()
+    for _ in range(work.steps):
+        step()
+    profiler.stop()
+    return {**profiler.shares(TRAINING, num_steps=work.steps), "versions": versions()}
+
+
+def training_config(work: TrainWork) -> Config:
+    chosen = ["trainer.optimizer.lr=1e-6"]
+    chosen += [] if work.lora_rank is None else [f"model.lora.rank={work.lora_rank}"]
+    chosen += ["trainer.activation_checkpointing=true"] if work.checkpointing else []
+    return work.config(*chosen)
+
+
+def training_step(trainer: Trainer, work: TrainWork) -> Callable[[], float]:
+    """One step on the work's rows, which returns how many seconds it took."""
+    device = trainer.model.head_weight.device
+    sequences = [sequence_of(row, work.shared_tokens or 1, len(work.rows)) for row in work.rows]
+
+    def step() -> float:
+        started_at = time.perf_counter()
+        batch = Batch(rows=pack(sequences, row_tokens=trainer.settings.row_tokens), version=trainer.version)
+        if work.kind == "dense":
+            trainer.train_batch(batch)
+            trainer.publish().copy_into_shared()
+            finish(device)
+            return time.perf_counter() - started_at
+        trainer.forward_backward(batch)
+        finish(device)
+        taken_s = time.perf_counter() - started_at
+        trainer.optimizer.forget_gradients()
+        return taken_s
+
+    return step
+
+
+def sequence_of(token_ids: Tokens, first_target: int, num_rows: int) -> TrainSequence:
+    """A row whose tokens from `first_target` on are trained."""
+    num = len(token_ids) - first_target
+    return TrainSequence(
+        token_ids=tuple(token_ids),
+        target_idx=tuple(range(first_target, len(token_ids))),
+        advantages=(1.0,) * num,
+        weights=(1.0 / (num * num_rows),) * num,
+        logprobs=(_LOGPROB,) * num,
+        versions=(0,) * num,
+        temperatures=(1.0,) * num,
+    )
+
+
+def num_parameters(model: LoadedModel) -> int:
+    """Weights that a token is multiplied with: all but the input embeddings, unless these are the head as well."""
+    embedding = model.embedding.weight
+    counted: int = sum(parameter.numel() for parameter in model.module.parameters())
+    return counted if embedding is model.head_weight else counted - embedding.numel()
+
+
+def measure_memory(work: MemoryWork) -> dict[str, Any]:
+    """Resident memory after every step, and the slope of the line through it once the first fifth is over."""
+    config = work.config("trainer.row_tokens=512")
+    trainer = Trainer(load_model(config.model, seed=config.seed), config.trainer, lease=ComputeLease())
+    rng = random.Random(work.seed)
+    resident_mb = []
+    for _ in range(work.steps):
+        shared = random_tokens(rng, rng.randrange(20, 200), work.vocab_size)
+        rows = [shared + random_tokens(rng, rng.randrange(4, 64), work.vocab_size) for _ in range(8)]
+        sequences = [sequence_of(row, len(shared), len(rows)) for row in rows]
+        trainer.train_batch(Batch(rows=pack(sequences, row_tokens=512), version=trainer.version))
+        trainer.publish().copy_into_shared()
+        resident_mb.append(rss_mb())
+    settled = resident_mb[len(resident_mb) // 5 :]
+    slope = statistics.linear_regression(range(len(settled)), settled).slope if len(settled) > 1 else 0.0
+    return {
+        "slope_mb_per_step": slope,
+        "rss_mb": [resident_mb[idx] for idx in range(0, work.steps, max(1, work.steps // 20))],
+        "peak_mb": peak_rss_mb(),
+        "versions": versions(),
+    }

@@ -1,0 +1,199 @@
+"""What long sessions cost: one of many tool-calling turns against one of half as many, through the gateway's socket.
+
+Knows: the gateway, a client that sends its whole history with every turn, counters.  Knows not: terminals.
+
+Where nothing is done twice, twice the turns cost twice as much, and a little more: what a client sends grows with the
+square of its turns, and the decoding of that JSON with it, which is therefore taken out of the gateway's time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import shutil
+import statistics
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from ludus.engines.base import Engine
+from ludus.engines.lease import ComputeLease
+from ludus.engines.local.engine import LocalEngine
+from ludus.engines.local.settings import InferenceSettings
+from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder, SessionStats
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.models.load import load_model
+from ludus.models.resolve import resolve_model
+from ludus.models.settings import ModelSettings
+from ludus.text.chat import ChatText
+from ludus.text.tokenizer import Tokenizer
+
+TEMPLATE = "chatml-tools"
+# Most that twice the turns may cost. Counters are exact, and later turns spell longer numbers; time is noisy.
+MOST_OF_COUNTER = 2.1
+MOST_OF_TIME = 2.5
+MAX_CONTEXT = 2**20
+NUM_SAMPLED = 4  # of the tiny model's words each turn: enough that the next prompt goes on after sampled tokens
+TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "lookup",
+        "description": "Looks a key up.",
+        "parameters": {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
+    },
+}
+
+Row = Mapping[str, Any]
+
+
+def measure(
+    short: int = 100, long: int = 200, *, pairs: int = 5, model: str = "smollm2-135m", prefill: bool = True
+) -> dict[str, Any]:
+    """For each counter `short` and `long`, the figures of the two sessions, their `ratio`, and the `most` it may be.
+
+    Written answers behind the gateway give all but the prefilled tokens, which a tiny random model's engine counts.
+    pairs: how often the time is taken, in turn; the figures are medians, with the least and the greatest ratio.
+    model: its tokenizer is used.  prefill: False leaves the prefilled tokens out.
+    """
+    folder = resolve_model(model)
+    text = ChatText.load(folder, chat_template=TEMPLATE)
+    with GatewayServer(Sessions()) as server:
+        _play(server, text, 2)  # what the first requests of a process pay
+        played = [(_play(server, text, short), _play(server, text, long)) for _ in range(pairs)]
+        prefilled = _prefilled(server, folder, text, short, long) if prefill else {}
+    counters = [name for name in played[0][0] if name != "gateway_cpu_s"]
+    return {
+        "bench": "turns",
+        "turns": {"short": short, "long": long},
+        **{name: _figure(*(session[name] for session in played[0]), most=MOST_OF_COUNTER) for name in counters},
+        **prefilled,
+        "gateway_cpu_s": _time([(one["gateway_cpu_s"], other["gateway_cpu_s"]) for one, other in played]),
+    }
+
+
+def rows(measured: Mapping[str, Any]) -> list[Row]:
+    """The counters of what `measure` returned, each with its name under `counter`."""
+    figures = {name: value for name, value in measured.items() if isinstance(value, Mapping) and "ratio" in value}
+    return [{"counter": name, **figure} for name, figure in figures.items()]
+
+
+def _figure(short: float, long: float, *, most: float) -> dict[str, float]:
+    return {"short": short, "long": long, "ratio": long / short, "most": most}
+
+
+def _time(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    """The median session of each length, and the median of the ratios pair by pair."""
+    ratios = [long / short for short, long in pairs]
+    medians = [statistics.median(seconds) for seconds in zip(*pairs, strict=True)]
+    spread = {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
+    return {**_figure(medians[0], medians[1], most=MOST_OF_TIME), **spread}
+
+
+# Two sessions
+
+
+def _play(server: GatewayServer, text: ChatText, num_turns: int) -> dict[str, float]:
+    """The counters of a session whose model looks a key up in every turn."""
+    engine = ScriptedEngine(map(_call, range(num_turns)), text.tokenizer, context_length=MAX_CONTEXT)
+    before = server.stats()
+    seen = _talk(server, engine, text, num_turns)
+    after = server.stats()
+    return {
+        "tokenizer_chars": seen.num_encoded_chars,
+        "graph_nodes": seen.num_nodes,
+        "rendered_messages": seen.num_rendered_messages,
+        "read_messages": after.num_new_messages - before.num_new_messages,
+        "gateway_cpu_s": (after.cpu_s - after.json_s) - (before.cpu_s - before.json_s),
+    }
+
+
+def _prefilled(server: GatewayServer, folder: Path, text: ChatText, short: int, long: int) -> dict[str, Row]:
+    """Prompt tokens that go through the model in a session of each length."""
+    counts = []
+    with tempfile.TemporaryDirectory(prefix="ludus-turns-") as scratch:
+        model = load_model(ModelSettings(path=str(_write_tiny_model(Path(scratch), text.tokenizer, folder))))
+    for num_turns in (short, long):
+        engine = LocalEngine(model, text.tokenizer, InferenceSettings(), lease=ComputeLease(), seed=0)
+        _talk(server, engine, text, num_turns, max_tokens=NUM_SAMPLED)
+        counts.append(engine.stats().num_prefilled_tokens)
+        asyncio.run(engine.close())
+    return {"prefilled_tokens": _figure(counts[0], counts[1], most=MOST_OF_COUNTER)}
+
+
+def _talk(server: GatewayServer, engine: Engine, text: ChatText, num_turns: int, **fields: Any) -> SessionStats:
+    """What a session of its own on `engine` came to."""
+    session = Recorder(engine, text).open(session_id="turns")
+    secret = server.sessions.add(session)
+    with closing(_Client(server.url_for(secret))) as client:
+        client.talk(num_turns, **fields)
+    server.sessions.remove(secret)
+    seen = session.stats()
+    assert not seen.forks, f"a session that only goes on has forked: {seen.fork_examples}"
+    return seen
+
+
+def _call(idx: int) -> str:
+    return f'Key {idx} is next.\n<tool_call>\n{{"name": "lookup", "arguments": {{"key": "key-{idx}"}}}}\n</tool_call>'
+
+
+class _Client:
+    """An agent that looks a key up in every turn and is told its value, over one connection."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._connection = http.client.HTTPConnection(parts.netloc)
+        self._path = f"{parts.path}/chat/completions"
+
+    def talk(self, num_turns: int, **fields: Any) -> None:
+        messages: list[Mapping[str, Any]] = [
+            {"role": "system", "content": "You look keys up, one after the other."},
+            {"role": "user", "content": "Look up every key there is."},
+        ]
+        for idx in range(num_turns):
+            reply = self._ask({"model": "default", "messages": messages, "tools": [TOOL], **fields})
+            call_id = reply["tool_calls"][0]["id"] if reply.get("tool_calls") else "call"
+            found = f"The value of key-{idx} is {idx * idx}; it lies on shelf {idx % 7}."
+            messages += [reply, {"role": "tool", "tool_call_id": call_id, "content": found}]
+
+    def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The message that answers `body`."""
+        self._connection.request("POST", self._path, json.dumps(body), {"content-type": "application/json"})
+        answer = json.loads(self._connection.getresponse().read())
+        message: dict[str, Any] = answer["choices"][0]["message"]
+        return message
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _write_tiny_model(folder: Path, tokenizer: Tokenizer, source: Path) -> Path:
+    """`folder`, with a random model of one layer that has the tokenizer of `source` and room for long sessions."""
+    config = transformers.LlamaConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        max_position_embeddings=MAX_CONTEXT,
+        tie_word_embeddings=True,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        weights = transformers.LlamaForCausalLM(config).state_dict()
+    config.save_pretrained(folder)
+    own = {name: tensor for name, tensor in weights.items() if name != "lm_head.weight"}  # the embedding's again
+    save_file(own, folder / "model.safetensors", metadata={"format": "pt"})
+    for path in source.glob("*token*"):
+        shutil.copyfile(path, folder / path.name)
+    return folder

@@ -1,0 +1,69 @@
+"""One thing that must hold on the wire: its place in the matrix, its law in a line, and the function that tries it.
+
+Knows: names.  Knows not: servers, SDKs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ludus.checks.conformance.probe import Probe
+
+Protocol = Literal["chat", "responses", "messages", "completions", "models", "errors", "sessions"]
+Topic = Literal[
+    "text",
+    "streaming",
+    "tools",
+    "forced tools",
+    "structured output",
+    "reasoning",
+    "logprobs",
+    "sampling fields",
+    "stop",
+    "n",
+    "limits",
+    "errors",
+    "headers",
+    "count_tokens",
+    "retries",
+    "unicode",
+    "keys",
+    "records",
+]
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+TOPICS: tuple[Topic, ...] = get_args(Topic)
+Body = Callable[[Probe], Awaitable[None]]
+
+# Why a case is tried on our own server alone.
+SCRIPT = "needs an answer that is written down"
+RECORD = "needs the token record behind the answer"
+EXTENSION = "a header, field or code of Ludus"
+SESSIONS = "sessions of Ludus"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A law and how it is tried."""
+
+    protocol: Protocol
+    topic: Topic
+    law: str
+    run: Body
+    ours: str | None = None
+    """Why other servers are not asked. None: every server of the protocol owes it."""
+
+    @property
+    def name(self) -> str:
+        """Such as `chat/tools/two_calls`."""
+        return f"{self.protocol}/{self.topic}/{self.run.__name__}".replace(" ", "-")
+
+
+def case(protocol: Protocol, topic: Topic, law: str, *, ours: str | None = None) -> Callable[[Body], Case]:
+    """Makes a Case of the function below it."""
+
+    def make(body: Body) -> Case:
+        return Case(protocol, topic, law, body, ours)
+
+    return make

@@ -1,0 +1,70 @@
+"""Faults between the engine and the record: what is kept is not what was sampled.
+
+Knows: the Engine contract.  Knows not: HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ludus.checks.conformance.faults.base import Fault
+from ludus.checks.conformance.own import Parts
+from ludus.engines.base import Engine, OnTokens
+from ludus.types import Call, Sampled
+
+
+class _Between:
+    """An engine whose calls and answers are changed; everything else is that of the engine behind it."""
+
+    def __init__(
+        self,
+        inner: Engine,
+        *,
+        call: Callable[[Call], Call] = lambda call: call,
+        sampled: Callable[[Sampled], Sampled] = lambda sampled: sampled,
+    ) -> None:
+        self._inner = inner
+        self._call = call
+        self._sampled = sampled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
+        return self._sampled(await self._inner.generate(self._call(call), on_tokens))
+
+
+def _last_lost(sampled: Sampled) -> Sampled:
+    cut = slice(-1)
+    return replace(
+        sampled,
+        token_ids=sampled.token_ids[cut],
+        logprobs=sampled.logprobs[cut],
+        versions=sampled.versions[cut],
+        top_logprobs=sampled.top_logprobs[cut],
+    )
+
+
+def _last_changed(sampled: Sampled) -> Sampled:
+    return replace(sampled, token_ids=(*sampled.token_ids[:-1], sampled.token_ids[-1] + 1))
+
+
+def _first_prompt_token_lost(call: Call) -> Call:
+    return replace(call, prompt_ids=call.prompt_ids[1:])
+
+
+def _between(name: str, says: str, **changes: Any) -> Fault:
+    def wrap(engine: Engine) -> Engine:
+        wrapped: Any = _Between(engine, **changes)
+        return wrapped  # type: ignore[no-any-return]  # the rest of the contract is the inner engine's
+
+    return Fault(name, says, Parts(engine=wrap), ("chat/text", "sessions/records"))
+
+
+ENGINE_FAULTS = (
+    _between("last token not recorded", "the record ends one token early", sampled=_last_lost),
+    _between("another token recorded", "the last token of a record is another one", sampled=_last_changed),
+    _between("prompt cut", "the engine gets a prompt without its first token", call=_first_prompt_token_lost),
+)

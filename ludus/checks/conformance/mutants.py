@@ -1,0 +1,95 @@
+"""Can the suite fail? It is played against servers that are wrong in one way each, and each must be noticed.
+
+Knows: faults, cases.  Knows not: how a fault is put in.
+A fault is caught when a case fails that passes on the server without it, where every request and answer is taken apart
+and put together too: what is caught is the fault, not the way in which it is put in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ludus.checks.conformance.case import Case
+from ludus.checks.conformance.clients import Clients
+from ludus.checks.conformance.faults.base import Fault
+from ludus.checks.conformance.faults.chat import CHAT_FAULTS
+from ludus.checks.conformance.faults.engine import ENGINE_FAULTS
+from ludus.checks.conformance.faults.gateway import GATEWAY_FAULTS
+from ludus.checks.conformance.faults.protocols import PROTOCOL_FAULTS
+from ludus.checks.conformance.own import OwnServer, Parts
+from ludus.checks.conformance.run import Report, Result, own_target, play
+from ludus.checks.conformance.tamper import NOTHING, Tampered
+
+FAULTS: tuple[Fault, ...] = (*CHAT_FAULTS, *PROTOCOL_FAULTS, *GATEWAY_FAULTS, *ENGINE_FAULTS)
+LEAST_CAUGHT = 0.95
+WHOLE_TIMEOUT_S = 20.0  # for the server without a fault: the machine may be busy
+TIMEOUT_S = 5.0  # a fault that makes a case wait for ever is caught after so long
+
+
+@dataclass(frozen=True, slots=True)
+class Hunted:
+    """What came of one fault."""
+
+    fault: Fault
+    by: Result | None
+    """The first case that failed. None: the fault was not noticed."""
+    num_played: int
+
+
+@dataclass(frozen=True, slots=True)
+class MutantReport:
+    """What came of all faults."""
+
+    whole: Report
+    """Of the server without a fault."""
+    hunted: tuple[Hunted, ...]
+    seconds: float
+
+    @property
+    def num_caught(self) -> int:
+        return sum(one.by is not None for one in self.hunted)
+
+    @property
+    def ok(self) -> bool:
+        return self.whole.ok and self.num_caught >= LEAST_CAUGHT * len(self.hunted)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "mutants": len(self.hunted),
+            "caught": self.num_caught,
+            "missed": [one.fault.name for one in self.hunted if one.by is None],
+            "failed_without_fault": [result.case.name for result in self.whole.of("failed")],
+            "seconds": round(self.seconds, 1),
+        }
+
+
+async def hunt(
+    cases: Sequence[Case], faults: Sequence[Fault], on_done: Callable[[int], object] | None = None
+) -> MutantReport:
+    """Play `cases` against each of `faults` until one fails; `on_done` is told how many faults are through."""
+    began_at = time.monotonic()
+    hunted: list[Hunted] = []
+    async with Clients(WHOLE_TIMEOUT_S) as clients:
+        with OwnServer(Parts(app=lambda app: Tampered(app, NOTHING))) as server:
+            whole = await play(cases, own_target(server), clients, timeout_s=WHOLE_TIMEOUT_S)
+        sound = tuple(result.case for result in whole.of("passed"))
+        for fault in faults:
+            hunted.append(await _hunt_one(fault, sound, clients))
+            if on_done is not None:
+                on_done(len(hunted))
+    return MutantReport(whole, tuple(hunted), time.monotonic() - began_at)
+
+
+async def _hunt_one(fault: Fault, cases: Sequence[Case], clients: Clients) -> Hunted:
+    near = tuple(case for case in cases if case.name.startswith(fault.near))
+    far = tuple(case for case in cases if not case.name.startswith(fault.near))
+    num_played = 0
+    with OwnServer(fault.parts) as server:
+        for group in (near, far):
+            report = await play(group, own_target(server), clients, timeout_s=TIMEOUT_S, until_failure=True)
+            num_played += len(report.results)
+            if not report.ok:
+                return Hunted(fault, report.of("failed")[0], num_played)
+    return Hunted(fault, None, num_played)

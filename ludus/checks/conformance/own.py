@@ -1,0 +1,199 @@
+"""Our own gateway on a socket, before an engine that says what a case wrote down; the suite's server without a URL.
+
+Knows: every part of a gateway, and how to put them together.  Knows not: protocols, cases.
+Invariant: whatever a case did, every token that the engine handed over is in its session's record, after the prompt
+that the engine got, and the ledger balances; `OwnSession.check` looks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from starlette.types import ASGIApp
+
+from ludus.checks.conformance import expect
+from ludus.checks.conformance.speech import WORDS, Answer, Speech
+from ludus.checks.conformance.stage import Curtain, Heard, Stage
+from ludus.engines.base import Engine
+from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.export import TurnCredit, export_session
+from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.gateway.app import GatewayOptions
+from ludus.gateway.archive import MemoryArchive
+from ludus.gateway.desk import Desk
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.text.chat import ChatText
+from ludus.types import SessionRecord, Turn
+
+CONTEXT_LENGTH = 4096
+KEEP_ALIVE_S = 0.2  # so that a case about silence is short
+_SPECIAL_TOKENS = ("<|im_start|>", "<|im_end|>")
+_VOCAB_SIZE = 512  # the 256 bytes, the marks, and merges of markup and colours; other characters are several tokens
+_MARKUP = (
+    "system\nuser\nassistant\ntool\ndeveloper\n<tools>\n</tools>",
+    '<think>\n</think>\n\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the server is put together from; a mutant exchanges one of them."""
+
+    app: Callable[[ASGIApp], ASGIApp] = lambda app: app
+    engine: Callable[[Engine], Engine] = lambda engine: engine
+    text: Callable[[ChatText], ChatText] = lambda text: text
+    sessions: Callable[[], Sessions] = Sessions
+
+
+WHOLE = Parts()
+
+
+class OwnServer:
+    """A running gateway and what stands behind it, from `with` to its end."""
+
+    def __init__(self, parts: Parts = WHOLE) -> None:
+        self.text = load_text(make_core())
+        self.speech = Speech(self.text.tokenizer)
+        self.stage = Stage(
+            ScriptedEngine(self.speech.answer, self.text.tokenizer, context_length=CONTEXT_LENGTH),
+        )
+        self.recorder = Recorder(parts.engine(self.stage), parts.text(self.text))
+        self.sessions = parts.sessions()
+        self.desk = Desk(self.sessions, self.recorder.open, MemoryArchive())
+        self.server = GatewayServer(self.sessions, GatewayOptions(desk=self.desk, keep_alive_s=KEEP_ALIVE_S))
+        self.server.app = parts.app(self.server.app)
+        self._numbers = itertools.count()
+
+    def open(self, **options: Any) -> OwnSession:
+        """A new session; options as of `Recorder.open`."""
+        session = self.recorder.open(session_id=f"case-{next(self._numbers)}", **options)
+        return OwnSession(self, self.sessions.add(session), session)
+
+    def __enter__(self) -> OwnServer:
+        self.server.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.server.stop()
+
+    def __repr__(self) -> str:
+        return f"OwnServer({self.server!r})"
+
+
+class OwnSession:
+    """One session of our own server, seen from both sides."""
+
+    def __init__(self, server: OwnServer, secret: str, session: RecordedSession) -> None:
+        self._server = server
+        self.secret = secret
+        self.session = session
+
+    def __repr__(self) -> str:
+        return f"OwnSession({self.session!r})"
+
+    @property
+    def root(self) -> str:
+        """Base URL without `/v1`."""
+        return self._server.server.url_for(self.secret).removesuffix("/v1")
+
+    @property
+    def gateway(self) -> str:
+        """URL of the gateway, which names no session."""
+        return self._server.server.base_url
+
+    @property
+    def admin_key(self) -> str:
+        """The key that opens, lists and ends every session over HTTP."""
+        return self._server.desk.admin_key
+
+    @property
+    def calls(self) -> tuple[Heard, ...]:
+        """What the engine was asked and what it handed over."""
+        return self._server.stage.heard(self.session.id)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return self.session.snapshot().turns
+
+    def script(self, *answers: Answer) -> None:
+        """The next calls are answered so."""
+        self._server.speech.script(self.session.id, answers)
+
+    def lower_curtain(self, num_free: int) -> Curtain:
+        """From now on every answer stops after so many tokens, until the curtain is raised."""
+        curtain = Curtain(num_free)
+        self._server.stage.lower(self.session.id, curtain)
+        return curtain
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return self._server.text.tokenizer.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self._server.text.tokenizer.decode(token_ids)
+
+    def prompt_text(self, idx: int = -1) -> str:
+        """What the engine was asked to continue in a call, the last one unless said otherwise."""
+        return self.decode(self.calls[idx].call.prompt_ids)
+
+    def remove(self) -> None:
+        """From now on nobody reaches the session."""
+        self._server.sessions.remove(self.secret)
+
+    async def check(self) -> None:
+        """Ends the session and checks its record. Raises UnmetError."""
+        check_record(await self.session.aclose("the case has ended"), self.calls)
+
+    def leave(self) -> None:
+        """Ends the session as it stands; nothing is kept of it."""
+        self.session.close("the case has ended")
+        self.remove()
+        self._server.stage.forget(self.session.id)
+
+
+def check_record(record: SessionRecord, calls: Sequence[Heard]) -> None:
+    """Nothing, if `record` holds what the engine got and handed over. Raises UnmetError otherwise."""
+    handed_over = {heard.call.id: (*heard.call.prompt_ids, *heard.token_ids) for heard in calls if heard.token_ids}
+    recorded = {turn.id: record.path_ids(turn.node) for turn in record.turns}
+    expect.equal("turns in the record", sorted(recorded), sorted(handed_over))
+    for turn_id, token_ids in handed_over.items():
+        expect.equal(f"token ids recorded for {turn_id}", recorded[turn_id], token_ids)
+    credit = {turn.id: TurnCredit(advantage=1.0, mask=None) for turn in record.turns}
+    ledger = export_session(record, credit, weight=1.0, style="individual").ledger
+    num_handed_over = sum(len(heard.token_ids) for heard in calls)
+    expect.equal("trained and masked tokens", ledger.trained + ledger.num_masked, num_handed_over)
+
+
+def make_core() -> tokenizers.Tokenizer:
+    """A byte-level tokenizer without a file: markup and colours are short, other scripts take a token a byte."""
+    core = tokenizers.Tokenizer(tokenizers.models.BPE())
+    core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=_VOCAB_SIZE,
+        special_tokens=list(_SPECIAL_TOKENS),
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator([*_MARKUP, " ".join(WORDS)], trainer)
+    return core
+
+
+def load_text(core: tokenizers.Tokenizer) -> ChatText:
+    """The chat text of `core` under the suite's own template, read as that of any model."""
+    start, end = _SPECIAL_TOKENS
+    template = resources.files("ludus.checks.conformance") / "template.jinja"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        core.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": start, "eos_token": end}))
+        (folder / "chat_template.jinja").write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
+        return ChatText.load(folder)

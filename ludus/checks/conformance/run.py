@@ -1,0 +1,146 @@
+"""Plays cases against one server, some at a time, each under a time limit; what comes of it is data.
+
+Knows: cases, probes.  Knows not: what a case tries, terminals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ludus.checks.conformance.case import Case
+from ludus.checks.conformance.clients import Clients
+from ludus.checks.conformance.expect import UnmetError, shown
+from ludus.checks.conformance.own import OwnServer
+from ludus.checks.conformance.probe import KEY, Probe, Target
+from ludus.errors import UserError
+from ludus.gateway.dialects.base import DEFAULT_MODEL
+
+Verdict = Literal["passed", "failed", "skipped"]
+OWN_MAX_TOKENS = 400  # more than any answer that a case writes down
+FOREIGN_MAX_TOKENS = 48  # enough for a sentence, soon over
+AT_ONCE = 16  # enough to hide the waiting of cases that wait, few enough to be polite to a server with one device
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one case."""
+
+    case: Case
+    verdict: Verdict
+    what: str = ""
+    """Of a failed case what was looked at, of a skipped one why it is."""
+    expected: str = ""
+    got: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of all cases, in their order."""
+
+    results: tuple[Result, ...]
+    seconds: float
+
+    def of(self, verdict: Verdict) -> tuple[Result, ...]:
+        return tuple(result for result in self.results if result.verdict == verdict)
+
+    @property
+    def ok(self) -> bool:
+        return not self.of("failed")
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "passed": len(self.of("passed")),
+            "failed": len(self.of("failed")),
+            "skipped": len(self.of("skipped")),
+            "seconds": round(self.seconds, 1),
+            "failures": {
+                result.case.name: {"what": result.what, "expected": result.expected, "got": result.got}
+                for result in self.of("failed")
+            },
+        }
+
+
+def own_target(server: OwnServer) -> Target:
+    """Our own server as the one under test; every case gets a session of its own there."""
+    return Target("", KEY, DEFAULT_MODEL, OWN_MAX_TOKENS, server)
+
+
+async def foreign_target(clients: Clients, base_url: str, *, model: str | None, api_key: str) -> Target:
+    """Somebody else's server at `base_url`, with or without `/v1`. model: None takes the first of its list.
+
+    Raises UserError if the server cannot be reached, or names no model.
+    """
+    root = base_url.rstrip("/").removesuffix("/v1")
+    if model is None:
+        try:
+            models = [one.id async for one in clients.openai(root, api_key).models.list()]
+        except Exception as error:  # whatever an SDK makes of a server that is none
+            raise UserError(f"{root}/v1/models does not answer ({error}); check --base-url and --api-key") from error
+        if not models:
+            raise UserError(f"{root}/v1/models is empty; name a model with --model")
+        model = models[0]
+    return Target(root, api_key, model, FOREIGN_MAX_TOKENS)
+
+
+async def play(
+    cases: Sequence[Case],
+    target: Target,
+    clients: Clients,
+    *,
+    timeout_s: float,
+    at_once: int = AT_ONCE,
+    until_failure: bool = False,
+    on_result: Callable[[Result], object] | None = None,
+) -> Report:
+    """Play `cases`, at most `at_once` at a time; until_failure: the first that fails ends the others."""
+    began_at = time.monotonic()
+    results: dict[str, Result] = {}
+    places = asyncio.Semaphore(at_once)
+    tasks: list[asyncio.Task[None]] = []
+
+    async def play_in_turn(case: Case) -> None:
+        async with places:
+            results[case.name] = result = await play_one(case, target, clients, timeout_s)
+        if on_result is not None:
+            on_result(result)
+        if until_failure and result.verdict == "failed":
+            for task in tasks:
+                if task is not asyncio.current_task():
+                    task.cancel()
+
+    async with asyncio.TaskGroup() as group:
+        tasks += [group.create_task(play_in_turn(case)) for case in cases]
+    in_order = tuple(results[case.name] for case in cases if case.name in results)
+    return Report(in_order, time.monotonic() - began_at)
+
+
+async def play_one(case: Case, target: Target, clients: Clients, timeout_s: float) -> Result:
+    """What comes of `case`; whatever it raises is a failure with a reason."""
+    if case.ours is not None and target.server is None:
+        return Result(case, "skipped", f"not offered: {case.ours}")
+    began_at = time.monotonic()
+    probe = Probe(target, clients, None if target.server is None else target.server.open())
+    verdict: Verdict = "failed"
+    what, expected, got = "", "", ""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await case.run(probe)
+            await probe.check()
+        verdict = "passed"
+    except UnmetError as error:
+        what, expected, got = error.what, error.expected, error.got
+    except TimeoutError:
+        what, expected, got = "the case", f"an end within {timeout_s:g} s", "none"
+    except clients.status_errors as raised:
+        refused: Any = raised
+        what, expected, got = "a request", "an answer", f"status {refused.status_code}: {shown(str(refused))}"
+    except Exception as error:
+        what, expected, got = "the case", "its end", f"{type(error).__name__}: {shown(str(error))}"
+    finally:
+        probe.leave()
+    return Result(case, verdict, what, expected, got, time.monotonic() - began_at)

@@ -1,0 +1,63 @@
+"""All cases, in the order of the matrix, and those that a pattern names.
+
+Knows: the files of cases.  Knows not: what they try.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from types import ModuleType
+
+from ludus.checks.conformance.case import PROTOCOLS, TOPICS, Case
+from ludus.checks.conformance.cases import (
+    access,
+    administration,
+    chat_fields,
+    chat_forms,
+    chat_stream,
+    chat_text,
+    chat_tools,
+    completions,
+    errors,
+    message_tools,
+    messages,
+    response_tools,
+    responses,
+    sessions,
+)
+from ludus.errors import UserError
+
+FILES: tuple[ModuleType, ...] = (
+    chat_text,
+    chat_stream,
+    chat_tools,
+    chat_fields,
+    chat_forms,
+    responses,
+    response_tools,
+    messages,
+    message_tools,
+    completions,
+    access,
+    errors,
+    sessions,
+    administration,
+)
+
+
+def all_cases() -> tuple[Case, ...]:
+    """Every case, by protocol and topic."""
+    cases = [value for file in FILES for value in vars(file).values() if isinstance(value, Case)]
+    return tuple(sorted(cases, key=lambda one: (PROTOCOLS.index(one.protocol), TOPICS.index(one.topic))))
+
+
+def chosen(pattern: str | None) -> tuple[Case, ...]:
+    """Cases whose name matches `pattern`, a part of a name or a shell pattern; all without one. Raises UserError."""
+    if pattern is None:
+        return all_cases()
+    wanted = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
+    found = tuple(case for case in all_cases() if fnmatch.fnmatchcase(case.name, wanted))
+    if not found:
+        names = ", ".join(sorted({f"{case.protocol}/{case.topic}".replace(" ", "-") for case in all_cases()}))
+        raise UserError(f"no case matches {pattern!r}; names begin with {names}")
+    return found

@@ -1,0 +1,317 @@
+"""The examination of a chat template: what is appended after a reply, what forks, and why.
+
+Knows: the parts of the doctor.  Knows not: terminals, how a template is found.
+Invariant: the same seed gives the same findings.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from ludus.checks.doctor.abilities import probe
+from ludus.checks.doctor.construct import Construct, Place, construct_of, place_of
+from ludus.checks.doctor.conversation import Abilities, Conversation, Said, random_conversation
+from ludus.checks.doctor.play import REASONS, Step, Subject, Written, judge, play
+from ludus.checks.doctor.shrink import shrink
+from ludus.checks.doctor.source import WatchedTemplate
+from ludus.checks.doctor.voice import Voice
+from ludus.text.chat import ChatText
+from ludus.text.parse import parser_for
+from ludus.text.prefixes import num_same
+from ludus.text.template import ChatTemplate
+from ludus.types import Message
+
+Verdict = Literal["exact", "forks", "depends", "refused", "broken"]
+
+_OWN_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
+_TODAY = datetime(2026, 1, 31)
+"""The day on which every template believes to be rendered: a date that changes is asked for by itself."""
+_SPECIAL_TOKEN = re.compile(r"<[|｜][^<>\s]{1,40}>|<[^<>\s]{1,40}[|｜]>|<[a-z]+_of_[a-z]+>|</?s>")
+"""Special tokens as nearly all models spell them, where no tokenizer says which they are."""
+ASSUMED_TOKENS: Mapping[str, str] = {"bos_token": "<|bos|>", "eos_token": "<|eos|>", "unk_token": "<|unk|>"}
+"""Special tokens of a template that comes without a tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All transitions of one kind."""
+
+    kind: str
+    num_exact: int
+    num_respelled: int
+    """Of the exact ones, those whose reply stays in another spelling than the template's."""
+    forks: Mapping[Construct, int]
+    num_refused: int
+    num_broken: int
+    num_assumed: int
+    """Transitions with a reply in them that no parser reads as it was meant."""
+    appended: str
+    """What is appended after the reply, with words in braces for what others say; '' if it always forks."""
+
+    @property
+    def verdict(self) -> Verdict:
+        num_forks = sum(self.forks.values())
+        if self.num_broken:
+            return "broken"
+        if num_forks and self.num_exact:
+            return "depends"
+        return "forks" if num_forks else "exact" if self.num_exact else "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The smallest conversation found that forks for one construct."""
+
+    construct: Construct
+    reason: str
+    """The reason that the record will give."""
+    kind: str
+    conversation: Conversation
+    """Its last message, or messages, are those at which it forks."""
+    messages: tuple[Message, ...]
+    """The same as the agent sends it."""
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """Everything that the doctor says of a template."""
+
+    name: str
+    num_conversations: int
+    seed: int
+    generation_prompt: str
+    stops: tuple[str, ...]
+    closing: str
+    """What the template ends an answer with; '' if it does not say."""
+    variables: tuple[str, ...]
+    parser: str
+    able: Abilities
+    not_resumable: tuple[str, ...]
+    reads_date: bool
+    num_written_calls: int
+    """Replies with calls that were written."""
+    num_read_calls: int
+    """Those that the parser reads as they were meant."""
+    unread: Written | None
+    """The first reply that it does not. None: it reads all."""
+    rows: tuple[Row, ...]
+    proofs: tuple[Proof, ...]
+    refusals: Mapping[str, int]
+    """The template's words, and how often it said them."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Transitions by what became of them: exact, each construct, refused, broken."""
+        total: Counter[str] = Counter()
+        for row in self.rows:
+            total.update({"exact": row.num_exact, "refused": row.num_refused, "broken": row.num_broken})
+            total.update(row.forks)
+        return {name: count for name, count in total.items() if count}
+
+    def is_exact(self, allowed: Sequence[str] = ()) -> bool:
+        """Whether no transition is broken, and none forks but for the constructs or reasons that are `allowed`."""
+        reasons = {proof.construct: proof.reason for proof in self.proofs}
+        found = {name for row in self.rows for name in row.forks}
+        return not any(row.num_broken for row in self.rows) and all(
+            name in allowed or reasons[name] in allowed for name in found
+        )
+
+
+def subject_of(text: ChatText, template_kwargs: Mapping[str, Any] = {}) -> Subject:
+    """A model's chat text as it serves at run time, but that today stays today."""
+    stops = [text.tokenizer.decode((token,)) for token in sorted(text.tokenizer.stop_ids)]
+    template = ChatTemplate(text.template.source, text.template.special_tokens, now=lambda: _TODAY)
+    special_texts = frozenset(text.tokenizer.special_ids)
+    return Subject(template, Voice.of(template, stops), text.parser, special_texts, template_kwargs)
+
+
+def subject_of_source(source: str, *, tool_parser: str = "auto", template_kwargs: Mapping[str, Any] = {}) -> Subject:
+    """A template alone: special tokens get names of their own, and a reply ends with what the template closes it by."""
+    template = ChatTemplate(source, ASSUMED_TOKENS, now=lambda: _TODAY)
+    return Subject(
+        template, Voice.of(template), parser_for(source, tool_parser), special_texts_of(source), template_kwargs
+    )
+
+
+def special_texts_of(source: str) -> frozenset[str]:
+    """What in a template is spelled as special tokens are, and those that every template may name."""
+    return frozenset(_SPECIAL_TOKEN.findall(source)) | set(ASSUMED_TOKENS.values())
+
+
+def examine(
+    subject: Subject,
+    *,
+    name: str,
+    num_conversations: int = 1000,
+    seed: int = 0,
+    on_conversation: Callable[[int], None] = lambda _done: None,
+) -> Examination:
+    """What becomes of `num_conversations` random conversations under the subject's template.
+
+    on_conversation is told how many are done.
+    """
+    able = probe(subject.template)
+    findings = _Findings(subject)
+    for number in range(num_conversations):
+        findings.add(random_conversation(random.Random(f"{seed}/{number}"), able))
+        on_conversation(number + 1)
+    tomorrow = _next_day(subject)
+    if tomorrow is not None:
+        findings.count(tomorrow, _HELLO, "date")
+    bare = subject.template.render([_ASKED], generation_prompt=False, template_kwargs=subject.template_kwargs)
+    prompt = subject.template.render([_ASKED], template_kwargs=subject.template_kwargs)
+    return Examination(
+        name=name,
+        num_conversations=num_conversations,
+        seed=seed,
+        generation_prompt=prompt[num_same(bare, prompt) :],
+        stops=subject.voice.stops,
+        closing=Voice.of(subject.template).answer_stop,
+        variables=tuple(sorted(subject.template.variables - _OWN_NAMES - set(subject.template.special_tokens))),
+        parser=subject.parser.name,
+        able=able,
+        not_resumable=subject.template.not_resumable,
+        reads_date=tomorrow is not None,
+        num_written_calls=findings.num_written,
+        num_read_calls=findings.num_written - findings.num_unread,
+        unread=findings.unread,
+        rows=findings.rows(),
+        proofs=findings.proofs(),
+        refusals=dict(findings.refusals),
+    )
+
+
+_ASKED = Message("user", "U0")
+_HELLO = Conversation((), (Said(_ASKED), Said(Message("assistant", "A1")), Said(Message("user", "U2"))))
+
+
+def _next_day(subject: Subject) -> Step | None:
+    """A question after midnight, for templates that show the date. None: yesterday's tokens are still right."""
+    steps = play(subject, _HELLO).steps if "strftime_now" in subject.template.source else []
+    if not steps:
+        return None
+    template = ChatTemplate(
+        subject.template.source, subject.template.special_tokens, now=lambda: _TODAY + timedelta(days=1)
+    )
+    later = replace(subject, template=template)
+    rendered = template.extend(None, steps[0].messages, template_kwargs=subject.template_kwargs)
+    if steps[0].outcome != "exact" or rendered.text == steps[0].shown:
+        return None
+    step = judge(later, replace(steps[0].turn, shown=None), steps[0].messages, rendered)
+    return None if step.outcome == "exact" else replace(step, kind=f"{step.kind}, next day")
+
+
+@dataclass
+class _Tally:
+    """The transitions of one kind so far."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    forks: Counter[Construct] = field(default_factory=Counter)
+    example: Conversation | None = None
+    """The shortest that ends in an exact one. None: there was none yet."""
+
+
+class _Findings:
+    """Counts what happens, and keeps the shortest example of everything."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._tallies: dict[str, _Tally] = {}
+        self._examples: dict[Construct, tuple[Step, Conversation]] = {}
+        self.refusals: Counter[str] = Counter()
+        self.num_written = 0
+        self.num_unread = 0
+        self.unread: Written | None = None
+
+    def add(self, conversation: Conversation) -> None:
+        played = play(self._subject, conversation)
+        for written in played.written:
+            if written.meant.tool_calls:
+                self.num_written += 1
+                self.num_unread += written.is_assumed
+                self.unread = self.unread or (written if written.is_assumed else None)
+        for step in played.steps:
+            construct = construct_of(step, self._subject) if step.outcome in REASONS else None
+            self.count(step, _upto(conversation, step), construct)
+
+    def count(self, step: Step, conversation: Conversation, construct: Construct | None) -> None:
+        """conversation: ends with the request that is judged.  construct: None where nothing forks."""
+        tally = self._tallies.setdefault(step.kind, _Tally())
+        tally.counts["assumed"] += step.is_assumed
+        if construct is not None:
+            tally.forks[construct] += 1
+            known = self._examples.get(construct)
+            if known is None or len(step.messages) < len(known[0].messages):
+                self._examples[construct] = (step, conversation)
+            return
+        tally.counts[step.outcome] += 1
+        tally.counts["respelled"] += step.keeps_spelling
+        if step.outcome == "refused":
+            self.refusals[step.words] += 1
+        elif tally.example is None or len(conversation.said) < len(tally.example.said):
+            tally.example = conversation
+
+    def rows(self) -> tuple[Row, ...]:
+        """By kind, the most frequent first."""
+        ordered = sorted(self._tallies.items(), key=lambda item: -sum(item[1].counts.values()) - item[1].forks.total())
+        return tuple(
+            Row(
+                kind=kind,
+                num_exact=tally.counts["exact"],
+                num_respelled=tally.counts["respelled"],
+                forks=dict(tally.forks.most_common()),
+                num_refused=tally.counts["refused"],
+                num_broken=tally.counts["broken"],
+                num_assumed=tally.counts["assumed"],
+                appended="" if tally.example is None else self._appended(tally.example),
+            )
+            for kind, tally in ordered
+        )
+
+    def proofs(self) -> tuple[Proof, ...]:
+        """One for each construct, shrunk."""
+        if not self._examples:
+            return ()
+        template = self._subject.template
+        watched = WatchedTemplate(template.environment, template.source)
+        return tuple(self._prove(watched, construct, *example) for construct, example in sorted(self._examples.items()))
+
+    def _prove(self, watched: WatchedTemplate, construct: Construct, step: Step, conversation: Conversation) -> Proof:
+        if construct != "date":  # which needs another day, and is small as it is
+            conversation = shrink(conversation, lambda smaller: self._last(smaller, construct) is not None)
+            step = self._last(conversation, construct) or step
+        place = place_of(step, self._subject, watched)
+        return Proof(construct, step.outcome, step.kind, conversation, step.messages, place)
+
+    def _last(self, conversation: Conversation, construct: Construct) -> Step | None:
+        """The last transition, if it forks for `construct`."""
+        steps = play(self._subject, conversation).steps
+        if not steps or steps[-1].outcome not in REASONS or len(steps) != _num_replies(conversation):
+            return None
+        return steps[-1] if construct_of(steps[-1], self._subject) == construct else None
+
+    def _appended(self, example: Conversation) -> str:
+        """What is appended at the end of `example`, where others say their role in braces."""
+        start = max(idx for idx, line in enumerate(example.said) if line.message.role == "assistant") + 1
+        named = (
+            replace(line, message=replace(line.message, content=f"{{{line.message.role}}}"))
+            for line in example.said[start:]
+        )
+        steps = play(self._subject, replace(example, said=(*example.said[:start], *named))).steps
+        return steps[-1].added if steps else ""
+
+
+def _num_replies(conversation: Conversation) -> int:
+    return sum(line.message.role == "assistant" for line in conversation.said)
+
+
+def _upto(conversation: Conversation, step: Step) -> Conversation:
+    """The conversation up to the request of `step`."""
+    return replace(conversation, said=conversation.said[: len(step.messages)])

@@ -1,0 +1,70 @@
+"""The smallest conversation that still shows what a big one showed.
+
+Knows: how conversations can be made smaller.  Knows not: what they are tried for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ludus.checks.doctor.conversation import Conversation, Said
+
+_MOST_REMOVED = 4
+"""Messages that are tried to be removed at once: a question, its call, the result and the answer."""
+
+
+def shrink(conversation: Conversation, still_shows: Callable[[Conversation], bool]) -> Conversation:
+    """A conversation for which `still_shows` holds and of which nothing more can be left out."""
+    while True:
+        smaller = next(filter(still_shows, filter(_is_led, _smaller(conversation))), None)
+        if smaller is None:
+            return conversation
+        conversation = smaller
+
+
+def _smaller(conversation: Conversation) -> Iterator[Conversation]:
+    """Conversations with less in them, the much smaller ones first."""
+    said = conversation.said
+    for num_removed in range(min(_MOST_REMOVED, len(said) - 1), 0, -1):
+        for start in range(len(said) - num_removed + 1):
+            yield replace(conversation, said=said[:start] + said[start + num_removed :])
+    for num_tools in range(len(conversation.tools)):
+        yield replace(conversation, tools=conversation.tools[:num_tools])
+    for idx, line in enumerate(said):
+        for plainer in _plainer(line, idx):
+            yield replace(conversation, said=(*said[:idx], plainer, *said[idx + 1 :]))
+
+
+def _is_led(conversation: Conversation) -> bool:
+    """Whether it is one that people lead: a user begins, results follow calls, and it ends with a request."""
+    said = [line.message for line in conversation.said if line.message.role != "system"]
+    if not said or said[0].role != "user" or conversation.said[-1].message.role == "assistant":
+        return False
+    return all(
+        bool(before.tool_calls) or before.role == "tool" if message.role == "tool" else message.role != before.role
+        for before, message in itertools.pairwise(said)
+    )
+
+
+def _plainer(line: Said, idx: int) -> Iterator[Said]:
+    message = line.message
+    if line.cut is not None:
+        yield replace(line, cut=None)
+    if line.is_respelled:
+        yield replace(line, is_respelled=False)
+    if len(message.tool_calls) > 1:
+        yield replace(line, message=replace(message, tool_calls=message.tool_calls[:1]))
+    plain_calls = tuple(replace(call, arguments="{}") for call in message.tool_calls)
+    if plain_calls != message.tool_calls:
+        yield replace(line, message=replace(message, tool_calls=plain_calls))
+    if message.tool_calls and message.content:
+        yield replace(line, message=replace(message, content=None))
+    if message.reasoning is not None:
+        yield replace(line, message=replace(message, reasoning=None))
+        if message.reasoning != "Hm.":
+            yield replace(line, message=replace(message, reasoning="Hm."))
+    word = f"{message.role[0].upper()}{idx}"
+    if message.content is not None and not (message.content[:1] == word[:1] and message.content[1:].isdigit()):
+        yield replace(line, message=replace(message, content=word))

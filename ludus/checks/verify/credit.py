@@ -1,0 +1,199 @@
+"""Credit against returns computed by hand: episodes that branch, whose reasoning is stripped, that call sub-agents.
+
+Knows: chat requests, what an agent returns, returns of turns.  Knows not: models; the answers are written down.
+Each episode goes the way that every episode of a run goes: its requests through a recorder, with the model's own
+tokenizer; what its agent returns through `score_episode`; the rewards through the returns that the loop computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ludus.api.blocking import run_blocking
+from ludus.checks.verify.chat import THINKING_TEMPLATE
+from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.reward import score_episode
+from ludus.loop.batch import episode_returns
+from ludus.models.resolve import resolve_model
+from ludus.text.chat import ChatText
+from ludus.types import ChatRequest, Episode, ForkReason, Message, ToolSpec
+
+TOLERANCE = 1e-12
+"""The returns are sums and means of a few short numbers: anything above rounding is a mistake."""
+_RESEARCH = ToolSpec("research", "Finds something out.", {"type": "object"})
+_CALL = '<tool_call>\n{"name": "research", "arguments": {"topic": "the capital of France"}}\n</tool_call>'
+
+
+@dataclass(frozen=True, slots=True)
+class CreditRow:
+    """One turn: what the recorder made of it, its return, and the return computed by hand."""
+
+    episode: str
+    turn: str
+    follows: str | None
+    fork: ForkReason | None
+    reward: float | None
+    """None: no reward was given to this turn itself."""
+    got: float | None
+    """None: no return reaches the turn."""
+    expected: float | None
+
+    @property
+    def abs_diff(self) -> float:
+        """Infinite where only one of the two is None."""
+        if self.got is None or self.expected is None:
+            return 0.0 if self.got is self.expected else math.inf
+        return abs(self.got - self.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class CreditResult:
+    model: str
+    rows: tuple[CreditRow, ...]
+
+    @property
+    def max_abs_diff(self) -> float:
+        return max(row.abs_diff for row in self.rows)
+
+    @property
+    def ok(self) -> bool:
+        return self.max_abs_diff <= TOLERANCE
+
+    def to_json(self) -> dict[str, object]:
+        turns, difference = len(self.rows), self.max_abs_diff
+        return {"check": "credit", "model": self.model, "turns": turns, "max_abs_diff": difference, "ok": self.ok}
+
+
+def verify_credit(*, model: str) -> CreditResult:
+    """Every episode of this file, turn by turn, in the tokens of `model`; its weights are not read."""
+    folder = resolve_model(model)
+    plain = ChatText.load(folder, chat_template="chatml-tools")
+    thinking = ChatText.load(folder, chat_template=str(THINKING_TEMPLATE))
+    return CreditResult(model, run_blocking(_play_all(plain, thinking)))
+
+
+async def _play_all(plain: ChatText, thinking: ChatText) -> tuple[CreditRow, ...]:
+    episodes = (
+        await _outcome(plain),
+        await _discounted(plain),
+        await _branching(plain),
+        await _reasoning_stripped(thinking),
+        await _sub_agent(plain),
+        await _unreached(plain),
+    )
+    return tuple(row for rows in episodes for row in rows)
+
+
+class _Play:
+    """One episode: an agent that asks, a model whose answers are written down, turns with names for a reader."""
+
+    def __init__(self, name: str, text: ChatText, answers: Sequence[str]) -> None:
+        self.name = name
+        self._session = Recorder(ScriptedEngine(answers, text.tokenizer), text).open(session_id=name)
+        self._ids: dict[str, str] = {}
+
+    async def ask(
+        self, turn: str, messages: Sequence[Message], *, agent: str = "", tools: tuple[ToolSpec, ...] = ()
+    ) -> list[Message]:
+        """The conversation with the reply, ready to go on."""
+        (answered,) = await self._session.complete(ChatRequest(tuple(messages), tools, agent=agent))
+        self._ids[turn] = answered.id
+        return [*messages, answered.reply]
+
+    async def rows(
+        self,
+        returned: float | Mapping[str, float],
+        expected: Mapping[str, float | None],
+        *,
+        turn_discount: float = 1.0,
+    ) -> list[CreditRow]:
+        """The episode after its agent `returned` a number, or numbers by turn."""
+        record = await self._session.aclose("the episode has ended")
+        if isinstance(returned, Mapping):
+            returned = {self._ids[turn]: reward for turn, reward in returned.items()}
+        scored = score_episode(returned, record.turns)
+        episode = Episode(self.name, self.name, self.name, record, scored.rewards, scored.outcome, scored.reward)
+        returns = episode_returns(episode, turn_discount)
+        names = {turn_id: turn for turn, turn_id in self._ids.items()}
+        return [
+            CreditRow(
+                episode=self.name,
+                turn=names[turn.id],
+                follows=None if turn.follows is None else names[turn.follows],
+                fork=turn.fork,
+                reward=scored.rewards.get(turn.id),
+                got=returns[turn.id],
+                expected=expected[names[turn.id]],
+            )
+            for turn in record.turns
+        ]
+
+
+async def _outcome(text: ChatText) -> list[CreditRow]:
+    """A bare number reaches every turn before it undiminished: 1 = 1 = 1."""
+    play = await _guesses("outcome", text)
+    return await play.rows(1.0, {"a": 1.0, "b": 1.0, "c": 1.0})
+
+
+async def _discounted(text: ChatText) -> list[CreditRow]:
+    """r = 0.2, 0.5, 1 at discount 0.5: c = 1; b = 0.5 + 0.5 · 1 = 1; a = 0.2 + 0.5 · 1 = 0.7."""
+    play = await _guesses("discounted", text)
+    return await play.rows({"a": 0.2, "b": 0.5, "c": 1.0}, {"a": 0.7, "b": 1.0, "c": 1.0}, turn_discount=0.5)
+
+
+async def _branching(text: ChatText) -> list[CreditRow]:
+    """Three ways to go on from `a`, one of them edited: b = 1, c = 0, d = e = 0.5; a = (1 + 0 + 0.5) / 3 = 0.5."""
+    play = _Play("branching", text, ("first this", "yes", "no", "well", "done"))
+    said = await play.ask("a", [_user("plan")])
+    await play.ask("b", [*said, _user("go on")])
+    await play.ask("c", [*said, _user("try otherwise")])
+    edited = [_user("plan"), Message("assistant", "first this, corrected")]
+    said = await play.ask("d", [*edited, _user("go on")])
+    await play.ask("e", [*said, _user("and then?")])
+    return await play.rows({"b": 1.0, "c": 0.0, "e": 0.5}, {"a": 0.5, "b": 1.0, "c": 0.0, "d": 0.5, "e": 0.5})
+
+
+async def _reasoning_stripped(text: ChatText) -> list[CreditRow]:
+    """The template drops earlier thinking, so tokens fork at every turn; the outcome still reaches the first."""
+    play = await _guesses("reasoning stripped", text, thoughts=("the middle", "half of it", "between"))
+    return await play.rows(-2.0, {"a": -2.0, "b": -2.0, "c": -2.0})
+
+
+async def _sub_agent(text: ChatText) -> list[CreditRow]:
+    """A tool call is served by another agent, whose last turn was given 0.5 of its own and the main agent's 1.
+
+    h2 = 0.5; h1 = 0.5; m2 = 1; m1 is followed by h1 and m2: (0.5 + 1) / 2 = 0.75.
+    """
+    play = _Play("sub-agent", text, (_CALL, "where to look?", "Paris", "It is Paris."))
+    asked = await play.ask("m1", [_user("what is it?")], tools=(_RESEARCH,))
+    helper = await play.ask("h1", [_user("find the capital of France")], agent="helper")
+    await play.ask("h2", [*helper, _user("an atlas")], agent="helper")
+    (call,) = asked[-1].tool_calls
+    await play.ask("m2", [*asked, Message("tool", "Paris", tool_call_id=call.id)], tools=(_RESEARCH,))
+    return await play.rows({"h2": 0.5, "m2": 1.0}, {"m1": 0.75, "h1": 0.5, "h2": 0.5, "m2": 1.0})
+
+
+async def _unreached(text: ChatText) -> list[CreditRow]:
+    """A reward in the middle says nothing of what came after it: c has no return, which is not the return 0."""
+    play = await _guesses("unreached", text)
+    return await play.rows({"b": 0.0}, {"a": 0.0, "b": 0.0, "c": None})
+
+
+async def _guesses(name: str, text: ChatText, *, thoughts: Sequence[str] = ()) -> _Play:
+    """Three turns in a row, each with a thought before its answer where thoughts are given."""
+    answers: Sequence[str] = ("10", "5", "7")
+    if thoughts:
+        pairs = zip(thoughts, answers, strict=True)
+        answers = [f"<think>\n{thought}\n</think>\n\n{answer}" for thought, answer in pairs]
+    play = _Play(name, text, answers)
+    said = await play.ask("a", [_user("guess")])
+    said = await play.ask("b", [*said, _user("lower")])
+    await play.ask("c", [*said, _user("higher")])
+    return play
+
+
+def _user(text: str) -> Message:
+    return Message("user", text)

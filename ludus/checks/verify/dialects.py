@@ -1,0 +1,138 @@
+"""One agent in every wire protocol: the same tokens, the same masks, the same logprobs.
+
+Knows: the gateway over a socket, the recorder, an author of answers.  Knows not: the SDKs, the words of any protocol.
+The engine answers with what the prompt's tokens and the seed decide. A protocol that loses, adds or changes anything
+on the way in or out therefore gets other tokens from the next call on, and other forks.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ludus.checks.verify.agents import AGENTS, MakeAgent, converse
+from ludus.checks.verify.author import WORDS, digest, rng_of, sampled_ids, some_words
+from ludus.checks.verify.chat import chat_of_words
+from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.export import TurnCredit, export_session
+from ludus.episodes.recorder import Recorder
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.text.chat import ChatText
+from ludus.types import Call, ForkReason, Sampling, SessionRecord
+
+_ASSISTANT = "<|im_start|>assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What was recorded of one agent, as digests."""
+
+    ids: str
+    masks: str
+    logprobs: str
+    num_turns: int
+    num_tokens: int
+    forks: tuple[ForkReason | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DialectsResult:
+    seed: int
+    traces: Mapping[str, Trace] = field(default_factory=dict)
+    """By the agent's name."""
+
+    @property
+    def ok(self) -> bool:
+        return len(set(self.traces.values())) == 1
+
+    def to_json(self) -> dict[str, object]:
+        first = next(iter(self.traces.values()))
+        return {
+            "check": "dialects",
+            "seed": self.seed,
+            "agents": len(self.traces),
+            "turns": first.num_turns,
+            "tokens": first.num_tokens,
+            "forks": sum(fork is not None for fork in first.forks),
+            "ids": first.ids,
+            "masks": first.masks,
+            "logprobs": first.logprobs,
+            "different": [name for name, trace in self.traces.items() if trace != first],
+            "identical": self.ok,
+            "ok": self.ok,
+        }
+
+
+def verify_dialects(
+    *, seed: int, agents: Mapping[str, MakeAgent] = AGENTS, on_agent: Callable[[int], object] | None = None
+) -> DialectsResult:
+    """The same conversation by every agent, each in a session of its own. `on_agent` is told how many are done."""
+    text = chat_of_words(WORDS)
+    traces: dict[str, Trace] = {}
+    sessions = Sessions()
+    with GatewayServer(sessions) as server:
+        for name, make_agent in agents.items():
+            engine = ScriptedEngine(_Author(text).answer, text.tokenizer)
+            session = Recorder(engine, text).open(session_id="agent", sampling=Sampling(seed=seed))
+            secret = sessions.add(session)
+            converse(make_agent(server.url_for(secret)))
+            sessions.remove(secret)
+            traces[name] = _trace(session.close("done"))
+            if on_agent is not None:
+                on_agent(len(traces))
+    return DialectsResult(seed, traces)
+
+
+def _trace(record: SessionRecord) -> Trace:
+    credit = {turn.id: TurnCredit(1.0, None) for turn in record.turns}
+    sequences = export_session(record, credit, weight=1.0, style="individual").sequences
+    return Trace(
+        ids=digest([array("q", sequence.token_ids) for sequence in sequences]),
+        masks=digest([array("q", sequence.target_idx) for sequence in sequences]),
+        logprobs=digest([array("d", sequence.logprobs) for sequence in sequences]),
+        num_turns=len(record.turns),
+        num_tokens=record.num_sampled_tokens,
+        forks=tuple(turn.fork for turn in record.turns),
+    )
+
+
+class _Author:
+    """Writes the answers of one session: which calls, says their number; everything else, chance."""
+
+    def __init__(self, text: ChatText) -> None:
+        self._tokenizer = text.tokenizer
+
+    def answer(self, call: Call) -> list[int]:
+        rng = rng_of(call.prompt_ids, call.sampling.seed)
+        number = self._tokenizer.decode(call.prompt_ids).count(_ASSISTANT) - 1
+        thought = f"<think>\n{some_words(rng)}\n</think>\n\n" if rng.random() < 0.8 else ""
+        content = some_words(rng) if number in (2, 5) or rng.random() < 0.5 else ""
+        calls = {
+            0: [_add(rng)],
+            1: [_add(rng), _look_up(rng)],
+            3: [_look_up(rng)],
+            4: [_look_up(rng), _add(rng)],
+        }.get(number, [])
+        parts = [thought, content, *calls]
+        return [token for part in parts for token in sampled_ids(rng, self._tokenizer, part)]
+
+
+def _add(rng: random.Random) -> str:
+    return _call(rng, "add", {"a": rng.choice((6, 6.0, -1.5)), "b": rng.randrange(100)})
+
+
+def _look_up(rng: random.Random) -> str:
+    return _call(rng, "look_up", {"word": some_words(rng) + rng.choice(("", '"', "\n", "\U0001f9f1"))})
+
+
+def _call(rng: random.Random, name: str, arguments: Mapping[str, object]) -> str:
+    """A call in JSON as models write it: blanks, escapes and the order of names are not the template's."""
+    order = list(arguments)
+    rng.shuffle(order)
+    separators = rng.choice(((", ", ": "), (",", ":"), (" , ", ":  ")))
+    shown = json.dumps({key: arguments[key] for key in order}, ensure_ascii=rng.random() < 0.5, separators=separators)
+    return f'\n<tool_call>\n{{"name": "{name}", "arguments": {shown}}}\n</tool_call>'

@@ -1,0 +1,230 @@
+"""One dialogue, four families of agents: the same tokens, masks, logprobs and advantages reach the trainer.
+
+Knows: the doors of all families, the recorder, an author of answers.  Knows not: what users of a family write.
+The engine answers with what the prompt's tokens decide. A family that loses, adds or changes anything on the way in
+or out therefore gets other tokens from the next answer on, and other rewards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from array import array
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ludus.agents.kinds import resolve_workflow
+from ludus.algorithms.pack import Batch
+from ludus.checks.verify.agents import sdk
+from ludus.checks.verify.author import WORDS, digest, rng_of, sampled_ids, some_words
+from ludus.checks.verify.chat import chat_of_words
+from ludus.checks.verify.families import (
+    MAX_TOKENS,
+    LoopAgent,
+    QueueAgent,
+    QueueEnv,
+    RolloutAgent,
+    WorkflowAgent,
+    trajectory_rollout,
+)
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.settle import settle_groups
+from ludus.compat.art.turns import TurnBook
+from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.ledger import Ledger
+from ludus.episodes.recorder import Recorder
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.loop.batch import BatchRules, build_batch
+from ludus.loop.settings import AlgorithmSettings
+from ludus.rollout.pool import Taken
+from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.settings import GenerationSettings, RolloutSettings
+from ludus.rollout.stage import Stage
+from ludus.rollout.tasks import EpisodeTask
+from ludus.runs.store import RunStore
+from ludus.text.chat import ChatText
+from ludus.types import Call, Group
+
+N_MEMBERS = 4
+NUM_FOLLOW_UPS = 3
+_RULES = BatchRules(
+    algorithm=AlgorithmSettings(), turn_discount=1.0, export_style="concat", row_tokens=4096, max_head_offpolicyness=0
+)
+_GROUP_ID = "step000001-g0000"
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What a family plays on: the text and an engine of its own."""
+
+    text: ChatText
+    recorder: Recorder
+    rows: Sequence[Mapping[str, Any]]
+
+
+Play = Callable[[Stand], Coroutine[Any, Any, Group]]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the trainer would be given, as a digest, and its size."""
+
+    hash: str
+    ledger: Ledger
+    num_turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class DoorsResult:
+    seed: int
+    learned: Mapping[str, Learned] = field(default_factory=dict)
+    """By family."""
+
+    @property
+    def ok(self) -> bool:
+        return len({item.hash for item in self.learned.values()}) == 1 and all(
+            item.ledger.trained == item.ledger.sampled > 0 for item in self.learned.values()
+        )
+
+    def to_json(self) -> dict[str, object]:
+        first = next(iter(self.learned.values()))
+        return {
+            "check": "doors",
+            "seed": self.seed,
+            "hashes": {name: item.hash for name, item in self.learned.items()},
+            "episodes": N_MEMBERS,
+            "turns": first.num_turns,
+            "tokens": first.ledger.sampled,
+            "trained": {name: item.ledger.trained for name, item in self.learned.items()},
+            "ok": self.ok,
+        }
+
+
+async def play_workflow(stand: Stand) -> Group:
+    return await play_door(stand, WorkflowAgent)
+
+
+async def play_rollout_workflow(stand: Stand) -> Group:
+    return await play_door(stand, RolloutAgent, {"text": stand.text})
+
+
+async def play_loop(stand: Stand) -> Group:
+    return await play_door(stand, LoopAgent)
+
+
+async def play_queues(stand: Stand) -> Group:
+    return await play_door(stand, QueueAgent, {"text": stand.text, "env": QueueEnv})
+
+
+async def play_trajectories(stand: Stand) -> Group:
+    """As a backend does it: a session for each rollout, the choices found again in the records."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = RunStore.create(Path(folder), "doors", "")
+        with store, GatewayServer(sessions := Sessions()) as server:
+            book = TurnBook(stand.recorder, store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0)
+
+            async def rollout(member_idx: int, row: Mapping[str, Any]) -> Any:
+                session_id = f"member{member_idx}"
+                secret = sessions.add(book.open(session_id))
+                async with sdk("openai").AsyncOpenAI(base_url=server.url_for(secret), api_key=secret) as client:
+                    trajectory = await trajectory_rollout(client, row)
+                await book.end(session_id)
+                return trajectory
+
+            group = await TrajectoryGroup(rollout(idx, row) for idx, row in enumerate(stand.rows))
+            settled = settle_groups([group], book, step=1)
+            book.settle(settled.turns)
+            (found,) = settled.taken.groups
+            return found
+
+
+FAMILIES: Mapping[str, Play] = {
+    "workflow": play_workflow,
+    "rollout workflow": play_rollout_workflow,
+    "loop": play_loop,
+    "trajectory": play_trajectories,
+    "queues": play_queues,
+}
+
+
+def verify_doors(
+    *, seed: int, families: Mapping[str, Play] = FAMILIES, on_family: Callable[[int], object] | None = None
+) -> DoorsResult:
+    """The same four dialogues by every family, in sessions of their own. `on_family` is told how many are done."""
+    text = chat_of_words(WORDS)
+    learned: dict[str, Learned] = {}
+    for name, play in families.items():
+        engine = ScriptedEngine(_author(text, seed), text.tokenizer)
+        stand = Stand(text, Recorder(engine, text), _rows(seed))
+        learned[name] = _learn(asyncio.run(play(stand)))
+        if on_family is not None:
+            on_family(len(learned))
+    return DoorsResult(seed, learned)
+
+
+async def play_door(stand: Stand, workflow: object, kwargs: Mapping[str, Any] | None = None) -> Group:
+    """As a run does it: the agent on a stage, an episode for each row."""
+    generation = GenerationSettings(n_samples=N_MEMBERS, max_new_tokens=MAX_TOKENS)
+    async with AsyncExitStack() as stack:
+        stage = stack.enter_context(Stage(stand.recorder, GatewayServer(Sessions())))
+        runner = await stack.enter_async_context(
+            EpisodeRunner(
+                resolve_workflow(workflow, kwargs),
+                stage,
+                RolloutSettings(),
+                training=generation,
+                evaluation=generation,
+            )
+        )
+        tasks = [
+            EpisodeTask(f"{_GROUP_ID}-m{idx:03d}", _GROUP_ID, "dialogue", row, seed=idx, step=1)
+            for idx, row in enumerate(stand.rows)
+        ]
+        episodes = await asyncio.gather(*(runner.run(task) for task in tasks))
+    return Group(_GROUP_ID, "dialogue", tuple(episodes))
+
+
+def _learn(group: Group) -> Learned:
+    failed = [episode for episode in group.episodes if not episode.outcome.has_credit]
+    assert not failed, failed[0].outcome.reason
+    built = build_batch(Taken((group,), ()), _RULES, version=0)
+    built.ledger.check()
+    num_turns = sum(len(episode.session.turns) for episode in group.episodes)
+    return Learned(digest(_columns(built.batch)), built.ledger, num_turns)
+
+
+def _columns(batch: Batch) -> Iterator[array[int] | array[float]]:
+    for row in batch.rows:
+        for ints in (row.token_ids, row.positions, row.parents, row.source_idx, row.target_ids, row.versions):
+            yield array("q", ints)
+        for floats in (row.advantages, row.weights, row.logprobs, row.temperatures):
+            yield array("d", floats)
+
+
+def _rows(seed: int) -> list[dict[str, Any]]:
+    """The dialogues of the members, which differ: what the engine says depends on nothing but the prompt."""
+    rng = random.Random(seed)
+    instructions = f"Answer with {some_words(rng)}."
+    return [
+        {
+            "messages": [
+                {"role": "system", "content": instructions},
+                {"role": "user", "content": f"{idx}: {some_words(rng)}?"},
+            ],
+            "follow_ups": [f"And {some_words(rng)}?" for _ in range(NUM_FOLLOW_UPS)],
+        }
+        for idx in range(N_MEMBERS)
+    ]
+
+
+def _author(text: ChatText, seed: int) -> Callable[[Call], list[int]]:
+    def answer(call: Call) -> list[int]:
+        rng = rng_of(call.prompt_ids, seed)
+        return sampled_ids(rng, text.tokenizer, some_words(rng))
+
+    return answer

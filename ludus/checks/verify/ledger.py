@@ -1,0 +1,135 @@
+"""The conservation law on random chats: every sampled token is trained exactly once or masked for one reason.
+
+Knows: recorded sessions, their export, what the engine saw.  Knows not: models.
+The engine counts what it samples, and the sequences are counted here; neither the recorder's nor the ledger's own
+sums are trusted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ludus.algorithms.pack import TrainSequence
+from ludus.api.blocking import run_blocking
+from ludus.checks.verify.chat import chat_of_words
+from ludus.checks.verify.trees import WORDS, PlayedTree, play_tree
+from ludus.episodes.export import Exported, ExportStyle, TurnCredit, export_session
+from ludus.episodes.ledger import MaskReason
+from ludus.types import ForkReason, SessionRecord
+
+STYLES: tuple[ExportStyle, ...] = ("individual", "concat")
+_OLDEST_TRAINED = 1
+"""Versions in random chats begin at 0 or 1 and rise: some tokens are stale, most are not."""
+_MAX_TOKENS = 160
+"""Longer paths are rare in random chats, and there are some."""
+_REASONS: tuple[MaskReason, ...] = ("no_credit", "zero_advantage", "rejected", "failed", "small_group")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerResult:
+    trees: int
+    seed: int
+    turns: int
+    sampled: int
+    """Counted by the engines, once a tree; `trained` and `masked` are of the first style."""
+    trained: int
+    masked: Mapping[MaskReason, int] = field(default_factory=dict)
+    forks: Mapping[ForkReason, int] = field(default_factory=dict)
+    """Turns whose tokens do not extend those of the turn they follow, by reason."""
+    unbalanced: int = 0
+    """Trees that break the law in some style."""
+    first_broken: int | None = None
+    """Number of the first such tree. None: there is none."""
+
+    @property
+    def ok(self) -> bool:
+        return self.unbalanced == 0
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "check": "ledger",
+            "trees": self.trees,
+            "seed": self.seed,
+            "turns": self.turns,
+            "sampled": self.sampled,
+            "trained": self.trained,
+            "masked": dict(sorted(self.masked.items())),
+            "forks": dict(sorted(self.forks.items())),
+            "unbalanced": self.unbalanced,
+            "first_broken": self.first_broken,
+            "ok": self.ok,
+        }
+
+
+def verify_ledger(*, trees: int, seed: int, on_tree: Callable[[int], object] | None = None) -> LedgerResult:
+    """Play `trees` random chats, export them in every style and count. `on_tree` is told how many are done."""
+    return run_blocking(_verify(trees, seed, on_tree))
+
+
+async def _verify(trees: int, seed: int, on_tree: Callable[[int], object] | None) -> LedgerResult:
+    text = chat_of_words(WORDS)
+    masked: Counter[MaskReason] = Counter()
+    forks: Counter[ForkReason] = Counter()
+    broken: list[int] = []
+    turns = sampled = trained = 0
+    for number in range(trees):
+        rng = random.Random(f"{seed}/{number}")
+        tree = await play_tree(rng, text)
+        credit = {turn.id: _random_credit(rng) for turn in tree.record.turns}
+        exports = [_export(tree.record, credit, style) for style in STYLES]
+        turns += len(tree.record.turns)
+        sampled += tree.num_sampled
+        trained += _count_trained(exports[0].sequences)
+        masked.update(exports[0].ledger.masked)
+        forks.update(turn.fork for turn in tree.record.turns if turn.fork is not None)
+        if not (is_recorded(tree) and is_balanced(tree.num_sampled, exports)):
+            broken.append(number)
+        if on_tree is not None:
+            on_tree(number + 1)
+    first_broken = broken[0] if broken else None
+    return LedgerResult(trees, seed, turns, sampled, trained, masked, forks, len(broken), first_broken)
+
+
+def is_recorded(tree: PlayedTree) -> bool:
+    """Every token that the engine sampled is in the record, after the prompt that the engine got, and sampled once.
+
+    A request that was sent again under its retry key has the answer it had.
+    """
+    paths = {turn.id: tree.record.path_ids(turn.node) for turn in tree.record.turns}
+    seen = {turn.id: (*tree.calls[turn.id].prompt_ids, *turn.sampled.token_ids) for turn in tree.record.turns}
+    num_recorded = sum(len(turn.sampled.token_ids) for turn in tree.record.turns)
+    is_answered_once = all(len(answers) == 1 for answers in tree.answers.values())
+    return paths == seen and tree.num_sampled == num_recorded and is_answered_once
+
+
+def is_balanced(num_sampled: int, exports: Sequence[Exported]) -> bool:
+    """The counts add up in every style, and all styles train the same tokens after the same tokens."""
+    sums = {_count_trained(one.sequences) + sum(one.ledger.masked.values()) for one in exports}
+    targets = [_targets(one.sequences) for one in exports]
+    return sums == {num_sampled} and all(one == targets[0] for one in targets)
+
+
+def _random_credit(rng: random.Random) -> TurnCredit:
+    if rng.random() < 0.3:
+        return TurnCredit(advantage=None, mask=rng.choice(_REASONS))
+    return TurnCredit(advantage=rng.choice((0.0, rng.uniform(-2.0, 2.0))), mask=None)
+
+
+def _export(record: SessionRecord, credit: Mapping[str, TurnCredit], style: ExportStyle) -> Exported:
+    return export_session(record, credit, weight=1.0, style=style, stale_before=_OLDEST_TRAINED, max_tokens=_MAX_TOKENS)
+
+
+def _count_trained(sequences: Sequence[TrainSequence]) -> int:
+    return sum(len(sequence.target_idx) for sequence in sequences)
+
+
+def _targets(sequences: Sequence[TrainSequence]) -> Counter[tuple[tuple[int, ...], float]]:
+    """Every trained token with the whole path before it, and its advantage, which tells equal paths apart."""
+    return Counter(
+        (sequence.token_ids[: idx + 1], advantage)
+        for sequence in sequences
+        for idx, advantage in zip(sequence.target_idx, sequence.advantages, strict=True)
+    )

@@ -1,0 +1,126 @@
+"""Sampling and training agree: the logprob recorded with a token is the one that the trainer computes for it.
+
+Knows: conversations, packed rows, the trainer's metrics.  Knows not: how either side computes.
+The trainer's side is the forward pass that every training step makes, over rows packed as every step packs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.api.blocking import run_blocking
+from ludus.api.local import open_local
+from ludus.checks.verify.play import play_conversations
+from ludus.config import Config
+from ludus.episodes.export import TurnCredit, export_session
+from ludus.models.settings import ModelSettings
+from ludus.types import SessionRecord
+
+TOLERANCE_FP32 = 1e-4
+"""Both sides compute in fp32, in another order: rounding grows to some 1e-5 over thirty layers, mistakes far above."""
+_DTYPES: Mapping[str, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class ParityResult:
+    model: str
+    dtype: str
+    seed: int
+    tokens: int
+    """Trained; the sampled ones without those that are masked."""
+    kept_tokens: int
+    """Those drawn among fewer than all tokens: top-p, top-k, min-p, a grammar."""
+    shaped_tokens: int
+    """Those whose logits penalties or biases changed."""
+    masked: int
+    """Sampled tokens that were drawn among more others than a record holds."""
+    turns: int
+    forks: int
+    shared: float
+    """Share of the sequences' tokens that packing stores only once."""
+    max_abs_diff: float
+    """Of logprobs, between sampler and trainer."""
+    mean_abs_diff: float
+    cached_tokens: int
+    """Prompt tokens that the engine took from its cache: how much of prefix sharing was at work."""
+
+    @property
+    def tolerance(self) -> float | None:
+        """None: the difference is reported, not judged; bf16 rounds differently in every batch."""
+        return TOLERANCE_FP32 if self.dtype == "fp32" else None
+
+    @property
+    def ok(self) -> bool:
+        return self.tolerance is None or self.max_abs_diff <= self.tolerance
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "check": "parity",
+            "model": self.model,
+            "dtype": self.dtype,
+            "seed": self.seed,
+            "tokens": self.tokens,
+            "kept_tokens": self.kept_tokens,
+            "shaped_tokens": self.shaped_tokens,
+            "masked": self.masked,
+            "turns": self.turns,
+            "forks": self.forks,
+            "cached_tokens": self.cached_tokens,
+            "shared": round(self.shared, 4),
+            "max_abs_diff": self.max_abs_diff,
+            "mean_abs_diff": self.mean_abs_diff,
+            "tolerance": self.tolerance,
+            "ok": self.ok,
+        }
+
+
+def verify_parity(
+    *, dtype: str, tokens: int, model: str, seed: int, on_token: Callable[[int], object] | None = None
+) -> ParityResult:
+    """Play, then score what was played. dtype: fp32 or bf16."""
+    config = check_config(model, dtype, seed)
+    return run_blocking(_verify(config, dtype, tokens, on_token))
+
+
+def check_config(model: str, dtype: str, seed: int) -> Config:
+    """The configuration of a run with this model, everything else as it comes."""
+    return Config(seed=seed, model=ModelSettings(path=model, dtype=_DTYPES[dtype]))
+
+
+async def _verify(config: Config, dtype: str, tokens: int, on_token: Callable[[int], object] | None) -> ParityResult:
+    async with open_local(config) as local:
+        records = await play_conversations(local.recorder, tokens=tokens, seed=config.seed, on_token=on_token)
+        batch = Batch(rows=pack(export_all(records), row_tokens=config.trainer.row_tokens), version=0)
+        seen = local.trainer(config).forward_backward(batch)
+    turns = [turn for record in records for turn in record.turns]
+    return ParityResult(
+        model=config.model.path,
+        dtype=dtype,
+        seed=config.seed,
+        tokens=batch.num_trained,
+        kept_tokens=sum(bool(kept) for row in batch.rows for kept in row.kept_ids),
+        shaped_tokens=sum(shaping is not None for row in batch.rows for shaping in row.shapings),
+        masked=sum(record.num_sampled_tokens for record in records) - batch.num_trained,
+        turns=len(turns),
+        forks=sum(turn.fork is not None for turn in turns),
+        shared=1.0 - batch.num_row_tokens / batch.num_sequence_tokens,
+        max_abs_diff=seen["train/logprob_gap_max"],
+        mean_abs_diff=seen["train/logprob_gap_mean"],
+        cached_tokens=sum(turn.sampled.num_cached_tokens for turn in turns),
+    )
+
+
+def export_all(records: Sequence[SessionRecord], advantages: Sequence[float] = (1.0,)) -> list[TrainSequence]:
+    """A training sequence of every turn; turns take the advantages one after the other, again and again."""
+    sequences: list[TrainSequence] = []
+    number = 0
+    for record in records:
+        credit = {}
+        for turn in record.turns:
+            credit[turn.id] = TurnCredit(advantage=advantages[number % len(advantages)], mask=None)
+            number += 1
+        sequences += export_session(record, credit, weight=1.0, style="individual").sequences
+    return sequences

@@ -1,0 +1,235 @@
+"""A trainer on several ranks is a trainer on one: the same gradient, the same curve, the same state after a checkpoint.
+
+Knows: recorded conversations, trainers on one and on several processes, checkpoints.  Knows not: how weights are cut.
+The ranks are processes of their own, started as a run starts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ludus.algorithms.pack import Batch, pack
+from ludus.api.blocking import run_blocking
+from ludus.api.local import open_local
+from ludus.checks.verify.parity import check_config, export_all
+from ludus.checks.verify.play import play_conversations
+from ludus.cluster.crew import open_crew
+from ludus.cluster.ranks import open_ranks
+from ludus.config import Config
+from ludus.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ludus.trainer.sharded import ShardedTrainer
+    from ludus.trainer.step import Trainer
+
+    AnyTrainer = Trainer | ShardedTrainer
+
+ResultT = TypeVar("ResultT")
+
+GRADIENT_TOLERANCE = 1e-5
+"""As of packing: fp32 sums in another order."""
+CURVE_TOLERANCE = 1e-4
+"""Of the largest loss: AdamW moves a weight whose gradient is nearly nothing by its rounding as far as any other."""
+RESUME_TOLERANCE = 1e-6
+_TOKENS = 400
+_ROW_TOKENS = 96
+"""Small, so that there are several rows of unequal length."""
+_LR = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class RanksResult:
+    model: str
+    seed: int
+    ranks: Sequence[int]
+    """Each compared with one rank."""
+    rows: int
+    row_tokens: tuple[int, int]
+    """Of the shortest and of the longest row."""
+    trained_tokens: int
+    gradient_rel_diff: Mapping[int, float]
+    """By number of ranks: norm of the difference over norm of the gradient, of the whole model."""
+    losses: Sequence[float]
+    """Step by step, on one rank."""
+    curve_rel_diff: Mapping[int, float]
+    """By number of ranks: the largest difference of a loss, over the largest loss."""
+    weights_rel_diff: Mapping[int, float]
+    """By number of ranks, at the end of the curve; reported, not judged."""
+    state_equal: bool
+    """Every bit of masters and moments came through a checkpoint that was written by some ranks and read by one."""
+    resume_rel_diff: float
+    """Of the weights at the end: some ranks all the way, against some, then one, then some again."""
+
+    @property
+    def ok(self) -> bool:
+        return (
+            max(self.gradient_rel_diff.values()) <= GRADIENT_TOLERANCE
+            and max(self.curve_rel_diff.values()) <= CURVE_TOLERANCE
+            and self.state_equal
+            and self.resume_rel_diff <= RESUME_TOLERANCE
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return {"check": "ranks", **asdict(self), "ok": self.ok}
+
+
+def verify_ranks(*, model: str, seed: int, ranks: Sequence[int] = (2, 4), steps: int = 6) -> RanksResult:
+    """Play conversations, and train on them with one rank and with each number of `ranks`.
+
+    Raises UserError if a number of ranks or of steps leaves nothing to compare.
+    """
+    if not ranks or min(ranks) < 2 or steps < 3:
+        raise UserError(f"--ranks {list(ranks)} must be 2 or more each, and --steps {steps} at least 3")
+    with tempfile.TemporaryDirectory(prefix="ludus-ranks-") as scratch:
+        config = check_config(model, "fp32", seed)
+        trainer = {"row_tokens": _ROW_TOKENS, "optimizer": config.trainer.optimizer.model_copy(update={"lr": _LR})}
+        changes = {"run_root": scratch, "name": "ranks", "trainer": config.trainer.model_copy(update=trainer)}
+        return run_blocking(_verify(config.model_copy(update=changes), list(ranks), steps, Path(scratch)))
+
+
+async def _verify(config: Config, ranks: list[int], steps: int, scratch: Path) -> RanksResult:
+    batch = await _record(config)
+    expected = await _with_ranks(config, 1, partial(_measure, batch=batch, steps=steps, saved=None))
+    seen: dict[int, _Seen] = {}
+    for count in ranks:
+        measure = partial(_measure, batch=batch, steps=steps, saved=scratch / f"by-{count}")
+        seen[count] = await _with_ranks(config, count, measure)
+    first = ranks[0]
+    state_equal, resumed = await _resume(config, batch, steps, first, scratch)
+    lengths = [len(row.token_ids) for row in batch.rows]
+    largest = max(map(abs, expected.losses))
+    return RanksResult(
+        model=config.model.path,
+        seed=config.seed,
+        ranks=ranks,
+        rows=len(batch.rows),
+        row_tokens=(min(lengths), max(lengths)),
+        trained_tokens=batch.num_trained,
+        gradient_rel_diff={count: _difference(one.gradient, expected.gradient) for count, one in seen.items()},
+        losses=[round(loss, 6) for loss in expected.losses],
+        curve_rel_diff={
+            count: max(abs(got - loss) for got, loss in zip(one.losses, expected.losses, strict=True)) / largest
+            for count, one in seen.items()
+        },
+        weights_rel_diff={count: _difference(one.weights, expected.weights) for count, one in seen.items()},
+        state_equal=state_equal,
+        resume_rel_diff=_difference(resumed, seen[first].weights),
+    )
+
+
+async def _record(config: Config) -> Batch:
+    """Conversations of the model as rows to train on."""
+    async with open_local(config) as local:
+        records = await play_conversations(local.recorder, tokens=_TOKENS, seed=config.seed)
+    rng = random.Random(config.seed)
+    sequences = export_all(records, [rng.uniform(-1.0, 1.0) for _ in range(97)])
+    return Batch(rows=pack(sequences, row_tokens=config.trainer.row_tokens), version=0)
+
+
+async def _with_ranks(config: Config, count: int, work: Callable[[AnyTrainer], ResultT]) -> ResultT:
+    """What `work` makes of a trainer on so many ranks, which is given up afterwards with all it holds."""
+    async with _ranks(config, count) as trainer:
+        made = await asyncio.to_thread(work, trainer)
+    del trainer
+    gc.collect()  # modules and their hooks hold one another
+    return made
+
+
+@asynccontextmanager
+async def _ranks(config: Config, count: int) -> AsyncIterator[AnyTrainer]:
+    """A trainer on so many ranks that begins with the model's own weights."""
+    trainer = config.trainer.model_copy(update={"ranks": count})
+    own = config.model_copy(update={"trainer": trainer, "name": f"ranks-{count}"})
+    if count == 1:
+        async with open_local(own) as local:
+            yield local.trainer(own)
+        return
+    from ludus.models.resolve import resolve_model
+    from ludus.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(resolve_model(own.model.path))
+    async with open_crew(own) as crew, open_ranks(own, crew, tokenizer, sampling=None) as sharded:
+        yield sharded
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    gradient: Mapping[str, Tensor]
+    losses: Sequence[float]
+    weights: Mapping[str, Tensor]
+
+
+def _measure(trainer: AnyTrainer, batch: Batch, steps: int, saved: Path | None) -> _Seen:
+    """The gradient of the batch, then the curve of training on it; saved: where the state is kept after a third."""
+    trainer.forward_backward(batch)
+    gradient = {name: trainer.gradient(name).clone() for name in trainer.model.trainable}
+    trainer.forget_gradients()
+    losses = []
+    for step in range(steps):
+        losses += _train(trainer, batch, 1)
+        if saved is not None and step + 1 == steps // 3:
+            trainer.save(saved)
+    return _Seen(gradient, losses, dict(trainer.publish().named_tensors()))
+
+
+async def _resume(
+    config: Config, batch: Batch, steps: int, count: int, scratch: Path
+) -> tuple[bool, Mapping[str, Tensor]]:
+    """Go on on one rank after a third of the steps, and on `count` again after two thirds: the weights at the end."""
+    third = steps // 3
+
+    def on_one(trainer: AnyTrainer) -> bool:
+        trainer.load(scratch / f"by-{count}")
+        trainer.save(scratch / "by-1")
+        is_equal = _same_state(scratch / f"by-{count}", scratch / "by-1")
+        _train(trainer, batch, third)
+        trainer.save(scratch / "later")
+        return is_equal
+
+    def on_several(trainer: AnyTrainer) -> Mapping[str, Tensor]:
+        trainer.load(scratch / "later")
+        _train(trainer, batch, steps - 2 * third)
+        return dict(trainer.publish().named_tensors())
+
+    return await _with_ranks(config, 1, on_one), await _with_ranks(config, count, on_several)
+
+
+def _train(trainer: AnyTrainer, batch: Batch, steps: int) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        losses.append(trainer.train_batch(batch)["train/loss"])
+        trainer.publish().copy_into_shared()
+    return losses
+
+
+def _same_state(left: Path, right: Path) -> bool:
+    """Whether the files of two checkpoints hold the same tensors, however they are cut."""
+    import torch
+    from safetensors.torch import load_file
+
+    def state(folder: Path) -> dict[str, Tensor]:
+        parts: dict[str, list[Tensor]] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            for name, tensor in load_file(path).items():
+                parts.setdefault(name, []).append(tensor)
+        return {name: torch.cat(pieces) for name, pieces in parts.items()}
+
+    ours, theirs = state(left), state(right)
+    return ours.keys() == theirs.keys() and all(torch.equal(each, theirs[name]) for name, each in ours.items())
+
+
+def _difference(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """Norm of the difference over norm, of all tensors together."""
+    off = sum(float((got[name] - each).double().square().sum()) for name, each in expected.items())
+    return float((off / sum(float(each.double().square().sum()) for each in expected.values())) ** 0.5)

@@ -1,0 +1,192 @@
+"""A run that is killed goes on as if nothing had happened: no recorded token lost, the same weights at the end.
+
+Knows: processes, run folders, model files.  Knows not: what happens inside a run.
+The runs are `ludus train` in processes of their own, and the kill is SIGKILL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+from ludus.errors import BackendError, UserError
+from ludus.models.resolve import resolve_model
+from ludus.runs.codec import encode_episode
+from ludus.runs.store import RunStore
+from ludus.types import Episode
+
+_POLL_S = 0.02
+_NUM_ROWS = 12
+_GROUPS, _MEMBERS = 2, 4
+_AGENT = '''"""Asks twice; what pays is a reply with many different letters."""
+
+
+class Agent:
+    async def run(self, data, *, base_url, http_client, **extra_kwargs):
+        messages = [{"role": "user", "content": data["question"]}]
+        rewards = {}
+        for follow_up in ("And why?", ""):
+            answer = (await http_client.post(base_url + "/chat/completions", json={"messages": messages})).json()
+            text = answer["choices"][0]["message"]["content"] or ""
+            rewards[answer["id"]] = len(set(text)) / 10.0
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": follow_up}]
+        return rewards
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeResult:
+    model: str
+    seed: int
+    steps: int
+    killed_at_step: int
+    episodes_before_kill: int
+    tokens_before_kill: int
+    tokens_lost: int
+    """Of the tokens recorded before the kill, those that the resumed run's record does not hold exactly."""
+    steps_resumed: int
+    """Steps in the record of the resumed run."""
+    weights_equal: bool
+    """The models saved at the end are equal to the last bit."""
+
+    @property
+    def ok(self) -> bool:
+        return self.tokens_lost == 0 and self.weights_equal and self.steps_resumed == self.steps
+
+    def to_json(self) -> dict[str, object]:
+        return {"check": "resume", **asdict(self), "ok": self.ok}
+
+
+def verify_resume(*, kill_at_step: int, steps: int, model: str, seed: int) -> ResumeResult:
+    """Train alone, train until the kill, resume, compare. Raises UserError if the run ends before the kill."""
+    if not 1 <= kill_at_step <= steps:
+        raise UserError(f"--kill-at-step {kill_at_step} is not a step of this run; it has steps 1 to {steps} (--steps)")
+    with tempfile.TemporaryDirectory(prefix="ludus-resume-") as scratch:
+        folder = Path(scratch)
+        _write_run(folder, _config(folder, resolve_model(model).resolve(), seed, steps))
+        _finish(_start(folder, "alone"))
+        seen = _kill_at(_start(folder, "killed"), folder / "runs" / "killed", kill_at_step, random.Random(seed))
+        with RunStore.open(folder / "runs" / "killed") as store:
+            before = [*store.episodes()]
+        _finish(_start(folder, "killed", "--resume"))
+        with RunStore.open(folder / "runs" / "killed") as store:
+            after = [*store.episodes()]
+            steps_resumed = len(store.metrics())
+        return ResumeResult(
+            model=model,
+            seed=seed,
+            steps=steps,
+            killed_at_step=kill_at_step,
+            episodes_before_kill=len(before),
+            tokens_before_kill=sum(episode.session.num_sampled_tokens for episode in before),
+            tokens_lost=_tokens_lost(seen, before, after),
+            steps_resumed=steps_resumed,
+            weights_equal=_digest(folder / "runs" / "alone") == _digest(folder / "runs" / "killed"),
+        )
+
+
+def _config(folder: Path, model: Path, seed: int, steps: int) -> dict[str, object]:
+    return {
+        "run_root": str(folder / "runs"),
+        "seed": seed,
+        "model": {"path": str(model)},
+        "workflow": f"{folder / 'agent.py'}:Agent",
+        "train_dataset": {"path": str(folder / "rows.jsonl"), "batch_size": _GROUPS},
+        "gconfig": {"n_samples": _MEMBERS, "max_new_tokens": 8},
+        "trainer": {"optimizer": {"lr": 1e-4}},
+        "rollout": {"max_head_offpolicyness": 0},
+        "checkpoint": {"every_steps": 1},
+        "total_train_steps": steps,
+    }
+
+
+def _write_run(folder: Path, config: Mapping[str, object]) -> None:
+    rows = [{"question": f"What do you know about the number {number}?"} for number in range(_NUM_ROWS)]
+    (folder / "agent.py").write_text(_AGENT, encoding="utf-8")
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "run.yaml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def last_words(self) -> str:
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
+
+
+def _start(folder: Path, name: str, *options: str) -> _Process:
+    log = folder / f"{name}{''.join(options)}.log"
+    command = [sys.executable, "-m", "ludus", "train", str(folder / "run.yaml"), f"name={name}", *options]
+    # The package must be found from the scratch folder as it is found here.
+    paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")) if path)
+    with log.open("wb") as output:
+        popen = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, "PYTHONPATH": paths}
+        )
+    return _Process(popen, log)
+
+
+def _finish(process: _Process) -> None:
+    if process.popen.wait() != 0:
+        raise BackendError(
+            f"a run of the check failed with exit code {process.popen.returncode}:\n{process.last_words}"
+        )
+
+
+def _kill_at(process: _Process, run: Path, step: int, rng: random.Random) -> list[str]:
+    """Ids of the episodes that were in the record when the kill came, in the middle of the step."""
+    wanted = rng.randint(1, _GROUPS * _MEMBERS)
+    try:
+        while process.popen.poll() is None:
+            rows = _rows_of(run)
+            if sum(row["step"] == step for row in rows) >= wanted:
+                process.popen.kill()
+                process.popen.wait()
+                return [str(row["id"]) for row in rows]
+            time.sleep(_POLL_S)
+    finally:
+        process.popen.kill()
+        process.popen.wait()
+    raise BackendError(f"the run ended before it could be killed at step {step}:\n{process.last_words}")
+
+
+def _rows_of(run: Path) -> Sequence[Mapping[str, object]]:
+    if not (run / "writer.lock").exists():  # not created as a whole yet
+        return []
+    with RunStore.open(run) as store:
+        return store.episode_rows()
+
+
+def _tokens_lost(seen: Sequence[str], before: Sequence[Episode], after: Sequence[Episode]) -> int:
+    """Tokens recorded before the kill and not, unchanged, in the record at the end; an episode seen counts as one."""
+    missing = len(set(seen) - {episode.id for episode in before})
+    held = Counter(encode_episode(episode) for episode in after)
+    lost = Counter(encode_episode(episode) for episode in before) - held
+    counts = {encode_episode(episode): episode.session.num_sampled_tokens for episode in before}
+    return missing + sum(counts[key] * count for key, count in lost.items())
+
+
+def _digest(run: Path) -> str:
+    """Of all weights that the run saved."""
+    digest = hashlib.sha256()
+    files = sorted((run / "model").glob("*.safetensors"))
+    if not files:
+        raise BackendError(f"the run {run.name!r} of the check saved no weights")
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

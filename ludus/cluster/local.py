@@ -1,0 +1,149 @@
+"""Roles as processes of this machine.
+
+Knows: processes, their groups, log files, devices by number.  Knows not: what the processes do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ludus.cluster.base import Role, last_lines, log_path
+from ludus.errors import UserError
+
+_DEVICES = Path("/proc/driver/nvidia/gpus")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+# How often the end of a group that was asked to end is looked for.
+_LOOK_S = 0.05
+# The kernel ends a killed process in milliseconds, and the machine's first process then takes note of its end; some
+# first processes of containers never do, and for these nobody waits longer.
+_KILLED_S = 0.002
+_REAP_S = 1.0
+
+
+class LocalProcess:
+    """One process, the leader of a group and session of its own."""
+
+    def __init__(self, argv: list[str], env: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        """Held while the group is signalled or waited for: its number is not another's then."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            self._popen = subprocess.Popen(
+                argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
+
+    def __repr__(self) -> str:
+        return f"LocalProcess({self.id}, status={self._popen.returncode})"
+
+    @property
+    def id(self) -> str:
+        return f"pid {self._popen.pid}"
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def log(self) -> Path:
+        return self._log
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self._popen.returncode is None and self._has_ended():
+                self._end_group()
+            return self._popen.returncode
+
+    def stop(self, grace_s: float) -> None:
+        self._signal(signal.SIGTERM)
+        give_up_at = time.monotonic() + grace_s
+        while self.poll() is None and time.monotonic() < give_up_at:
+            time.sleep(_LOOK_S)
+        with self._lock:
+            if self._popen.returncode is None:
+                self._end_group()
+
+    def tail(self, num_lines: int) -> str:
+        return last_lines(self._log, num_lines)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._lock:
+            if self._popen.returncode is None and not self._has_ended():
+                os.kill(self._popen.pid, number)
+
+    def _has_ended(self) -> bool:
+        return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _end_group(self) -> None:
+        """Kills what runs of the group, such as a server that the process left behind, and waits for its end."""
+        pid = self._popen.pid
+        with suppress(ProcessLookupError, PermissionError):  # PermissionError: what macOS says of a zombie's group
+            os.killpg(pid, signal.SIGKILL)
+        self._popen.wait()
+        give_up_at = time.monotonic() + _REAP_S
+        with suppress(ProcessLookupError, PermissionError):
+            while time.monotonic() < give_up_at:
+                os.killpg(pid, 0)
+                time.sleep(_KILLED_S)
+
+
+class LocalLauncher:
+    """Starts processes beside this one."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: the run's."""
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._started: dict[tuple[str, int], LocalProcess] = {}
+        self._devices = _devices()
+        self._held: dict[tuple[str, int], list[str]] = {}
+
+    def __repr__(self) -> str:
+        return f"LocalLauncher({len(self._started)} processes, folder={str(self._folder)!r})"
+
+    def start(self, role: Role, index: int, env: Mapping[str, str]) -> LocalProcess:
+        with self._lock:
+            own = {**os.environ, **self._device_env(role, index), **role.environment(), **env}
+            process = LocalProcess(role.argv(index), own, log_path(self._folder, role, index))
+            self._started[role.name, index] = process
+        return process
+
+    def close(self) -> None:
+        for process in self._started.values():
+            process.stop(0)
+
+    def _device_env(self, role: Role, index: int) -> dict[str, str]:
+        """The devices that the process sees: its own, and the same ones if it is started again."""
+        if not role.resources.gpus:
+            return {}
+        num = int(role.resources.gpus)
+        if num != role.resources.gpus:
+            raise UserError(
+                f"scheduler.{role.name}.gpus={role.resources.gpus} must be a whole number with scheduler.type=local; "
+                "with 0 the process sees every device"
+            )
+        if (role.name, index) not in self._held:
+            # From the last one down: the head takes the first.
+            held = {device for devices in self._held.values() for device in devices}
+            free = [device for device in reversed(self._devices) if device not in held]
+            if len(free) < num:
+                raise UserError(
+                    f"scheduler.{role.name}.gpus={num}: {role.name}-{index} finds {len(free)} of this machine's "
+                    f"{len(self._devices)} free; ask for fewer, or for 0 to share them"
+                )
+            self._held[role.name, index] = free[:num]
+        return {_VISIBLE: ",".join(self._held[role.name, index])}
+
+
+def _devices() -> list[str]:
+    visible = os.environ.get(_VISIBLE)
+    if visible is not None:
+        return [device for device in visible.split(",") if device]
+    return [str(number) for number in range(len(list(_DEVICES.iterdir())))] if _DEVICES.is_dir() else []

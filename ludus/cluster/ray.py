@@ -1,0 +1,248 @@
+"""Roles as actors of a Ray cluster, each on the resources of a placement group.
+
+Knows: Ray's placement groups, actors, runtime environments.  Knows not: what the processes do.
+Rules: an actor runs the command of its role as a child, so that a role is the same process everywhere; what it prints
+is fetched into the run's folder. The bundles of a role are reserved together, and one whose node is lost moves to
+another; Ludus itself starts again what was lost.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ludus.cluster.base import Resources, Role, last_lines, log_path
+from ludus.cluster.local import LocalProcess
+from ludus.cluster.settings import RaySettings
+from ludus.errors import UserError
+
+INSTALL_HINT = "pip install 'ludus[ray]'"
+_CHUNK_BYTES = 1 << 20
+_STOP_S = 5.0  # beyond the grace of the process: for the way to its node
+# Ray declares a node dead after some 25 s without a word of it.
+_NODE_DEATH_S = 60.0
+_LOST = -9  # the actor is gone, and with it the process
+
+
+class RoleHost:
+    """An actor: the process of one role, on whatever node it was placed."""
+
+    def __init__(self, argv: list[str], env: Mapping[str, str], folder: str) -> None:
+        """folder: where the head works; the process does too if it is there."""
+        own = Path(tempfile.mkdtemp(prefix="ludus-role-"))
+        if Path(folder).is_dir():
+            os.chdir(folder)
+        # Python is the actor's own, as its runtime environment has it.
+        self._process = LocalProcess([sys.executable, *argv[1:]], {**os.environ, **env}, own / "log")
+        # Both ends are open: nothing stays behind, however the actor ends.
+        self._printed = self._process.log.open("rb")
+        shutil.rmtree(own)
+
+    def where(self) -> tuple[str, str]:
+        """What to call the process, and Ray's name for the node."""
+        node: str = importlib.import_module("ray").get_runtime_context().get_node_id()
+        return f"{self._process.id} on {os.uname().nodename}", node
+
+    def look(self, offset: int) -> tuple[int | None, bytes]:
+        """The exit status, if it has one, and what was printed from `offset` on."""
+        status = self._process.poll()
+        self._printed.seek(offset)
+        return status, self._printed.read(_CHUNK_BYTES)
+
+    def stop(self, grace_s: float) -> None:
+        self._process.stop(grace_s)
+
+
+class RayPlaced:
+    """One actor as the head sees it."""
+
+    def __init__(self, ray: Any, make: Callable[[], Any], log: Path, *, lost_node: str | None = None) -> None:
+        """make: the actor.  lost_node: the node on which the one before was lost. None: there was none.
+
+        An actor that is made before Ray knows of a node's death may wait for that node for ever; this one waits.
+        """
+        self._ray = ray
+        self._make = make
+        self._log = log
+        self._lock = threading.Lock()
+        self._lost_node = lost_node
+        self._patient_until = time.monotonic() + _NODE_DEATH_S
+        self._actor: Any = None
+        """None: it was not made yet."""
+        self._offset = 0
+        self._status: int | None = None
+        self._looking: Any = None
+        self._telling: Any = None
+        self._where: tuple[str, str] | None = None
+        """What it is called, and its node. None: it waits for its place."""
+        self.lost_on: str | None = None
+        """The node whose loss took it along, perhaps. None: it ended in another way."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+
+    def __repr__(self) -> str:
+        return f"RayPlaced({self.id}, status={self._status})"
+
+    @property
+    def id(self) -> str:
+        where = self._where
+        return "waiting for a node of the Ray cluster" if where is None else where[0]
+
+    @property
+    def log(self) -> Path:
+        return self._log
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self._status is None and self._is_made():
+                while self._ray.wait([self._looking], timeout=0)[0] and self._take():
+                    pass
+            return self._status
+
+    def stop(self, grace_s: float) -> None:
+        with self._lock:
+            if self._status is None and self._where is not None:
+                try:
+                    self._ray.get(self._actor.stop.remote(grace_s), timeout=grace_s + _STOP_S)
+                    while self._ray.wait([self._looking], timeout=_STOP_S)[0] and self._take():
+                        pass
+                except self._ray.exceptions.RayError:
+                    self.lost_on = self._where[1]  # it does not answer: the actor is killed below
+            self._status = _LOST if self._status is None else self._status
+            if self._actor is not None:
+                self._ray.kill(self._actor)
+
+    def tail(self, num_lines: int) -> str:
+        return last_lines(self._log, num_lines)
+
+    def _is_made(self) -> bool:
+        """The actor was made, now if nothing speaks against it."""
+        if self._actor is None and (time.monotonic() > self._patient_until or not self._is_up(self._lost_node)):
+            self._actor = self._make()
+            self._looking, self._telling = self._actor.look.remote(0), self._actor.where.remote()
+        return self._actor is not None
+
+    def _is_up(self, node: str | None) -> bool:
+        return any(each["NodeID"] == node and each["Alive"] for each in self._ray.nodes())
+
+    def _take(self) -> bool:
+        """Keep what the last look brought, and look again. False: there is nothing to wait for at the moment."""
+        try:
+            if self._where is None:
+                self._where = self._ray.get(self._telling)
+            status, printed = self._ray.get(self._looking)
+        except self._ray.exceptions.RayError as error:
+            self._status = _LOST
+            self.lost_on = None if self._where is None else self._where[1]
+            self._append(f"the actor of this process is gone: {error}\n".encode())
+            return False
+        self._append(printed)
+        self._offset += len(printed)
+        if status is not None and not printed:
+            self._status = status
+            return False
+        self._looking = self._actor.look.remote(self._offset)
+        return bool(printed) or status is not None
+
+    def _append(self, printed: bytes) -> None:
+        with self._log.open("ab") as file:
+            file.write(printed)
+
+
+class RayLauncher:
+    """Places roles in the cluster that `address` names."""
+
+    def __init__(self, folder: Path, settings: RaySettings) -> None:
+        """folder: the run's. Raises UserError if Ray is not installed, or there is no cluster."""
+        try:
+            self._ray: Any = importlib.import_module("ray")
+        except ModuleNotFoundError:
+            raise UserError(f"scheduler.type=ray needs Ray: {INSTALL_HINT}") from None
+        self._folder = folder
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._groups: dict[str, Any] = {}
+        self._placed: dict[tuple[str, int], RayPlaced] = {}
+        self._is_ours = not self._ray.is_initialized()
+        if self._is_ours:
+            try:
+                self._ray.init(address=settings.address, log_to_driver=False, configure_logging=False)
+            except ConnectionError as error:
+                raise UserError(
+                    f"there is no Ray cluster at scheduler.ray.address={settings.address!r}: start one with "
+                    f"`ray start --head`, or submit this command with `ray job submit` ({error})"
+                ) from None
+
+    def __repr__(self) -> str:
+        return f"RayLauncher(address={self._settings.address!r}, roles={sorted(self._groups)})"
+
+    def start(self, role: Role, index: int, env: Mapping[str, str]) -> RayPlaced:
+        with self._lock:
+            group = self._groups.get(role.name) or self._reserve(role)
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        bundle = _bundle(role.resources)
+        options = {
+            "num_cpus": bundle["CPU"],
+            "num_gpus": bundle.get("GPU", 0),
+            "memory": bundle.get("memory"),
+            "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(
+                placement_group=group, placement_group_bundle_index=index
+            ),
+            "runtime_env": dict(self._settings.runtime_env) or None,
+        }
+        host = self._ray.remote(RoleHost).options(**options)
+        own_env = {**role.environment(), **env}
+        before = self._placed.get((role.name, index))
+        placed = self._placed[role.name, index] = RayPlaced(
+            self._ray,
+            lambda: host.remote(role.argv(index), own_env, str(Path.cwd())),
+            log_path(self._folder, role, index),
+            lost_node=None if before is None else before.lost_on,
+        )
+        return placed
+
+    def close(self) -> None:
+        """Closing twice is allowed: whatever is asked of Ray after its end connects to a cluster again."""
+        placed, self._placed = self._placed, {}
+        for each in placed.values():
+            each.stop(0)
+        reserved, self._groups = self._groups, {}
+        groups = importlib.import_module("ray.util.placement_group")
+        for group in reserved.values():
+            groups.remove_placement_group(group)
+        if self._is_ours:
+            self._is_ours = False
+            self._ray.shutdown()
+
+    def _reserve(self, role: Role) -> Any:
+        """The placement group of the role. Raises UserError if the cluster could never hold one of its bundles."""
+        bundle = _bundle(role.resources)
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not any(all(node.get(name, 0) >= amount for name, amount in bundle.items()) for node in nodes):
+            held = "; ".join(str({name: node.get(name, 0) for name in ("CPU", "GPU", "memory")}) for node in nodes)
+            raise UserError(
+                f"scheduler.{role.name} asks for {bundle}, which no node of the Ray cluster has: {held}; ask for less"
+            )
+        groups = importlib.import_module("ray.util.placement_group")
+        # Ranks talk to each other all the time, everybody else to the head alone.
+        strategy = "PACK" if role.name == "trainer" else "SPREAD"
+        self._groups[role.name] = groups.placement_group([dict(bundle) for _ in role.indices], strategy=strategy)
+        return self._groups[role.name]
+
+
+def _bundle(resources: Resources) -> dict[str, float]:
+    """Resources in Ray's words."""
+    bundle = {"CPU": resources.cpus}
+    if resources.gpus:
+        bundle["GPU"] = resources.gpus
+    if resources.memory_gb is not None:
+        bundle["memory"] = float(int(resources.memory_gb * 1e9))
+    return bundle

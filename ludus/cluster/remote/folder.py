@@ -1,0 +1,108 @@
+"""The folder of a launched server, on a machine with a shell: what it is started with, and what it writes.
+
+Knows: files, the words of `ludus serve`, scripts of the shell.  Knows not: what starts the server, HTTP.
+Invariants: the key is in no list of processes and in no file that others may read; one server serves a folder, and
+asking for it again joins it.
+
+    FOLDER/launch.key      the server's key                  FOLDER/launch.log      what it writes
+    FOLDER/launch.sh       becomes the server                FOLDER/launch.command  what it was started with
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from ludus.cluster.remote.base import Look, Started
+from ludus.cluster.remote.settings import LaunchSettings
+from ludus.cluster.remote.shell import TIMEOUT_S, Shell, path_there
+from ludus.cluster.remote.spot import Spot
+from ludus.errors import UserError
+from ludus.http.keys import new_key
+
+KEY_VARIABLE = "LUDUS_API_KEY"
+MOST_LOG_BYTES = 64 * 1024
+# The line that says where the server listens may be far back.
+_LOG = (
+    "printf '%s\\n' \"$(grep -s '^{\"url\"' launch.log | tail -n 1)\"\n"
+    f"tail -c {MOST_LOG_BYTES} launch.log 2>/dev/null || true\n"
+)
+_JOIN = "if is_alive; then echo joined; cat launch.key; echo; cat launch.command; exit 0; fi\n"
+
+
+def serve_command(settings: LaunchSettings, *, host: str = "127.0.0.1") -> str:
+    """The server's command line, to be run in `workdir` with the key in the environment."""
+    words = ["--host", host, "--port", "0", "--idle-s", f"{settings.idle_s:g}", "--json", *settings.overrides]
+    return f"{settings.command} serve --folder={path_there(settings.folder)} {shlex.join(words)}"
+
+
+def becoming(settings: LaunchSettings, command: str) -> str:
+    """Lines that become the server, to be run in `workdir` with the key in the environment."""
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.resources.env.items()]
+    return "\n".join([*exports, settings.setup, f"exec {command}"]) + "\n"
+
+
+def check_same(name: str, folder: str, *, running: str, wanted: str) -> None:
+    """Raises UserError if the server that runs was started with another command than is wanted."""
+    if running != wanted:
+        raise UserError(
+            f"on {name} the folder {folder!r} is being served with other settings: {running}; launch with the same "
+            "ones, choose another folder, or wait until it has ended"
+        )
+
+
+class ServedFolder:
+    """`settings.folder` behind `shell`.
+
+    shown: scripts define a function `is_alive`, true while the server runs or waits for its turn to, and print with
+    `tell` one line that says how it stands.
+    """
+
+    def __init__(self, shell: Shell, settings: LaunchSettings, shown: str) -> None:
+        self.shell = shell
+        self._settings = settings
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return f"{self.shell!r}, {self._settings.folder!r}"
+
+    def run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
+        """The script, begun in the folder, which is made if it is not there."""
+        begin = (
+            "set -eu\numask 077\n"
+            f"cd -- {path_there(self._settings.workdir)}\nworkdir=$(pwd)\nexport workdir\n"
+            f"mkdir -p -- {path_there(self._settings.folder)}\ncd -- {path_there(self._settings.folder)}\n"
+        )
+        return self.shell.run(f"{begin}{self._shown}\n{script}", timeout_s=timeout_s)
+
+    def start(self, begin: str, *, host: str = "127.0.0.1") -> Started:
+        """A server that listens on `host` as seen from its own machine. begin: a script that begins `launch.sh`."""
+        command = serve_command(self._settings, host=host)
+        script = f'#!/bin/sh\n{KEY_VARIABLE}=$(cat launch.key)\nexport {KEY_VARIABLE}\ncd -- "$workdir"\n'
+        script += becoming(self._settings, command)
+        told = self.run(
+            # Of two that start at once one waits: who comes second joins.
+            f"if command -v flock >/dev/null; then exec 9> launch.lock; flock 9; fi\n{_JOIN}"
+            f"printf %s {shlex.quote(new_key())} > launch.key\n"
+            f"printf '%s\\n' {shlex.quote(command)} > launch.command\n"
+            f"printf %s {shlex.quote(script)} > launch.sh\n"
+            ": > launch.log\n"
+            f"{begin}"
+            "echo started; cat launch.key; echo; cat launch.command\n"
+        )
+        return self._read(told, command)
+
+    def join(self, *, host: str = "127.0.0.1") -> Started | None:
+        """The server that `start` would join. None: there is none."""
+        told = self.run(_JOIN)
+        return self._read(told, serve_command(self._settings, host=host)) if told else None
+
+    def look(self) -> Look:
+        told = self.run(f"is_alive && echo yes || echo no\ntell\n{_LOG}")
+        is_alive, words, at, log = told.split("\n", 3)
+        return Look(is_alive == "yes", words, log, Spot.find(at))
+
+    def _read(self, told: str, command: str) -> Started:
+        state, key, running = told.split("\n", 2)
+        if state == "joined":
+            check_same(self.shell.name, self._settings.folder, running=running.strip(), wanted=command)
+        return Started(key, is_new=state == "started")

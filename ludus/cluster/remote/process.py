@@ -1,0 +1,74 @@
+"""A server as a process of a machine with a shell: this one, or one behind ssh.
+
+Knows: processes.  Knows not: HTTP, clusters.
+Invariant: a number that the system has given to another process since is not taken for the server's.
+
+    FOLDER/launch.pid      its process, and when that began
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ludus.cluster.remote.base import Look, Started
+from ludus.cluster.remote.folder import ServedFolder
+from ludus.cluster.remote.settings import LaunchSettings
+from ludus.cluster.remote.shell import Shell
+from ludus.cluster.remote.spot import Spot
+from ludus.errors import UserError
+
+STOP_S = 60.0  # a server that saves a checkpoint is let finish
+# When the process began, by the kernel's count: pids come round again, with this they do not. `dead` for one that has
+# ended and that nobody has asked after. Empty where there is no /proc; the pid alone has to do there.
+SHOWN = r"""
+began() {
+    sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | { read -r state a b c d e f g h i j k l m n o p q r at rest || true
+        if [ "${state:-}" = Z ]; then echo dead; else echo "${at:-}"; fi; }
+}
+is_alive() {
+    [ -f launch.pid ] && read -r pid at < launch.pid && kill -0 "$pid" 2>/dev/null && [ "$(began "$pid")" = "$at" ]
+}
+tell() { if is_alive; then echo "it runs"; else echo "it has ended"; fi; }
+"""
+# What is begun here outlives the connection that it is begun over.
+_BEGIN = """
+command -v setsid >/dev/null && own=setsid || own=
+nohup $own sh launch.sh >> launch.log 2>&1 < /dev/null 9>&- &
+printf '%s %s\\n' $! "$(began $!)" > launch.pid
+"""
+STOP = f"""
+is_alive || exit 0
+kill -TERM "$pid"
+n=0; while is_alive && [ $n -lt {int(STOP_S) * 5} ]; do sleep 0.2; n=$((n+1)); done
+# Then its group: what it has started and left ends too, and it itself if it has not.
+kill -KILL "-$pid" 2>/dev/null || ! is_alive || kill -KILL "$pid"
+rm -f launch.pid
+"""
+
+
+class ProcessPlace:
+    """A process behind `shell`."""
+
+    def __init__(self, shell: Shell, settings: LaunchSettings) -> None:
+        if set(settings.resources.model_fields_set) - {"env"}:
+            raise UserError(
+                f"resources={settings.resources.model_dump(exclude_unset=True)} cannot act on {shell.name}, which is "
+                "there already; leave all but env out"
+            )
+        self.name = shell.name
+        self._folder = ServedFolder(shell, settings, SHOWN)
+
+    def __repr__(self) -> str:
+        return f"ProcessPlace({self._folder!r})"
+
+    def start(self) -> Started:
+        return self._folder.start(_BEGIN)
+
+    def look(self) -> Look:
+        return self._folder.look()
+
+    def stop(self) -> None:
+        self._folder.run(STOP, timeout_s=STOP_S + 60)
+
+    def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
+        return self._folder.shell.forward(local_port, spot.host, spot.port)

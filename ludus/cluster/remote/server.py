@@ -1,0 +1,171 @@
+"""A server started elsewhere for one client: found, reached, looked after, ended.
+
+Knows: the order of things, a place, a tunnel.  Knows not: ssh, clusters, what is asked of the server.
+Invariants: what was started and could not be reached is stopped again; an address, once given, stays the same while the
+server lives, however often the connection breaks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ludus.cluster.address import free_port
+from ludus.cluster.remote.base import EndedError, Look, Place
+from ludus.cluster.remote.settings import LaunchSettings
+from ludus.cluster.remote.shell import UnreachableError
+from ludus.cluster.remote.spot import Spot
+from ludus.cluster.remote.tunnel import Tunnel
+from ludus.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 5.0
+SECONDS_BETWEEN_LOOKS = 2.0  # hundreds of requests may wait for one server
+Clock = Callable[[], float]
+OnLine = Callable[[str], None]
+"""Is told what the server writes until it serves, and how it stands in a queue."""
+
+
+class LaunchedServer:
+    """A server of ours at `place`. Its methods block; they may be called from any thread."""
+
+    def __init__(
+        self, place: Place, settings: LaunchSettings, on_line: OnLine, *, clock: Clock = time.monotonic
+    ) -> None:
+        self._place = place
+        self._settings = settings
+        self._on_line = on_line
+        self._clock = clock
+        self._tunnel: Tunnel | None = None
+        self._given_up = threading.Event()
+        self._asking = threading.Lock()
+        self._seen_at = float("-inf")
+        self._is_new = False
+        self._shown = ""
+        self._is_stopped = False
+        self.base_url = ""
+        self.key = ""
+
+    def __repr__(self) -> str:
+        return f"LaunchedServer({self._place!r}, {self.base_url or 'not reached yet'})"
+
+    def open(self) -> None:
+        """Return once it can be asked at `base_url` with `key`. Raises BackendError if that cannot be."""
+        started = self._place.start()
+        self.key, self._is_new = started.key, started.is_new
+        logger.info("launch.%s place=%s", "started" if started.is_new else "joined", self._place.name)
+        try:
+            self.base_url = self._reach(self._wait())
+        except BaseException:
+            self.undo()
+            raise
+
+    def give_up(self) -> None:
+        """`open`, running on another thread, raises soon."""
+        self._given_up.set()
+
+    def check(self) -> None:
+        """Raises EndedError if it has ended. Return if it lives, and if that cannot be found out now."""
+        with self._asking:
+            if self._clock() - self._seen_at < SECONDS_BETWEEN_LOOKS:
+                return
+            try:
+                seen = self._place.look()
+            except UnreachableError as error:
+                logger.debug("look.failed error=%s", error)
+                return
+            self._seen_at = self._clock()
+        if not seen.is_alive:
+            self._seen_at = float("-inf")  # whoever asks is told the same
+            raise EndedError(
+                f"the server on {self._place.name} has ended ({seen.words}). Launch it again with "
+                f"folder={self._settings.folder!r}: the models and the jobs are there. It wrote last:\n"
+                f"{seen.last_lines()}"
+            )
+
+    @property
+    def why_away(self) -> str | None:
+        """Why it cannot be reached now, as far as we know. None: nothing is known against it."""
+        return None if self._tunnel is None else self._tunnel.why_closed
+
+    def undo(self) -> None:
+        """Leave all as it was before `open`: a server that was joined goes on."""
+        if self._is_new:
+            self.close()
+        else:
+            self._leave()
+
+    def close(self) -> None:
+        """End it. Closing twice is allowed. Raises BackendError if it cannot be told to."""
+        self._leave()
+        with self._asking:
+            if self._is_stopped:
+                return
+            try:
+                self._place.stop()
+            except UnreachableError as error:
+                raise BackendError(
+                    f"the server on {self._place.name} could not be told to end: {error}. It ends by itself when it "
+                    f"has had nothing to do for {self._settings.idle_s:g} s"
+                ) from error
+            self._is_stopped = True
+        logger.info("launch.stopped place=%s", self._place.name)
+
+    # ---- inside
+
+    def _leave(self) -> None:
+        if self._tunnel is not None:
+            self._tunnel.close()
+            self._tunnel = None
+
+    def _look(self) -> Look:
+        """A connection that breaks meanwhile is no server that has ended."""
+        try:
+            return self._place.look()
+        except UnreachableError as error:
+            return Look(is_alive=True, words=str(error), log=self._shown, spot=None)
+
+    def _wait(self) -> Spot:
+        timeout_s = self._settings.start_timeout_s
+        until = None if timeout_s is None else self._clock() + timeout_s
+        look_s, words = FIRST_LOOK_S, ""
+        while True:
+            seen = self._look()
+            self._show(seen, words)
+            words = seen.words
+            if not seen.is_alive:
+                raise EndedError(
+                    f"the server on {self._place.name} ended before it served ({seen.words}). It wrote last:\n"
+                    f"{seen.last_lines()}"
+                )
+            if seen.spot is not None:
+                return seen.spot
+            if until is not None and self._clock() > until:
+                raise BackendError(
+                    f"the server on {self._place.name} does not serve after {timeout_s:g} s ({seen.words}); give it "
+                    f"more with start_timeout_s=…, or None for ever. It wrote last:\n{seen.last_lines()}"
+                )
+            if self._given_up.wait(look_s):
+                raise BackendError("the launch was given up")
+            look_s = min(2 * look_s, LONGEST_LOOK_S)
+
+    def _reach(self, spot: Spot) -> str:
+        port = free_port("127.0.0.1")
+        command = self._place.forward(port, spot)
+        if command is None:
+            return f"http://{spot.host}:{spot.port}"
+        self._tunnel = Tunnel(command)
+        why = self._tunnel.open()
+        if why is not None:
+            raise BackendError(f"no tunnel to {spot.host}:{spot.port} through {self._place.name}: {why}")
+        return f"http://127.0.0.1:{port}"
+
+    def _show(self, seen: Look, words: str) -> None:
+        new = seen.log.removeprefix(self._shown)
+        whole = new[: new.rfind("\n") + 1]
+        self._shown = seen.log[: len(seen.log) - len(new) + len(whole)]
+        for line in [*([] if seen.words == words else [seen.words]), *whole.splitlines()]:
+            self._on_line(line)

@@ -1,0 +1,163 @@
+"""A server on a machine of a cloud, rented and given back by SkyPilot: its task file, and the commands `sky launch` and
+`sky down`.
+
+Knows: SkyPilot's task file and commands.  Knows not: clouds, HTTP.
+Rules: SkyPilot writes how the machine is reached into the configuration of ssh, under the cluster's name. Its own job
+is the server, so that the machine counts as idle, and is given back, once the server has ended, whoever ended it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ludus.cluster.remote.base import Look, Started
+from ludus.cluster.remote.folder import KEY_VARIABLE, ServedFolder, becoming, serve_command
+from ludus.cluster.remote.process import SHOWN, STOP, STOP_S
+from ludus.cluster.remote.settings import LaunchSettings
+from ludus.cluster.remote.shell import Ssh, UnreachableError, path_there
+from ludus.cluster.remote.spot import Spot
+from ludus.errors import BackendError, UserError
+from ludus.http.keys import new_key
+
+IDLE_MINUTES = 5  # from the server's end to the machine's; SkyPilot looks every minute
+SETUP = "pip install 'ludus[train]'"
+_OURS = ("name", "num_nodes", "run", "secrets")
+_LAST_CHARS = 4000
+
+
+class SkyPlace:
+    """A server on the cluster of that name, which is rented for it, unless it is there: then it stays when we leave."""
+
+    def __init__(self, cluster: str, settings: LaunchSettings) -> None:
+        shell = Ssh(cluster, settings.ssh_options)
+        self.name = f"the cluster {cluster!r} of SkyPilot"
+        self._cluster = cluster
+        self._settings = settings
+        self._folder = ServedFolder(shell, settings, SHOWN)
+        self._is_rented = False
+        """By us, for this server; else whoever rented it gives it back."""
+        task_file(settings)  # what is wrong with it is said now
+
+    def __repr__(self) -> str:
+        return f"SkyPlace({self._cluster!r}, {self._settings.folder!r})"
+
+    def start(self) -> Started:
+        try:
+            running = self._folder.join()
+        except UnreachableError:  # nobody has rented it yet, or it was given back
+            running = None
+            self._is_rented = True
+        if running is not None:
+            return running
+        key = new_key()
+        with tempfile.TemporaryDirectory(prefix="ludus-sky-") as folder:
+            file = Path(folder) / "task.yaml"
+            file.write_text(task_file(self._settings, is_rented=self._is_rented))
+            # The key goes through the environment: a command line is seen by all of this machine.
+            words = ("launch", "--yes", "--detach-run", "--cluster", self._cluster, "--secret", KEY_VARIABLE, str(file))
+            try:
+                _sky(words, {KEY_VARIABLE: key}, timeout_s=self._settings.start_timeout_s)
+            except BackendError:
+                self.stop()  # a machine that was rented for nothing, or what was begun on one that is another's
+                raise
+        return Started(key, is_new=True)
+
+    def look(self) -> Look:
+        return self._folder.look()
+
+    def stop(self) -> None:
+        if not self._is_rented:
+            self._folder.run(STOP, timeout_s=STOP_S + 60)
+            return
+        _sky(("down", "--yes", self._cluster), {}, timeout_s=None)
+
+    def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
+        return self._folder.shell.forward(local_port, spot.host, spot.port)
+
+
+def task_file(settings: LaunchSettings, *, is_rented: bool = True) -> str:
+    """SkyPilot's YAML. Raises UserError for a part of it that is ours to write.
+
+    is_rented: the machine is given back once it is idle. False: that is left as whoever rented it wants it.
+    """
+    for name in _OURS:
+        if name in settings.sky:
+            raise UserError(f"sky has the part {name!r}, which Ludus writes; the others are yours, such as resources")
+    resources = settings.sky.get("resources", {})
+    if not isinstance(resources, Mapping):
+        raise UserError(f"sky['resources'] must be a mapping as in SkyPilot's task file, not {resources!r:.100}")
+    autostop = {"autostop": {"idle_minutes": IDLE_MINUTES, "down": True}}
+    task: dict[str, Any] = {
+        "name": "ludus-serve",
+        "num_nodes": 1,
+        "setup": SETUP,
+        **settings.sky,
+        "resources": {**(autostop if is_rented else {}), **_resources(settings), **resources},
+        "secrets": {KEY_VARIABLE: None},
+        "run": _run_script(settings),
+    }
+    return yaml.safe_dump(task, sort_keys=False, width=10_000)
+
+
+def _resources(settings: LaunchSettings) -> dict[str, Any]:
+    asked = settings.resources
+    found: dict[str, Any] = {}
+    if asked.gpus:
+        raise UserError(
+            f"resources.gpus={asked.gpus:g} says not which; write sky={{'resources': {{'accelerators': 'A100:1'}}}}"
+        )
+    if asked.is_set("cpus"):
+        found["cpus"] = f"{asked.cpus:g}+"
+    if asked.memory_gb is not None:
+        found["memory"] = f"{asked.memory_gb:g}+"
+    return found
+
+
+def _run_script(settings: LaunchSettings) -> str:
+    """Becomes the server, in the files that tell of it."""
+    command = serve_command(settings)
+    return (
+        "set -eu\numask 077\n"
+        f"cd -- {path_there(settings.workdir)}\nworkdir=$(pwd)\n"
+        f"mkdir -p -- {path_there(settings.folder)}\ncd -- {path_there(settings.folder)}\n"
+        f'printf %s "${KEY_VARIABLE}" > launch.key\n'
+        f"printf '%s\\n' {shlex.quote(command)} > launch.command\n"
+        f"{SHOWN}\n"
+        'printf "%s %s\\n" $$ "$(began $$)" > launch.pid\n'
+        "exec > launch.log 2>&1\n"
+        'cd -- "$workdir"\n'
+        f"{becoming(settings, command)}"
+    )
+
+
+def _sky(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float | None) -> None:
+    command = ("sky", *words)
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **environment},
+            timeout=timeout_s,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise UserError(
+            "there is no command 'sky' on this machine: pip install 'skypilot[aws]', or your cloud"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise BackendError(
+            f"`sky {words[0]}` has not ended after {timeout_s:g} s; give it more with start_timeout_s=…"
+        ) from None
+    if ended.returncode:
+        raise BackendError(f"`sky {words[0]}` failed with exit code {ended.returncode}:\n{ended.stdout[-_LAST_CHARS:]}")

@@ -1,0 +1,100 @@
+"""A server as a job of Slurm, submitted where its commands are: on this machine, or on a login node behind ssh.
+
+Knows: sbatch, squeue, scancel.  Knows not: HTTP.
+Rules: the folder is on a disk that the nodes share. The server listens on its node's addresses, because what connects
+to it comes from the machine that the job was submitted on; it wants its key of everybody.
+
+    FOLDER/launch.job      the number of its job
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ludus.cluster.remote.base import Look, Started
+from ludus.cluster.remote.folder import ServedFolder
+from ludus.cluster.remote.settings import LaunchSettings
+from ludus.cluster.remote.shell import LATER, Shell
+from ludus.cluster.remote.spot import Spot
+from ludus.errors import UserError
+
+STOP_S = 60.0  # Slurm itself kills what does not end within its KillWait, commonly 30 s
+WARNING_S = 120  # before the job's time is over its server is told, and saves what it has
+_SHOWN = f"""
+ask() {{
+    [ -f launch.job ] || {{ echo "NONE"; return; }}
+    told=$(squeue --noheader --jobs "$(cat launch.job)" --format '%T (%r)' 2>&1) || case "$told" in
+        *[Ii]"nvalid job id"*) told= ;;
+        *) echo "squeue: $told" >&2; exit {LATER} ;;
+    esac
+    echo "${{told:-NONE}}"
+}}
+is_alive() {{
+    state=$(ask) || exit $?
+    case "$state" in
+        NONE*|BOOT_FAIL*|CANCELLED*|COMPLETED*|DEADLINE*|FAILED*|NODE_FAIL*|OUT_OF_MEMORY*|PREEMPTED*|TIMEOUT*) false ;;
+    esac
+}}
+tell() {{
+    state=$(ask) || exit $?
+    if [ "$state" = NONE ]; then echo "its job has ended"; else echo "job $(cat launch.job) is $state"; fi
+}}
+"""
+_STOP = f"""
+is_alive || exit 0
+scancel "$(cat launch.job)"
+n=0; while is_alive && [ $n -lt {int(STOP_S)} ]; do sleep 1; n=$((n+1)); done
+rm -f launch.job
+"""
+
+
+class SlurmPlace:
+    """A job, submitted behind `shell`."""
+
+    def __init__(self, shell: Shell, settings: LaunchSettings) -> None:
+        self.name = f"Slurm at {shell.name}"
+        self._folder = ServedFolder(shell, settings, _SHOWN)
+        self._options = _options(settings)
+
+    def __repr__(self) -> str:
+        return f"SlurmPlace({self._folder!r})"
+
+    def start(self) -> Started:
+        begin = (
+            f'job=$(sbatch --parsable --chdir "$(pwd)" --output "$(pwd)/launch.log" {shlex.join(self._options)} '
+            "launch.sh 9>&-)\n"
+            "printf '%s\\n' \"${job%%;*}\" > launch.job\n"
+        )
+        return self._folder.start(begin, host="0.0.0.0")
+
+    def look(self) -> Look:
+        return self._folder.look()
+
+    def stop(self) -> None:
+        self._folder.run(_STOP, timeout_s=STOP_S + 60)
+
+    def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
+        return self._folder.shell.forward(local_port, spot.host, spot.port)
+
+
+def _options(settings: LaunchSettings) -> list[str]:
+    """Of sbatch; the user's own come last, and win."""
+    asked = settings.resources
+    for name in ("cpus", "gpus"):
+        value = getattr(asked, name)
+        if value != int(value):
+            raise UserError(f"resources.{name}={value:g} cannot be had from Slurm, which gives whole ones")
+    options = [
+        "--job-name=ludus-serve",
+        "--nodes=1",
+        "--ntasks=1",
+        "--export=ALL",  # `workdir` among it
+        # Started anew it would be somewhere else, and its client looks for it where it was.
+        "--no-requeue",
+        f"--signal=B:TERM@{WARNING_S}",
+        f"--cpus-per-task={int(asked.cpus)}",
+    ]
+    options += [f"--gpus={int(asked.gpus)}"] if asked.gpus else []
+    options += [] if asked.memory_gb is None else [f"--mem={round(asked.memory_gb * 1024)}M"]
+    return [*options, *settings.sbatch]

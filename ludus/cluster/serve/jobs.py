@@ -1,0 +1,175 @@
+"""The jobs of a server: taken in from any thread, worked on one after the other, watched by whoever asks.
+
+Knows: the store, the order of things.  Knows not: HTTP, what a job does; its workshop does.
+Invariants: jobs run in the order in which they were submitted, one at a time, because they share one device; a job
+that changed the weights before its server ended is not done again; one that ends its server again and again fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from ludus.cluster.serve.store import BegunJob, JobStore
+from ludus.cluster.serve.wire import JobEvent, JobView, RegisterModel, SubmitJob, error_view
+from ludus.errors import AgentError, BackendError, InternalError, LudusError
+
+logger = logging.getLogger(__name__)
+
+MOST_ATTEMPTS = 3  # a job that ended its server twice may have been unlucky; one that did so three times was not
+SECONDS_BETWEEN_TRIES = 5.0  # a person who frees disk space needs longer; one who waits for us not much
+Report = Callable[[Mapping[str, Any]], None]
+"""Tells how far a job is, from any thread."""
+
+
+class Workshop(Protocol):
+    """What works on weights. `check` is called on any thread, the others on one loop, one at a time."""
+
+    def check(self, job: SubmitJob) -> None:
+        """Raises AgentError for a kind of job that there is not, or arguments that cannot work."""
+
+    async def step(self, model: RegisterModel) -> int:
+        """Steps that the model was trained so far, as it is on disk."""
+
+    async def run(self, model: RegisterModel, job: BegunJob, report: Report) -> Mapping[str, Any]:
+        """The result; what it changed is durable when it returns."""
+
+    async def result(self, model: RegisterModel, job: BegunJob) -> Mapping[str, Any]:
+        """Of a job that changed the weights before its server ended."""
+
+
+class Jobs:
+    """Jobs of one store. `work` runs on one loop; everything else may be called from any thread."""
+
+    def __init__(self, store: JobStore, workshop: Workshop) -> None:
+        self.store = store
+        self._workshop = workshop
+        self._bell = _Bell()
+        self._is_ending = False
+
+    def __repr__(self) -> str:
+        return f"Jobs({self.store!r})"
+
+    def submit(self, model: RegisterModel, job: SubmitJob, *, idempotency_key: str | None) -> tuple[JobView, bool]:
+        """The job, which will be done whatever happens to us, and whether it is new."""
+        self._workshop.check(job)
+        view, is_new = self.store.submit(model.project, model.name, job, idempotency_key=idempotency_key)
+        if is_new:
+            logger.info("job.submitted id=%s kind=%s model=%s/%s", view.id, job.kind, model.project, model.name)
+        self._bell.ring()
+        return view, is_new
+
+    def cancel(self, job_id: str) -> JobView:
+        view = self.store.cancel(job_id)
+        self._bell.ring()
+        return view
+
+    async def follow(self, job_id: str, *, after: int, keep_alive_s: float) -> AsyncIterator[JobEvent | None]:
+        """Events of the job numbered above `after`, as they come, to its last or to our own end.
+
+        None: there was none for so long.
+        """
+        with self._bell.listening() as rung:
+            while not self._is_ending:
+                rung.clear()
+                view = await asyncio.to_thread(self.store.job, job_id)
+                for event in await asyncio.to_thread(self.store.events, job_id, after=after):
+                    yield event
+                    after = event.number
+                if view.has_ended:  # as it was before the events were read, so that none is missing
+                    return
+                try:
+                    async with asyncio.timeout(keep_alive_s):
+                        await rung.wait()
+                except TimeoutError:
+                    yield None
+
+    def end_following(self) -> None:
+        """Who follows a job is let go; he comes back when the jobs are served again."""
+        self._is_ending = True
+        self._bell.ring()
+
+    async def work(self) -> None:
+        """Does every job there is and every one that comes, until cancelled; what is left then is done next time."""
+        with self._bell.listening() as rung:
+            while True:
+                rung.clear()
+                try:
+                    job_id = await asyncio.to_thread(self.store.next_job)
+                    if job_id is not None:
+                        await self._do(job_id)
+                except BackendError:  # a disk that is full now: the jobs are there still, and the next time may do
+                    logger.exception("jobs.not_kept")
+                    await asyncio.sleep(SECONDS_BETWEEN_TRIES)
+                else:
+                    if job_id is None:
+                        await rung.wait()
+
+    async def _do(self, job_id: str) -> None:
+        job = self.store.begin(job_id)
+        self._bell.ring()
+        logger.info("job.started id=%s kind=%s attempt=%d", job.id, job.kind, job.num_begun)
+        try:
+            result = await self._result(job)
+        except LudusError as error:
+            self._fail(job, error)
+        except Exception as error:
+            logger.exception("job.failed id=%s", job.id)
+            self._fail(job, InternalError(f"{type(error).__name__}: {error}"))
+        else:
+            self.store.succeed(job.id, result)
+            logger.info("job.succeeded id=%s", job.id)
+        self._bell.ring()
+
+    async def _result(self, job: BegunJob) -> Mapping[str, Any]:
+        if job.num_begun > MOST_ATTEMPTS:
+            raise BackendError(
+                f"the server ended {MOST_ATTEMPTS} times while it worked on this job, perhaps because memory ran out; "
+                "its log says more. Submit less at once"
+            )
+        model = self.store.find_model(job.project, job.model)
+        if model is None:
+            raise AgentError(f"there is no model {job.project}/{job.model}", status=404, code="model_not_found")
+        step = await self._workshop.step(model)
+        if job.base_step is not None and step > job.base_step:
+            return await self._workshop.result(model, job)
+        self.store.set_base_step(job.id, step)
+        return await self._workshop.run(model, job, lambda data: self._report(job.id, data))
+
+    def _report(self, job_id: str, data: Mapping[str, Any]) -> None:
+        self.store.report(job_id, data)
+        self._bell.ring()
+
+    def _fail(self, job: BegunJob, error: LudusError) -> None:
+        logger.warning("job.failed id=%s error=%s", job.id, error)
+        self.store.fail(job.id, error_view(error))
+
+
+class _Bell:
+    """Wakes those who listen, on whatever loop each of them does."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the bell rings."""
+        event = asyncio.Event()
+        with self._mutex:
+            self._listeners[event] = asyncio.get_running_loop()
+        try:
+            yield event
+        finally:
+            with self._mutex:
+                del self._listeners[event]
+
+    def ring(self) -> None:
+        with self._mutex:
+            for event, loop in self._listeners.items():
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(event.set)

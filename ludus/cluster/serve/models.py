@@ -1,0 +1,94 @@
+"""The models of a server: loaded when they are needed, answering below their own path.
+
+Knows: the backend and the loop that it runs on.  Knows not: jobs, URLs.
+Invariant: a model is loaded once, however many ask for it at once; who waits for one does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from ludus.cluster.serve.gateways import ModelGateway
+from ludus.cluster.serve.wire import ModelView, RegisterModel
+from ludus.cluster.serve.work import Described, ServableBackend
+from ludus.errors import LudusError
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 20.0  # less than proxies wait for the first byte of an answer, commonly 30 s or more
+SECONDS_BETWEEN_SWEEPS = 30.0  # a session may be idle for an hour; half a minute more is nothing
+ResultT = TypeVar("ResultT")
+
+
+class BackendModels:
+    """`Models` of a backend. Called on the server's loop; the backend is called on its own."""
+
+    def __init__(
+        self, backend: ServableBackend, loop: asyncio.AbstractEventLoop, *, patience_s: float = PATIENCE_S
+    ) -> None:
+        """patience_s: after so long a model that is being loaded is said to be."""
+        self._backend = backend
+        self._loop = loop
+        self._patience_s = patience_s
+        self._loading: dict[tuple[str, str], asyncio.Future[ModelGateway]] = {}
+
+    def __repr__(self) -> str:
+        return f"BackendModels({self._backend!r}, loaded={len(self._loading)})"
+
+    async def ready(self, model: RegisterModel) -> ModelView:
+        loading = self._load(model)
+        await asyncio.wait({loading}, timeout=self._patience_s)
+        if loading.done():
+            loading.result()  # raises what loading it raised
+        return await self.look(model)
+
+    async def look(self, model: RegisterModel) -> ModelView:
+        loading = self._loading.get((model.project, model.name))
+        is_loaded = loading is not None and loading.done() and loading.exception() is None
+        return ModelView(
+            project=model.project,
+            name=model.name,
+            base_model=model.base_model,
+            config=model.config,
+            step=await self._there(self._backend.get_step(Described.of(model))) if is_loaded else None,
+            inference_name=model.name,
+            inference_path=f"/m/{model.project}/{model.name}/v1",
+        )
+
+    async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView:
+        await asyncio.shield(self._load(model))
+        await self._there(self._backend.delete_checkpoints(Described.of(model), steps))
+        return await self.look(model)
+
+    async def gateway(self, model: RegisterModel) -> ModelGateway:
+        return await asyncio.shield(self._load(model))
+
+    async def sweep(self) -> None:
+        """Ends sessions that are idle, until cancelled."""
+        while True:
+            await asyncio.sleep(SECONDS_BETWEEN_SWEEPS)
+            for loading in list(self._loading.values()):
+                if loading.done() and loading.exception() is None:
+                    try:
+                        await loading.result().expire()
+                    except LudusError:  # a disk that is full now: the next time may do
+                        logger.exception("sessions.not_ended")
+
+    def _load(self, model: RegisterModel) -> asyncio.Future[ModelGateway]:
+        name = (model.project, model.name)
+        loading = self._loading.get(name)
+        if loading is None or (loading.done() and loading.exception() is not None):
+            loading = asyncio.ensure_future(self._open(model))
+            self._loading[name] = loading
+        return loading
+
+    async def _open(self, model: RegisterModel) -> ModelGateway:
+        hosted = await self._there(self._backend.hosted(Described.of(model)))
+        return ModelGateway(hosted.book, model.name)
+
+    async def _there(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """The result of a call that runs on the backend's loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))

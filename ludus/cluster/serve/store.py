@@ -1,0 +1,334 @@
+"""What a server of training must not forget: its models, its jobs, their events, the digest of its key.
+
+Knows: SQLite, files, the nouns of the wire.  Knows not: HTTP, what a job does.
+Invariants: what was acknowledged survives `kill -9` and a power cut; one idempotency key is one job for ever; a job
+has as many events as it has been through, numbered without gaps; one process at a time serves a folder.
+
+    queued ──▶ running ──▶ succeeded · failed
+       └──▶ cancelled
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import time
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from ludus.cluster.serve.wire import ErrorView, EventKind, JobEvent, JobView, RegisterModel, SubmitJob
+from ludus.errors import AgentError, BackendError, UserError
+from ludus.processes.files import lock
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS models (
+    project TEXT NOT NULL,
+    name TEXT NOT NULL,
+    body TEXT NOT NULL,          -- as it was registered, JSON
+    PRIMARY KEY (project, name)
+);
+CREATE TABLE IF NOT EXISTS jobs (
+    num INTEGER PRIMARY KEY,     -- jobs run in this order
+    id TEXT NOT NULL UNIQUE,
+    project TEXT NOT NULL,
+    model TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    idempotency_key TEXT UNIQUE, -- NULL: submitted without one
+    digest BLOB NOT NULL,        -- of what was submitted
+    arguments BLOB,              -- compressed JSON; NULL once it has ended
+    state TEXT NOT NULL,
+    base_step INTEGER,           -- the model's step when it was begun; NULL: it was not
+    num_begun INTEGER NOT NULL DEFAULT 0,
+    result TEXT,
+    error TEXT,
+    submitted_at REAL NOT NULL,
+    started_at REAL,
+    finished_at REAL
+);
+CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state);
+CREATE TABLE IF NOT EXISTS events (
+    job_num INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    at REAL NOT NULL,
+    data TEXT NOT NULL,
+    PRIMARY KEY (job_num, number)
+) WITHOUT ROWID;
+"""
+_VIEW = "id, project, model, kind, state, submitted_at, started_at, finished_at, result, error"
+
+
+@dataclass(frozen=True, slots=True)
+class BegunJob:
+    """A job that its server is working on."""
+
+    id: str
+    project: str
+    model: str
+    kind: str
+    arguments: Mapping[str, Any]
+    base_step: int | None
+    """The model's step when the job was begun for the first time. None: that is now."""
+    num_begun: int
+    """Times that it was begun, this one included; more than 1 where a server ended while it ran."""
+
+
+class JobStore:
+    """The folder of one server. Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UserError if the folder cannot be written, or if another process serves it."""
+        self.folder = folder
+        self._mutex = threading.RLock()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UserError(f"cannot serve from {str(folder)!r}: {error.strerror or error}; choose another") from error
+        if not lock(self._descriptor):
+            os.close(self._descriptor)
+            raise UserError(
+                f"another process serves from {str(folder)!r}; wait until it has ended, or choose another folder"
+            )
+        self._db = sqlite3.connect(folder / "jobs.db", isolation_level=None, check_same_thread=False, timeout=30.0)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.executescript(_SCHEMA)
+
+    def __repr__(self) -> str:
+        return f"JobStore({str(self.folder)!r}, jobs={self._one('SELECT COUNT(*) FROM jobs')[0]})"
+
+    def __enter__(self) -> JobStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another process serve the folder. Closing twice is allowed."""
+        with self._mutex:
+            if self._descriptor >= 0:
+                self._db.close()
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    # ---- the key
+
+    @property
+    def key_digest(self) -> bytes | None:
+        """Digest of the key that this folder is served with. None: it never was."""
+        row = self._one_or_none("SELECT value FROM settings WHERE name = 'key_digest'")
+        return None if row is None else bytes.fromhex(row[0])
+
+    def set_key_digest(self, digest: bytes) -> None:
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO settings VALUES ('key_digest', ?)", (digest.hex(),))
+
+    # ---- models
+
+    def register(self, model: RegisterModel) -> None:
+        """Durable when it returns. Raises AgentError 409 if there is another model of that name."""
+        known = self.find_model(model.project, model.name)
+        if known is not None and known != model:
+            differing = [name for name in RegisterModel.model_fields if getattr(known, name) != getattr(model, name)]
+            old, new = (json.dumps(one.model_dump()[differing[0]]) for one in (known, model))
+            raise AgentError(
+                f"the model {model.name!r} of the project {model.project!r} is registered with {differing[0]}={old}, "
+                f"not {new}; register another name",
+                status=409,
+                code="model_exists",
+                param=differing[0],
+            )
+        with self._transaction() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO models VALUES (?, ?, ?)", (model.project, model.name, model.model_dump_json())
+            )
+
+    def find_model(self, project: str, name: str) -> RegisterModel | None:
+        row = self._one_or_none("SELECT body FROM models WHERE project = ? AND name = ?", (project, name))
+        return None if row is None else RegisterModel.model_validate_json(row[0])
+
+    def models(self) -> list[RegisterModel]:
+        rows = self._rows("SELECT body FROM models ORDER BY project, name")
+        return [RegisterModel.model_validate_json(body) for (body,) in rows]
+
+    # ---- jobs
+
+    def submit(self, project: str, model: str, job: SubmitJob, *, idempotency_key: str | None) -> tuple[JobView, bool]:
+        """The job, durable, and whether it is new. Raises AgentError 409 if its key is that of another job."""
+        arguments = json.dumps(job.arguments, sort_keys=True, separators=(",", ":")).encode()
+        head = json.dumps([project, model, job.kind]).encode()
+        digest = sha256(head + b"\n" + arguments).digest()
+        packed = zlib.compress(arguments, level=1)  # mostly text; the first level already takes most of it away
+        with self._transaction() as db:
+            if idempotency_key is not None:
+                found = db.execute("SELECT id, digest FROM jobs WHERE idempotency_key = ?", (idempotency_key,))
+                known = found.fetchone()
+                if known is not None and known[1] != digest:
+                    raise AgentError(
+                        f"the idempotency key {idempotency_key!r} belongs to the job {known[0]}, which is another one; "
+                        "send every job with a key of its own",
+                        status=409,
+                        code="idempotency_conflict",
+                    )
+                if known is not None:
+                    return self.job(known[0]), False
+            job_id, now = f"job-{uuid.uuid4().hex[:16]}", time.time()
+            cursor = db.execute(
+                "INSERT INTO jobs (id, project, model, kind, idempotency_key, digest, arguments, state, submitted_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?)",
+                (job_id, project, model, job.kind, idempotency_key, digest, packed, now),
+            )
+            _add_event(db, cursor.lastrowid, "queued", {})
+        return self.job(job_id), True
+
+    def job(self, job_id: str) -> JobView:
+        """Raises AgentError 404 if there is none."""
+        row = self._one_or_none(f"SELECT {_VIEW} FROM jobs WHERE id = ?", (job_id,))
+        if row is None:
+            raise _no_job(job_id)
+        return _view(row)
+
+    def jobs(self, project: str, model: str) -> list[JobView]:
+        """In the order in which they were submitted."""
+        rows = self._rows(f"SELECT {_VIEW} FROM jobs WHERE project = ? AND model = ? ORDER BY num", (project, model))
+        return [_view(row) for row in rows]
+
+    def next_job(self) -> str | None:
+        """Id of the job to be worked on: one that a server left behind, else the oldest. None: there is no work."""
+        row = self._one_or_none("SELECT id FROM jobs WHERE state IN ('queued', 'running') ORDER BY num LIMIT 1")
+        return None if row is None else str(row[0])
+
+    def begin(self, job_id: str) -> BegunJob:
+        """The job is running from now on. One that was running already was left behind by a server that ended."""
+        with self._transaction() as db:
+            row = db.execute(
+                "UPDATE jobs SET state = 'running', num_begun = num_begun + 1, started_at = ? "
+                "WHERE id = ? RETURNING num, project, model, kind, arguments, base_step, num_begun",
+                (time.time(), job_id),
+            ).fetchone()
+            num, project, model, kind, packed, base_step, num_begun = row
+            _add_event(db, num, "started", {"attempt": num_begun})
+        return BegunJob(job_id, project, model, kind, json.loads(zlib.decompress(packed)), base_step, num_begun)
+
+    def set_base_step(self, job_id: str, step: int) -> None:
+        """What the model's step is before the job changes anything; durable when it returns."""
+        with self._transaction() as db:
+            db.execute("UPDATE jobs SET base_step = ? WHERE id = ?", (step, job_id))
+
+    def report(self, job_id: str, data: Mapping[str, Any]) -> None:
+        """How far a running job is."""
+        with self._transaction() as db:
+            _add_event(db, _num(db, job_id), "progress", data)
+
+    def succeed(self, job_id: str, result: Mapping[str, Any]) -> None:
+        self._end(job_id, "succeeded", "result", json.dumps(dict(result)))
+
+    def fail(self, job_id: str, error: ErrorView) -> None:
+        self._end(job_id, "failed", "error", error.model_dump_json())
+
+    def cancel(self, job_id: str) -> JobView:
+        """A queued job is never begun; cancelling twice is allowed. Raises AgentError 409 for one that was begun."""
+        with self._transaction() as db:
+            changed = db.execute("UPDATE jobs SET state = 'cancelled' WHERE id = ? AND state = 'queued'", (job_id,))
+            if changed.rowcount:
+                _finish(db, job_id, "cancelled", {})
+        view = self.job(job_id)
+        if view.state != "cancelled":
+            raise AgentError(
+                f"the job {job_id} is {view.state}; only a queued one can be cancelled, because a step of training is "
+                "taken whole or not at all",
+                status=409,
+                code="job_begun",
+            )
+        return view
+
+    def events(self, job_id: str, *, after: int = 0) -> list[JobEvent]:
+        """Those with a number above `after`, in order."""
+        rows = self._rows(
+            "SELECT number, events.kind, at, data FROM events JOIN jobs ON jobs.num = events.job_num "
+            "WHERE jobs.id = ? AND number > ? ORDER BY number",
+            (job_id, after),
+        )
+        return [JobEvent(number=number, kind=kind, at=at, data=json.loads(data)) for number, kind, at, data in rows]
+
+    # ---- inside
+
+    def _end(self, job_id: str, state: Literal["succeeded", "failed"], column: str, text: str) -> None:
+        with self._transaction() as db:
+            db.execute(f"UPDATE jobs SET state = ?, {column} = ? WHERE id = ?", (state, text, job_id))
+            _finish(db, job_id, state, json.loads(text))
+
+    def _rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._mutex, _explained(self.folder):
+            return self._db.execute(sql, values).fetchall()
+
+    def _one(self, sql: str, values: tuple[object, ...] = ()) -> tuple[Any, ...]:
+        return self._rows(sql, values)[0]
+
+    def _one_or_none(self, sql: str, values: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
+        return next(iter(self._rows(sql, values)), None)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._mutex, _explained(self.folder):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # SQLite has rolled back by itself when the disk is full
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+def _add_event(db: sqlite3.Connection, job_num: int | None, kind: EventKind, data: Mapping[str, Any]) -> None:
+    db.execute(
+        "INSERT INTO events SELECT ?, COALESCE(MAX(number), 0) + 1, ?, ?, ? FROM events WHERE job_num = ?",
+        (job_num, kind, time.time(), json.dumps(dict(data)), job_num),
+    )
+
+
+def _finish(db: sqlite3.Connection, job_id: str, kind: EventKind, data: Mapping[str, Any]) -> None:
+    """What it was asked is not needed any more: the digest tells it from others."""
+    db.execute("UPDATE jobs SET arguments = NULL, finished_at = ? WHERE id = ?", (time.time(), job_id))
+    _add_event(db, _num(db, job_id), kind, data)
+
+
+def _num(db: sqlite3.Connection, job_id: str) -> int:
+    row = db.execute("SELECT num FROM jobs WHERE id = ?", (job_id,)).fetchone()
+    if row is None:
+        raise _no_job(job_id)
+    return int(row[0])
+
+
+def _view(row: tuple[Any, ...]) -> JobView:
+    values = dict(zip(_VIEW.split(", "), row, strict=True))
+    for name in ("result", "error"):
+        values[name] = None if values[name] is None else json.loads(values[name])
+    return JobView(**values)
+
+
+def _no_job(job_id: str) -> AgentError:
+    return AgentError(f"there is no job {job_id!r}", status=404, code="job_not_found")
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """A disk that refuses is the server's fault; its client may send the same again later."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise BackendError(
+            f"cannot use jobs.db in {str(folder)!r}: {error}. Free some disk space or make the folder writable; what "
+            "was acknowledged is safe"
+        ) from error

@@ -1,0 +1,81 @@
+"""One engine of ours as a server: the model loaded, its engine, and the socket before it.
+
+Knows: how these are put together.  Knows not: who asks, who trains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ludus.api.local import INSTALL_HINT
+from ludus.config import Config
+from ludus.engines.lease import ComputeLease
+from ludus.engines.serving import EngineApi, Inbox
+from ludus.engines.serving.command import KEY_VARIABLE
+from ludus.errors import UserError
+from ludus.http import HttpServer, digest
+from ludus.http.keys import check_key
+from ludus.http.tls import Tls
+from ludus.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """Where an engine listens, and who may use it."""
+
+    host: str
+    port: int
+    """0: any free one."""
+    key: str | None
+    """None: nobody needs one, and only this machine can ask."""
+    tls: Tls | None = None
+    """None: plain HTTP."""
+
+    def check(self) -> None:
+        """Raises UserError if strangers could use the engine, or guess its key."""
+        check_key("an engine", self.host, self.key, variable=KEY_VARIABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEngine:
+    """An engine that takes requests."""
+
+    url: str
+    wait_ended: Callable[[], Coroutine[Any, Any, None]]
+    """Raises BackendError once it can serve nothing any more."""
+
+
+@asynccontextmanager
+async def serving_engine(
+    config: Config, address: EngineAddress, *, scratch: Path | None = None
+) -> AsyncIterator[ServedEngine]:
+    """The engine of this process, which takes requests until the block ends.
+
+    scratch: where weights lie on their way in. None: the system's folder for such files.
+    Raises UserError where the model cannot be loaded, or the port is taken.
+    """
+    address.check()
+    try:
+        from ludus.engines.local.engine import LocalEngine
+        from ludus.engines.serving.files import FileWeights
+        from ludus.models.load import load_model
+    except ModuleNotFoundError as error:
+        raise UserError(f"an engine needs {error.name!r}: {INSTALL_HINT}") from error
+    model = load_model(config.model, seed=config.seed)
+    tokenizer = Tokenizer.load(model.folder)
+    engine = LocalEngine(model, tokenizer, config.engine, lease=ComputeLease(), seed=config.seed)
+    inbox = Inbox(engine, lambda files: FileWeights(model, files), scratch=scratch)
+    key_digest = None if address.key is None else digest(address.key)
+    api = EngineApi(engine, tokenizer, inbox, model=config.model.path, key_digest=key_digest)
+    http = HttpServer(api.build(), name="engine", is_guarded=key_digest is not None, tls=address.tls)
+    try:
+        url = await asyncio.to_thread(http.start, address.host, address.port)
+        yield ServedEngine(url, engine.wait_ended)
+    finally:
+        await asyncio.to_thread(http.stop)
+        await engine.close()

@@ -1,0 +1,96 @@
+"""Where a run's processes are placed, and what each kind of them may take.
+
+Knows: plain values.  Knows not: what the processes do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ludus.cluster.address import address_of_machine
+from ludus.errors import ConfigError
+from ludus.settings import Settings
+
+
+class RoleSettings(Settings):
+    """What one process of a role gets."""
+
+    cpus: float = Field(default=1.0, gt=0)
+    gpus: float = Field(default=0.0, ge=0)
+    memory_gb: float | None = Field(default=None, gt=0)
+    """None: no reservation."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Added to the environment."""
+
+
+class RaySettings(Settings):
+    """Which Ray cluster, and in what environment roles run there."""
+
+    address: str = "auto"
+    """Of the cluster. auto: the one that this process belongs to."""
+    runtime_env: dict[str, Any] = Field(default_factory=dict)
+    """Ray's runtime environment of the roles, such as {pip: [gymnasium]}. None of its keys: that of the job."""
+
+
+class SlurmSettings(Settings):
+    """The job that a run is submitted as."""
+
+    nodes: int = Field(default=1, ge=1)
+    warning_s: int = Field(default=120, ge=10)
+    """So long before its time is over a job saves a checkpoint, leaves and is queued again."""
+    options: dict[str, str | int | None] = Field(default_factory=dict)
+    """More options of sbatch by their long names, such as {partition: gpu, time: '04:00:00'}. A value None: a flag."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Set in the job, for the head and for its roles."""
+    template: str | None = None
+    """File of another batch script, in Jinja. None: the one that comes with Ludus."""
+
+
+class SchedulerSettings(Settings):
+    """Who starts the processes beside the head: engine replicas, trainer ranks, rollout workers."""
+
+    type: Literal["local", "ray", "slurm"] = "local"
+    """local: processes of this machine. ray: actors of the cluster that this process belongs to. slurm: steps of a
+    job, which is submitted first if there is none yet."""
+    host: str = "127.0.0.1"
+    """The head's address, at which its roles reach it: 127.0.0.1 where all of them are on its machine; auto: the
+    address of its way to other machines."""
+    engine: RoleSettings = RoleSettings()
+    trainer: RoleSettings = RoleSettings()
+    rollout: RoleSettings = RoleSettings()
+    head: RoleSettings = RoleSettings()
+    """slurm: what the head takes of the job; its environment is slurm.env."""
+    ray: RaySettings = RaySettings()
+    slurm: SlurmSettings = SlurmSettings()
+    max_restarts: int = Field(default=3, ge=0)
+    """How often one process that died is started again before the run ends."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.host in ("0.0.0.0", "::"):
+            raise ConfigError(f"host={self.host!r} is no address to be reached at; name one, or say auto")
+        for name, acting in (("ray", "ray"), ("slurm", "slurm"), ("head", "slurm")):
+            if self.is_set(name) and self.type != acting:
+                raise ConfigError(f"{name} cannot act: type is {self.type!r}; remove it")
+        if self.slurm.nodes > 1 and self.host == "127.0.0.1":
+            raise ConfigError(
+                f"slurm.nodes={self.slurm.nodes} cannot act with host={self.host!r}: roles on other nodes would not "
+                "reach the head; set scheduler.host=auto"
+            )
+        if self.head.is_set("env"):
+            raise ConfigError("head.env cannot act: the environment of the job is slurm.env; put it there")
+        for name in ("engine", "trainer", "rollout"):
+            if self.type == "local" and self.role(name).is_set("memory_gb"):
+                raise ConfigError(f"{name}.memory_gb cannot act: type is 'local', where nothing is reserved; remove it")
+        return self
+
+    @property
+    def address(self) -> str:
+        """The head's address, found if it is not named."""
+        return address_of_machine() if self.host == "auto" else self.host
+
+    def role(self, name: str) -> RoleSettings:
+        found: RoleSettings = getattr(self, name)
+        return found

@@ -1,0 +1,212 @@
+"""Roles as steps of a Slurm job, and the job itself where there is none yet.
+
+Knows: sbatch, srun, scontrol, squeue, scancel.  Knows not: what the processes do.
+Rules: the batch script is the head, each process of a role one `srun` on its own share of the job. The job is made from
+`job.sbatch.jinja`, which is kept beside the run; a cluster that wants another job gets another template.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from ludus.cluster.base import Resources, Role, last_lines, log_path
+from ludus.cluster.local import LocalProcess
+from ludus.cluster.settings import SchedulerSettings
+from ludus.errors import BackendError, UserError
+
+JOB_VARIABLE = "SLURM_JOB_ID"
+_TEMPLATE = Path(__file__).with_name("job.sbatch.jinja")
+_COMMAND_S = 60.0  # a busy controller answers within seconds
+# srun ends its step with the first INT that is followed by another within a second; TERM it hands on.
+_SCANCEL_S = 10.0
+_SIGNALLED = 128
+
+
+class SlurmStep:
+    """One `srun` of this job."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self._process = LocalProcess(list(argv), env, log)
+
+    def __repr__(self) -> str:
+        return f"SlurmStep({self.id})"
+
+    @property
+    def id(self) -> str:
+        return f"srun {self._process.pid} of job {os.environ.get(JOB_VARIABLE, '?')}"
+
+    @property
+    def log(self) -> Path:
+        return self._process.log
+
+    def poll(self) -> int | None:
+        status = self._process.poll()
+        # srun ends as its task did, with 128 + number for a signal.
+        return status if status is None or status <= _SIGNALLED else _SIGNALLED - status
+
+    def stop(self, grace_s: float) -> None:
+        """TERM, which srun hands on to its task; then srun is killed, and Slurm ends the step."""
+        self._process.stop(max(grace_s, _SCANCEL_S))
+
+    def tail(self, num_lines: int) -> str:
+        return last_lines(self.log, num_lines)
+
+
+class SlurmLauncher:
+    """Starts steps of the job that this process belongs to."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: the run's. Raises UserError outside of a job."""
+        if JOB_VARIABLE not in os.environ:
+            raise UserError(
+                "scheduler.type=slurm starts its roles in the steps of a job, and this process is in none; "
+                "`ludus train` submits one by itself, with the agent in the configuration"
+            )
+        _need("srun")
+        self._folder = folder
+        self._steps: list[SlurmStep] = []
+
+    def __repr__(self) -> str:
+        return f"SlurmLauncher(job={os.environ.get(JOB_VARIABLE)}, steps={len(self._steps)})"
+
+    def start(self, role: Role, index: int, env: Mapping[str, str]) -> SlurmStep:
+        argv = [*step_command(role, index), *role.argv(index)]
+        # srun reads its options from the job's environment too, where those of the whole job stand.
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
+        step = SlurmStep(argv, {**inherited, **role.environment(), **env}, log_path(self._folder, role, index))
+        self._steps.append(step)
+        return step
+
+    def close(self) -> None:
+        for step in self._steps:
+            if step.poll() is None:
+                step.stop(0)
+
+
+_OF_THE_JOB = frozenset({"SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS"})
+
+
+def step_command(role: Role, index: int) -> list[str]:
+    """The words before the command of a process, which run it as one step with resources of its own."""
+    resources = role.resources
+    words = ["srun", f"--job-name={role.name}-{index}", "--nodes=1", "--ntasks=1", "--exact", "--unbuffered"]
+    words += [f"--cpus-per-task={math.ceil(resources.cpus)}", "--export=ALL", "--kill-on-bad-exit=1", "--input=none"]
+    words += [f"--mem={math.ceil(resources.memory_gb)}G"] if resources.memory_gb is not None else ["--mem=0"]
+    if resources.gpus:
+        words.append(f"--gpus={math.ceil(resources.gpus)}")
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is submitted."""
+
+    name: str
+    run: Path
+    """The run's folder."""
+    command: Sequence[str]
+    """The head's."""
+    roles: Sequence[tuple[Resources, int]]
+    """What each process takes, and how many there are; the head's own first."""
+    settings: SchedulerSettings
+
+    def script(self) -> str:
+        """The batch script. Raises UserError if the template cannot be filled."""
+        slurm = self.settings.slurm
+        path = _TEMPLATE if slurm.template is None else Path(slurm.template)
+        try:
+            template = jinja2.Template(path.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined)
+        except OSError as error:
+            raise UserError(f"cannot read scheduler.slurm.template={str(path)!r}: {error.strerror}") from None
+        except jinja2.TemplateError as error:
+            raise UserError(f"{path} is no template of Jinja: {error}") from None
+        values = {
+            "name": self.name,
+            "nodes": slurm.nodes,
+            "cpus_per_node": self._per_node(lambda resources: resources.cpus),
+            "gpus_per_node": self._per_node(lambda resources: resources.gpus),
+            "memory_gb_per_node": self._per_node(lambda resources: resources.memory_gb or 0.0),
+            "log": str(self.run.resolve() / "roles" / "head.log"),
+            "warning_s": slurm.warning_s,
+            "options": slurm.options,
+            "folder": shlex.quote(str(Path.cwd())),
+            "env": {name: shlex.quote(value) for name, value in slurm.env.items()},
+            "run": shlex.quote(str(self.run.resolve())),
+            "command": shlex.join(self.command),
+        }
+        try:
+            script: str = template.render(values)
+        except jinja2.TemplateError as error:
+            raise UserError(f"{path} cannot be filled: {error}; there are {', '.join(sorted(values))}") from None
+        return script
+
+    def _per_node(self, amount: Callable[[Resources], float]) -> int:
+        return math.ceil(sum(amount(resources) * count for resources, count in self.roles) / self.settings.slurm.nodes)
+
+
+def submit(job: Job) -> str:
+    """The id of the job, once it is queued. Its script lies beside the run. Raises UserError if Slurm refuses it."""
+    script = job.run / "roles" / "job.sbatch"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(job.script(), encoding="utf-8")
+    job_id = _run("sbatch", "--parsable", str(script)).strip().partition(";")[0]
+    _job_file(job.run).write_text(job_id + "\n", encoding="utf-8")
+    return job_id
+
+
+def job_of(run: Path) -> str | None:
+    """The job that a run was last submitted as. None: it never was."""
+    path = _job_file(run)
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def _job_file(run: Path) -> Path:
+    return run / "roles" / "job.id"
+
+
+def job_state(job_id: str) -> str | None:
+    """What Slurm says of a job, such as PENDING or RUNNING. None: it is none of those that wait or run."""
+    _need("squeue")
+    told = subprocess.run(
+        ["squeue", "--noheader", "--format=%T", f"--jobs={job_id}"],
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_S,
+        check=False,
+    )
+    return told.stdout.strip() or None
+
+
+def interrupt_job(job_id: str) -> None:
+    """Have the head of a job save and leave. Raises UserError if Slurm does not let us."""
+    _run("scancel", "--signal=TERM", "--batch", job_id)
+
+
+def cancel_job(job_id: str) -> None:
+    """Take a job that waits out of the queue. Raises UserError if Slurm does not let us."""
+    _run("scancel", job_id)
+
+
+def _run(*words: str) -> str:
+    _need(words[0])
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise BackendError(f"{words[0]} did not answer within {_COMMAND_S:.0f} s; is Slurm's controller up?") from None
+    if done.returncode:
+        raise UserError(f"`{shlex.join(words)}` was refused: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def _need(program: str) -> None:
+    if shutil.which(program) is None:
+        raise UserError(f"scheduler.type=slurm needs {program}, which is not on this machine; run it on a login node")

@@ -1,0 +1,297 @@
+"""The processes of a run, kept alive: started, watched, started again, and in the end stopped.
+
+Knows: launchers, the registry, how often what died is started again.  Knows not: what the roles do.
+Invariants: a process that ended or fell silent is noticed within 10 s; what remains of it is ended before it is
+started again; what cannot be kept alive ends the run with its last lines in the message.
+
+    starting ──ready──▶ ready ──exit, silence──▶ lost ──restarts left──▶ starting
+        └──exit──▶ the run ends                    └──none left──▶ the run ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ludus.cluster.base import ATTEMPT_VARIABLE, KEY_VARIABLE, Launcher, Placed, Role
+from ludus.cluster.board import RoleView, State
+from ludus.cluster.clock import AwakeClock
+from ludus.cluster.registry import Name, Registered, Registry
+from ludus.errors import BackendError, LudusError, UserError
+
+logger = logging.getLogger(__name__)
+ResultT = TypeVar("ResultT")
+
+LOOK_S = 0.25
+SILENCE_S = 8.0  # five beats that did not come
+START_S = 900.0  # a large model is read from a network disk, and compiled
+GRACE_S = 10.0
+NUM_LAST_LINES = 20
+_EXIT_USER = 2  # as the command line says it: settings or files need a change, and no restart helps
+
+OnJoin = Callable[[Registered], Coroutine[Any, Any, None]]
+OnLost = Callable[[str, int], Awaitable[None]]
+OnChange = Callable[[Sequence[RoleView]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What is done about a role's processes, beside the registry's account of them."""
+
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """Told to each of them."""
+    on_join: OnJoin | None = None
+    """Called whenever one of them is ready again after it was lost. None: nobody needs to know."""
+    on_lost: OnLost | None = None
+    max_restarts: int = 0
+    """Of one process, until the run ends."""
+    start_timeout_s: float = START_S
+
+
+@dataclass(slots=True)
+class _Post:
+    role: Role
+    index: int
+    watch: Watch
+    placed: Placed
+    started_at: float
+    """By the supervisor's clock."""
+    attempt: int = 0
+    was_ready: bool = False
+    """Some start of it was."""
+    state: State = "starting"
+    registered: Registered | None = None
+    changed_at: float = field(default_factory=time.time)
+    joining: asyncio.Future[None] | None = None
+    """Of one that is back: it is being made use of. None: nothing is to be done for it."""
+
+    def failed_to_join(self) -> BackendError | None:
+        """Why one that is back cannot be used. None: it can, as far as is known. Raises what is not its own fault."""
+        if self.joining is None or not self.joining.done():
+            return None
+        error = self.joining.exception()
+        if error is None or isinstance(error, BackendError):
+            return error
+        raise error
+
+    @property
+    def name(self) -> str:
+        return f"{self.role.name}-{self.index}"
+
+    def turn(self, state: State) -> None:
+        self.state, self.changed_at = state, time.time()
+
+    def view(self) -> RoleView:
+        found = self.registered
+        return RoleView(
+            self.role.name,
+            self.index,
+            self.state,
+            self.placed.id,
+            "" if found is None else found.host,
+            "" if found is None else found.url,
+            self.attempt,
+            str(self.placed.log),
+            self.changed_at,
+        )
+
+
+class Supervisor:
+    """Keeps the processes of a run alive. Use as an async context manager, on one event loop."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        registry: Registry,
+        *,
+        on_change: Callable[[Sequence[RoleView]], None] = lambda _: None,
+    ) -> None:
+        """on_change: told how all processes stand, whenever one of them changes."""
+        self._launcher = launcher
+        self._registry = registry
+        self._on_change = on_change
+        self._posts: dict[Name, _Post] = {}
+        self._clock = AwakeClock()
+        self._watching: asyncio.Task[None] | None = None
+        self._failed: asyncio.Future[LudusError] | None = None
+
+    def __repr__(self) -> str:
+        ready = sum(post.state == "ready" for post in self._posts.values())
+        return f"Supervisor({self._launcher!r}, processes={len(self._posts)}, ready={ready})"
+
+    async def __aenter__(self) -> Supervisor:
+        self._failed = asyncio.get_running_loop().create_future()
+        self._watching = asyncio.create_task(self._watch(), name="ludus-supervisor")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._watching is not None, "it was entered"
+        joining = [post.joining for post in self._posts.values() if post.joining is not None]
+        for task in (self._watching, *joining):
+            task.cancel()
+        await asyncio.gather(self._watching, *joining, return_exceptions=True)
+        for role in {post.role.name for post in self._posts.values()}:
+            await self.stop(role)
+        await asyncio.to_thread(self._launcher.close)
+
+    @property
+    def failure(self) -> LudusError | None:
+        """What ends the run. None: nothing does."""
+        return self._failed.result() if self._failed is not None and self._failed.done() else None
+
+    def views(self) -> Sequence[RoleView]:
+        """How all processes stand."""
+        return [post.view() for _, post in sorted(self._posts.items())]
+
+    async def failed(self) -> LudusError:
+        """What ends the run, once something does."""
+        assert self._failed is not None, "it was entered"
+        return await asyncio.shield(self._failed)
+
+    async def start(self, role: Role, watch: Watch) -> tuple[Registered, ...]:
+        """The processes of the role, once all of them are ready.
+
+        Raises UserError or BackendError, with the last lines of the process, if one of them ends before that.
+        """
+        await self.begin(role, watch)
+        return await self.ready(role.name)
+
+    async def begin(self, role: Role, watch: Watch) -> None:
+        """Start the role's processes, and wait for none of them."""
+        for index in role.indices:
+            await self._place(role, index, watch)
+
+    async def ready(self, name: str) -> tuple[Registered, ...]:
+        """The processes of a role that was begun, once all of them are ready. Raises as `start`."""
+        return await self.unless_failed(self._all_joined(name))
+
+    async def unless_failed(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """What `work` returns. Raises what ends the run as soon as something does."""
+        working, failing = asyncio.ensure_future(work), asyncio.ensure_future(self.failed())
+        try:
+            await asyncio.wait((working, failing), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise failing.result()
+            return working.result()
+        finally:
+            working.cancel()
+            failing.cancel()
+            await asyncio.gather(working, failing, return_exceptions=True)
+
+    async def stop(self, name: str, grace_s: float = GRACE_S) -> None:
+        """End the processes of a role. Does nothing if there are none."""
+        posts = [self._posts.pop(key) for key in list(self._posts) if key[0] == name]
+        await asyncio.gather(*(asyncio.to_thread(post.placed.stop, grace_s) for post in posts))
+        for post in posts:
+            self._registry.forget(post.role.name, post.index)
+            post.turn("ended")
+        self._tell()
+
+    # ---- inside
+
+    async def _all_joined(self, name: str) -> tuple[Registered, ...]:
+        indices = sorted(index for role, index in self._posts if role == name)
+        while True:
+            await asyncio.gather(*(self._registry.wait(name, index) for index in indices))
+            # One that was ready first may have been lost, and started again, while the others were waited for.
+            found = (self._registry.find(name, index) for index in indices)
+            ready = tuple(each for each in found if each is not None)
+            if len(ready) == len(indices):
+                return ready
+
+    async def _place(self, role: Role, index: int, watch: Watch, before: _Post | None = None) -> None:
+        attempt = 0 if before is None else before.attempt + 1
+        self._registry.expect(role.name, index, attempt, watch.task)
+        env = {KEY_VARIABLE: self._registry.key, ATTEMPT_VARIABLE: str(attempt)}
+        placed = await asyncio.to_thread(self._launcher.start, role, index, env)
+        was_ready = before is not None and before.was_ready
+        self._posts[role.name, index] = _Post(
+            role, index, watch, placed, self._clock.now(), attempt=attempt, was_ready=was_ready
+        )
+        logger.info("role.started role=%s-%d attempt=%d place=%s", role.name, index, attempt, placed.id)
+        self._tell()
+
+    async def _watch(self) -> None:
+        assert self._failed is not None, "it was entered"
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                for post, status in await asyncio.to_thread(_statuses, list(self._posts.values())):
+                    await self._look(post, status)
+        except LudusError as error:
+            self._failed.set_result(error)
+        except Exception as error:  # the boundary of a task: whatever it was, the run is not watched any more
+            logger.exception("the processes of the run are not watched any more")
+            self._failed.set_result(BackendError(f"the run's processes cannot be watched: {error}"))
+
+    async def _look(self, post: _Post, status: int | None) -> None:
+        """Notice what became of one process. Raises what ends the run."""
+        if self._posts.get((post.role.name, post.index)) is not post:
+            return  # it was stopped meanwhile
+        if post.state == "starting":
+            await self._look_for_start(post)  # first: it may have been ready, and ended
+        if status is not None:
+            await self._lose(post, f"ended with {_how(status)}", status)
+        elif (useless := post.failed_to_join()) is not None:
+            await self._lose(post, f"cannot be used: {useless}", None)
+        elif post.state == "starting" and self._clock.now() - post.started_at > post.watch.start_timeout_s:
+            await self._lose(post, f"was not ready within {post.watch.start_timeout_s:.0f} s", None)
+        elif (silence_s := self._registry.silence_s(post.role.name, post.index)) > SILENCE_S:
+            await self._lose(post, f"was not heard of for {silence_s:.0f} s", None)
+
+    async def _look_for_start(self, post: _Post) -> None:
+        found = self._registry.find(post.role.name, post.index)
+        if found is None:
+            return
+        is_back, post.registered, post.was_ready = post.was_ready, found, True
+        post.turn("ready")
+        self._tell()
+        if is_back and post.watch.on_join is not None:
+            # Beside the watch: a new engine takes the weights first, and others may die meanwhile.
+            post.joining = asyncio.ensure_future(post.watch.on_join(found))
+
+    async def _lose(self, post: _Post, what: str, status: int | None) -> None:
+        was_ready = post.state == "ready"
+        post.turn("lost")
+        self._tell()
+        logger.warning("role.lost role=%s attempt=%d place=%s what=%s", post.name, post.attempt, post.placed.id, what)
+        if post.joining is not None:
+            post.joining.cancel()
+            await asyncio.gather(post.joining, return_exceptions=True)
+        if was_ready and post.watch.on_lost is not None:
+            await post.watch.on_lost(post.role.name, post.index)
+        await asyncio.to_thread(post.placed.stop, 0)
+        restarts_left = post.watch.max_restarts - post.attempt
+        if status == _EXIT_USER or not post.was_ready or restarts_left <= 0:
+            raise self._end_of_run(post, what, status)
+        await self._place(post.role, post.index, post.watch, post)
+
+    def _end_of_run(self, post: _Post, what: str, status: int | None) -> LudusError:
+        again = f" after {post.attempt} restarts" if post.attempt else ""
+        if not post.was_ready:
+            what += " before it was ready"
+        lines = post.placed.tail(NUM_LAST_LINES)
+        last = (
+            f"; its last lines ({post.placed.log}):\n{_indented(lines)}" if lines else f"; its log is {post.placed.log}"
+        )
+        error = UserError if status == _EXIT_USER else BackendError
+        return error(f"{post.name} ({post.placed.id}) {what}{again}{last}")
+
+    def _tell(self) -> None:
+        self._on_change(self.views())
+
+
+def _statuses(posts: Sequence[_Post]) -> list[tuple[_Post, int | None]]:
+    return [(post, post.placed.poll()) for post in posts]
+
+
+def _how(status: int) -> str:
+    return f"exit status {status}" if status >= 0 else f"signal {-status}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,53 @@
+"""Rollout workers of a run: started for the agents that play in them.
+
+Knows: the crew, the doors of agents.  Knows not: how a worker plays, or where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ludus.agents.adapter import Door
+from ludus.api.local import LocalModel
+from ludus.cluster.crew import Crew
+from ludus.cluster.registry import Registered
+from ludus.cluster.supervise import Watch
+from ludus.config import Config
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.rollout.handout import SERVICE, Handout
+from ludus.rollout.remote import RemoteDoor
+from ludus.rollout.stage import Stage
+from ludus.rollout.worker import AGENTS, CAPACITY
+
+
+async def open_workers(config: Config, crew: Crew, doors: Sequence[Door | None]) -> None:
+    """Workers for those of the doors whose agents play in them, until the crew ends; none if there is no such door.
+
+    Raises UserError or BackendError if a worker cannot start, such as where an agent cannot be set up.
+    """
+    remote = [door for door in doors if isinstance(door, RemoteDoor)]
+    if not remote:
+        return
+    handout = Handout()
+    for door in remote:
+        door.attach(handout)
+    crew.registry.serve(SERVICE, handout.answer)
+    capacity = config.rollout.agent.subproc_max_workers
+
+    async def joined(found: Registered) -> None:
+        handout.admit(found.index, found.attempt)
+
+    async def lost(_name: str, index: int) -> None:
+        handout.lose(index)
+
+    task = {CAPACITY: capacity, AGENTS: [door.agent.label for door in remote]}
+    watch = Watch(task, on_join=joined, on_lost=lost, max_restarts=config.scheduler.max_restarts)
+    for found in await crew.start("rollout", config.rollout.workers, watch):
+        await joined(found)
+
+
+def open_stage(config: Config, local: LocalModel) -> Stage:
+    """Where the agents play: on this machine alone, unless workers of other machines ask the gateway."""
+    host = config.scheduler.address if config.rollout.workers else "127.0.0.1"
+    return Stage(local.recorder, GatewayServer(Sessions()), host=host)

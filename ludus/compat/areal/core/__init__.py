@@ -1,0 +1,3 @@
+"""Where earlier versions had `areal.infra`: `from ludus.compat.areal.core import workflow_context`."""
+
+__all__: list[str] = []

@@ -1,0 +1,119 @@
+"""What a rollout workflow asks of the model and what it gets: token ids in, token ids out, and how they were sampled.
+
+Knows: token ids, sampling parameters.  Knows not: sessions, rewards.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from ludus.compat.hyperparameters import Hyperparameters
+from ludus.errors import UserError
+from ludus.types import Sampling
+
+_CANNOT_ACT: dict[str, Any] = {"use_beam_search": False, "lora_name": ""}
+"""What no engine here does, and the value that asks for nothing."""
+
+
+@dataclass(kw_only=True)
+class GenerationHyperparameters(Hyperparameters):
+    """How an answer is sampled. None stands for what the run's `gconfig` says."""
+
+    n_samples: int = 1
+    max_tokens: int | None = None
+    """Prompt and answer together."""
+    stop: list[str] | None = None
+    frequency_penalty: float | None = None
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    """Accepted, and changes no token: answers are token ids."""
+    use_beam_search: bool = False
+    lora_name: str = ""
+
+    def new_with_stop_and_pad_token_ids(self, tokenizer: Any) -> GenerationHyperparameters:
+        """A copy that also ends at the tokenizer's end-of-text and padding tokens."""
+        ids = [*self.stop_token_ids, *(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None)]
+        return replace(self, stop_token_ids=list(dict.fromkeys(ids)))
+
+    def sampling(self, base: Sampling, *, num_prompt_tokens: int) -> Sampling:
+        """In the engine's words, `base` where these parameters do not say. Raises UserError for what cannot act."""
+        if self.n_samples != 1:
+            raise UserError(f"gconfig.n_samples={self.n_samples}: one call gives one answer; await several calls")
+        for name, nothing in _CANNOT_ACT.items():
+            if getattr(self, name) != nothing:
+                raise UserError(f"gconfig.{name}={getattr(self, name)!r} cannot act; leave it at {nothing!r}")
+        caps = [cap for cap in (self.max_new_tokens, self._room(num_prompt_tokens)) if cap is not None]
+        return self.over(
+            base,
+            max_new_tokens=min(caps) if caps else None,
+            stop=tuple(self.stop or ()) or None,
+            frequency_penalty=self.frequency_penalty,
+            ignore_eos=self.ignore_eos or None,
+        )
+
+    def _room(self, num_prompt_tokens: int) -> int | None:
+        """Tokens of an answer within max_tokens. None: it says nothing."""
+        if self.max_tokens is None:
+            return None
+        room = self.max_tokens - num_prompt_tokens
+        if room < 1:
+            raise UserError(
+                f"gconfig.max_tokens={self.max_tokens} leaves no room for an answer behind {num_prompt_tokens} "
+                "prompt tokens; shorten the prompt, or raise it"
+            )
+        return room
+
+
+@dataclass
+class ModelRequest:
+    """One call of the model."""
+
+    rid: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """The caller's own name for it; sessions stay at one engine anyway."""
+    input_ids: Sequence[int] = field(default_factory=list)
+    gconfig: Any = None
+    """`GenerationHyperparameters`, or what its `of` reads. None: the run's."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Read by nobody."""
+    tokenizer: Any = None
+    """Accepted; the engine has its own."""
+    image_data: Sequence[Any] | None = None
+
+    def copy(self) -> ModelRequest:
+        return replace(self, input_ids=list(self.input_ids), metadata=dict(self.metadata))
+
+
+@dataclass
+class ModelResponse:
+    """One answer, token by token."""
+
+    input_tokens: list[int] = field(default_factory=list)
+    output_tokens: list[int] = field(default_factory=list)
+    output_logprobs: list[float] = field(default_factory=list)
+    """Of the distribution that was sampled from."""
+    output_versions: list[int] = field(default_factory=list)
+    """Of the weights that sampled each token."""
+    stop_reason: Literal["stop", "length", "abort"] = "stop"
+    latency: float = 0.0
+    """Seconds."""
+    completion_id: str = ""
+    """Names the answer, as the keys of a mapping of rewards do."""
+    stop_ids: frozenset[int] = frozenset()
+    """Ids that end an answer of this model, or of this request."""
+
+    @property
+    def input_len(self) -> int:
+        return len(self.input_tokens)
+
+    @property
+    def output_len(self) -> int:
+        return len(self.output_tokens)
+
+    @property
+    def output_tokens_without_stop(self) -> list[int]:
+        """Without the token that ended the answer, if one did: a stop string or a limit leaves none behind."""
+        ended = self.stop_reason == "stop" and self.output_tokens and self.output_tokens[-1] in self.stop_ids
+        return self.output_tokens[:-1] if ended else list(self.output_tokens)

@@ -1,0 +1,7 @@
+"""The names of `areal.reward.gsm8k`."""
+
+from ludus.compat.areal.verifiers import gsm8k_reward_fn
+
+__all__ = [
+    "gsm8k_reward_fn",
+]

@@ -1,0 +1,142 @@
+"""What a rollout workflow is, the engine that it is given, and the arrays of tokens that it hands back.
+
+Knows: sessions, token ids, arrays of any library.  Knows not: rewards of turns, groups, training.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ludus.agents.adapter import EpisodeContext
+from ludus.compat.areal.generation import GenerationHyperparameters, ModelRequest, ModelResponse
+from ludus.episodes.claim import TokenRow
+from ludus.episodes.recorder import RecordedSession
+from ludus.errors import UserError
+from ludus.types import ChatRequest, Message
+
+_NEEDED = ("input_ids", "attention_mask", "loss_mask", "rewards")
+
+
+class RolloutWorkflow(ABC):
+    """A workflow that plays one episode. Inheriting is optional: the method is enough."""
+
+    @abstractmethod
+    async def arun_episode(self, engine: Any, data: Any) -> Any:
+        """Rows of tokens as arrays of shape (rows, tokens): `input_ids`, `attention_mask`, `loss_mask`, and `rewards`
+        of shape (rows,); or interactions by completion id; or None to reject the episode."""
+
+
+class EpisodeEngine:
+    """The model, for one episode."""
+
+    def __init__(self, context: EpisodeContext) -> None:
+        if context.session is None:
+            raise UserError("an engine asks by tokens, inside this program; set rollout.agent.mode=inline")
+        self.context = context
+        self.session: RecordedSession = context.session
+
+    def __repr__(self) -> str:
+        return f"EpisodeEngine({self.session!r})"
+
+    async def agenerate(self, req: ModelRequest) -> ModelResponse:
+        """One answer, on the weights of the moment; weights may change in its middle, and each token names its own.
+
+        Raises UserError for what cannot act, AgentError where a limit or the context ends it.
+        """
+        if req.image_data:
+            raise UserError("image_data cannot act: the model reads text alone; leave it out")
+        prompt = tuple(int(token_id) for token_id in req.input_ids)
+        gconfig = GenerationHyperparameters.of(req.gconfig)
+        sampling = gconfig.sampling(self.session.sampling, num_prompt_tokens=len(prompt))
+        return await self._ask(ChatRequest(messages=(), prompt=prompt, sampling=sampling))
+
+    async def achat(
+        self,
+        messages: Sequence[Mapping[str, str] | Message],
+        gconfig: Any = None,
+        **template_kwargs: Any,
+    ) -> ModelResponse:
+        """The answer to a conversation in the model's own template; one that goes on from an earlier answer has exactly
+        its tokens before it. messages: role and content. Raises as `agenerate`.
+        """
+        read = tuple(
+            item if isinstance(item, Message) else Message(item["role"], item["content"])  # type: ignore[arg-type]
+            for item in messages
+        )
+        request = ChatRequest(read, template_kwargs=template_kwargs)
+        num_prompt_tokens = self.session.count_prompt_tokens(request)
+        sampling = GenerationHyperparameters.of(gconfig).sampling(
+            self.session.sampling, num_prompt_tokens=num_prompt_tokens
+        )
+        return await self._ask(replace(request, sampling=sampling))
+
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """The text of token ids, by the run's tokenizer."""
+        return self.session.text.tokenizer.decode(token_ids, skip_special=skip_special)
+
+    async def _ask(self, request: ChatRequest) -> ModelResponse:
+        started_at = time.perf_counter()
+        (turn,) = await self.session.complete(request, is_live=False)
+        sampled = turn.sampled
+        path = self.session.snapshot().path_ids(turn.node)
+        return ModelResponse(
+            input_tokens=list(path[: len(path) - len(sampled.token_ids)]),
+            output_tokens=list(sampled.token_ids),
+            output_logprobs=list(sampled.logprobs),
+            output_versions=list(sampled.versions),
+            stop_reason=sampled.stop_reason,
+            latency=time.perf_counter() - started_at,
+            completion_id=turn.id,
+            stop_ids=turn.sampling.stop_ids(self.session.text.tokenizer.stop_ids),
+        )
+
+
+def token_rows(arrays: Mapping[str, Any]) -> list[TokenRow]:
+    """The rows in arrays of shape (rows, tokens): torch, numpy or nested lists; padding is left out.
+
+    Raises UserError if an array is missing, or their shapes do not agree.
+    """
+    missing = [name for name in _NEEDED if name not in arrays]
+    if missing:
+        raise UserError(
+            f"the rows have no {missing[0]!r}; they need {', '.join(_NEEDED)}, and have {', '.join(map(str, arrays))}"
+        )
+    ids, attended, marked = (_nested(arrays[name], name) for name in _NEEDED[:3])
+    rewards = [_one(reward) for reward in _listed(arrays["rewards"])]
+    if not len(ids) == len(attended) == len(marked) == len(rewards):
+        counts = ", ".join(f"{name} {len(_listed(arrays[name]))}" for name in _NEEDED)
+        raise UserError(f"the arrays hold different numbers of rows: {counts}")
+    rows = []
+    for row_idx, (row_ids, row_attended, row_marked, reward) in enumerate(
+        zip(ids, attended, marked, rewards, strict=True)
+    ):
+        if not len(row_ids) == len(row_attended) == len(row_marked):
+            raise UserError(
+                f"row {row_idx} has {len(row_ids)} input_ids, an attention_mask of {len(row_attended)} and a loss_mask "
+                f"of {len(row_marked)}; they must match"
+            )
+        kept = [place for place, is_there in enumerate(row_attended) if is_there]
+        rows.append(
+            TokenRow([int(row_ids[place]) for place in kept], [bool(row_marked[place]) for place in kept], reward)
+        )
+    return rows
+
+
+def _listed(array: Any) -> list[Any]:
+    return list(array.tolist()) if hasattr(array, "tolist") else list(array)
+
+
+def _nested(array: Any, name: str) -> list[list[Any]]:
+    rows = _listed(array)
+    if not all(hasattr(row, "__len__") for row in rows):
+        raise UserError(f"{name} must have the shape (rows, tokens); got one row: add a dimension, `unsqueeze(0)`")
+    return [list(row) for row in rows]
+
+
+def _one(reward: Any) -> Any:
+    """A reward of shape (1,) as the number in it."""
+    return reward[0] if isinstance(reward, Sequence) and len(reward) == 1 else reward

@@ -1,0 +1,44 @@
+"""Numbers that an agent counts while it plays; the mean of each is a metric of the episode, in every mode.
+
+Knows: the episode that plays here.  Knows not: where metrics go.
+Used as a module: `stats_tracker.get(workflow_context.stat_scope()).scalar(num_searches=3)`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ludus.agents.adapter import current_episode
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeNumbers:
+    """The numbers of the episode that plays; outside of one they are dropped."""
+
+    name: str
+    """The scope that was asked for; an episode's numbers are its own, and evaluations are told apart anyway."""
+
+    def scalar(self, **values: Any) -> None:
+        """Adds numbers, by name."""
+        context = current_episode()
+        if context is not None:
+            for name, value in values.items():
+                context.numbers.setdefault(name, []).append(float(value))
+
+    @contextmanager
+    def record_timing(self, key: str) -> Iterator[None]:
+        """Adds the seconds that the block takes, as `KEY_s`."""
+        started_at = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.scalar(**{f"{key}_s": time.perf_counter() - started_at})
+
+
+def get(name: str = "") -> EpisodeNumbers:
+    """Where the numbers of a scope are added."""
+    return EpisodeNumbers(name)

@@ -1,0 +1,124 @@
+"""Ready-made rollout workflows whose answers a reward function checks: one answer, or several tries.
+
+Knows: prompts, reward functions.  Knows not: sessions, groups, training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ludus.agents.imports import import_object
+from ludus.compat.areal.generation import GenerationHyperparameters, ModelRequest, ModelResponse
+from ludus.compat.areal.rollout import EpisodeEngine, RolloutWorkflow
+from ludus.episodes.reward import Result
+from ludus.errors import UserError
+from ludus.rewards.wrapper import AsyncRewardWrapper
+
+RETRY_PROMPT = "That answer is wrong, or could not be read. Look for the mistake, then answer again."
+
+
+def default_data_extract_prompt_fn(data: Mapping[str, Any]) -> Any:
+    """The messages of a row."""
+    return data["messages"]
+
+
+class RLVRWorkflow(RolloutWorkflow):
+    """One prompt, one answer, one reward."""
+
+    def __init__(
+        self,
+        reward_fn: Callable[..., Any] | str,
+        gconfig: Any = None,
+        tokenizer: Any = None,
+        enable_thinking: bool = False,
+        get_input_ids_fn: Callable[[Any, Any, bool], Sequence[int]] | str | None = None,
+        data_extract_prompt_fn: Callable[[Any], Any] | str = default_data_extract_prompt_fn,
+        *,
+        timeout_seconds: float | None = 15.0,
+        max_workers: int | None = None,
+    ) -> None:
+        """reward_fn: called with the prompt and the answer as text, both as token ids, and the columns of the row, in a
+        process of its own; or its import string, as the other functions may be.
+        gconfig: None: the run's.
+        get_input_ids_fn: makes the prompt's token ids of messages, `tokenizer` and `enable_thinking`. None: the run's
+        own tokenizer and chat template do.  tokenizer: handed to `get_input_ids_fn`, and read by nobody else.
+        timeout_seconds, max_workers: of the reward function, as `AsyncRewardWrapper` has them.
+        """
+        self.gconfig = GenerationHyperparameters.of(gconfig).new(n_samples=1)
+        self.enable_thinking = enable_thinking
+        self.get_input_ids_fn = None if get_input_ids_fn is None else _function(get_input_ids_fn)
+        self.data_extract_prompt_fn = _function(data_extract_prompt_fn)
+        self.async_reward_fn = AsyncRewardWrapper(_function(reward_fn), timeout_seconds, max_workers)
+        self.tokenizer = tokenizer
+
+    async def arun_episode(self, engine: EpisodeEngine, data: Mapping[str, Any]) -> Any:
+        answer = await self.ask(engine, self.data_extract_prompt_fn(data))
+        reward = float(await self.score(engine, answer, data))
+        return Result({answer.completion_id: reward}, {"success": float(reward > 0)})
+
+    async def ask(self, engine: EpisodeEngine, messages: Any) -> ModelResponse:
+        """The answer to a prompt."""
+        if self.get_input_ids_fn is None:
+            return await engine.achat(messages, self.gconfig, enable_thinking=self.enable_thinking)
+        prompt_ids = self.get_input_ids_fn(messages, self.tokenizer, self.enable_thinking)
+        return await engine.agenerate(ModelRequest(input_ids=prompt_ids, gconfig=self.gconfig))
+
+    async def score(self, engine: EpisodeEngine, answer: ModelResponse, data: Mapping[str, Any]) -> Any:
+        """What the reward function says of one answer."""
+        prompt = engine.decode(answer.input_tokens)
+        text = engine.decode(answer.output_tokens, skip_special=True)
+        columns = {name: value for name, value in data.items() if name not in _POSITIONAL}
+        return await self.async_reward_fn(prompt, text, answer.input_tokens, answer.output_tokens, **columns)
+
+
+class MultiTurnWorkflow(RLVRWorkflow):
+    """Tries until an answer is right or `max_turns` are used up; each try sees those before it."""
+
+    def __init__(
+        self,
+        reward_fn: Callable[..., Any] | str,
+        gconfig: Any = None,
+        tokenizer: Any = None,
+        max_turns: int = 2,
+        turn_discount: float = 1.0,
+        *,
+        retry_prompt: str = RETRY_PROMPT,
+        **options: Any,
+    ) -> None:
+        """turn_discount: what the last reward keeps for each try before it; all tries are worth what is left.
+        retry_prompt: what the model is told of a wrong answer.  options: of `RLVRWorkflow`.
+        """
+        if max_turns < 1:
+            raise UserError(f"max_turns={max_turns} must be at least 1")
+        super().__init__(reward_fn, gconfig, tokenizer, **options)
+        self.max_turns = max_turns
+        self.turn_discount = turn_discount
+        self.retry_prompt = retry_prompt
+
+    async def arun_episode(self, engine: EpisodeEngine, data: Mapping[str, Any]) -> Any:
+        messages = list(self.data_extract_prompt_fn(data))
+        tries: list[str] = []
+        worth = 1.0
+        while True:
+            answer = await self.ask(engine, messages)
+            tries.append(answer.completion_id)
+            reward = float(await self.score(engine, answer, data))
+            if reward > 0 or len(tries) == self.max_turns:
+                break
+            worth *= self.turn_discount
+            said = engine.decode(answer.output_tokens_without_stop)
+            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": self.retry_prompt}]
+        metrics = {"success": float(reward > 0), "tries": float(len(tries))}
+        return Result(dict.fromkeys(tries, reward * worth), metrics, are_returns=True)
+
+
+_POSITIONAL = ("prompt", "completions", "prompt_ids", "completion_ids")
+"""Names of a reward function's first arguments; columns of the same names would be given twice."""
+
+
+def _function(function: Callable[..., Any] | str) -> Callable[..., Any]:
+    found = import_object(function) if isinstance(function, str) else function
+    if not callable(found):
+        raise UserError(f"{function!r} is no function, but {type(found).__name__}")
+    return found

@@ -1,0 +1,7 @@
+"""The names of `areal.workflow.multi_turn`."""
+
+from ludus.compat.areal.verified import MultiTurnWorkflow
+
+__all__ = [
+    "MultiTurnWorkflow",
+]

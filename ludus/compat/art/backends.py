@@ -1,0 +1,197 @@
+"""What trains a model that a user's own code plays: the protocol of backends, and what they are asked and answer.
+
+Knows: the records that pass between a model's user and whoever trains it; all of them go through JSON.
+Knows not: where the weights are, HTTP, tensors.  Importing this needs the base install alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self
+
+import pydantic
+
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.trajectory import Trajectory
+from ludus.errors import ConfigError
+from ludus.settings import Settings
+
+Stage = Literal["batch", "train", "publish", "checkpoint"]
+
+
+class TrainConfig(Settings):
+    """How one call of `train` moves the weights; names and defaults are those of ART."""
+
+    learning_rate: float = pydantic.Field(default=5e-6, gt=0)
+    loss_fn: Literal["cispo", "ppo"] = "cispo"
+    """cispo: every token moves, its importance weight is bounded. ppo: the ratio to the sampler is clipped."""
+    epsilon: float | None = pydantic.Field(default=None, ge=0)
+    """ppo: the ratio's lower bound is 1 - epsilon. None: 0.2. It cannot act with cispo, which has no lower bound."""
+    epsilon_high: float | None = pydantic.Field(default=None, ge=0)
+    """The upper bound is 1 + epsilon_high. None: 4 with cispo, epsilon with ppo."""
+    kl_penalty_coef: float = pydantic.Field(
+        default=0.0, ge=0, validation_alias=pydantic.AliasChoices("kl_penalty_coef", "beta")
+    )
+    """Weight of the KL divergence to the weights that the model was registered with."""
+    scale_rewards: bool = True
+    """Divide advantages by the standard deviation of the group."""
+    turn_discount: float = pydantic.Field(default=1.0, ge=0.0, le=1.0)
+    """What a turn keeps of the returns of the turns after it."""
+    max_steps_off_policy: int | None = pydantic.Field(default=None, ge=0)
+    """Tokens sampled by weights that are older by more steps are masked `stale`. None: none are."""
+    save_checkpoint: bool = True
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.loss_fn == "cispo" and self.epsilon is not None:
+            raise ConfigError(
+                f"epsilon={self.epsilon} cannot act: cispo bounds importance weights from above alone; set "
+                "epsilon_high, or loss_fn='ppo'"
+            )
+        return self
+
+
+class TrainSFTConfig(Settings):
+    """How supervised training moves the weights; names and defaults are those of ART."""
+
+    learning_rate: float | tuple[float, ...] = 5e-5
+    """One for all steps, or one for each step: see `create_lr_schedule`."""
+    batch_size: int | Literal["auto"] = "auto"
+    """Trajectories of one step. auto: 2."""
+    epochs: int = pydantic.Field(default=1, ge=1)
+    shuffle: bool = False
+    """Another order of the trajectories in every epoch. Not by default: data often comes in the order it is meant."""
+    seed: int = pydantic.Field(default=42, ge=0)
+
+
+class TrainResult(Settings):
+    """What a call of `train` came to."""
+
+    step: int
+    """Steps that the model has been trained for; also the version of its weights."""
+    metrics: dict[str, float]
+    checkpoint_path: str | None = None
+    """Folder of the saved weights, where the backend is. None: the step saved none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainProgress:
+    """Told while a call of `train` goes on."""
+
+    stage: Stage
+    """What has just been finished."""
+    num_done: int = 1
+    num_total: int = 1
+    """How many of this stage the call has; supervised training takes several steps."""
+    metrics: Mapping[str, float] | None = None
+
+
+OnProgress = Callable[[TrainProgress], None]
+
+
+def _no_headers() -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """Where a registered model answers."""
+
+    base_url: str
+    """OpenAI-compatible; every client and every tool reaches the model here."""
+    api_key: str
+    inference_name: str
+    """Of the newest weights."""
+    headers: Callable[[], Mapping[str, str]] = _no_headers
+    """What a request that is made now carries besides: it names the rollout it belongs to, as `current_rollout` says,
+    so that each rollout is recorded as a session of its own."""
+    transport: Callable[[Any], Any] | None = None
+    """Makes a transport of the given module (httpx or httpx2) that reaches `base_url`. None: its usual one does."""
+
+
+class TrainableSpec(Protocol):
+    """What a backend needs to know of a model."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def project(self) -> str: ...
+
+    @property
+    def base_model(self) -> str: ...
+
+    @property
+    def internal_config(self) -> Mapping[str, Any]:
+        """Keys of Ludus's configuration that this model's differs in, such as {"model": {"lora": None}}."""
+
+
+class Backend(Protocol):
+    """Holds models, lets them be sampled from, and trains them. Used from one event loop at a time."""
+
+    async def register(self, model: TrainableSpec) -> None:
+        """Make the model ready: its newest checkpoint if it has one, else its base model. Doing it again is allowed.
+
+        Raises UserError if there is no such base model, or if the name is taken by a model with another one.
+        """
+
+    async def prepare(self, model: TrainableSpec) -> Inference:
+        """Where the registered model answers, always with its newest weights."""
+
+    async def train(
+        self,
+        model: TrainableSpec,
+        trajectory_groups: Sequence[TrajectoryGroup],
+        config: TrainConfig | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        **options: Any,
+    ) -> TrainResult:
+        """One step on the groups; when it returns, the new weights answer.
+
+        options: fields of TrainConfig, in place of `config`.
+        Raises UserError if a choice names a turn that no record holds.
+        """
+
+    async def train_sft(
+        self,
+        model: TrainableSpec,
+        trajectories: Sequence[Trajectory],
+        config: TrainSFTConfig | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> TrainResult:
+        """Supervised training on every assistant message; one step of the model, however many batches it takes."""
+
+    async def get_step(self, model: TrainableSpec) -> int:
+        """Steps that the model has been trained for, restarts included."""
+
+    async def delete_checkpoints(self, model: TrainableSpec, keep: Collection[int]) -> None:
+        """Delete all checkpoints but those of these steps and the newest."""
+
+    async def fork(
+        self,
+        model: TrainableSpec,
+        from_model: str,
+        *,
+        from_project: str | None = None,
+        not_after_step: int | None = None,
+    ) -> int:
+        """Begin `model` with a checkpoint of another one; the step that was forked.
+
+        from_project: None: the model's own.  not_after_step: the newest checkpoint up to this step. None: the newest.
+        Raises UserError if there is none, or if `model` has checkpoints already.
+        """
+
+    async def close(self) -> None:
+        """Free everything. Closing twice is allowed."""
+
+
+def train_config(config: TrainConfig | None, options: Mapping[str, Any]) -> TrainConfig:
+    """The configuration of a call. Raises ConfigError if it was given twice, or if an option is none of ours."""
+    if config is None:
+        return TrainConfig(**options)
+    if options:
+        raise ConfigError(f"{', '.join(sorted(options))} and a config say the same thing twice; pass one of them")
+    return config

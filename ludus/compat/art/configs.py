@@ -1,0 +1,120 @@
+"""From a backend's configuration and the options of one call to what a step is made with.
+
+Knows: which key of `TrainConfig` stands for which of Ludus's settings.  Knows not: models, weights.
+Invariant: an option that was given acts; one that was not leaves what the backend's configuration says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ludus.compat.art.backends import TrainConfig
+from ludus.config import Config
+from ludus.errors import ConfigError
+from ludus.loop.batch import BatchRules
+from ludus.loop.settings import AlgorithmSettings
+from ludus.models.settings import LoraSettings, ModelSettings
+from ludus.trainer.settings import LossSettings, OptimizerSettings, TrainerSettings
+
+ANY_AGE = 2**31
+"""Versions that no token is older than."""
+CISPO_EPSILON_HIGH = 4.0
+PPO_EPSILON = 0.2
+
+# Keys of a run that say where episodes come from, or when it ends; here the user's own loop does.
+_DEAF = (
+    "workflow",
+    "train_dataset",
+    "valid_dataset",
+    "eval",
+    "eval_gconfig",
+    "checkpoint",
+    "total_train_steps",
+    "total_train_epochs",
+    "total_train_seconds",
+)
+
+
+def default_config() -> Config:
+    """What a backend does unless it is told otherwise: ART's LoRA, learning rate, loss and weight of a trajectory."""
+    return Config(
+        model=ModelSettings(lora=LoraSettings(rank=8, alpha=16.0)),
+        algorithm=AlgorithmSettings(normaliser="episode"),
+        trainer=TrainerSettings(
+            optimizer=OptimizerSettings(lr=TrainConfig().learning_rate),
+            loss=LossSettings(tis_cap=1 + CISPO_EPSILON_HIGH),
+        ),
+    )
+
+
+def check_config(config: Config) -> Config:
+    """The configuration. Raises ConfigError for keys that cannot act where the user's own loop plays."""
+    for name in _DEAF:
+        if config.is_set(name):
+            raise ConfigError(f"{name} cannot act in a backend: your own loop plays, evaluates and ends; remove it")
+    for name in ("max_concurrent_rollouts", "retries", "min_members", "episode_timeout_s", "max_consecutive_failures"):
+        if config.rollout.is_set(name):
+            raise ConfigError(f"rollout.{name} cannot act in a backend: your own code starts the rollouts; remove it")
+    if config.gconfig.is_set("n_samples"):
+        raise ConfigError("gconfig.n_samples cannot act in a backend: a group has as many trajectories as you give it")
+    return config
+
+
+def model_config(config: Config, *, base_model: str, own: Mapping[str, Any], folder: tuple[str, str]) -> Config:
+    """The configuration of one model: the backend's, with what the model says of itself on top.
+
+    own: nested keys of the configuration.  folder: where the model's folder lies, and its name.
+    """
+    values = config.model_dump(mode="json", exclude_unset=True)
+    given = _merged(values, own)
+    given.setdefault("model", {})["path"] = base_model
+    given["run_root"], given["name"] = folder
+    return check_config(Config(**given))
+
+
+def batch_rules(config: Config, asked: TrainConfig) -> BatchRules:
+    """How the groups of one call become a batch."""
+    given, algorithm, agent = asked.model_fields_set, config.algorithm, config.rollout.agent
+    if "scale_rewards" in given:
+        algorithm = algorithm.model_copy(update={"scale": "std" if asked.scale_rewards else "none"})
+    oldest = asked.max_steps_off_policy
+    if oldest is None and config.rollout.is_set("max_head_offpolicyness"):
+        oldest = config.rollout.max_head_offpolicyness
+    return BatchRules(
+        algorithm=algorithm,
+        turn_discount=asked.turn_discount if "turn_discount" in given else agent.turn_discount,
+        export_style=agent.export_style,
+        row_tokens=config.trainer.row_tokens,
+        max_head_offpolicyness=ANY_AGE if oldest is None else oldest,
+    )
+
+
+def learning_rate(config: Config, asked: TrainConfig) -> float:
+    """Of one call."""
+    return asked.learning_rate if "learning_rate" in asked.model_fields_set else config.trainer.optimizer.lr
+
+
+def policy_loss(config: Config, asked: TrainConfig) -> LossSettings:
+    """The loss of one call. Raises ConfigError if it cannot be with the backend's minibatches."""
+    given, loss = asked.model_fields_set, config.trainer.loss
+    if given & {"loss_fn", "epsilon", "epsilon_high"}:
+        loss = loss.model_copy(update=_bounds(asked))
+    if "kl_penalty_coef" in given:
+        loss = loss.model_copy(update={"kl_beta": asked.kl_penalty_coef})
+    return loss
+
+
+def _bounds(asked: TrainConfig) -> dict[str, float | None]:
+    if asked.loss_fn == "cispo":
+        return {"tis_cap": 1 + (CISPO_EPSILON_HIGH if asked.epsilon_high is None else asked.epsilon_high)}
+    low = PPO_EPSILON if asked.epsilon is None else asked.epsilon
+    return {"tis_cap": None, "clip_low": low, "clip_high": low if asked.epsilon_high is None else asked.epsilon_high}
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,171 @@
+"""Tasks for agents, thought up by a chat model that is shown the tools they will have.
+
+Knows: what to ask, which of the answers are scenarios.  Knows not: MCP's protocol, HTTP.
+Invariant: exactly as many scenarios as were asked for, no task twice, or one error that says what came instead.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ludus.compat.art.scenario import GeneratedScenario, GeneratedScenarioCollection, MCPResource, MCPTool
+from ludus.errors import BackendError, UserError
+from ludus.rewards.chat.base import ChatModel, Json
+from ludus.rewards.chat.http import HttpChatModel
+from ludus.rewards.chat.resolve import resolve_chat_model
+from ludus.rewards.providers import NO_KEY, PROVIDERS, Endpoint
+from ludus.types import ToolSpec
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MODEL = "openai/gpt-4.1-mini"
+DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
+MOST_PER_CALL = 40
+"""Models that are asked for more at once give fewer, or are cut off."""
+MOST_FRUITLESS_CALLS = 3
+
+_PROMPT = """\
+Think up {count} tasks that somebody might give to an agent with the tools below. They are to train and to test it.
+
+<tools>
+{tools}
+</tools>
+<resources>
+{resources}
+</resources>
+
+- Each task can be done with these tools alone, and does not say which of them to use.
+- They differ in what they are about, in the tools they need, and in how hard they are.
+- They sound like people who want something done, with the names, numbers and dates that they would know.
+- Each asks for an answer in which one can see whether it was done: a finding, a summary, a report.
+- `difficulty` is 1 for a task of one call, up to 5 for one of many steps that build on each other.
+{more}
+Answer with JSON alone: {{"scenarios": [{{"task": "<the task>", "difficulty": <1 to 5>}}, ...]}}, {count} entries."""
+
+_SCHEMA: Json = {
+    "type": "object",
+    "properties": {
+        "scenarios": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"task": {"type": "string"}, "difficulty": {"type": "integer"}},
+                "required": ["task", "difficulty"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["scenarios"],
+    "additionalProperties": False,
+}
+
+
+async def generate_scenarios(
+    tools: Iterable[Any],
+    resources: Iterable[Any] = (),
+    num_scenarios: int = 24,
+    show_preview: bool = True,
+    custom_instructions: str | None = None,
+    generator_model: str | ChatModel = DEFAULT_MODEL,
+    generator_api_key: str | None = None,
+    generator_base_url: str | None = DEFAULT_BASE_URL,
+) -> GeneratedScenarioCollection:
+    """`num_scenarios` tasks for an agent with these tools.
+
+    tools, resources: `MCPTool`s and `MCPResource`s, mappings, what a client of MCP's own package lists, or the `specs`
+    of a `Toolbox`.
+    generator_model: the model's name at `generator_base_url`, or, where that is None or empty, `provider/model`.
+    generator_api_key: None: OPENROUTER_API_KEY of the environment at its own address, else none.
+    Raises UserError for settings that cannot work, BackendError if the model gives too few tasks.
+    """
+    offered = [_plain(tool, MCPTool).to_dict() for tool in tools]
+    readable = [_plain(resource, MCPResource).to_dict() for resource in resources]
+    if not offered and not readable:
+        raise UserError("there are neither tools nor resources to think up tasks for; pass at least one")
+    if num_scenarios < 1:
+        raise UserError(f"num_scenarios={num_scenarios} must be at least 1")
+    model = _model(generator_model, generator_api_key, generator_base_url)
+    found: dict[str, GeneratedScenario] = {}
+    num_fruitless = 0
+    try:
+        while len(found) < num_scenarios:
+            count = min(MOST_PER_CALL, num_scenarios - len(found))
+            prompt = _prompt(count, offered, readable, custom_instructions, list(found))
+            answer = await model.ask([{"role": "user", "content": prompt}], name="scenarios", schema=_SCHEMA)
+            before = len(found)
+            for scenario in _scenarios(answer.text):
+                found.setdefault(scenario.task, scenario)
+            num_fruitless = num_fruitless + 1 if len(found) == before else 0
+            logger.debug("scenarios.asked count=%d new=%d", count, len(found) - before)
+            if num_fruitless == MOST_FRUITLESS_CALLS:
+                raise BackendError(
+                    f"{model!r} gave {len(found)} scenarios of {num_scenarios}, and in {num_fruitless} calls no more "
+                    f"of them; the last answer began with {answer.text[:200]!r}"
+                )
+    finally:
+        if isinstance(generator_model, str):
+            await model.aclose()
+    collection = GeneratedScenarioCollection(list(found.values())[:num_scenarios])
+    if show_preview:
+        collection.print_difficulty_distribution()
+        collection.preview()
+    return collection
+
+
+def _model(model: str | ChatModel, api_key: str | None, base_url: str | None) -> ChatModel:
+    if not isinstance(model, str):
+        return model
+    if not base_url:
+        return resolve_chat_model(model, {} if api_key is None else {"api_key": api_key})
+    if api_key is None and base_url.rstrip("/") == DEFAULT_BASE_URL:
+        variable = PROVIDERS["openrouter"].key_variable
+        assert variable is not None, "OpenRouter wants a key"
+        api_key = os.environ.get(variable)
+        if not api_key:
+            raise UserError(
+                f"the scenarios of {model!r} come from {DEFAULT_BASE_URL}, which needs a key: set {variable}, pass "
+                "generator_api_key=, or name another address with generator_base_url= (None: the model's provider)"
+            )
+    return HttpChatModel(Endpoint(base_url.rstrip("/"), model, api_key or NO_KEY))
+
+
+def _plain(item: Any, kind: type[MCPTool] | type[MCPResource]) -> MCPTool | MCPResource:
+    if isinstance(item, kind):
+        return item
+    if isinstance(item, ToolSpec):
+        return MCPTool(item.name, item.description, item.parameters)
+    if isinstance(item, Mapping):
+        return kind.from_dict(item.get("function") or item)
+    if callable(getattr(item, "model_dump", None)):  # of MCP's own package, which need not be installed
+        return kind.from_dict(item.model_dump(mode="json"))
+    raise UserError(f"{item!r:.100} of type {type(item).__name__} is no {kind.__name__}, and no mapping of one")
+
+
+def _prompt(
+    count: int, tools: Sequence[Json], resources: Sequence[Json], instructions: str | None, known: Sequence[str]
+) -> str:
+    more = f"- {instructions.strip()}\n" if instructions else ""
+    if known:
+        more += "- They are none of these, which are there already:\n" + "".join(f"  - {task}\n" for task in known)
+    listed = (json.dumps(list(values), indent=2, ensure_ascii=False) for values in (tools, resources))
+    shown_tools, shown_resources = listed
+    return _PROMPT.format(count=count, tools=shown_tools, resources=shown_resources, more=more)
+
+
+def _scenarios(text: str) -> Iterator[GeneratedScenario]:
+    """The usable ones; an answer with some is better than none."""
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        entries = json.loads(text[start : end + 1])["scenarios"]
+    except (json.JSONDecodeError, RecursionError, KeyError, TypeError):
+        return
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, Mapping) and isinstance(entry.get("task"), str) and entry["task"].strip():
+            try:
+                yield GeneratedScenario(entry["task"].strip(), entry.get("difficulty"))  # type: ignore[arg-type]
+            except UserError:
+                continue

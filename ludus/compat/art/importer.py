@@ -1,0 +1,245 @@
+"""ART's folders become the logbooks of models here, and a report of every file.
+
+Knows: where ART keeps what, in both of its formats.  Knows not: command lines, training.
+Invariants: a group that is written loads as a `TrajectoryGroup`, a logbook as a model's own; every file of a model is
+in the report. ART writes neither token ids nor logprobs, so that what is imported can be looked at, scored and
+imitated, not reinforced.
+
+    .art/PROJECT/models/NAME/  model.json  state.json  history.jsonl
+                               trajectories/SPLIT/STEP.parquet, or .jsonl, or .yaml before that
+                               checkpoints/STEP/  adapters as PEFT saves them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.importing.files import Row, json_lines, json_lines_or_yaml, parse_json, read_rows, read_text
+from ludus.compat.importing.report import Entry, lines, write_text
+from ludus.errors import UserError
+
+_SUFFIXES = (".parquet", ".jsonl", ".yaml", ".yml")
+_OF_GROUPS = ("group_index", "group_metadata", "group_metrics", "group_logs")
+_OF_TRAJECTORIES = ("reward", "metrics", "metadata", "tools", "logs", "messages", "additional_histories")
+_COLUMNS = frozenset((*_OF_GROUPS, *_OF_TRAJECTORIES))
+_NOT_NEEDED = {
+    "tensors": "batches that were trained on already",
+    "logs": "the log of another engine",
+    "optimizer_states_rl": "moments of another optimizer",
+    "optimizer_states_sft": "moments of another optimizer",
+    "wandb": "metrics are in history.jsonl too",
+}
+
+
+@dataclass
+class ImportedModel:
+    """One model of ART: what is written for it, by name of the file."""
+
+    name: str
+    project: str
+    files: dict[str, str] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    num_groups: int = 0
+    num_trajectories: int = 0
+
+
+def find_models(path: Path) -> list[Path]:
+    """Folders of models at or below `path`. Raises UserError if there is none."""
+    if not path.is_dir():
+        raise UserError(f"{str(path)!r} is no folder; give ART's folder, such as .art/my-project")
+    candidates = [path, *path.glob("models/*"), *path.glob("*/models/*")]
+    found = [folder for folder in candidates if (folder / "trajectories").is_dir() or (folder / "model.json").is_file()]
+    if not found:
+        raise UserError(
+            f"{str(path)!r} holds no model of ART: there is neither a model.json nor a folder 'trajectories' in it, in "
+            "models/* or in */models/*"
+        )
+    return sorted(found)
+
+
+def import_model(folder: Path) -> ImportedModel:
+    """What ART kept of one model. Raises UserError that names a file which cannot be read."""
+    folder = folder.resolve()
+    model = ImportedModel(folder.name, folder.parent.parent.name if folder.parent.name == "models" else folder.name)
+    for path in sorted(folder.iterdir()):
+        if path.name == "trajectories" and path.is_dir():
+            for found in sorted(path.rglob("*")):
+                if found.is_file():
+                    _trajectories(model, found, found.relative_to(folder))
+        elif path.name == "checkpoints" and path.is_dir():
+            _checkpoints(model, path)
+        elif path.name == "history.jsonl":
+            _history(model, path)
+        elif path.name == "state.json":
+            model.files["state.json"] = read_text(path)
+            model.entries.append(Entry("state.json", "taken"))
+        elif path.name == "model.json":
+            _about(model, path)
+        else:
+            note = _NOT_NEEDED.get(path.name)
+            fate: Any = "left out" if note is None else "not needed"
+            model.entries.append(Entry(path.name, fate, note or "nobody here reads it"))
+    return model
+
+
+def write_model(model: ImportedModel, out: Path) -> list[Path]:
+    """Where the files are now: the logbook of a model whose `base_path` is `out`.
+
+    Raises UserError if one of them is there already.
+    """
+    written = []
+    for name, text in model.files.items():
+        path = out / model.project / "models" / model.name / name
+        write_text(path, text)
+        written.append(path)
+    return written
+
+
+# ---- trajectories
+
+
+def _trajectories(model: ImportedModel, path: Path, name: Path) -> None:
+    if path.suffix not in _SUFFIXES:
+        model.entries.append(Entry(str(name), "left out", f"no file of trajectories; allowed: {', '.join(_SUFFIXES)}"))
+        return
+    odd: set[str] = set()
+    groups = []
+    for number, found in enumerate(_groups(path, odd)):
+        try:
+            groups.append(TrajectoryGroup(**found))
+        except (UserError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            model.entries.append(Entry(f"{name}: group {number}", "left out", reason))
+    num_trajectories = sum(map(len, groups))
+    model.num_groups += len(groups)
+    model.num_trajectories += num_trajectories
+    target = name.with_suffix(".jsonl")
+    model.files[str(target)] = "".join(group.model_dump_json() + "\n" for group in groups)
+    counts = f"{len(groups)} groups, {num_trajectories} trajectories"
+    note = f"{counts}, without tokens, which ART does not keep: for judges and supervised training"
+    model.entries.append(Entry(str(name), "changed", note))
+    model.entries += [Entry(f"{name}: {column}", "left out", "no such field here") for column in sorted(odd)]
+
+
+def _groups(path: Path, odd: set[str]) -> Iterator[dict[str, Any]]:
+    if path.suffix != ".parquet":
+        for group in json_lines_or_yaml(read_text(path), path):
+            yield {
+                "trajectories": [_told(trajectory, odd) for trajectory in group.get("trajectories", ())],
+                **{name: group[name] for name in ("metadata", "metrics", "logs") if group.get(name)},
+            }
+        return
+    by_index: dict[int, list[Row]] = {}
+    for row in read_rows(path):
+        odd |= {name for name in row if name not in _COLUMNS}
+        by_index.setdefault(int(row.get("group_index") or 0), []).append(row)
+    for rows in by_index.values():
+        first = rows[0]
+        about = {name: _decoded(first.get(f"group_{name}")) for name in ("metadata", "metrics", "logs")}
+        yield {
+            "trajectories": [_flat(row) for row in rows],
+            **{name: value for name, value in about.items() if value},
+        }
+
+
+def _told(trajectory: Mapping[str, Any], odd: set[str]) -> dict[str, Any]:
+    """A trajectory of JSON lines, which has nearly our fields."""
+    found: dict[str, Any] = {}
+    for name, value in trajectory.items():
+        if name in ("messages_and_choices", "messages"):
+            found["messages_and_choices"] = [_item(message) for message in value]
+        elif name == "additional_histories":
+            found[name] = [_history_of(history) for history in value or ()]
+        elif name in ("reward", "metrics", "metadata", "tools", "logs"):
+            if value is not None:
+                found[name] = value
+        elif value is not None:
+            odd.add(name)
+    return found
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    """A trajectory of a row of Parquet, whose mappings are JSON."""
+    fields = {name: _decoded(row.get(name)) for name in ("metrics", "metadata", "tools", "logs")}
+    histories = [_history_of(history) for history in _decoded(row.get("additional_histories")) or ()]
+    return {
+        "messages_and_choices": [_item(message) for message in row.get("messages") or ()],
+        "reward": row.get("reward") or 0.0,
+        "additional_histories": histories,
+        **{name: value for name, value in fields.items() if value is not None},
+    }
+
+
+def _history_of(history: Mapping[str, Any]) -> dict[str, Any]:
+    items = history.get("messages_and_choices") or history.get("messages") or ()
+    return {"messages_and_choices": [_item(item) for item in items], "tools": history.get("tools")}
+
+
+def _item(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message, or the choice that it was: what a model under training has said."""
+    if "message" in message:
+        choice = {name: value for name, value in message.items() if value is not None and name != "logprobs"}
+        return {**choice, "message": _said(choice["message"])}
+    plain = _said(message)
+    return {"message": plain} if message.get("trainable") else plain
+
+
+def _said(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = _decoded(message.get("tool_calls"))
+    kept = {
+        name: value for name, value in message.items() if value is not None and name not in ("trainable", "tool_calls")
+    }
+    return {**kept, "tool_calls": calls} if calls else kept
+
+
+def _decoded(value: Any) -> Any:
+    """Of a column that is JSON in one version of ART and a value in another: the value."""
+    return parse_json(value, "a column of a trajectory") if isinstance(value, str) else value
+
+
+# ---- the other files
+
+
+def _history(model: ImportedModel, path: Path) -> None:
+    rows = []
+    for number, line in enumerate(json_lines(read_text(path), path), start=1):
+        step = line.get("step", line.get("training_step")) if isinstance(line, Mapping) else None
+        if isinstance(step, int):
+            rows.append({**line, "step": step})
+        else:
+            model.entries.append(Entry(f"{path.name}: line {number}", "left out", "it names no step"))
+    model.files["history.jsonl"] = lines(rows)
+    model.entries.append(Entry(path.name, "taken", f"{len(rows)} rows"))
+
+
+def _about(model: ImportedModel, path: Path) -> None:
+    told = parse_json(read_text(path), repr(str(path)))
+    known = ("name", "project", "base_model")
+    about = ", ".join(f"{name}={told[name]!r}" for name in known if told.get(name) is not None)
+    model.entries.append(Entry("model.json", "not needed", f"say it when you make the model: TrainableModel({about})"))
+    for name, value in told.items():
+        if name not in (*known, "trainable") and value not in (None, {}, []):
+            model.entries.append(Entry(f"model.json: {name}", "left out", "say it when you make the model"))
+
+
+def _checkpoints(model: ImportedModel, folder: Path) -> None:
+    steps = sorted(path for path in folder.iterdir() if path.is_dir() and path.name.isdigit())
+    for path in steps[:-1]:
+        model.entries.append(Entry(f"checkpoints/{path.name}", "not needed", "there is a newer one"))
+    for path in steps[-1:]:
+        model.entries.append(Entry(f"checkpoints/{path.name}", *_newest(path)))
+
+
+def _newest(path: Path) -> tuple[Any, str]:
+    config = path / "adapter_config.json"
+    if not config.is_file():
+        return "left out", "there is no adapter of PEFT in it"
+    base = str(parse_json(read_text(config), repr(str(config))).get("base_model_name_or_path"))
+    if "4bit" in base:
+        note = f"its base {base} is rounded to 4 bits, which Ludus does not load: name the base it was made of there"
+        return "left out", note
+    return "taken", f"where it is: model.path={path} goes on with it, on {base}"

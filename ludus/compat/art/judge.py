@@ -1,0 +1,110 @@
+"""RULER on groups of trajectories: the judge's scores become their rewards.
+
+Knows: trajectories, groups, what a judge makes of attempts.  Knows not: prompts, HTTP, training.
+Invariants: the group that was given is not changed; its copy keeps everything, the rewards it came with too;
+a score is the reward of the trajectory that the judge named.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.trajectory import History, Trajectory
+from ludus.errors import BackendError
+from ludus.rewards.chat.base import ChatModel, Usage
+from ludus.rewards.judge.attempts import Attempt, Conversation
+from ludus.rewards.judge.prompt import DEFAULT_RUBRIC
+from ludus.rewards.judge.ruler import (
+    DEFAULT_JUDGE,
+    DEFAULT_OPTIONS,
+    Judgement,
+    JudgeOptions,
+    conversation_of,
+    judge_attempts,
+)
+from ludus.rewards.judge.scores import TrajectoryScore
+
+logger = logging.getLogger(__name__)
+
+
+async def ruler_score_group(
+    group: TrajectoryGroup,
+    judge_model: str | ChatModel = DEFAULT_JUDGE,
+    extra_litellm_params: Mapping[str, Any] | None = None,
+    rubric: str = DEFAULT_RUBRIC,
+    *,
+    swallow_exceptions: bool = False,
+    debug: bool = False,
+    options: JudgeOptions = DEFAULT_OPTIONS,
+) -> TrajectoryGroup | None:
+    """A copy of the group whose rewards are the judge's scores, from 0 to 1; arguments as those of `ruler`.
+
+    Each trajectory keeps the reward it had as the metric `independent_reward`, and the judge's explanation in its logs.
+    None: the judge failed, and `swallow_exceptions` leaves the group out; a warning says why.
+    Raises BackendError if the judge fails otherwise, UserError if its name, key or address is wrong, swallowed or not:
+    every other group would be left out for the same reason.
+    """
+    if len(group) == 0:
+        return group
+    try:
+        judgement = await judge_attempts(
+            [attempt_of_trajectory(trajectory) for trajectory in group],
+            judge_model,
+            extra_litellm_params,
+            rubric=rubric,
+            debug=debug,
+            options=options,
+        )
+    except BackendError as error:
+        if not swallow_exceptions:
+            raise
+        logger.warning("a group of %d trajectories is left out, because its judge failed: %s", len(group), error)
+        return None
+    judged = group.with_trajectories(map(_rewarded, group, judgement.scores))
+    judged.metrics = {**group.metrics, **_metrics(judgement)}
+    return judged
+
+
+def attempt_of_trajectory(trajectory: Trajectory) -> Attempt:
+    """All conversations of the trajectory, as a judge is shown them."""
+    return Attempt(tuple(map(_conversation, trajectory.histories())))
+
+
+def _conversation(history: History) -> Conversation:
+    return conversation_of(history.messages(), history.tools)
+
+
+def _rewarded(trajectory: Trajectory, score: TrajectoryScore) -> Trajectory:
+    # Judged before: what the judge said then is not independent of what it says now.
+    independent = trajectory.metrics.get("independent_reward", trajectory.reward)
+    changes = {
+        "reward": score.score,
+        "metrics": {**trajectory.metrics, "independent_reward": independent, "ruler_score": score.score},
+        "metadata": dict(trajectory.metadata),
+        "logs": [*trajectory.logs, f"RULER explanation: {score.explanation}"],
+        "messages_and_choices": list(trajectory.messages_and_choices),
+    }
+    return trajectory.model_copy(update=changes)
+
+
+def _metrics(judgement: Judgement) -> dict[str, float]:
+    return {
+        **_usage_metrics(judgement.usage),
+        "judge/unusable_answers": judgement.num_unusable,
+        "judge/clamped_scores": judgement.num_clamped,
+        "judge/spread": judgement.spread,
+    }
+
+
+def _usage_metrics(usage: Usage) -> dict[str, float]:
+    cost = {} if usage.cost_usd is None else {"judge/cost_usd": usage.cost_usd}
+    return {
+        "judge/calls": usage.num_calls,
+        "judge/cached": usage.num_cached,
+        "judge/prompt_tokens": usage.num_prompt_tokens,
+        "judge/completion_tokens": usage.num_completion_tokens,
+        **cost,
+    }

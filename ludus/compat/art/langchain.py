@@ -1,0 +1,117 @@
+"""Rollouts whose agent is a graph of LangChain or LangGraph: its chat model, and the trajectory that it leaves.
+
+Knows: models, captured exchanges, LangChain's model for OpenAI's protocol.  Knows not: tokens, backends.
+Invariant: a chat model asks the newest weights of its model, also when it was made before them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, ParamSpec, overload
+
+from ludus.compat.art.capture import capturing
+from ludus.compat.art.trainable import Model
+from ludus.compat.art.trajectory import Trajectory
+from ludus.errors import UserError
+
+P = ParamSpec("P")
+Rollout = Callable[P, Awaitable[Trajectory]]
+
+_model: ContextVar[Model[Any] | None] = ContextVar("ludus_langchain_model", default=None)
+
+
+@overload
+def wrap_rollout(model: Model[Any], rollout: Rollout[P]) -> Rollout[P]: ...
+
+
+@overload
+def wrap_rollout(model: Model[Any]) -> Callable[[Rollout[P]], Rollout[P]]: ...
+
+
+def wrap_rollout(model: Model[Any], rollout: Rollout[P] | None = None) -> Any:
+    """The rollout, inside of which `init_chat_model` is this model and whose trajectory gets what was said there.
+
+    A trajectory that comes back without an answer is given all of them: the first conversation, and the others as
+    additional histories. One that holds answers stays as it is. Without `rollout`, a decorator.
+    """
+    if rollout is None:
+        return functools.partial(wrap_rollout, model)
+
+    @functools.wraps(rollout)
+    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> Trajectory:
+        token = _model.set(model)
+        try:
+            with capturing() as capture:
+                trajectory = await rollout(*args, **kwargs)
+        finally:
+            _model.reset(token)
+        if not isinstance(trajectory, Trajectory):
+            raise UserError(
+                f"the rollout that is wrapped returned a {type(trajectory).__name__}; it must return a Trajectory"
+            )
+        if not any(history.choices() for history in trajectory.histories()):
+            said = capture.trajectory
+            trajectory.messages_and_choices = said.messages_and_choices
+            trajectory.tools = said.tools
+            trajectory.additional_histories = [*trajectory.additional_histories, *said.additional_histories]
+        return trajectory
+
+    return wrapped
+
+
+def init_chat_model(model: str | None = None, **kwargs: Any) -> Any:
+    """The chat model of the wrapped rollout that plays here: asynchronous, blocking, streaming, with tools.
+
+    model: a name of it, or None.  kwargs: arguments of LangChain's `ChatOpenAI`; the temperature is 1.0 if none is
+    given.  Raises UserError outside of a wrapped rollout, and for the name of another model.
+    """
+    found = _model.get()
+    if found is None:
+        raise UserError("init_chat_model was called outside of a rollout; wrap it: wrap_rollout(model, rollout)")
+    names = {found.name, found.get_inference_name(), getattr(found, "base_model", None)}
+    if model is not None and model not in names:
+        raise UserError(
+            f"init_chat_model({model!r}) is not the model of this rollout, {found.name!r}; leave the name out, or use "
+            "LangChain's own init_chat_model for another one"
+        )
+    options = {"temperature": 1.0, "max_retries": 0, "stream_usage": False, **kwargs}
+    client = found.openai_client()
+    return _chat_class()(
+        model=found.get_inference_name(),
+        base_url=str(client.base_url),
+        api_key=client.api_key,
+        http_async_client=found.http_client(),
+        **options,
+    )
+
+
+@functools.cache
+def _chat_class() -> Any:
+    """`ChatOpenAI` whose blocking calls go the way of the asynchronous ones. Raises UserError if it is not there."""
+    try:
+        base = importlib.import_module("langchain_openai").ChatOpenAI
+        blocking = importlib.import_module("ludus.agents.langchain.blocking")
+    except ModuleNotFoundError as error:
+        raise UserError(f"chat models of LangChain need {error.name!r}: pip install langchain-openai") from None
+
+    class RolloutChatModel(base):  # type: ignore[misc, valid-type]  # not known before it is needed
+        """The model of a rollout."""
+
+        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+            del run_manager  # the base class tells it how the call ended
+            return blocking.run_blocking(lambda: self._agenerate(messages, stop, None, **kwargs))
+
+        def _stream(self, *args: Any, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
+            async def chunks() -> AsyncIterator[Any]:
+                async for chunk in self._astream(*args, **kwargs):
+                    yield chunk
+
+            for chunk in blocking.stream_blocking(chunks):
+                if run_manager is not None and chunk.text:
+                    run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                yield chunk
+
+    return RolloutChatModel

@@ -1,0 +1,5 @@
+"""The names of `art.model`."""
+
+from ludus.compat.art.trainable import Model, TrainableModel
+
+__all__ = ["Model", "TrainableModel"]

@@ -1,0 +1,59 @@
+"""Who asks a hosted model in this process: each rollout in a session of its own.
+
+Knows: rollouts, keys of sessions.  Knows not: how a model is trained, tokens.
+Invariant: every rollout is a session of its own; what asks outside of any rollout has one session for the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ludus.compat.art.hosted import HostedModel
+from ludus.compat.art.rollout import Rollout, current_rollout
+from ludus.compat.art.rollout_names import RolloutNames, member_name, outside_name
+from ludus.gateway.server import GatewayServer
+
+_ENDED = "ended-rollout"
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A model and the sessions in which it is asked."""
+
+    hosted: HostedModel
+    server: GatewayServer
+    outside_key: str = field(init=False)
+    """Of the session for whoever asks outside of rollouts."""
+    _keys: dict[Rollout, str] = field(default_factory=dict)
+    _names: RolloutNames = field(default_factory=RolloutNames)
+
+    def __post_init__(self) -> None:
+        session = self.hosted.book.open(outside_name(self.hosted.step), is_shared=True)
+        self.outside_key = self.server.sessions.add(session)
+
+    def __repr__(self) -> str:
+        return f"ServedModel({self.hosted!r}, rollouts={len(self._keys)})"
+
+    def headers(self) -> Mapping[str, str]:
+        """Of a request that is made now."""
+        rollout = current_rollout()
+        if rollout is None:
+            return {}
+        if rollout.has_ended:  # the gateway says to what it left running that its session has
+            return {"authorization": f"Bearer {_ENDED}"}
+        if rollout not in self._keys:
+            self._keys[rollout] = self._open(rollout)
+        return {"authorization": f"Bearer {self._keys[rollout]}"}
+
+    def _open(self, rollout: Rollout) -> str:
+        group_id = self._names.group(rollout, step=self.hosted.step)
+        session = self.hosted.book.open(f"{group_id}-{member_name(rollout)}", group_id=group_id)
+        key = self.server.sessions.add(session)
+
+        async def end(error: BaseException | None) -> None:
+            self.server.sessions.remove(self._keys.pop(rollout))
+            await self.hosted.book.end(session.id, error)
+
+        rollout.on_end(end)
+        return key

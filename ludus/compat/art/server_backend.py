@@ -1,0 +1,322 @@
+"""`ServerBackend`: models that live and are trained behind a URL; here are neither torch nor a device.
+
+Knows: what each call of a backend is on the wire, which rollout a request belongs to.  Knows not: weights, tokens.
+Invariants: a call that was acknowledged is carried out once, whatever happens to the server or to us meanwhile; what a
+choice was sampled with is taken from the server's record, never from what travels back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ludus.cluster.remote import LaunchedServer, LaunchSettings, OnLine, place_of
+from ludus.cluster.serve.client import OnEvent, ServerClient
+from ludus.cluster.serve.wire import (
+    LOAD,
+    SESSION,
+    EndSession,
+    JobEvent,
+    KeepCheckpoints,
+    ModelView,
+    RegisterModel,
+    SubmitJob,
+)
+from ludus.compat.art.backends import (
+    Inference,
+    OnProgress,
+    TrainableSpec,
+    TrainConfig,
+    TrainProgress,
+    TrainResult,
+    TrainSFTConfig,
+    train_config,
+)
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.rollout import Rollout, current_rollout
+from ludus.compat.art.rollout_names import RolloutNames, member_name, outside_name
+from ludus.compat.art.trajectory import Trajectory
+from ludus.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+KEY_VARIABLE = "LUDUS_API_KEY"
+PATIENCE_S = 600.0  # a server that loads a large model anew takes minutes
+# Waits of 0.5, 1, 2 … seconds: a request for an answer outlives a restart of a minute.
+CONNECT_RETRIES = 7
+
+
+class ServerBackend:
+    """A `Backend` at `base_url`, where `ludus serve` runs."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        ca_file: str | Path | None = None,
+        launched: LaunchedServer | None = None,
+    ) -> None:
+        """api_key: None: that of the environment variable LUDUS_API_KEY.
+
+        patience_s: how long the server may be away, as while it is restarted, before that is an error.
+        ca_file: PEM certificates that a server at https:// may be signed by. None: by whom the system trusts.
+        launched: the server, if it was started for us and is to end with us; see `launch`. None: others see to it.
+        """
+        key = os.environ.get(KEY_VARIABLE) if api_key is None else api_key
+        if not key:
+            raise UserError(f"a server wants its key: pass api_key=…, or set {KEY_VARIABLE}; `ludus serve` shows it")
+        self._client = ServerClient(
+            base_url,
+            key,
+            patience_s=patience_s,
+            ca_file=None if ca_file is None else Path(ca_file),
+            watched=launched,
+        )
+        self._launched = launched
+        self._key = key
+        self._has_met = False
+        self._id = uuid.uuid4().hex[:12]
+        """Tells our sessions from those of other clients."""
+        self._models: dict[str, _Asked] = {}
+        """By path."""
+        self._transports: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Any]] = weakref.WeakKeyDictionary()
+        """Connections to models, of the loops that they were made on."""
+
+    @classmethod
+    async def launch(
+        cls,
+        on: str,
+        settings: LaunchSettings | None = None,
+        *,
+        on_line: OnLine = logger.info,
+        patience_s: float = PATIENCE_S,
+        **options: Any,
+    ) -> ServerBackend:
+        """A backend whose server is started where the accelerator is, and ends with `close` or when nobody asks it.
+
+        on: `ssh:HOST`, `local`, … (docs/remote.md).  settings or options: fields of `LaunchSettings`.
+        on_line: is told what the server writes until it serves, and how it stands in a queue.
+        Raises BackendError with the last lines of its log if it does not come to serve.
+        """
+        if settings is not None and options:
+            raise UserError(f"pass settings or {', '.join(options)}, not both")
+        chosen = LaunchSettings(**options) if settings is None else settings
+        launched = LaunchedServer(place_of(on, chosen), chosen, on_line)
+        await _open(launched)
+        backend = cls(launched.base_url, launched.key, patience_s=patience_s, launched=launched)
+        try:
+            await backend._meet()
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(launched.undo))
+            raise
+        return backend
+
+    def __repr__(self) -> str:
+        return f"ServerBackend({self._client.base_url!r})"
+
+    async def __aenter__(self) -> ServerBackend:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def register(self, model: TrainableSpec) -> None:
+        await self._register(model)
+
+    async def prepare(self, model: TrainableSpec) -> Inference:
+        view = await self._register(model)
+        return Inference(
+            base_url=self._client.base_url + view.inference_path,
+            api_key=self._key,
+            inference_name=view.inference_name,
+            headers=lambda: self._session_headers(model),
+            transport=self._transport,
+        )
+
+    async def train(
+        self,
+        model: TrainableSpec,
+        trajectory_groups: Sequence[TrajectoryGroup],
+        config: TrainConfig | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> TrainResult:
+        """As every backend's. idempotency_key: two calls with one key are one step, also from two processes."""
+        arguments: dict[str, Any] = {
+            "groups": [_without_logprobs(group.model_dump(mode="json")) for group in trajectory_groups],
+            "config": train_config(config, options).model_dump(mode="json", exclude_unset=True),
+        }
+        return await self._train(model, SubmitJob(kind="train", arguments=arguments), on_progress, idempotency_key)
+
+    async def train_sft(
+        self,
+        model: TrainableSpec,
+        trajectories: Sequence[Trajectory],
+        config: TrainSFTConfig | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        idempotency_key: str | None = None,
+    ) -> TrainResult:
+        arguments: dict[str, Any] = {
+            "trajectories": [_without_logprobs(each.model_dump(mode="json")) for each in trajectories],
+            "config": (config or TrainSFTConfig()).model_dump(mode="json", exclude_unset=True),
+        }
+        return await self._train(model, SubmitJob(kind="train_sft", arguments=arguments), on_progress, idempotency_key)
+
+    async def get_step(self, model: TrainableSpec) -> int:
+        while (step := (await self._client.get(ModelView, _path(model))).step) is None:
+            pass  # as for `_register`
+        return step
+
+    async def delete_checkpoints(self, model: TrainableSpec, keep: Collection[int]) -> None:
+        await self._client.post(ModelView, f"{_path(model)}/checkpoints", KeepCheckpoints(steps=sorted(keep)))
+
+    async def fork(
+        self,
+        model: TrainableSpec,
+        from_model: str,
+        *,
+        from_project: str | None = None,
+        not_after_step: int | None = None,
+    ) -> int:
+        arguments: dict[str, Any] = {
+            "from_model": from_model,
+            "from_project": from_project,
+            "not_after_step": not_after_step,
+        }
+        await self._meet()
+        await self._client.post(ModelView, f"/models?{LOAD}=false", _registration(model))
+        result = await self._run(model, SubmitJob(kind="fork", arguments=arguments), None, None)
+        return int(result["step"])
+
+    async def close(self) -> None:
+        """Close the connections that were made on this loop; the server goes on, unless it was launched for us."""
+        for transport in self._transports.pop(asyncio.get_running_loop(), []):
+            await transport.aclose()
+        if self._launched is not None:
+            await asyncio.to_thread(self._launched.close)
+
+    # ---- inside
+
+    def _transport(self, http: Any) -> Any:
+        made = http.AsyncHTTPTransport(retries=CONNECT_RETRIES, verify=self._client.verify)
+        self._transports.setdefault(asyncio.get_running_loop(), []).append(made)
+        return made
+
+    async def _meet(self) -> None:
+        if not self._has_met:
+            await self._client.check_version()
+            self._has_met = True
+
+    async def _register(self, model: TrainableSpec) -> ModelView:
+        await self._meet()
+        # The server answers after a while even if it is still loading, so that nobody on the way loses patience.
+        while (view := await self._client.post(ModelView, "/models", _registration(model))).step is None:
+            pass
+        asked = self._asked(model)
+        asked.step, asked.outside = view.step, asked.outside or outside_name(view.step)
+        return view
+
+    async def _train(
+        self, model: TrainableSpec, job: SubmitJob, on_progress: OnProgress | None, idempotency_key: str | None
+    ) -> TrainResult:
+        result = TrainResult(**await self._run(model, job, on_progress, idempotency_key))
+        self._asked(model).step = result.step
+        return result
+
+    async def _run(
+        self, model: TrainableSpec, job: SubmitJob, on_progress: OnProgress | None, idempotency_key: str | None
+    ) -> Mapping[str, Any]:
+        on_event = _ignore if on_progress is None else _telling(on_progress)
+        return await self._client.run_job(_path(model), job, idempotency_key=idempotency_key, on_event=on_event)
+
+    def _asked(self, model: TrainableSpec) -> _Asked:
+        return self._models.setdefault(_path(model), _Asked())
+
+    def _session_headers(self, model: TrainableSpec) -> Mapping[str, str]:
+        asked, rollout = self._asked(model), current_rollout()
+        if rollout is None:
+            return {SESSION: f"{self._id}:{asked.outside}"}
+        name = f"{self._id}:{asked.names.group(rollout, step=asked.step)}/{member_name(rollout)}"
+        if rollout not in asked.playing:
+            asked.playing.add(rollout)
+
+            async def end(error: BaseException | None) -> None:
+                asked.playing.remove(rollout)
+                await self._client.tell(f"{_path(model)}/sessions/end", _end_session(name, error))
+
+            rollout.on_end(end)
+        return {SESSION: name}
+
+
+async def _open(launched: LaunchedServer) -> None:
+    """Whoever is cancelled while he waits leaves no server behind."""
+    opening = asyncio.ensure_future(asyncio.to_thread(launched.open))
+    try:
+        await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        launched.give_up()
+        (error,) = await asyncio.gather(opening, return_exceptions=True)
+        if error is None:
+            await asyncio.to_thread(launched.undo)
+        raise
+
+
+@dataclass(eq=False, slots=True)
+class _Asked:
+    """A model, as far as this client has asked it."""
+
+    step: int = 0
+    """The last that the server told."""
+    names: RolloutNames = field(default_factory=RolloutNames)
+    playing: set[Rollout] = field(default_factory=set)
+    """Rollouts that have asked it and play on."""
+    outside: str = ""
+    """Name of the session for whoever asks outside of rollouts. Empty: it was not registered yet."""
+
+
+def _end_session(name: str, error: BaseException | None) -> EndSession:
+    if error is None:
+        return EndSession(session=name)
+    outcome: Literal["failed", "cancelled"] = "failed" if isinstance(error, Exception) else "cancelled"
+    return EndSession(session=name, outcome=outcome, reason=f"{type(error).__name__}: {error}")
+
+
+def _registration(model: TrainableSpec) -> RegisterModel:
+    return RegisterModel(
+        project=model.project, name=model.name, base_model=model.base_model, config=dict(model.internal_config)
+    )
+
+
+def _path(model: TrainableSpec) -> str:
+    return f"/models/{model.project}/{model.name}"
+
+
+def _telling(on_progress: OnProgress) -> OnEvent:
+    def tell(event: JobEvent) -> None:
+        if event.kind == "progress":
+            on_progress(TrainProgress(**event.data))
+
+    return tell
+
+
+def _ignore(_: JobEvent) -> None: ...
+
+
+def _without_logprobs(value: Any) -> Any:
+    """The server has them, exact, in its record; on the way they would be most of what is sent."""
+    if isinstance(value, Mapping):
+        is_choice = "message" in value and "logprobs" in value
+        return {key: _without_logprobs(item) for key, item in value.items() if not (is_choice and key == "logprobs")}
+    return [_without_logprobs(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,129 @@
+"""Groups of trajectories become groups of episodes: the records behind their choices, with their rewards.
+
+Knows: trajectories, records, rewards.  Knows not: advantages, batches, weights.
+Invariants: ids are those of position, so the order of a step is that of the groups that were given; a recorded turn is
+in one trajectory of a step at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ludus.compat.art.claim import claim_trajectory, join_records, named_turns, num_foreign_choices
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.trajectory import Trajectory
+from ludus.compat.art.turns import TurnBook
+from ludus.episodes.reward import score_episode
+from ludus.errors import UserError
+from ludus.rollout.pool import Taken
+from ludus.types import Episode, Group
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What one step is made of."""
+
+    taken: Taken
+    turns: dict[str, Episode]
+    """By id, each turn with the episode it is in."""
+    num_foreign_choices: int
+    """Of other models; they are context."""
+    num_empty: int
+    """Trajectories without a recorded choice."""
+
+    @property
+    def episodes(self) -> tuple[Episode, ...]:
+        return tuple(episode for group in self.taken.groups for episode in group.episodes)
+
+
+def settle_groups(groups: Sequence[TrajectoryGroup], book: TurnBook, *, step: int) -> Settled:
+    """The episodes of step `step`; trajectories learn which weights sampled them.
+
+    Raises UserError for a choice that nobody recorded, a turn in two trajectories, or a reward that is no number.
+    """
+    members = _members(groups, step)
+    named = frozenset(_owners(members))
+    by_group: dict[str, list[Episode]] = {member.group_id: [] for member in members}
+    turns: dict[str, Episode] = {}
+    for member in members:
+        if member.named:
+            others = (named - frozenset(member.named)) | turns.keys()
+            episode = _episode(member, book, others)
+            by_group[member.group_id].append(episode)
+            turns.update({turn.id: episode for turn in episode.session.turns})
+    num_empty = sum(not member.named for member in members)
+    if num_empty:
+        logger.warning("%d trajectories of step %d have no recorded choice: they count nowhere", num_empty, step)
+    built = [Group(group_id, found[0].task_id, tuple(found)) for group_id, found in by_group.items() if found]
+    return Settled(
+        taken=Taken(tuple(built), book.take_failed()),
+        turns=turns,
+        num_foreign_choices=sum(num_foreign_choices(member.trajectory) for member in members),
+        num_empty=num_empty,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A trajectory in its place."""
+
+    trajectory: Trajectory
+    named: tuple[str, ...]
+    id: str
+    group_id: str
+    task_id: str
+    where: str
+
+
+def _members(groups: Sequence[TrajectoryGroup], step: int) -> list[_Member]:
+    members = []
+    for group_idx, group in enumerate(groups):
+        group_id = f"step{step:06d}-g{group_idx:04d}"
+        task_id = str(group.metadata.get("task_id", group_id))
+        for member_idx, trajectory in enumerate(group):
+            where = f"trajectory {member_idx} of group {group_idx}"
+            named = named_turns(trajectory)
+            members.append(_Member(trajectory, named, f"{group_id}-m{member_idx:03d}", group_id, task_id, where))
+    return members
+
+
+def _owners(members: Sequence[_Member]) -> dict[str, _Member]:
+    owners: dict[str, _Member] = {}
+    for member in members:
+        for turn_id in member.named:
+            if turn_id in owners:
+                raise UserError(
+                    f"{owners[turn_id].where} and {member.where} both name the turn {turn_id!r}; a sampled token is "
+                    "trained once. Put branches of one rollout into additional_histories of one trajectory"
+                )
+            owners[turn_id] = member
+    return owners
+
+
+def _episode(member: _Member, book: TurnBook, others: Collection[str]) -> Episode:
+    trajectory = member.trajectory
+    record = join_records(member.id, book.parts(member.named, others=others))
+    versions = [version for turn in record.turns for version in turn.sampled.versions]
+    trajectory.initial_policy_version, trajectory.final_policy_version = min(versions), max(versions)
+    scored = score_episode(claim_trajectory(record, trajectory), record.turns)
+    if not scored.outcome.has_credit:
+        raise UserError(f"{member.where}: {scored.outcome.reason}")
+    return Episode(
+        id=member.id,
+        task_id=member.task_id,
+        group_id=member.group_id,
+        session=record,
+        rewards=scored.rewards,
+        outcome=scored.outcome,
+        reward=trajectory.reward,
+        metrics=scored.metrics,
+        metadata=scored.metadata,
+        started_at=min(turn.started_at for turn in record.turns),
+        finished_at=time.time(),
+        left_out=scored.left_out,
+    )

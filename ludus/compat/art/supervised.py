@@ -1,0 +1,156 @@
+"""Supervised training of a model on a file or a list of trajectories, in chunks with one schedule over all of them.
+
+Knows: trajectories, files of conversations, schedules.  Knows not: backends, tensors.
+Invariant: trajectory and learning rate of every batch depend on the arguments alone, so a run that goes on after some
+chunks is the same as one without a break.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pydantic
+
+from ludus.compat.art.backends import TrainSFTConfig
+from ludus.compat.art.schedule import Method, create_lr_schedule
+from ludus.compat.art.trainable import TrainableModel
+from ludus.compat.art.trajectory import Trajectory
+from ludus.errors import UserError
+from ludus.runs.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class SFTDatasetChunk:
+    """What one call of `train_sft` is given."""
+
+    trajectories: list[Trajectory]
+    config: TrainSFTConfig
+    step: int
+    """Chunks since the first epoch began."""
+    epoch: int
+    epoch_step: int
+    """Chunks since this epoch began."""
+
+
+def iterate_file(
+    file_path: Path | str, epochs: int = 1, shuffle: bool = True, seed: int = 42, initial_skip: int = 0
+) -> Iterator[Trajectory]:
+    """The conversations of a JSONL file, once for each epoch: lines with `messages`, and `tools` if there are any.
+
+    shuffle: another order in each epoch.  initial_skip: so many are left out, for a run that goes on.
+    Raises UserError for a line that is no conversation, with its number.
+    """
+    trajectories = _read(Path(file_path))
+    given = 0
+    for epoch in range(epochs):
+        for index in _order(len(trajectories), epoch, seed=seed, shuffle=shuffle):
+            given += 1
+            if given > initial_skip:
+                yield trajectories[index].model_copy(deep=True)
+
+
+def create_sft_dataset_iterator(
+    trajectories: Sequence[Trajectory],
+    chunk_size: int = 10,
+    epochs: int = 1,
+    batch_size: int = 2,
+    peak_lr: float = 2e-4,
+    *,
+    schedule_type: Method = "linear",
+    warmup_ratio: float = 0.1,
+    shuffle: bool = True,
+    seed: int = 42,
+    initial_step: int = 0,
+) -> Iterator[SFTDatasetChunk]:
+    """Chunks of `chunk_size` batches, with one schedule over the batches of all epochs.
+
+    initial_step: chunks trained already.
+    """
+    if not trajectories or min(chunk_size, epochs, batch_size) < 1:
+        raise UserError(
+            f"{len(trajectories)} trajectories in chunks of chunk_size={chunk_size}, epochs={epochs} and "
+            f"batch_size={batch_size} make nothing to train on; each must be at least 1"
+        )
+    num_batches = -(-len(trajectories) // batch_size)
+    warmup_steps = round(warmup_ratio * num_batches * epochs)
+    rates = create_lr_schedule(num_batches * epochs, peak_lr, schedule_type, warmup_steps)
+    step = 0
+    for epoch in range(epochs):
+        order = _order(len(trajectories), epoch, seed=seed, shuffle=shuffle)
+        for epoch_step, first in enumerate(range(0, num_batches, chunk_size)):
+            if step >= initial_step:
+                last = min(first + chunk_size, num_batches)
+                part = [trajectories[index] for index in order[first * batch_size : last * batch_size]]
+                offset = epoch * num_batches
+                config = TrainSFTConfig(
+                    learning_rate=tuple(rates[offset + first : offset + last]), batch_size=batch_size
+                )
+                yield SFTDatasetChunk(part, config, step, epoch, epoch_step)
+            step += 1
+
+
+async def train_sft_from_file(
+    model: TrainableModel[object],
+    file_path: Path | str,
+    epochs: int = 1,
+    batch_size: int = 2,
+    peak_lr: float = 2e-4,
+    *,
+    schedule_type: Method = "linear",
+    warmup_ratio: float = 0.1,
+    chunk_size: int = 10,
+    seed: int = 42,
+    initial_step: int = 0,
+) -> list[Metrics]:
+    """Train on all conversations of a JSONL file; the metrics of each chunk, which is a step of the model each."""
+    chunks = create_sft_dataset_iterator(
+        _read(Path(file_path)),
+        chunk_size,
+        epochs,
+        batch_size,
+        peak_lr,
+        schedule_type=schedule_type,
+        warmup_ratio=warmup_ratio,
+        seed=seed,
+        initial_step=initial_step,
+    )
+    return [(await model.train_sft(chunk.trajectories, chunk.config)).metrics for chunk in chunks]
+
+
+def _order(count: int, epoch: int, *, seed: int, shuffle: bool) -> list[int]:
+    order = list(range(count))
+    if shuffle:
+        random.Random(f"{seed}/{epoch}").shuffle(order)
+    return order
+
+
+def _read(path: Path) -> list[Trajectory]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            found.append(Trajectory(messages_and_choices=row["messages"], tools=row.get("tools")))
+        except pydantic.ValidationError as error:
+            raise _no_conversation(number, path, error.errors()[0]["msg"]) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _no_conversation(number, path, f"{type(error).__name__}: {error}") from None
+    if not found:
+        raise UserError(f"{str(path)!r} holds no conversation")
+    return found
+
+
+def _no_conversation(number: int, path: Path, what: str) -> UserError:
+    return UserError(
+        f"line {number} of {str(path)!r} is no conversation ({what:.200}); allowed: JSON objects with 'messages', and "
+        "'tools' if there are any"
+    )

@@ -1,0 +1,272 @@
+"""`Model` and `TrainableModel`: what a user's rollouts ask, log and train, whoever serves and trains it.
+
+Knows: clients of OpenAI's SDK, the files of a logbook, the protocol of backends.  Knows not: weights, tokens.
+Invariant: a client asks the newest weights, also when it was made before them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pydantic
+
+from ludus.compat.art.backends import (
+    Backend,
+    Inference,
+    OnProgress,
+    TrainConfig,
+    TrainResult,
+    TrainSFTConfig,
+)
+from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.local_backend import DEFAULT_PATH, LocalBackend
+from ludus.compat.art.logbook import Logbook, Logged, as_groups
+from ludus.compat.art.trajectory import Trajectory
+from ludus.compat.art.transport import PLACEHOLDER, ModelTransport
+from ludus.errors import UserError
+from ludus.gateway.transport import sdk_http_module
+
+logger = logging.getLogger(__name__)
+ConfigT = TypeVar("ConfigT")
+
+TIMEOUT_S = 1200.0  # of one answer: what a long one takes on a laptop
+CONNECT_TIMEOUT_S = 5.0
+
+
+class Model(pydantic.BaseModel, Generic[ConfigT]):
+    """A model that is asked and logged, and not trained: an endpoint by its name, for comparison."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", protected_namespaces=(), arbitrary_types_allowed=True)
+
+    name: str = pydantic.Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    project: str = pydantic.Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    config: ConfigT | None = None
+    """The user's own; nobody else reads it."""
+    inference_base_url: str | None = None
+    """None: OpenAI's."""
+    inference_api_key: str | None = None
+    """None: that of the environment variable OPENAI_API_KEY."""
+    inference_model_name: str | None = None
+    """None: its name."""
+    base_path: str = DEFAULT_PATH
+    """Where logs and state lie; a project is a folder below."""
+    _transports: dict[str, ModelTransport] = pydantic.PrivateAttr(default_factory=dict)
+
+    @property
+    def trainable(self) -> bool:
+        return False
+
+    @property
+    def logbook(self) -> Logbook:
+        """The files that `log` and the state are written to."""
+        return Logbook(Path(self.base_path) / self.project / "models" / self.name)
+
+    def openai_client(self, **options: Any) -> Any:
+        """An `openai.AsyncOpenAI` for this model. options: its other arguments.
+
+        What it is asked and answers is captured where a trajectory is being captured.
+        Raises UserError if the SDK is not installed.
+        """
+        try:
+            sdk = importlib.import_module("openai")
+        except ModuleNotFoundError:
+            raise UserError("a client of the model needs OpenAI's SDK: pip install openai") from None
+        known: dict[str, Any] = {"http_client": self.http_client(), **options}
+        if self._base_url() is not None:
+            known.setdefault("base_url", self._base_url())
+        if self._api_key() is not None:
+            known.setdefault("api_key", self._api_key())
+        return sdk.AsyncOpenAI(**known)
+
+    def http_client(self) -> Any:
+        """An AsyncClient, of the module that OpenAI's SDK takes, whose requests go to the model."""
+        name = sdk_http_module()
+        http = importlib.import_module(name)
+        if name not in self._transports:
+            self._transports[name] = ModelTransport(http, self._endpoint)
+        return http.AsyncClient(
+            transport=self._transports[name], timeout=http.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        )
+
+    def get_inference_name(self, step: int | None = None) -> str:
+        """What `model=` of a request is. step: only None is possible here: this model has no steps."""
+        if step is not None:
+            raise UserError(f"{self.name!r} is not trained, so it has no step {step}; leave step out")
+        return self.inference_model_name or self.name
+
+    def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
+        """Arguments for `litellm.acompletion` beside the messages."""
+        return {
+            "model": f"hosted_vllm/{self.get_inference_name(step)}",
+            "base_url": self.inference_base_url,
+            "api_key": self.inference_api_key,
+            "temperature": 1,
+        }
+
+    async def log(
+        self,
+        trajectories: Logged | None = None,
+        split: str = "val",
+        *,
+        metrics: Mapping[str, float] | None = None,
+        step: int | None = None,
+    ) -> dict[str, float]:
+        """Write groups, or bare trajectories and exceptions, and their means to the logbook; the means.
+
+        metrics: written beside them.  step: None: the model's own.
+        """
+        at = await self.get_step() if step is None else step
+        return self.logbook.write(as_groups(trajectories), split=split, step=at, metrics=metrics or {})
+
+    async def get_step(self) -> int:
+        """Steps that the model has been trained for."""
+        return 0
+
+    def read_state(self) -> dict[str, Any] | None:
+        """What the user's loop has kept, such as a position in its data. None: nothing."""
+        return self.logbook.read_state()
+
+    def merge_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The state with these keys replaced."""
+        merged = {**(self.read_state() or {}), **state}
+        self.overwrite_state(merged)
+        return merged
+
+    def overwrite_state(self, state: Mapping[str, Any]) -> None:
+        """Replace the state as a whole; it is written whole or not at all."""
+        self.logbook.write_state(state)
+
+    async def _endpoint(self) -> Inference | None:
+        return None
+
+    def _base_url(self) -> str | None:
+        return self.inference_base_url
+
+    def _api_key(self) -> str | None:
+        return self.inference_api_key
+
+
+class TrainableModel(Model[ConfigT]):
+    """A model that is trained from what its rollouts do."""
+
+    base_model: str = pydantic.Field(min_length=1)
+    """Name of an embedded model, a folder, or a hub id."""
+    run_id: str | None = None
+    """Kept with the model; nobody reads it."""
+    _internal_config: Mapping[str, Any] | None = pydantic.PrivateAttr(default=None)
+    """Keys of Ludus's configuration in which this model's differs. None: in none. It is read at registration."""
+    _backend: Backend | None = pydantic.PrivateAttr(default=None)
+    _inference: Inference | None = pydantic.PrivateAttr(default=None)
+
+    def __init__(self, *, _internal_config: Mapping[str, Any] | None = None, **fields: Any) -> None:
+        """_internal_config: keys of Ludus's configuration in which this model's differs, such as
+        {"model": {"lora": None}}; what they are, docs/configuration.md says."""
+        super().__init__(**fields)
+        self._internal_config = _internal_config
+
+    @property
+    def trainable(self) -> bool:
+        return True
+
+    @property
+    def internal_config(self) -> Mapping[str, Any]:
+        return dict(self._internal_config or {})
+
+    def backend(self) -> Backend:
+        """Who trains it; a `LocalBackend` in `base_path` where it was not registered."""
+        if self._backend is None:
+            logger.warning(
+                "%s was not registered: a LocalBackend in %r trains it in this process; call "
+                "`await model.register(backend)` first for another one",
+                self.name,
+                self.base_path,
+            )
+            self._backend = LocalBackend(path=self.base_path)
+        return self._backend
+
+    async def register(self, backend: Backend) -> None:
+        """Have `backend` serve and train the model; returns when it answers. Doing it again is allowed.
+
+        Raises UserError if another backend has it already.
+        """
+        if self._backend is not None and self._backend is not backend:
+            raise UserError(f"{self.name!r} is registered with {self._backend!r}; make another model for {backend!r}")
+        await backend.register(self)
+        self._backend = backend
+        await self._prepare()
+
+    def get_inference_name(self, step: int | None = None) -> str:
+        """What `model=` of a request is: the newest weights.
+
+        Raises UserError for a step: a backend serves no others. Fork an older step into a model of its own.
+        """
+        if step is not None:
+            raise UserError(
+                f"step={step} of {self.name!r} is not served: a model answers with its newest weights. Fork that step: "
+                "await backend.fork(other_model, from_model, not_after_step=step)"
+            )
+        return self.inference_model_name or self.name
+
+    async def get_step(self) -> int:
+        """Steps that the model has been trained for, restarts included."""
+        return await self.backend().get_step(self)
+
+    async def train(
+        self,
+        trajectory_groups: Iterable[TrajectoryGroup],
+        config: TrainConfig | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        **options: Any,
+    ) -> TrainResult:
+        """One step on the groups, logged as split `train`. options: fields of TrainConfig, in place of `config`.
+
+        When it returns, every client of the model asks the new weights.
+        """
+        groups = list(trajectory_groups)
+        await self._prepare()
+        result = await self.backend().train(self, groups, config, on_progress=on_progress, **options)
+        await self.log(groups, split="train", metrics=result.metrics, step=result.step)
+        return result
+
+    async def train_sft(
+        self,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> TrainResult:
+        """Supervised training on every assistant message of the trajectories; one step of the model."""
+        given = list(trajectories)
+        if not given:
+            raise UserError("there are no trajectories to train on")
+        await self._prepare()
+        result = await self.backend().train_sft(self, given, config, on_progress=on_progress)
+        await self.log(metrics={f"sft/{name}": value for name, value in result.metrics.items()}, step=result.step)
+        return result
+
+    async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> None:
+        """Delete all checkpoints but the newest and the one with the largest value of a logged metric."""
+        best = self.logbook.best_step(best_checkpoint_metric)
+        await self.backend().delete_checkpoints(self, () if best is None else (best,))
+
+    async def _prepare(self) -> Inference:
+        if self._inference is None:
+            self._inference = await self.backend().prepare(self)
+            self.inference_base_url = self._inference.base_url
+            self.inference_api_key = self._inference.api_key
+            self.inference_model_name = self._inference.inference_name
+        return self._inference
+
+    async def _endpoint(self) -> Inference | None:
+        return await self._prepare()
+
+    def _base_url(self) -> str | None:
+        return self.inference_base_url or PLACEHOLDER
+
+    def _api_key(self) -> str | None:
+        return self.inference_api_key or "unregistered"

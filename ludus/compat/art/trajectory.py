@@ -1,0 +1,122 @@
+"""One run of an agent as the agent tells it: messages and choices, a reward, and what else it wants kept.
+
+Knows: what a user writes into it.  Knows not: tokens, sessions, groups.
+Invariant: a choice of a recorded turn is trained, a mapping is context; the order of the list is the conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from time import perf_counter
+from typing import Any, Self
+
+import pydantic
+
+from ludus.compat.art.choice import Messages, Tools, check_item, is_choice, message_of, to_json, turn_id
+
+Scalar = float | int | str | bool | None
+
+
+class History(pydantic.BaseModel):
+    """One linear conversation."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, validate_assignment=True)
+
+    messages_and_choices: list[Any] = pydantic.Field(default_factory=list)
+    """Messages as mappings, which are context, and choices, which are trained."""
+    tools: Tools | None = None
+
+    @pydantic.field_validator("messages_and_choices")
+    @classmethod
+    def _check_items(cls, items: list[Any]) -> list[Any]:
+        return [check_item(item, f"messages_and_choices[{idx}]") for idx, item in enumerate(items)]
+
+    @pydantic.field_serializer("messages_and_choices")
+    def _write_items(self, items: list[Any]) -> list[dict[str, Any]]:
+        return [to_json(item) for item in items]
+
+    def messages(self) -> Messages:
+        """Everything as messages, ready for the next request."""
+        return [message_of(item) for item in self._checked()]
+
+    def choices(self) -> list[Any]:
+        """The choices, in order."""
+        return [item for item in self._checked() if is_choice(item)]
+
+    def turn_ids(self) -> list[str]:
+        """Of the choices that name a recorded turn, in order."""
+        return [found for found in map(turn_id, self.choices()) if found is not None]
+
+    def _checked(self) -> Iterator[Any]:
+        # Appending to the list asks nobody: what stands in it is checked where it is read.
+        for idx, item in enumerate(self.messages_and_choices):
+            yield check_item(item, f"messages_and_choices[{idx}]")
+
+
+class Trajectory(History):
+    """What an agent did, and how good it was."""
+
+    additional_histories: list[History] = pydantic.Field(default_factory=list)
+    """Conversations beside the main one: sub-agents, other branches, what stood there before a summary."""
+    reward: float = 0.0
+    initial_policy_version: int | None = None
+    """Weights that sampled first. None: not known yet; training fills it in, as the next."""
+    final_policy_version: int | None = None
+    metrics: dict[str, float | int | bool] = pydantic.Field(default_factory=dict)
+    """Averaged over trajectories."""
+    metadata: dict[str, Scalar] = pydantic.Field(default_factory=dict)
+    """Kept with the trajectory, averaged by nobody."""
+    logs: list[str] = pydantic.Field(default_factory=list)
+    start_time: datetime = pydantic.Field(default_factory=lambda: datetime.now().astimezone(), exclude=True)
+
+    def __repr__(self) -> str:
+        return f"Trajectory(reward={self.reward}, choices={sum(len(each.choices()) for each in self.histories())})"
+
+    __str__ = __repr__
+
+    def histories(self) -> list[History]:
+        """The main conversation, which is the trajectory itself, and the additional ones."""
+        return [self, *self.additional_histories]
+
+    def log(self, message: str) -> None:
+        """Keep a line with the trajectory."""
+        self.logs.append(message)
+
+    def finish(self) -> Self:
+        """The trajectory, with the metric `duration`: seconds since it was made."""
+        self.metrics["duration"] = (datetime.now().astimezone() - self.start_time).total_seconds()
+        return self
+
+    @asynccontextmanager
+    async def track_duration(self, name: str) -> AsyncIterator[None]:
+        """Add the block's seconds to the metric `<name>_duration`."""
+        began_s = perf_counter()
+        try:
+            yield
+        finally:
+            key = f"{name}_duration"
+            self.metrics[key] = self.metrics.get(key, 0.0) + perf_counter() - began_s
+
+    def for_logging(self) -> dict[str, Any]:
+        """Plain values for a file: reward, metrics, metadata, logs, tools, and every history's messages, each marked
+        `trainable` where a model of Ludus sampled it."""
+        return {
+            "reward": self.reward,
+            "metrics": dict(self.metrics),
+            "metadata": dict(self.metadata),
+            "logs": list(self.logs),
+            "tools": self.tools,
+            "messages": _marked(self),
+            "additional_histories": [
+                {"messages": _marked(each), "tools": each.tools} for each in self.additional_histories
+            ],
+        }
+
+
+def _marked(history: History) -> list[dict[str, Any]]:
+    return [
+        {**message_of(item), "trainable": is_choice(item) and turn_id(item) is not None}
+        for item in history.messages_and_choices
+    ]

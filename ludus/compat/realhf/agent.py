@@ -1,0 +1,47 @@
+"""Agents that are played through two queues: token ids out to the model, bundles of answers back.
+
+Knows: the agents' register.  Knows not: who answers, what becomes of the trajectories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ludus.agents.environments.base import EnvironmentService
+from ludus.compat.realhf.abstraction import AgentAbstraction, make, register
+from ludus.compat.realhf.sample import SequenceSample
+
+ALL_AGENTS: dict[str, Any] = {}
+"""By registered name."""
+
+
+class Agent:
+    """Base of queue agents. One instance plays all episodes, many at once."""
+
+    takes_prompt = True
+    """False: the environment gives the first observation, and rows need no prompt; `packed_prompts` is then empty."""
+
+    async def collect_trajectory(
+        self,
+        prompt: SequenceSample,
+        env: EnvironmentService,
+        obs_queue: asyncio.Queue[Any],
+        act_queue: asyncio.Queue[Any],
+    ) -> list[SequenceSample]:
+        """What is to be trained of one episode; an empty list rejects it.
+
+        Puts `(qid, token_ids, gconfig)` on `obs_queue` as often as it likes, and takes a `BundledGenerationOutputs`
+        from `act_queue` for each, in the same order.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} must define `async def collect_trajectory`")
+
+
+def register_agent(name: str, cls_: type) -> None:
+    """Makes `cls_` known as `name`. Raises UserError if another class has that name."""
+    register(ALL_AGENTS, "agent", name, cls_)
+
+
+def make_agent(cfg: AgentAbstraction) -> Any:
+    """The agent that `cfg` describes. Raises UserError if no agent has that name."""
+    return make(ALL_AGENTS, "agent", cfg.type_, cfg.args)

@@ -1,0 +1,5 @@
+"""Environments, where `realhf.api.core.env_api` has them."""
+
+from ludus.agents.environments.base import ALL_ENV_CLASSES, EnvironmentService, make_env, register_environment
+
+__all__ = ["ALL_ENV_CLASSES", "EnvironmentService", "make_env", "register_environment"]

@@ -1,0 +1,129 @@
+"""What a queue agent asks of the model and what it gets: sampling parameters, and answers in bundles.
+
+Knows: token ids, logprobs, versions.  Knows not: queues, who samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ludus.compat.hyperparameters import Hyperparameters
+from ludus.errors import UserError
+from ludus.types import Sampling, Turn
+
+_WHOLE_VOCABULARY = 10**8
+"""What the originals write into `top_k` when nothing is to be cut."""
+
+
+@dataclass(kw_only=True)
+class GenerationHyperparameters(Hyperparameters):
+    """How answers are sampled. None stands for what the run's `gconfig` says."""
+
+    n: int = 1
+    """Answers to one observation: the size of a bundle."""
+
+    def sampling(self, base: Sampling) -> Sampling:
+        """In the engine's words, `base` where these parameters do not say. Raises UserError for what no engine does."""
+        if self.n < 1:
+            raise UserError(f"gconfig.n={self.n} must be 1 or more")
+        is_whole = self.top_k is not None and self.top_k >= _WHOLE_VOCABULARY
+        return self.over(base, top_k=0 if is_whole else self.top_k)
+
+
+@dataclass
+class BundledGenerationOutputs:
+    """The answers to one observation; each list has one entry for each of them."""
+
+    qid: Hashable
+    prompt_ids: list[int]
+    output_ids: list[list[int]]
+    seqs: list[list[int]]
+    """Prompt and answer."""
+    logprobs: list[list[float]]
+    """One shorter than `seqs`: that of each token but the first, zeros on the prompt."""
+    no_eos: list[bool]
+    """The answer was cut short."""
+    version_start: list[int]
+    """Version of the weights that sampled its first token."""
+    version_end: list[int]
+    """Version of the weights that sampled its last token."""
+
+    @classmethod
+    def from_turns(cls, qid: Hashable, prompt_ids: Sequence[int], turns: Sequence[Turn]) -> BundledGenerationOutputs:
+        """The bundle of recorded answers to one prompt."""
+        sampled = [turn.sampled for turn in turns]
+        prompt = list(prompt_ids)
+        return cls(
+            qid=qid,
+            prompt_ids=prompt,
+            output_ids=[list(item.token_ids) for item in sampled],
+            seqs=[prompt + list(item.token_ids) for item in sampled],
+            logprobs=[[0.0] * (len(prompt) - 1) + list(item.logprobs) for item in sampled],
+            no_eos=[item.stop_reason != "stop" for item in sampled],
+            version_start=[item.versions[0] for item in sampled],
+            version_end=[item.versions[-1] for item in sampled],
+        )
+
+    @classmethod
+    def from_api_outputs(cls, outputs: Sequence[APIGenerateOutput]) -> BundledGenerationOutputs:
+        """The bundle of several requests for one prompt. Raises ValueError if they differ in it."""
+        qids = {output.qid for output in outputs}
+        if len(qids) != 1:
+            raise ValueError(f"a bundle answers one query; these answer {sorted(map(str, qids))}")
+        first = outputs[0]
+        seqs = [list(output.input_ids) + list(ids) for output in outputs for ids in output.output_ids]
+        return cls(
+            qid=first.qid,
+            prompt_ids=list(first.prompt_ids),
+            output_ids=[seq[len(first.prompt_ids) :] for seq in seqs],
+            seqs=seqs,
+            logprobs=[row for output in outputs for row in output.get_logprobs()],
+            no_eos=[flag for output in outputs for flag in output.no_eos],
+            version_start=[output.version_start for output in outputs for _ in output.output_ids],
+            version_end=[version for output in outputs for version in output.version_end],
+        )
+
+    @property
+    def output_logprobs(self) -> list[list[float]]:
+        return [row[self.prompt_len - 1 :] for row in self.logprobs]
+
+    @property
+    def output_lens(self) -> list[int]:
+        return [len(ids) for ids in self.output_ids]
+
+    @property
+    def seqlens(self) -> list[int]:
+        return [len(ids) for ids in self.seqs]
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.prompt_ids)
+
+
+@dataclass
+class APIGenerateOutput:
+    """What one request for one prompt came to, of which part may have been sampled before (`prev_logprobs`)."""
+
+    qid: Hashable
+    prompt_ids: list[int]
+    input_ids: list[int]
+    """The prompt, and what was sampled before."""
+    gconfig: GenerationHyperparameters
+    prev_logprobs: list[float] = field(default_factory=list)
+    version_start: int = -1
+    metadata: dict[str, Any] = field(default_factory=dict)
+    output_ids: list[list[int]] = field(default_factory=list)
+    output_logprobs: list[list[float]] = field(default_factory=list)
+    version_end: list[int] = field(default_factory=list)
+    no_eos: list[bool] = field(default_factory=list)
+
+    @property
+    def group_size(self) -> int:
+        return len(self.output_ids)
+
+    def get_logprobs(self) -> list[list[float]]:
+        """Of whole sequences: zeros on the prompt, then what was sampled before, then each answer's own."""
+        head = [0.0] * (len(self.prompt_ids) - 1) + list(self.prev_logprobs)
+        return [head + list(row) for row in self.output_logprobs]

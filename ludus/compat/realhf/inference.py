@@ -1,0 +1,121 @@
+"""The other end of the two queues: takes observations, has the model answer them, hands back bundles in order.
+
+Knows: queues, the session's token API.  Knows not: agents, environments, rewards.
+Invariant: the n-th thing taken from the action queue answers the n-th observation, whichever was finished first; a
+request that the session refuses is raised where its answer is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
+from ludus.episodes.recorder import RecordedSession
+from ludus.errors import UserError
+from ludus.types import ChatRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Observation:
+    qid: Hashable
+    token_ids: tuple[int, ...]
+    gconfig: GenerationHyperparameters
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """In the place of an answer."""
+
+    error: BaseException
+
+
+class ObservationQueue(asyncio.Queue[Any]):
+    """Takes `(qid, token_ids, gconfig)` and nothing else."""
+
+    def put_nowait(self, item: Any) -> None:
+        super().put_nowait(_read(item))
+
+
+class ActionQueue(asyncio.Queue[Any]):
+    """Gives a `BundledGenerationOutputs` for each observation, or raises why there is none."""
+
+    def get_nowait(self) -> Any:
+        item = super().get_nowait()
+        if isinstance(item, _Refused):
+            raise item.error
+        return item
+
+
+class Inference:
+    """Answers the observations of one episode. Use as an async context manager; leaving it aborts what still runs."""
+
+    def __init__(self, session: RecordedSession) -> None:
+        self.obs_queue = ObservationQueue()
+        self.act_queue = ActionQueue()
+        self._session = session
+        self._asked: asyncio.Queue[asyncio.Task[BundledGenerationOutputs]] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __repr__(self) -> str:
+        return f"Inference({self._session!r}, tasks={len(self._tasks)})"
+
+    async def __aenter__(self) -> Inference:
+        self._start(self._take())
+        self._start(self._give())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _take(self) -> None:
+        while True:
+            observation = await self.obs_queue.get()
+            self._asked.put_nowait(self._start(self._answer(observation)))
+
+    async def _give(self) -> None:
+        while True:
+            task = await self._asked.get()
+            await asyncio.wait({task})
+            error = task.exception()
+            self.act_queue.put_nowait(task.result() if error is None else _Refused(error))
+
+    async def _answer(self, observation: _Observation) -> BundledGenerationOutputs:
+        gconfig = observation.gconfig
+        turns = await self._session.complete(
+            ChatRequest(
+                messages=(),
+                prompt=observation.token_ids,
+                sampling=gconfig.sampling(self._session.sampling),
+                n=gconfig.n,
+            )
+        )
+        return BundledGenerationOutputs.from_turns(observation.qid, observation.token_ids, turns)
+
+
+def _read(item: Any) -> _Observation:
+    """Raises UserError where the item is no observation, in the agent's own line."""
+    if not isinstance(item, Sequence) or isinstance(item, str | bytes) or len(item) != 3:
+        raise UserError(f"obs_queue got {item!r:.200}; put (qid, token_ids, gconfig)")
+    qid, token_ids, gconfig = item
+    try:
+        ids = tuple(map(int, token_ids))
+    except (TypeError, ValueError):
+        raise UserError(f"the token ids of an observation must be integers, got {token_ids!r:.200}") from None
+    if not ids:
+        raise UserError("an observation needs at least one token id, got none")
+    return _Observation(qid, ids, GenerationHyperparameters.of(gconfig))

@@ -1,0 +1,119 @@
+"""The environment of mathematics and programs: one step, in which every answer is judged.
+
+Knows: rows with solutions or tests, verifiers.  Knows not: agents, tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ludus.agents.environments.base import EnvironmentService, register_environment
+from ludus.errors import UserError
+from ludus.rewards.answers import math_verify_all, solutions_of
+from ludus.rewards.programs import extract_code, tests_of, verify_program
+from ludus.runs.spans import span
+
+logger = logging.getLogger(__name__)
+
+TASKS = ("math", "code")
+
+
+class MathCodeSingleStepEnv(EnvironmentService):
+    """Judges `(qid, answers)` by the row's task: mathematics by math-verify, programs by their tests in a sandbox."""
+
+    def __init__(self, dataset_path: str | Sequence[str] | None = None) -> None:
+        """dataset_path: JSON lines that queries are looked up in. None: a row brings its own solutions or tests."""
+        paths = [dataset_path] if isinstance(dataset_path, str) else list(dataset_path or ())
+        self.id2info: dict[str, dict[str, Any]] = {}
+        for path in paths:
+            self.id2info.update(load_metadata(path)[0])
+
+    def __repr__(self) -> str:
+        return f"MathCodeSingleStepEnv({len(self.id2info)} queries)"
+
+    def for_episode(self, row: Mapping[str, Any]) -> EnvironmentService:
+        """Rows that bring what they are judged by are judged by it, whatever the data set says."""
+        if "solutions" not in row and "input_output" not in row:
+            return self
+        bound = MathCodeSingleStepEnv()
+        bound.id2info = _AnyQuery({"task": "code" if "input_output" in row else "math", **row})
+        return bound
+
+    async def reset(self, seed: int | None = None, options: Any = None) -> tuple[None, dict[str, Any]]:
+        del seed, options
+        return None, {}
+
+    async def step(self, action: tuple[str, Sequence[str]]) -> tuple[None, list[float], bool, bool, dict[str, Any]]:
+        """No observation, 1.0 or 0.0 for each answer, ended."""
+        qid, answers = action
+        qid = str(qid).partition("@")[0]
+        task = (self.id2info.get(qid) or {}).get("task", "math")
+        if task not in TASKS:
+            raise UserError(f"the query {qid!r} is of the task {task!r}; this environment judges {', '.join(TASKS)}")
+        with span("reward", f"{task}-verify", inputs={"qid": qid, "answers": list(answers)}) as seen:
+            if task == "math":
+                rewards = await math_verify_all(answers, solutions_of(self.id2info, qid))
+            else:
+                tests = tests_of(self.id2info, qid)
+                rewards = list(
+                    await asyncio.gather(*(verify_program(extract_code(answer), tests) for answer in answers))
+                )
+            seen.outputs = rewards
+        return None, rewards, True, False, {}
+
+
+def load_metadata(path: str | Path) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    """The rows of a file of JSON lines by their query_id, and how many there are of each task.
+
+    A row without the columns of its task is left out and named in a warning.
+    Raises UserError if the file is missing, no JSON lines, or without one row that can be used.
+    """
+    if not str(path).endswith(".jsonl"):
+        raise UserError(f"{str(path)!r} must be a file of JSON lines (.jsonl)")
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"cannot read the data set {str(path)!r}: {error.strerror}") from None
+    id2info: dict[str, dict[str, Any]] = {}
+    counts: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        info = {"task": "math", **json.loads(line)}
+        wrong = _what_is_wrong(info)
+        if wrong is not None:
+            logger.warning("row.left_out file=%s line=%d: %s", path, number, wrong)
+            continue
+        id2info[str(info["query_id"])] = info
+        counts[info["task"]] = counts.get(info["task"], 0) + 1
+    if not id2info:
+        raise UserError(f"no row of {str(path)!r} has a query_id and what its task needs (solutions, or input_output)")
+    return id2info, counts
+
+
+def _what_is_wrong(info: Mapping[str, Any]) -> str | None:
+    needed = {"math": "solutions", "code": "input_output"}.get(info["task"])
+    if needed is None:
+        return f"the task {info['task']!r} is none of {', '.join(TASKS)}"
+    missing = [name for name in ("query_id", needed) if info.get(name) is None]
+    return f"it has no {missing[0]}" if missing else None
+
+
+class _AnyQuery(dict[str, dict[str, Any]]):
+    """One row under every id: an episode asks only about its own."""
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        super().__init__()
+        self._row = row
+
+    def get(self, key: str, default: Any = None) -> Any:
+        del key, default
+        return self._row
+
+
+register_environment("math-code-single-step", MathCodeSingleStepEnv)

@@ -1,0 +1,139 @@
+"""The configurations of mathematics with queue agents, under the names and keys that their users know.
+
+Knows: parameters, the agent and the environment that they describe.  Knows not: how these play.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ludus.api.experiment import ExperimentConfig
+from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
+from ludus.compat.realhf.generation import GenerationHyperparameters
+from ludus.loop.settings import TrainDatasetSettings
+from ludus.models.settings import ModelSettings
+
+
+@dataclasses.dataclass
+class PPOHyperparameters:
+    """How answers are sampled and what a right one is worth."""
+
+    gen: GenerationHyperparameters = dataclasses.field(default_factory=GenerationHyperparameters)
+    reward_output_scaling: float = 1.0
+    reward_output_bias: float = 0.0
+
+
+@dataclasses.dataclass
+class AsyncRLExperimentConfig(ExperimentConfig):
+    """Base of configurations that name an agent and an environment; without them nothing is learned."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        "experiment_name": "name",
+        "fileroot": "run_root",
+        "actor.path": "model.path",
+        "actor.optimizer.lr": "trainer.optimizer.lr",
+        "dataset.path": "train_dataset.path",
+        "dataset.train_bs_n_seqs": "train_dataset.batch_size",
+        "max_head_offpolicyness": "rollout.max_head_offpolicyness",
+        "max_concurrent_rollouts": "rollout.max_concurrent_rollouts",
+        "exp_ctrl.total_train_epochs": "total_train_epochs",
+        "exp_ctrl.benchmark_steps": "total_train_steps",
+        "exp_ctrl.ckpt_freq_steps": "checkpoint.every_steps",
+        "exp_ctrl.eval_freq_steps": "eval.every_steps",
+    }
+
+    @property
+    def agent(self) -> Any:
+        return AgentAbstraction("null")
+
+    @property
+    def env(self) -> Any:
+        return EnvServiceAbstraction("null")
+
+    @property
+    def generation_config(self) -> GenerationHyperparameters:
+        """One answer to each observation, sampled as `gconfig` says."""
+        return GenerationHyperparameters()
+
+    @property
+    def dataset(self) -> TrainDatasetSettings:
+        """The training rows; `dataset.path` is where they lie."""
+        settings: TrainDatasetSettings = self.train_dataset
+        return settings
+
+    @property
+    def actor(self) -> ModelSettings:
+        """The model under training; `actor.path` names it."""
+        settings: ModelSettings = self.model
+        return settings
+
+
+@dataclasses.dataclass
+class PPOMATHConfig(ExperimentConfig):
+    """Parameters of mathematics: how many answers to a problem, which bundles of them are wanted."""
+
+    group_size: int = 1
+    """Answers in a bundle. More than one: the bundle is the group, and a row is played once."""
+    success_rate_lb: float = 0.0
+    success_rate_ub: float = 1.0
+    ppo: PPOHyperparameters = dataclasses.field(default_factory=PPOHyperparameters)
+
+    def settings(self) -> Mapping[str, Any]:
+        if self.group_size == 1:
+            return {}
+        return {"gconfig": {"n_samples": 1}, "rollout": {"min_members": 1}}
+
+
+@dataclasses.dataclass
+class AsyncPPOMATHConfig(AsyncRLExperimentConfig, PPOMATHConfig):
+    """Bundles of answers to problems, judged in one step."""
+
+    @property
+    def agent(self) -> AgentAbstraction:
+        return AgentAbstraction(
+            "math-single-step",
+            args={
+                "gconfig": self.generation_config,
+                "tokenizer_path": self.actor.path,
+                "success_rate_lb": self.success_rate_lb,
+                "success_rate_ub": self.success_rate_ub,
+                "reward_scaling": self.ppo.reward_output_scaling,
+                "reward_bias": self.ppo.reward_output_bias,
+            },
+        )
+
+    @property
+    def env(self) -> EnvServiceAbstraction:
+        return EnvServiceAbstraction("math-code-single-step", args={"dataset_path": self.dataset.path})
+
+    @property
+    def generation_config(self) -> GenerationHyperparameters:
+        return self.ppo.gen.new(n=self.group_size)
+
+
+@dataclasses.dataclass
+class AsyncPPOMATHMultiTurnConfig(AsyncPPOMATHConfig):
+    """One answer after the other, with feedback."""
+
+    turn_level_discount: float = 1.0
+    num_turns: int = 5
+
+    @property
+    def agent(self) -> AgentAbstraction:
+        return AgentAbstraction(
+            "math-multi-turn",
+            args={
+                "gconfig": self.generation_config,
+                "tokenizer_path": self.actor.path,
+                "reward_scaling": self.ppo.reward_output_scaling,
+                "reward_bias": self.ppo.reward_output_bias,
+                "turn_level_discount": self.turn_level_discount,
+                "num_turns": self.num_turns,
+            },
+        )
+
+    def settings(self) -> Mapping[str, Any]:
+        """An episode has one conversation, whatever `group_size` says: the original set it to `num_turns`."""
+        return {}

@@ -1,0 +1,42 @@
+"""The agent that asks for a few tokens and rewards nothing: it shows that the queues work.
+
+Knows: the queues.  Knows not: tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ludus.agents.environments.base import EnvironmentService
+from ludus.compat.realhf.agent import Agent, register_agent
+from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
+from ludus.compat.realhf.sample import SequenceSample
+from ludus.compat.realhf.trajectory import TrajectoryBuilder
+
+
+class NullAgent(Agent):
+    """Asks `episode_length` times with the prompt, and hands back `traj_size` samples, all with reward 0."""
+
+    def __init__(self, episode_length: int = 1, traj_size: int = 1) -> None:
+        self.episode_length = episode_length
+        self.traj_size = traj_size
+
+    async def collect_trajectory(
+        self,
+        prompt: SequenceSample,
+        env: EnvironmentService,
+        obs_queue: asyncio.Queue[Any],
+        act_queue: asyncio.Queue[Any],
+    ) -> list[SequenceSample]:
+        _, token_ids = next(prompt.sequences("packed_prompts"))
+        trajectory = TrajectoryBuilder(prompt)
+        for _ in range(self.episode_length):
+            await obs_queue.put((prompt.ids[0], token_ids, GenerationHyperparameters()))
+            bundle: BundledGenerationOutputs = await act_queue.get()
+            trajectory.add(bundle)
+            await env.step(bundle)
+        return [trajectory.build([0.0] * self.episode_length)] * self.traj_size
+
+
+register_agent("null", NullAgent)

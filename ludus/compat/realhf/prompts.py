@@ -1,0 +1,79 @@
+"""A row becomes what a queue agent is given, and what is said next becomes token ids.
+
+Knows: columns of rows, the chat template, token ids.  Knows not: queues, agents.
+Invariant: tokens that were sampled are never tokenized again; only what is new after them is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ludus.compat.realhf.sample import SequenceSample, import_torch
+from ludus.errors import UserError
+from ludus.text.chat import ChatText
+from ludus.types import Message
+
+RL_TASKS = ("math", "code", "rlhf", "stem")
+"""Names of the column `task`, by their number under the key `task_ids`."""
+
+ROW = "row"
+"""Under this key of a prompt's metadata its row lies, with all its columns."""
+_ID_COLUMNS = ("query_id", "qid", "id")
+_MARK = "REPLYSTANDSHERE"
+
+
+def query_id(row: Mapping[str, Any], task_id: str) -> str:
+    """What the row calls itself, or else its task."""
+    return next((str(row[name]) for name in _ID_COLUMNS if row.get(name) is not None), task_id)
+
+
+def prompt_sample(row: Mapping[str, Any], text: ChatText, qid: str, *, takes_prompt: bool = True) -> SequenceSample:
+    """The row as agents of this family read it: token ids under `packed_prompts`, the row itself in the metadata."""
+    torch = import_torch()
+    ids = prompt_ids(row, text) if takes_prompt else ()
+    data = {"packed_prompts": torch.tensor(ids, dtype=torch.long)}
+    if row.get("task") in RL_TASKS:
+        data["task_ids"] = torch.tensor([RL_TASKS.index(row["task"])], dtype=torch.long)
+    return SequenceSample.from_default(seqlens=[len(ids)], ids=[qid], data=data, metadata={ROW: [row]})
+
+
+def prompt_ids(row: Mapping[str, Any], text: ChatText) -> tuple[int, ...]:
+    """Token ids of the row's prompt.
+
+    `prompt_ids` are taken as they are; a text `prompt` is tokenized as it is, as one that shows its own template;
+    `messages`, a `prompt` of messages and a `question` go through the model's chat template.
+    """
+    if row.get("prompt_ids") is not None:
+        return tuple(map(int, row["prompt_ids"]))
+    prompt = row.get("prompt")
+    if isinstance(prompt, str):
+        return text.tokenizer.encode(prompt)
+    messages = row.get("messages") if prompt is None else prompt
+    if messages is None and isinstance(row.get("question"), str):
+        messages = [{"role": "user", "content": row["question"]}]
+    if messages is None:
+        raise UserError(
+            "the row has no prompt: a queue agent needs one of the columns prompt (text with its template, or messages)"
+            f", messages, question (text) or prompt_ids; it has {', '.join(map(str, row))}"
+        )
+    return text.tokenizer.encode(text.template.render([_message(item) for item in messages]))
+
+
+def follow_up_ids(text: ChatText, answer_ids: Sequence[int], said: str) -> tuple[int, ...]:
+    """Token ids that come after an answer when the user says something: the answer's closing, as far as the model did
+    not sample it itself, the user's message, and what begins the next answer. No system message is shown again."""
+    history = (Message("user", "?"), Message("assistant", _MARK), Message("user", said))
+    _, mark, tail = text.template.render(history).partition(_MARK)
+    if not mark:
+        raise UserError("the chat template shows no answers of the model, so nothing can be said after one")
+    last = answer_ids[-1] if answer_ids else None
+    if last is not None and last in text.tokenizer.stop_ids:
+        tail = tail.removeprefix(text.tokenizer.decode((last,)))
+    return text.tokenizer.encode(tail, after=last)
+
+
+def _message(item: Any) -> Message:
+    if not isinstance(item, Mapping) or "role" not in item:
+        raise UserError(f"a message of the prompt must be a mapping with role and content, got {item!r:.100}")
+    return Message(item["role"], item.get("content"))

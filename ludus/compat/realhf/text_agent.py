@@ -1,0 +1,80 @@
+"""The agent that plays any environment in text: observations are a user's messages, answers are actions.
+
+Knows: the queues, the chat template, rewards of steps.  Knows not: which environment it plays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ludus.agents.adapter import current_episode
+from ludus.agents.environments.base import EnvironmentService
+from ludus.compat.realhf.agent import Agent, register_agent
+from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
+from ludus.compat.realhf.math_agents import discounted
+from ludus.compat.realhf.prompts import ROW, follow_up_ids
+from ludus.compat.realhf.sample import SequenceSample
+from ludus.compat.realhf.trajectory import TrajectoryBuilder
+from ludus.errors import UserError
+from ludus.types import Message
+
+_SUCCESS = ("success", "is_success")
+
+
+class TextEnvironmentAgent(Agent):
+    """Plays until the environment ends, or for `max_turns` answers."""
+
+    takes_prompt = False
+
+    def __init__(
+        self,
+        gconfig: Any = None,
+        system_prompt: str | None = None,
+        max_turns: int = 8,
+        turn_level_discount: float = 1.0,
+    ) -> None:
+        """system_prompt: None: the first message is the first observation.
+        turn_level_discount: what the return of an answer keeps of the next one's.
+        """
+        if max_turns < 1:
+            raise UserError(f"max_turns={max_turns} must be 1 or more")
+        self.gconfig = GenerationHyperparameters.of(gconfig).new(n=1)
+        self.system_prompt = system_prompt
+        self.max_turns = max_turns
+        self.turn_level_discount = turn_level_discount
+
+    async def collect_trajectory(
+        self,
+        prompt: SequenceSample,
+        env: EnvironmentService,
+        obs_queue: asyncio.Queue[Any],
+        act_queue: asyncio.Queue[Any],
+    ) -> list[SequenceSample]:
+        episode = current_episode()
+        assert episode is not None and episode.session is not None, "a door plays this"
+        text, row = episode.session.text, prompt.metadata[ROW][0]
+        observation, info = await env.reset(row.get("seed"), row)
+        opening = [Message("system", self.system_prompt)] if self.system_prompt else []
+        rendered = text.template.render([*opening, Message("user", observation)])
+        token_ids = list(text.tokenizer.encode(rendered))
+        trajectory, has_ended = TrajectoryBuilder(prompt), False
+        rewards: list[float] = []
+        while not has_ended and len(rewards) < self.max_turns:
+            await obs_queue.put((prompt.ids[0], token_ids, self.gconfig))
+            act: BundledGenerationOutputs = await act_queue.get()
+            trajectory.add(act)
+            action = text.tokenizer.decode(act.output_ids[0], skip_special=True)
+            observation, reward, terminated, truncated, info = await env.step(action)
+            rewards.append(float(reward))
+            has_ended = terminated or truncated
+            if not has_ended:
+                token_ids = [*act.seqs[0], *follow_up_ids(text, act.output_ids[0], observation)]
+        metrics: dict[str, list[float]] = {"return": [sum(rewards)], "num_turns": [float(len(rewards))]}
+        success = next((info[name] for name in _SUCCESS if name in info), None)
+        if success is not None:
+            metrics["success"] = [float(success)]
+        return [trajectory.build(discounted(rewards, self.turn_level_discount), metrics)]
+
+
+register_agent("text-env", TextEnvironmentAgent)

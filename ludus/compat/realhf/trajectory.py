@@ -1,0 +1,68 @@
+"""Bundles of answers, as they come, packed into the sample that an agent hands back.
+
+Knows: the keys of trajectories.  Knows not: where rewards come from.
+Invariant: every answer is one sequence, with its own mask, reward and versions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ludus.compat.realhf.generation import BundledGenerationOutputs
+from ludus.compat.realhf.sample import SequenceSample, import_torch
+
+
+class TrajectoryBuilder:
+    """Collects the answers of one episode."""
+
+    def __init__(self, prompt: SequenceSample) -> None:
+        self._prompt = prompt
+        self._born_at = time.time()
+        self._bundles: list[BundledGenerationOutputs] = []
+
+    def __repr__(self) -> str:
+        return f"TrajectoryBuilder({self._prompt.ids[0]!r}, answers={sum(len(b.seqs) for b in self._bundles)})"
+
+    def add(self, bundle: BundledGenerationOutputs) -> None:
+        self._bundles.append(bundle)
+
+    def build(self, rewards: Sequence[float], metadata: Mapping[str, Sequence[Any]] | None = None) -> SequenceSample:
+        """The sample. rewards: one for each answer, in order, as they are to be trained."""
+        torch = import_torch()
+        bundles = self._bundles
+        seqs = [seq for bundle in bundles for seq in bundle.seqs]
+        if len(rewards) != len(seqs):
+            raise ValueError(f"there are {len(seqs)} answers and {len(rewards)} rewards; give one for each")
+        logprobs = [row for bundle in bundles for row in bundle.logprobs]
+        masks = [
+            [1] * bundle.prompt_len + [0] * (len(seq) - bundle.prompt_len) for bundle in bundles for seq in bundle.seqs
+        ]
+        lists: dict[str, tuple[Any, list[list[Any]]]] = {
+            "packed_input_ids": (torch.long, seqs),
+            "packed_logprobs": (torch.float32, logprobs),
+            "prompt_mask": (torch.bool, masks),
+            "seq_no_eos_mask": (torch.bool, [[flag] for bundle in bundles for flag in bundle.no_eos]),
+            "version_start": (torch.int, [[version] for bundle in bundles for version in bundle.version_start]),
+            "version_end": (torch.int, [[version] for bundle in bundles for version in bundle.version_end]),
+            "rewards": (torch.float32, [[reward] for reward in rewards]),
+            "packed_prompts": (torch.long, [values for _, values in self._prompt.sequences("packed_prompts")]),
+            "birth_time": (torch.long, [[int(self._born_at * 1000)]]),
+        }
+        sample = SequenceSample(
+            keys=set(lists),
+            trailing_shapes=dict.fromkeys(lists, ()),
+            dtypes={key: dtype for key, (dtype, _) in lists.items()},
+            ids=[self._prompt.ids[0]],
+            seqlens={key: [[len(row) for row in rows]] for key, (_, rows) in lists.items()},
+            data={key: torch.tensor(_flat(rows), dtype=dtype) for key, (dtype, rows) in lists.items()},
+            metadata={name: list(values) for name, values in (metadata or {}).items()},
+        )
+        if "task_ids" in self._prompt.keys:
+            sample.update_(self._prompt.select(["task_ids"]))
+        return sample
+
+
+def _flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    return [value for row in rows for value in row]

@@ -1,0 +1,29 @@
+"""The tokenizer of a model as Hugging Face's class, which agents of this family decode and render with.
+
+Knows: where a model's folder is, transformers.  Knows not: who uses it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ludus.errors import UserError
+from ludus.models.resolve import resolve_model
+
+
+@lru_cache(maxsize=8)
+def load_hf_tokenizer(model_name_or_path: str, fast_tokenizer: bool = True, padding_side: str | None = None) -> Any:
+    """The tokenizer of a model, by any name that `model.path` takes; the padding token is never missing.
+
+    Raises UserError if transformers or the model is not there.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError:
+        raise UserError("load_hf_tokenizer needs transformers: pip install 'ludus[train]'") from None
+    options = {} if padding_side is None else {"padding_side": padding_side}
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model(model_name_or_path), use_fast=fast_tokenizer, **options)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token_id = tokenizer.eos_token_id
+    return tokenizer

@@ -1,0 +1,181 @@
+"""Agent loops as a door: the row picks the loop, a new object of it plays, and what it hands back is found in the
+record.
+
+Knows: rows in verl's form, loops by name, the record.  Knows not: how any loop plays.
+Invariant: nothing that a loop hands back is trained in place of the record.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ludus.agents.adapter import EpisodeContext
+from ludus.compat.verl.base import AgentLoopBase
+from ludus.compat.verl.config_view import DictConfigWrap, LoopConfig
+from ludus.compat.verl.messages import plain, prompt_of
+from ludus.compat.verl.output import AgentLoopOutput
+from ludus.compat.verl.plan import LoopPlan, LoopRun
+from ludus.compat.verl.registry import LoopSpec, find_loop, registered_loops
+from ludus.compat.verl.scoring import Score, load_compute_score, score_outputs
+from ludus.compat.verl.server import AsyncLLMServerManager, sampling_params_of
+from ludus.compat.verl.tokens import LoopTokenizer
+from ludus.episodes.claim import claim_rows
+from ludus.errors import UserError
+
+_TIMES = ("generate_sequences", "tool_calls", "compute_score")
+
+
+class LoopDoor:
+    """Plays each row with the loop that its `agent_name` says."""
+
+    def __init__(self, plan: LoopPlan, default: LoopSpec | None = None) -> None:
+        """default: of rows without `agent_name`. None: the one that the plan names.
+
+        Raises UserError for whatever the plan names and is not there.
+        """
+        self._plan = plan
+        self._loops = registered_loops(plan.agent_loop_config_path)
+        self._default = find_loop(self._loops, plan.default_agent_loop) if default is None else default
+        self._run = LoopRun.load(plan)
+        self._compute_score = load_compute_score(plan.reward.custom_reward_function)
+        self._config = DictConfigWrap(plan.loop_config(), self._run)
+
+    def __repr__(self) -> str:
+        return f"LoopDoor(default={self._default.name}, loops={sorted(self._loops)})"
+
+    @property
+    def name(self) -> str:
+        return self._default.cls.__qualname__
+
+    @property
+    def config(self) -> LoopConfig:
+        """The configuration as loops read it."""
+        return self._plan.loop_config()
+
+    async def setup(self) -> None:
+        """Starts the tools; every loop's class is set up anew in this run."""
+        for spec in (*self._loops.values(), self._default):
+            spec.cls._class_initialized = False
+        await self._run.shelf.setup()
+
+    async def close(self) -> None:
+        await self._run.shelf.close()
+
+    async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
+        """The trajectory's rewards and what is to be left out of it. Raises UserError for a row that cannot be."""
+        if context.session is None:
+            raise UserError(
+                "agent loops ask the model by tokens, inside this program: play them with rollout.agent.mode=inline, "
+                "and not in front of somebody else's URL"
+            )
+        row = copy.deepcopy(plain(data))
+        name = row.get("agent_name")
+        spec = self._default if name is None else find_loop(self._loops, name)
+        tokenizer = LoopTokenizer(context.session.text)
+        manager = AsyncLLMServerManager(context.session, response_length=self._plan.response_length)
+        loop = spec.cls(
+            trainer_config=self._config,
+            server_manager=manager,
+            tokenizer=tokenizer,
+            processor=None,
+            dataset_cls=None,
+            data_config=self._config.config.data,
+            **spec.kwargs,
+        )
+        returned = await _run(loop, sampling_params_of(context.session.sampling), row, context)
+        outputs = _read_outputs(returned, spec.name)
+        if outputs is None:
+            return None
+        score = await self._score(outputs, row, tokenizer)
+        return claim_rows(
+            context.session.snapshot(),
+            [output.row() for output in outputs],
+            metrics=_metrics(outputs, score),
+            metadata=_metadata(outputs, score),
+        )
+
+    async def _score(
+        self, outputs: Sequence[AgentLoopOutput], row: Mapping[str, Any], tokenizer: LoopTokenizer
+    ) -> Score | None:
+        """What the outputs did not say themselves, set on the last of them. None: they did."""
+        if any(output.reward_score is not None for output in outputs):
+            return None
+        score = await score_outputs(outputs, row, self._compute_score, tokenizer)
+        outputs[-1].reward_score = score.reward
+        return score
+
+
+def from_loop(cls: type[AgentLoopBase], kwargs: Mapping[str, Any], plan: LoopPlan) -> LoopDoor:
+    """The door of a loop's class, made with `kwargs` beside what all loops get. Raises UserError if it has no `run`."""
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise UserError(
+            f"{cls.__qualname__} has no `{missing}`; write `async def run(self, sampling_params, **kwargs)`"
+        )
+    return LoopDoor(plan, LoopSpec(cls, dict(kwargs)))
+
+
+async def _run(
+    loop: AgentLoopBase, sampling_params: dict[str, Any], row: dict[str, Any], context: EpisodeContext
+) -> object:
+    """What `run` returned; it gets the columns of the row, and what of them loops of all ages ask for by name."""
+    extra = row.get("extra_info") or {}
+    if extra.get("need_tools_kwargs") and not extra.get("tools_kwargs"):
+        raise UserError("extra_info.need_tools_kwargs is true and the row has no extra_info.tools_kwargs; add them")
+    prompt = prompt_of(row)
+    given: dict[str, Any] = {
+        "tools_kwargs": extra.get("tools_kwargs") or {},
+        "interaction_kwargs": extra.get("interaction_kwargs") or {},
+        "index": extra.get("index", 0),
+        "uid": context.about.group_id,
+        **row,
+        "raw_prompt": prompt,
+    }
+    if "sampling_params" in row:
+        raise UserError("the row has a column 'sampling_params', which is the run's to give; name the column otherwise")
+    parameters = inspect.signature(loop.run).parameters
+    if "messages" in parameters:  # the first loops took the prompt by this name
+        given["messages"] = prompt
+    if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        given = {name: value for name, value in given.items() if name in parameters}
+    return await loop.run(sampling_params=sampling_params, **given)
+
+
+def _read_outputs(returned: object, name: str) -> list[AgentLoopOutput] | None:
+    """None: the loop rejected the episode. Raises UserError for what is no output."""
+    if returned is None:
+        return None
+    outputs: list[AgentLoopOutput] = []
+    for output in returned if isinstance(returned, list | tuple) else [returned]:
+        if not isinstance(output, AgentLoopOutput):
+            raise UserError(
+                f"run of {name} returned a {type(output).__name__}; allowed: an AgentLoopOutput, a list of them, or "
+                "None to reject the episode"
+            )
+        outputs.append(output)
+    if not outputs:
+        raise UserError(f"run of {name} returned an empty list; return None to reject the episode")
+    return outputs
+
+
+def _metrics(outputs: Sequence[AgentLoopOutput], score: Score | None) -> dict[str, float]:
+    last = outputs[-1]
+    found = {f"time/{name}_s": float(getattr(last.metrics, name)) for name in _TIMES}
+    if score is not None:
+        found["time/compute_score_s"] = score.took_s
+    found["num_turns"] = float(last.num_turns)
+    if len(outputs) > 1:
+        found["num_outputs"] = float(len(outputs))
+    if "truncated" in last.extra_fields:
+        found["truncated"] = float(last.extra_fields["truncated"])
+    own = last.extra_fields.get("metrics")
+    return {**found, **(own if isinstance(own, Mapping) else {}), **({} if score is None else score.metrics)}
+
+
+def _metadata(outputs: Sequence[AgentLoopOutput], score: Score | None) -> dict[str, Any]:
+    """What the loop left in its last output; the messages are in the record."""
+    extra = {name: value for name, value in outputs[-1].extra_fields.items() if name not in ("messages", "metrics")}
+    return {**extra, **({} if score is None else score.metadata)}

@@ -1,0 +1,101 @@
+"""What an agent loop is: one object for each trajectory, whose `run` talks to the model in token ids.
+
+Knows: what a loop is constructed with.  Knows not: who plays it, rewards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ludus.compat.verl.config_view import DictConfigWrap
+from ludus.compat.verl.output import AgentLoopOutput
+from ludus.compat.verl.server import AsyncLLMServerManager
+from ludus.compat.verl.tokens import LoopTokenizer
+
+
+class AgentLoopBase(ABC):
+    """Derive from it, name it with `@register`, and write `run`."""
+
+    _class_initialized = False
+
+    def __init__(
+        self,
+        trainer_config: DictConfigWrap,
+        server_manager: AsyncLLMServerManager,
+        tokenizer: LoopTokenizer,
+        processor: Any = None,
+        dataset_cls: Any = None,
+        data_config: Any = None,
+        hf_model_type: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """kwargs: what the loop's entry in the YAML says beside its name and target.
+
+        processor, dataset_cls, hf_model_type: always None here; loops written elsewhere take them.
+        """
+        config = trainer_config.config if isinstance(trainer_config, DictConfigWrap) else trainer_config
+        self.init_class(config=config, tokenizer=tokenizer, processor=processor, **kwargs)
+        self.trainer_config = trainer_config
+        self.config = config
+        self.rollout_config = config.actor_rollout_ref.rollout
+        self.data_config = config.data if data_config is None else data_config
+        self.dataset_cls = dataset_cls
+        self.hf_model_type = hf_model_type
+        self.server_manager = server_manager
+        self.tokenizer = tokenizer
+        self.processor = processor
+        self.loop = asyncio.get_running_loop()
+
+    @classmethod
+    def init_class(cls, config: Any, tokenizer: LoopTokenizer, **kwargs: Any) -> None:
+        """Called before each object is made; do what all share where `cls._class_initialized` is still false.
+
+        It is false again for each run.
+        """
+        del config, tokenizer, kwargs
+        cls._class_initialized = True
+
+    @abstractmethod
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
+        """The trajectory: one sequence, or several where the context was begun anew.
+
+        kwargs: the columns of the row; `raw_prompt` are its messages, `tools_kwargs` and `interaction_kwargs` those
+        of its `extra_info`.
+        """
+
+    async def apply_chat_template(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        tools: Iterable[Any] | None = None,
+        *,
+        remove_system_prompt: bool = False,
+        **template_kwargs: Any,
+    ) -> list[int]:
+        """Ids of the messages in the model's template, ready for its answer.
+
+        remove_system_prompt: only what the messages add behind an answer of the model.
+        """
+        ids = self.tokenizer.apply_chat_template(
+            messages,
+            tools,
+            add_generation_prompt=True,
+            remove_system_prompt=remove_system_prompt,
+            **{**self.data_config.get("apply_chat_template_kwargs", {}), **template_kwargs},
+        )
+        assert not isinstance(ids, str), "ids were asked for"
+        return ids
+
+
+@contextmanager
+def simple_timer(name: str, timing_raw: dict[str, float]) -> Iterator[None]:
+    """Adds the seconds of the block to `timing_raw[name]`."""
+    begun = time.perf_counter()
+    try:
+        yield
+    finally:
+        timing_raw[name] = timing_raw.get(name, 0.0) + time.perf_counter() - begun

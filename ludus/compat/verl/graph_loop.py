@@ -1,0 +1,244 @@
+"""An agent loop that runs a graph of LangGraph: an agent and its tools, or whatever graph is built in its place.
+
+Knows: graphs, the loop's limits, the record.  Knows not: how a reward is found.
+Invariants: what is handed back is made of the record, so that branches, retries and histories that were cut or told
+anew lose no token; a graph that fails is an episode that failed, and a limit that is met ends it as it stands.
+
+    START ─▶ agent ─▶ tools ─▶ agent ─▶ … ─▶ END
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from ludus.agents.adapter import current_episode
+from ludus.agents.langchain.model import ChatModel
+from ludus.agents.tools import Toolbox, ToolLimits
+from ludus.compat.verl.base import AgentLoopBase
+from ludus.compat.verl.graph_tools import LimitedTools, NodeLimits, calls_something
+from ludus.compat.verl.messages import message_value
+from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
+from ludus.compat.verl.plan import LoopPlan, LoopRun
+from ludus.episodes.limits import LIMIT_CODES
+from ludus.errors import AgentError, UserError
+from ludus.text.template import ChatTemplate
+from ludus.types import Message, SessionRecord, ToolSpec
+
+_LEAST_STEPS = 50
+"""Of a graph, for what stands around its agent and tools."""
+_MOST_STEPS = 1000  # where no number of turns is set: the model's context is full before
+
+
+async def call_model(state: MessagesState, config: RunnableConfig) -> dict[str, list[BaseMessage]]:
+    """The node `agent`."""
+    asked = config["configurable"]
+    message = await asked["model"].ainvoke(state["messages"], sampling_params=asked["sampling_params"])
+    return {"messages": [message]}
+
+
+def should_continue(state: MessagesState, config: RunnableConfig) -> str:
+    """Where an answer leads: to the tools that it calls, unless no further answer is allowed."""
+    asked, messages = config["configurable"], state["messages"]
+    if not calls_something(messages[-1]):
+        return END
+    num_answers = sum(isinstance(message, AIMessage) for message in messages)
+    num_asked = _num_asked(messages)
+    for most, number in ((asked["max_assistant_turns"], num_answers), (asked["max_user_turns"], num_asked)):
+        if most is not None and number >= most:
+            return END
+    return "tools"
+
+
+class ReactAgentLoop(AgentLoopBase):
+    """Derive from it and set `tools`; write `build_graph` for another graph, `run` for more than one."""
+
+    tools: ClassVar[Sequence[Any]] = ()
+    """Functions or tools of LangChain."""
+    graph: ClassVar[Any] = None
+    """What `build_graph` made. None: it has not been asked yet."""
+
+    @classmethod
+    def init_class(cls, config: Any, tokenizer: Any, **kwargs: Any) -> None:
+        """Set `cls.tools` here where it needs the configuration."""
+        if not cls._class_initialized:
+            cls.graph = None
+        super().init_class(config, tokenizer, **kwargs)
+
+    @classmethod
+    def build_graph(cls) -> Any:
+        """The compiled graph. Its nodes find `model` and `sampling_params` in `config["configurable"]`."""
+        graph = StateGraph(MessagesState)
+        graph.add_node("agent", call_model)
+        graph.add_node("tools", LimitedTools(cls.tools))
+        graph.add_edge(START, "agent")
+        graph.add_conditional_edges("agent", should_continue, {"tools": "tools", END: END})
+        graph.add_edge("tools", "agent")
+        return graph.compile()
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
+        """Runs the graph on the row's prompt."""
+        session, ended_by = self.server_manager.session, "answer"
+        async with self.open_tools(**kwargs) as box:
+            config = self.graph_config(sampling_params, box)
+            try:
+                await self._graph().ainvoke({"messages": list(kwargs["raw_prompt"])}, config)
+            except AgentError as error:
+                if error.code not in LIMIT_CODES or not session.snapshot().turns:
+                    raise
+                ended_by = error.code
+        return make_output(session.snapshot(), ended_by=ended_by, box=box)
+
+    @asynccontextmanager
+    async def open_tools(self, **kwargs: Any) -> AsyncIterator[Toolbox | None]:
+        """The tools that the run's files name, for one trajectory; `kwargs` are those of `run`. None: it has none."""
+        run = self.trainer_config.run
+        if not isinstance(run, LoopRun):
+            yield None
+            return
+        selection = (kwargs.get("extra_info") or {}).get("tool_selection")
+        tokenizer = self.tokenizer.text.tokenizer
+        async with run.shelf.open(kwargs.get("tools_kwargs"), selection, tokenizer=tokenizer) as box:
+            yield box
+
+    def chat_model(self) -> ChatModel:
+        """The model of this trajectory, without tools."""
+        plan = self._plan()
+        return ChatModel(
+            client=self.server_manager,
+            response_length=plan.response_length,
+            tool_parser=plan.multi_turn.format,
+            max_parallel_calls=1 if plan.multi_turn.max_parallel_calls == 1 else None,
+        )
+
+    def graph_config(self, sampling_params: Mapping[str, Any], box: Toolbox | None = None) -> RunnableConfig:
+        """What the graph is invoked with. box: tools beside those of the class."""
+        plan, text, model = self._plan(), self.tokenizer.text, self.chat_model()
+        tools = [*self.tools, *(_as_openai(spec) for spec in (() if box is None else box.specs))]
+        turns = plan.multi_turn
+        most = turns.max_assistant_turns
+        limits = NodeLimits(
+            max_parallel_calls=turns.max_parallel_calls,
+            each=ToolLimits(
+                timeout_s=turns.tool_timeout_s,
+                max_response_tokens=turns.max_tool_response_length,
+                truncate_side=turns.tool_response_truncate_side,
+            ),
+            tokenizer=text.tokenizer,
+            shows_lone_answers=_shows_lone_answers(text.template),
+            box=box,
+        )
+        return {
+            "recursion_limit": _MOST_STEPS if most is None else max(_LEAST_STEPS, 3 * most),
+            "configurable": {
+                "model": model.bind_tools(tools) if tools else model,
+                "sampling_params": dict(sampling_params),
+                "max_assistant_turns": most,
+                "max_user_turns": turns.max_user_turns,
+                "tool_limits": limits,
+            },
+        }
+
+    def _graph(self) -> Any:
+        """Built once a run, unless building it is a matter of the object."""
+        cls = type(self)
+        if not (inspect.ismethod(self.build_graph) and self.build_graph.__self__ is cls):
+            return self.build_graph()
+        if cls.graph is None:
+            cls.graph = self.build_graph()
+        return cls.graph
+
+    def _plan(self) -> LoopPlan:
+        run = self.trainer_config.run
+        return run.plan if isinstance(run, LoopRun) else LoopPlan()
+
+
+def make_output(
+    record: SessionRecord, *, ended_by: str = "answer", box: Toolbox | None = None
+) -> AgentLoopOutput | list[AgentLoopOutput]:
+    """Everything that was sampled, one sequence for each path of tokens; the reward belongs to the last.
+
+    ended_by: `answer`, or the code of the limit that was met.  box: closed; what its tools said of the trajectory.
+    Raises UserError if nothing was sampled.
+    """
+    if not record.turns:
+        raise UserError("the graph never asked the model; its nodes find it in config['configurable']['model']")
+    last = record.turns[-1]
+    messages: tuple[Message, ...] = (*last.messages, last.reply)
+    episode = current_episode()
+    calls = () if episode is None else [span for span in episode.spans.snapshot() if span.kind == "tool"]
+    tools_s = sum(span.finished_at - span.started_at for span in calls)
+    outputs = outputs_of(
+        record,
+        num_turns=2 * len(record.turns),
+        metrics=AgentLoopMetrics(
+            generate_sequences=sum(turn.finished_at - turn.started_at for turn in record.turns),
+            tool_calls=tools_s,
+        ),
+        extra_fields={
+            "ended_by": ended_by,
+            "truncated": ended_by != "answer" or last.sampled.stop_reason == "length",
+            "messages": [message_value(message) for message in messages],
+            **({} if box is None else {"tool_rewards": list(box.call_rewards), "tool_scores": dict(box.rewards)}),
+            "metrics": {
+                **({} if box is None else box.metrics),  # of the run's own tools; these are of all
+                "tools/num_calls": float(len(calls)),
+                "tools/num_errors": float(sum(span.error is not None for span in calls)),
+                "tools/time_s": tools_s,
+            },
+        },
+    )
+    return outputs if len(outputs) > 1 else outputs[0]
+
+
+def _as_openai(spec: ToolSpec) -> dict[str, Any]:
+    function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+    return {"type": "function", "function": {**function, "strict": spec.strict}}
+
+
+def convert_to_agent_output(
+    messages: Sequence[AnyMessage], response_length: int | None = None
+) -> AgentLoopOutput | list[AgentLoopOutput]:
+    """For a `run` of one's own: what the graph that ended with these messages has sampled in this episode.
+
+    response_length: tokens after it are left out.  Raises UserError outside of an episode.
+    """
+    episode = current_episode()
+    if episode is None or episode.session is None:
+        raise UserError("convert_to_agent_output was called outside of an episode; call it in `run` of an agent loop")
+    made = make_output(episode.session.snapshot())
+    for output in made if isinstance(made, list) else [made]:
+        output.num_turns = sum(not isinstance(message, ToolMessage) for message in messages) + _num_rounds(messages)
+        output.response_ids = output.response_ids[:response_length]
+        output.response_mask = output.response_mask[:response_length]
+        output.response_logprobs = (output.response_logprobs or [])[:response_length]
+    return made
+
+
+def _num_asked(messages: Sequence[BaseMessage]) -> int:
+    """Messages that answered the model, those of one round of tools as one."""
+    after = next((idx for idx, message in enumerate(messages) if isinstance(message, AIMessage)), len(messages))
+    said = sum(isinstance(message, HumanMessage) for message in messages[after:])
+    return said + _num_rounds(messages)
+
+
+def _num_rounds(messages: Sequence[BaseMessage]) -> int:
+    before: Sequence[BaseMessage | None] = [None, *messages]
+    return sum(
+        isinstance(message, ToolMessage) and not isinstance(earlier, ToolMessage)
+        for earlier, message in zip(before, messages, strict=False)
+    )
+
+
+def _shows_lone_answers(template: ChatTemplate) -> bool:
+    try:
+        template.render((Message("user", "?"), Message("assistant", "?"), Message("tool", "!", tool_call_id="lone")))
+    except AgentError:
+        return False
+    return True

@@ -1,0 +1,152 @@
+"""The node of a graph that runs the tools an answer calls: timed, limited, and with an answer to every call.
+
+Knows: LangGraph's ToolNode, the toolbox of a trajectory, spans.  Knows not: models, rewards.
+Invariant: every call of an answer gets one message, also one that failed, is unknown, is one too many, or began as a
+call and is none; the errors are for the model to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command
+
+from ludus.agents.langchain.messages import UNDECODED
+from ludus.agents.tools.answer import ToolLimits, shorten
+from ludus.agents.tools.box import UNDECODED as UNDECODED_CALL
+from ludus.agents.tools.box import Toolbox
+from ludus.runs.spans import span
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """What holds for the tools of one trajectory; stands below `tool_limits` in a graph's `configurable`."""
+
+    max_parallel_calls: int | None = None
+    """Calls of one answer that are run. None: all."""
+    each: ToolLimits = field(default_factory=ToolLimits)
+    """Of one call, and of its answer."""
+    tokenizer: Tokenizer | None = None
+    """Counts the tokens of answers. None: they are not limited."""
+    shows_lone_answers: bool = True
+    """The template shows a tool's message that answers no call."""
+    box: Toolbox | None = None
+    """The run's own tools, which the node runs beside those of LangChain. None: there are none."""
+
+
+_NO_LIMITS = NodeLimits(each=ToolLimits(timeout_s=None))
+
+
+class LimitedTools:
+    """The node. Takes the state of a graph with `messages`, of which the last one calls."""
+
+    def __init__(self, tools: Sequence[Any]) -> None:
+        self._node = ToolNode(tools, handle_tool_errors=_told, awrap_tool_call=_timed)
+
+    def __repr__(self) -> str:
+        return f"LimitedTools({', '.join(self._node.tools_by_name)})"
+
+    async def __call__(self, state: Any, config: RunnableConfig) -> Any:
+        limits = limits_of(config)
+        *before, last = state["messages"]
+        assert isinstance(last, AIMessage), "the edge to the tools begins at the model"
+        most = len(last.tool_calls) if limits.max_parallel_calls is None else limits.max_parallel_calls
+        rest: list[BaseMessage] = [_too_many(call, most) for call in last.tool_calls[most:]]
+        rest += _undecoded(last, limits)
+        allowed = last.tool_calls[:most]
+        own = [call for call in allowed if _is_own(call, limits.box)]
+        others = last.model_copy(update={"tool_calls": [call for call in allowed if call not in own]})
+        answering = [self._node.ainvoke({**state, "messages": [*before, others]}, config)] if others.tool_calls else []
+        *told, answered = await asyncio.gather(
+            *(_boxed(call, limits.box, last) for call in own), *answering or [_none()]
+        )
+        if isinstance(answered, list):  # tools that say where the graph goes on
+            return [*answered, Command(update={"messages": [*told, *rest]})] if told or rest else answered
+        place = {call["id"]: idx for idx, call in enumerate(allowed)}
+        told = sorted([*told, *answered["messages"]], key=lambda message: place[message.tool_call_id])
+        return {"messages": [*told, *rest]}
+
+
+async def _none() -> dict[str, list[BaseMessage]]:
+    return {"messages": []}
+
+
+def _is_own(call: Mapping[str, Any], box: Toolbox | None) -> bool:
+    return box is not None and any(spec.name == call["name"] for spec in box.specs)
+
+
+async def _boxed(call: Mapping[str, Any], box: Toolbox | None, asked_by: AIMessage) -> ToolMessage:
+    assert box is not None, "it has the tool"
+    arguments = json.dumps(call["args"], ensure_ascii=False)
+    result = await box.call(ToolCall(call["id"] or "", call["name"], arguments), turn_id=asked_by.id)
+    status: Literal["success", "error"] = "success" if result.error is None else "error"
+    return ToolMessage(result.text, tool_call_id=call["id"] or "", name=call["name"], status=status)
+
+
+def limits_of(config: RunnableConfig) -> NodeLimits:
+    limits = config.get("configurable", {}).get("tool_limits", _NO_LIMITS)
+    assert isinstance(limits, NodeLimits), "the loop puts them there"
+    return limits
+
+
+def calls_something(message: BaseMessage) -> bool:
+    """The answer calls tools, or was to."""
+    return isinstance(message, AIMessage) and bool(message.tool_calls or message.response_metadata.get(UNDECODED))
+
+
+async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | Command[Any]]]) -> Any:
+    limits, call = limits_of(request.runtime.config), request.tool_call
+    with span("tool", call["name"], inputs=call["args"]) as record:
+        record.turn_id = _asked_by(request.state)
+        try:
+            message = await asyncio.wait_for(execute(request), limits.each.timeout_s)
+        except TimeoutError:
+            message = _error(call, f"the tool {call['name']!r} did not answer within {limits.each.timeout_s} s")
+        if isinstance(message, ToolMessage):
+            if isinstance(message.content, str):
+                message.content = shorten(message.content, limits.each, limits.tokenizer)
+            record.outputs = message.content
+            record.error = str(message.content) if message.status == "error" else None
+    return message
+
+
+def _asked_by(state: Any) -> str | None:
+    messages = state.get("messages") if isinstance(state, Mapping) else None
+    return None if not messages else messages[-1].id
+
+
+def _told(error: Exception) -> str:
+    """What the model is told of a tool that failed."""
+    return f"Error: {type(error).__name__}: {error}"
+
+
+def _error(call: Mapping[str, Any], words: str) -> ToolMessage:
+    return ToolMessage(f"Error: {words}", tool_call_id=call["id"] or "", name=call["name"], status="error")
+
+
+def _too_many(call: Mapping[str, Any], most: int) -> ToolMessage:
+    words = f"of one answer {most} call{'s are' if most > 1 else ' is'} run, and this is one more; call again"
+    with span("tool", call["name"], inputs=call["args"]) as record:
+        record.outputs = record.error = words
+    return _error(call, words)
+
+
+def _undecoded(message: AIMessage, limits: NodeLimits) -> list[BaseMessage]:
+    """What the model is told of text that began as a call and is none: as a tool, where the template can show that."""
+    told: list[BaseMessage] = []
+    for idx, raw in enumerate(message.response_metadata.get(UNDECODED, ())):
+        text = f"Error: {UNDECODED_CALL}: {raw:.200}\nWrite the call again, in the form that the tools ask for."
+        with span("tool", "undecoded", inputs=raw) as record:
+            record.outputs, record.error, record.turn_id = text, f"{UNDECODED_CALL}: {raw:.200}", message.id
+        lone = ToolMessage(text, tool_call_id=f"undecoded{idx}", status="error")
+        told.append(lone if limits.shows_lone_answers else HumanMessage(text))
+    return told

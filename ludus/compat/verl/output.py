@@ -1,0 +1,124 @@
+"""What an agent loop hands back, and the same made of a record.
+
+Knows: token ids, masks, the record's graph.  Knows not: rewards' meaning, training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pydantic
+
+from ludus.episodes.claim import TokenRow
+from ludus.errors import UserError
+from ludus.types import SessionRecord, Turn
+
+
+class AgentLoopMetrics(pydantic.BaseModel):
+    """Where the time of one trajectory went, in seconds."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    generate_sequences: float = 0.0
+    tool_calls: float = 0.0
+    compute_score: float = 0.0
+    num_preempted: int = -1
+    """-1: not counted."""
+
+
+class AgentLoopOutput(pydantic.BaseModel):
+    """One sequence of a trajectory. What is trained is the record; the ids say which part of it is meant."""
+
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    """Tokens of the model, of tools and of users, in order."""
+    response_mask: list[int]
+    """1: the model sampled it, and it is to be trained. 0: it came from elsewhere, or is to be left out."""
+    response_logprobs: list[float] | None = None
+    """Not read: the logprobs are those that were recorded."""
+    routed_experts: Any = None
+    """Not read: no engine here records them."""
+    multi_modal_data: dict[str, Any] | None = None
+    """Must be empty: models here read text alone."""
+    reward_score: float | None = None
+    """None: the run's reward function says it."""
+    num_turns: int = 0
+    """Messages of user, model and tools."""
+    metrics: AgentLoopMetrics = AgentLoopMetrics()
+    extra_fields: dict[str, Any] = pydantic.Field(default_factory=dict)
+    """Kept with the episode; numbers below `metrics` in it are averaged and shown."""
+    mm_processor_kwargs: dict[str, Any] | None = None
+    mm_processor_output: Any = None
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> AgentLoopOutput:
+        if len(self.response_ids) != len(self.response_mask):
+            raise UserError(
+                f"response_ids has {len(self.response_ids)} tokens and response_mask {len(self.response_mask)}; "
+                "they must match"
+            )
+        if self.response_logprobs is not None and len(self.response_logprobs) != len(self.response_ids):
+            raise UserError(
+                f"response_logprobs has {len(self.response_logprobs)} numbers for {len(self.response_ids)} tokens"
+            )
+        if self.multi_modal_data:
+            raise UserError(f"multi_modal_data holds {sorted(self.multi_modal_data)}; models here read text alone")
+        return self
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output under the names that verl's trainers use; the reward stands on the last token alone."""
+        found: dict[str, Any] = {
+            "prompts": self.prompt_ids,
+            "responses": self.response_ids,
+            "response_mask": self.response_mask,
+        }
+        if self.response_logprobs is not None:
+            found["rollout_log_probs"] = self.response_logprobs
+        if self.reward_score is not None and self.response_ids:
+            found["rm_scores"] = [0.0] * (len(self.response_ids) - 1) + [self.reward_score]
+        return found
+
+    def row(self) -> TokenRow:
+        """The sequence as it is matched with the record."""
+        mask = [0] * len(self.prompt_ids) + self.response_mask
+        return TokenRow([*self.prompt_ids, *self.response_ids], mask, self.reward_score)
+
+
+def outputs_of(record: SessionRecord, turns: Sequence[Turn] | None = None, **shared: Any) -> list[AgentLoopOutput]:
+    """One output for each path of the record that holds turns of its own, the one with the last turn in the end.
+
+    turns: those that are to be trained. None: all.  shared: fields that all outputs get.
+    """
+    chosen = record.turns if turns is None else turns
+    order = {turn.id: idx for idx, turn in enumerate(chosen)}
+    chains = sorted(record.chains(chosen), key=lambda chain: order[chain[-1].id])
+    return [_output_of(record, chain, shared) for chain in chains]
+
+
+def _output_of(record: SessionRecord, chain: Sequence[Turn], shared: Mapping[str, Any]) -> AgentLoopOutput:
+    by_id = {turn.id: turn for turn in chain}
+    nodes: list[int] = []
+    at: int | None = chain[-1].node
+    while at is not None:
+        nodes.append(at)
+        at = record.nodes[at].parent
+    ids: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float] = []
+    for idx in reversed(nodes):
+        node = record.nodes[idx]
+        turn = by_id.get(node.turn_id or "")
+        ids += node.token_ids
+        mask += [int(turn is not None)] * len(node.token_ids)
+        logprobs += [0.0] * len(node.token_ids) if turn is None else turn.sampled.logprobs
+    start = mask.index(1)
+    return AgentLoopOutput(
+        prompt_ids=ids[:start],
+        response_ids=ids[start:],
+        response_mask=mask[start:],
+        response_logprobs=logprobs[start:],
+        **shared,
+    )

@@ -1,0 +1,135 @@
+"""The reward of a trajectory whose loop gave none: by the run's reward function, by its data source, by its tools.
+
+Knows: outputs, rows, functions in verl's form.  Knows not: the record, groups.
+
+What the model wrote is scored, and not what tools answered: a tool that prints the solution must not earn the reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from ludus.agents.imports import import_object
+from ludus.compat.verl.data_sources import VERIFIERS, default_compute_score, verifier_of
+from ludus.compat.verl.output import AgentLoopOutput
+from ludus.compat.verl.settings import CustomRewardSettings
+from ludus.compat.verl.tokens import LoopTokenizer
+from ludus.errors import UserError
+from ludus.runs.spans import span
+
+ComputeScore = Callable[..., Any]
+"""(data_source, solution_str, ground_truth, extra_info) to a number, or a mapping with `score`; async or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a trajectory is worth."""
+
+    reward: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    took_s: float = 0.0
+
+
+def load_compute_score(settings: CustomRewardSettings) -> ComputeScore | None:
+    """The run's reward function. None: none is named. Raises UserError that says what is missing where."""
+    if settings.path is None:
+        return None
+    path = str(Path(settings.path).expanduser()) if settings.path.endswith(".py") else settings.path
+    function: ComputeScore = import_object(f"{path}:{settings.name}")
+    if not callable(function):
+        raise UserError(f"reward.custom_reward_function {settings.name!r} in {settings.path!r} cannot be called")
+    return function
+
+
+async def score_outputs(
+    outputs: Sequence[AgentLoopOutput],
+    row: Mapping[str, Any],
+    compute_score: ComputeScore | None,
+    tokenizer: LoopTokenizer,
+) -> Score:
+    """The score of the last output. Raises UserError if nothing says it, or if a function says no number.
+
+    compute_score: the run's own. None: the verifier of the row's data source says it, else its tools or its user.
+    """
+    last = outputs[-1]
+    if compute_score is None:
+        if not _has_verifier(row):
+            return _score_of_parts(last, row)
+        compute_score = default_compute_score
+    begun = time.perf_counter()
+    sampled = [token for token, is_own in zip(last.response_ids, last.response_mask, strict=True) if is_own]
+    solution = tokenizer.decode(sampled, skip_special_tokens=True)
+    given = {
+        "data_source": row.get("data_source"),
+        "solution_str": solution,
+        "ground_truth": (row.get("reward_model") or {}).get("ground_truth"),
+        "extra_info": {**(row.get("extra_info") or {}), "num_turns": last.num_turns, **last.extra_fields},
+    }
+    name = getattr(compute_score, "__name__", type(compute_score).__name__)
+    with span("reward", name, inputs={"solution_str": solution, "ground_truth": given["ground_truth"]}) as record:
+        returned = await _call(compute_score, given)
+        record.outputs = returned
+    score = _read_score(returned, name, time.perf_counter() - begun)
+    if compute_score is default_compute_score:  # it says right or wrong
+        return replace(score, metrics={"success": score.reward})
+    return score
+
+
+async def _call(function: ComputeScore, given: Mapping[str, Any]) -> Any:
+    call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    if inspect.iscoroutinefunction(call):
+        return await function(**given)
+    return await asyncio.to_thread(function, **given)  # it may compute for long, and others play on this loop
+
+
+def _read_score(returned: Any, name: str, took_s: float) -> Score:
+    if not isinstance(returned, Mapping):
+        return Score(_number(returned, name), took_s=took_s)
+    if "score" not in returned:
+        raise UserError(f"{name} returned {dict(returned)!r:.200}; a mapping must hold `score`")
+    rest = {key: value for key, value in returned.items() if key != "score"}
+    metrics = {str(key): float(value) for key, value in rest.items() if isinstance(value, Real)}
+    if "acc" in metrics:  # what verl's validation reports, and evaluation here
+        metrics.setdefault("success", metrics["acc"])
+    metadata = {str(key): value for key, value in rest.items() if str(key) not in metrics}
+    return Score(_number(returned["score"], name), metrics, metadata, took_s)
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"{name} returned {value!r:.200}; allowed: a number, or a mapping with `score`") from None
+
+
+def _has_verifier(row: Mapping[str, Any]) -> bool:
+    """The row has a solution, and of a known data source."""
+    if (row.get("reward_model") or {}).get("ground_truth") is None:
+        return False
+    try:
+        verifier_of(row.get("data_source"))
+    except UserError:
+        return False
+    return True
+
+
+def _score_of_parts(output: AgentLoopOutput, row: Mapping[str, Any]) -> Score:
+    """By what tools said of the whole trajectory, else by what the simulated user said of each answer."""
+    tools, answers = output.extra_fields.get("tool_scores"), output.extra_fields.get("turn_scores")
+    if tools:
+        return Score(sum(tools.values()))
+    if answers:
+        return Score(sum(answers))
+    raise UserError(
+        "nothing says what this trajectory is worth: set reward_score in the loop's output, name a function in "
+        "reward.custom_reward_function.path, give a tool a calc_reward, or give the row a reward_model.ground_truth "
+        f"and the data_source of a known data set (it is {row.get('data_source')!r}; known: {', '.join(VERIFIERS)})"
+    )

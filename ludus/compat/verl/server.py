@@ -1,0 +1,153 @@
+"""The model as agent loops ask it: token ids in, token ids out, of the session that records them.
+
+Knows: a recorded session, sampling parameters by name.  Knows not: which engine answers, rewards.
+Invariant: every token that is returned here is in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ludus.compat.verl.messages import read_messages
+from ludus.episodes.recorder import RecordedSession
+from ludus.errors import UserError
+from ludus.gateway.dialects.sampling import SAMPLING_FIELDS, read_sampling
+from ludus.settings import nearest
+from ludus.types import ChatRequest, Message, Sampling, StopReason, ToolSpec, Turn
+
+_LIMITS = ("max_tokens", "max_new_tokens")
+_WITHOUT_EFFECT = frozenset({"logprobs", "detokenize", "skip_special_tokens", "spaces_between_special_tokens"})
+"""Parameters that cannot change a token; logprobs are recorded in any case."""
+_KNOWN = SAMPLING_FIELDS | _WITHOUT_EFFECT | {*_LIMITS, "stop", "top_logprobs", "ignore_eos"}
+
+
+class TokenOutput(list[int]):
+    """The sampled ids, as a list, which is what older loops are given; newer ones read its attributes."""
+
+    def __init__(
+        self,
+        token_ids: Iterable[int] = (),
+        log_probs: Sequence[float] = (),
+        stop_reason: StopReason = "length",
+        turn: Turn | None = None,
+    ) -> None:
+        super().__init__(token_ids)
+        self.log_probs = list(log_probs)
+        self.stop_reason = stop_reason
+        """'length': a limit cut it."""
+        self.turn = turn
+        """The recorded turn. None: no token could be sampled."""
+        self.routed_experts: None = None
+        self.num_preempted: None = None
+
+    @property
+    def token_ids(self) -> list[int]:
+        return list(self)
+
+    @property
+    def extra_fields(self) -> dict[str, Any]:
+        if self.turn is None:
+            return {}
+        versions = self.turn.sampled.versions
+        return {
+            "global_steps": versions[-1],
+            "min_global_steps": min(versions),
+            "max_global_steps": max(versions),
+            "num_cached_tokens": self.turn.sampled.num_cached_tokens,
+        }
+
+
+class AsyncLLMServerManager:
+    """Generates for one trajectory. Which replica answers is the engine's router's to say: a session stays on one."""
+
+    def __init__(self, session: RecordedSession, *, response_length: int | None = None) -> None:
+        """response_length: tokens that may follow the first prompt of a `request_id`, whoever wrote them. None: no
+        limit."""
+        self.session = session
+        self._response_length = response_length
+        self._first_prompts: dict[str, int] = {}
+        """Length of the first prompt of each request id."""
+
+    def __repr__(self) -> str:
+        return f"AsyncLLMServerManager({self.session!r})"
+
+    async def generate(
+        self,
+        request_id: str,
+        *,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        image_data: Sequence[Any] | None = None,
+        video_data: Sequence[Any] | None = None,
+        audio_data: Sequence[Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> TokenOutput:
+        """What the model says after these ids; empty, with stop reason `length`, where the response is full.
+
+        A prompt that begins with the tokens of an earlier turn, its answer included, goes on with it.
+        Raises AgentError where a limit of the episode is met, UserError for a parameter that cannot be.
+        """
+        for name, data in (("image", image_data), ("video", video_data), ("audio", audio_data)):
+            if data:
+                raise UserError(f"{name}_data cannot be given: models here read text alone")
+        if mm_processor_kwargs:
+            raise UserError(f"mm_processor_kwargs={dict(mm_processor_kwargs)!r:.100} cannot act: there is no processor")
+        ids = tuple(map(int, prompt_ids))
+        if not ids:
+            raise UserError("prompt_ids is empty; a prompt has one token or more")
+        sampling = self.sampling(sampling_params)
+        room = self._room(request_id, len(ids))
+        if room is not None:
+            if room < 1:
+                return TokenOutput()
+            most = sampling.max_new_tokens
+            sampling = replace(sampling, max_new_tokens=room if most is None else min(room, most))
+        (turn,) = await self.session.complete(ChatRequest(messages=(), sampling=sampling, prompt=ids))
+        return TokenOutput(turn.sampled.token_ids, turn.sampled.logprobs, turn.sampled.stop_reason, turn)
+
+    async def complete(
+        self,
+        messages: Iterable[Mapping[str, Any] | Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling_params: Mapping[str, Any] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Turn:
+        """The recorded turn that answers these messages: its tokens go on with those of the turn before, exactly."""
+        request = ChatRequest(
+            messages=read_messages(messages),
+            tools=tuple(tools),
+            sampling=self.sampling(sampling_params or {}),
+            template_kwargs=template_kwargs or {},
+        )
+        (turn,) = await self.session.complete(request)
+        return turn
+
+    def sampling(self, params: Mapping[str, Any]) -> Sampling:
+        """The run's sampling with these parameters in place. Raises UserError for a name that is unknown."""
+        for name in params:
+            if name not in _KNOWN:
+                best = nearest(name, _KNOWN)
+                hint = f"; did you mean {best!r}?" if best else ""
+                raise UserError(f"sampling_params has the unknown {name!r}{hint} Known: {', '.join(sorted(_KNOWN))}")
+        given = {name: value for name, value in params.items() if name not in _WITHOUT_EFFECT and value is not None}
+        ignore_eos = given.pop("ignore_eos", self.session.sampling.ignore_eos)
+        return replace(read_sampling(given, self.session.sampling, limits=_LIMITS), ignore_eos=bool(ignore_eos))
+
+    def _room(self, request_id: str, num_prompt: int) -> int | None:
+        """Tokens that the response of this request may still have. None: any number."""
+        first = self._first_prompts.setdefault(request_id, num_prompt)
+        return None if self._response_length is None else self._response_length - max(0, num_prompt - first)
+
+
+def sampling_params_of(sampling: Sampling) -> dict[str, Any]:
+    """The parameters that a loop is run with, under the names that verl gives them."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "repetition_penalty": sampling.repetition_penalty,
+        "logprobs": True,
+    }

@@ -1,0 +1,32 @@
+"""One question, one answer: the loop of rows that name none."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from ludus.compat.verl.base import AgentLoopBase, simple_timer
+from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput
+from ludus.compat.verl.registry import register
+
+
+@register("single_turn_agent")
+class SingleTurnAgentLoop(AgentLoopBase):
+    """Asks the row's prompt once."""
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
+        prompt_ids = await self.apply_chat_template(kwargs["raw_prompt"])
+        timing: dict[str, float] = {}
+        with simple_timer("generate_sequences", timing):
+            answer = await self.server_manager.generate(
+                uuid4().hex, prompt_ids=prompt_ids, sampling_params=sampling_params
+            )
+        return AgentLoopOutput(
+            prompt_ids=prompt_ids,
+            response_ids=answer.token_ids,
+            response_mask=[1] * len(answer),
+            response_logprobs=answer.log_probs,
+            num_turns=2,
+            metrics=AgentLoopMetrics.model_validate(timing),
+            extra_fields={"truncated": answer.stop_reason == "length"},
+        )

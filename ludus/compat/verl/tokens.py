@@ -1,0 +1,111 @@
+"""The model's text as loops know it from transformers: `apply_chat_template`, `encode`, `decode`.
+
+Knows: the run's tokenizer and template.  Knows not: transformers, sessions, engines.
+Invariant: what it renders and encodes is what the recorder would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ludus.compat.verl.messages import read_messages, read_tools
+from ludus.text.chat import ChatText
+from ludus.types import Message
+
+# Before a message that stands in the middle: some templates want a user first, and an answer before a tool's.
+_BEFORE = (Message("user", "x"), Message("assistant", "x"))
+
+
+class LoopTokenizer:
+    """One chat model's tokenizer, with the names of transformers' that loops use."""
+
+    def __init__(self, text: ChatText) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"LoopTokenizer({self.text.tokenizer!r})"
+
+    def __call__(self, text: str, *, add_special_tokens: bool = False, **_: Any) -> dict[str, list[int]]:
+        ids = self.encode(text, add_special_tokens=add_special_tokens)
+        return {"input_ids": ids, "attention_mask": [1] * len(ids)}
+
+    def __len__(self) -> int:
+        return self.text.tokenizer.vocab_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.text.tokenizer.vocab_size
+
+    @property
+    def chat_template(self) -> str:
+        return self.text.template.source
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """None: the tokenizer names none."""
+        return self._id("eos_token")
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """None: neither a padding nor an end-of-turn token is named."""
+        return self.eos_token_id if self._id("pad_token") is None else self._id("pad_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        return self.text.tokenizer.special_tokens.get("eos_token")
+
+    def encode(self, text: str, *, add_special_tokens: bool = False, **_: Any) -> list[int]:
+        """The ids; nothing is added in any case, because a chat template writes what belongs there."""
+        del add_special_tokens
+        return list(self.text.tokenizer.encode(text))
+
+    def decode(self, token_ids: int | Iterable[int], *, skip_special_tokens: bool = False, **_: Any) -> str:
+        ids = (token_ids,) if isinstance(token_ids, int) else tuple(map(int, token_ids))
+        return self.text.tokenizer.decode(ids, skip_special=skip_special_tokens)
+
+    def batch_decode(self, sequences: Iterable[Sequence[int]], *, skip_special_tokens: bool = False) -> list[str]:
+        return [self.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences]
+
+    def apply_chat_template(
+        self,
+        conversation: Iterable[Mapping[str, Any] | Message],
+        tools: Iterable[Any] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        remove_system_prompt: bool = False,
+        **template_kwargs: Any,
+    ) -> list[int] | str:
+        """Ids, or text, of the messages in the model's template.
+
+        remove_system_prompt: only what these messages add behind an answer that ended with an end-of-turn token, what
+        the template puts between the two included.
+        """
+        for name in ("return_dict", "return_tensors", "padding", "truncation"):  # their defaults are what is returned
+            template_kwargs.pop(name, None)
+        messages, specs = read_messages(conversation), read_tools(tools)
+        before = _BEFORE if remove_system_prompt else ()
+        template = self.text.template
+        shown = template.render(
+            (*before, *messages), specs, generation_prompt=add_generation_prompt, template_kwargs=template_kwargs
+        )
+        if before:
+            known = template.render(before, specs, generation_prompt=False, template_kwargs=template_kwargs)
+            shown = shown[self._end_of_answer(known) :]
+        if not tokenize:
+            return shown
+        after = self.eos_token_id if before else None
+        return list(self.text.tokenizer.encode(shown, after=after))
+
+    def _end_of_answer(self, shown: str) -> int:
+        """Where a conversation that ends with an answer has shown all of what the model would have sampled."""
+        stops = [self.text.tokenizer.decode((token,)) for token in self.text.tokenizer.stop_ids]
+        return max((shown.rfind(stop) + len(stop) for stop in stops if stop in shown), default=len(shown))
+
+    def _id(self, name: str) -> int | None:
+        token = self.text.tokenizer.special_tokens.get(name)
+        if token is None:
+            return None
+        ids = self.text.tokenizer.encode(token)
+        return ids[0] if len(ids) == 1 else None

@@ -1,0 +1,63 @@
+"""Spans of a loop's own functions, under the names that verl's loops know.
+
+Knows: functions.  Knows not: where traces go.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pydantic_core
+
+from ludus.runs.spans import span
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def rollout_trace_op(function: FunctionT) -> FunctionT:
+    """The function, whose calls are spans of the episode that is playing."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    names = tuple(inspect.signature(function).parameters)
+
+    def inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        return {key: _shown(value) for key, value in given.items() if key not in ("self", "cls")}
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def traced(*args: Any, **kwargs: Any) -> Any:
+            with span("op", name, inputs=inputs(args, kwargs)) as record:
+                returned = await function(*args, **kwargs)
+                record.outputs = _shown(returned)
+                return returned
+
+        return traced  # type: ignore[return-value]  # the same signature
+
+    @functools.wraps(function)
+    def traced_at_once(*args: Any, **kwargs: Any) -> Any:
+        with span("op", name, inputs=inputs(args, kwargs)) as record:
+            returned = function(*args, **kwargs)
+            record.outputs = _shown(returned)
+            return returned
+
+    return traced_at_once  # type: ignore[return-value]  # the same signature
+
+
+def _shown(value: Any) -> Any:
+    """The value as JSON can hold it, now: a trajectory goes on changing what it was given."""
+    try:
+        return pydantic_core.to_jsonable_python(value, serialize_unknown=True, inf_nan_mode="constants")
+    except ValueError:  # it holds itself
+        return f"{value!r:.1000}"
+
+
+@contextmanager
+def rollout_trace_attr(**attributes: Any) -> Iterator[None]:
+    """The block as a span with these attributes. Step, sample and group are known of every episode without it."""
+    with span("op", str(attributes.get("name", "rollout")), inputs=attributes):
+        yield

@@ -1,0 +1,5 @@
+"""As in `verl.workers.rollout.replica`."""
+
+from ludus.compat.verl.server import TokenOutput
+
+__all__ = ["TokenOutput"]

@@ -1,0 +1,180 @@
+"""Draws with torch's own operations, for all rows at once; works wherever torch works.
+
+Shapes: N rows, V vocabulary, B blocks of the vocabulary, C tokens of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ludus.engines.local.draws.base import DrawRequest, capped, top_pairs
+from ludus.engines.local.sequence import Draw
+from ludus.models.bits import unpacked, words_of
+from ludus.types import MAX_KEPT_IDS, Sampling
+
+# 64 rows of a 49,152-token vocabulary make 12 MB of probabilities, which two cores still find in their caches.
+_ROWS = 64
+# About the square root of common vocabularies: as many blocks as tokens in a block.
+_BLOCK_TOKENS = 256
+
+
+class EagerDraws:
+    """The fallback that needs no compiler; keeps the buffer of up to _ROWS rows, more are drawn in turn."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        num_blocks = -(-vocab_size // _BLOCK_TOKENS)
+        # tokens that only fill up the last block keep the probability zero
+        self._probs_NV = torch.zeros(_ROWS, num_blocks * _BLOCK_TOKENS, device=device)
+
+    def __repr__(self) -> str:
+        return "<EagerDraws>"
+
+    def draw(self, logits_NV: Tensor, requests: Sequence[DrawRequest], *, softcap: float | None) -> list[Draw]:
+        draws: list[Draw] = []
+        for start in range(0, len(requests), _ROWS):
+            part = slice(start, start + _ROWS)
+            draws += self._draw_rows(logits_NV[part], requests[part], softcap)
+        return draws
+
+    def _draw_rows(self, logits_NV: Tensor, requests: Sequence[DrawRequest], softcap: float | None) -> list[Draw]:
+        num_rows = len(requests)
+        padded_NV = self._probs_NV[:num_rows]
+        probs_NV = padded_NV[:, : self._vocab_size]
+        _shift(logits_NV, probs_NV, softcap)
+        for row, request in enumerate(requests):
+            if request.sampling.penalises or request.sampling.logit_bias or request.allowed is not None:
+                changed_V = change(capped(logits_NV[row].to(torch.float32, copy=True), softcap), request)
+                torch.sub(changed_V, changed_V.max(), out=probs_NV[row])
+        greedy = [row for row, request in enumerate(requests) if request.sampling.is_greedy]
+        greedy_ids = probs_NV[greedy].argmax(-1).tolist() if greedy else []
+        temperatures = [request.sampling.temperature or 1.0 for request in requests]
+        if any(temperature != 1.0 for temperature in temperatures):
+            probs_NV.div_(torch.tensor(temperatures, device=probs_NV.device)[:, None])
+        probs_NV.exp_()
+        _truncate(probs_NV, requests)
+        uniforms = [request.uniform for request in requests]
+        uniforms_N = torch.tensor(uniforms, dtype=torch.float64, device=probs_NV.device)
+        ids_N, total_N = inverse_cdf(padded_NV.view(num_rows, -1, _BLOCK_TOKENS), uniforms_N)
+        if greedy:
+            ids_N[greedy] = torch.tensor(greedy_ids, device=ids_N.device)
+        logprobs_N = (probs_NV.gather(1, ids_N[:, None])[:, 0] / total_N).log()
+        tops = _top_logprobs(probs_NV, total_N, requests)
+        kept = [_kept_ids(probs_NV[row]) if each.sampling.cuts else () for row, each in enumerate(requests)]
+        rows = zip(ids_N.tolist(), logprobs_N.tolist(), tops, kept, strict=True)
+        return [Draw(token_id, logprob, top, kept_ids) for token_id, logprob, top, kept_ids in rows]
+
+
+def inverse_cdf(probs_NBC: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Drawn ids (N,) and the sums of the rows (N,), float64.
+
+    probs_NBC: unnormalised, zero where a token is cut; uniforms_N in [0, 1), float64.
+    A token of probability zero is never drawn.
+    """
+    cumulative_NB = probs_NBC.sum(-1).double().cumsum(-1)
+    total_N1 = cumulative_NB[:, -1:]
+    wanted_N1 = uniforms_N[:, None] * total_N1
+    block_N1 = torch.searchsorted(cumulative_NB, wanted_N1, right=True).clamp_(max=probs_NBC.shape[1] - 1)
+    before_N1 = torch.where(block_N1 > 0, cumulative_NB.gather(1, (block_N1 - 1).clamp_(min=0)), 0.0)
+    block_NC = probs_NBC[torch.arange(len(probs_NBC), device=probs_NBC.device), block_N1[:, 0]]
+    place_N1 = torch.searchsorted(block_NC.double().cumsum(-1), wanted_N1 - before_N1, right=True)
+    place_N1.clamp_(max=probs_NBC.shape[2] - 1)
+    # rounding of the block's sum may point just past its last possible token
+    cut_N1 = block_NC.gather(1, place_N1) == 0
+    places_C = torch.arange(block_NC.shape[1], device=block_NC.device)
+    place_N1 = torch.where(cut_N1, ((block_NC > 0) * places_C).argmax(-1, keepdim=True), place_N1)
+    return (block_N1 * probs_NBC.shape[2] + place_N1)[:, 0], total_N1[:, 0]
+
+
+def change(logits_V: Tensor, request: DrawRequest) -> Tensor:
+    """Logits after penalties and biases; -inf where a token is not allowed. Overwrites what it is given."""
+    sampling, device = request.sampling, logits_V.device
+    if sampling.penalises:
+        logits_V = penalise(logits_V, request)
+    if sampling.logit_bias:
+        ids, biases = zip(*sampling.logit_bias, strict=True)
+        logits_V[list(ids)] += torch.tensor(biases, device=device)
+    if request.allowed is not None:
+        (allowed_V,) = unpacked(words_of(request.allowed, 1, device), len(logits_V))
+        logits_V.masked_fill_(~allowed_V, -torch.inf)
+    return logits_V
+
+
+def penalise(logits_V: Tensor, request: DrawRequest) -> Tensor:
+    """Logits after repetition (prompt and answer), frequency and presence penalty (answer).
+
+    Source: CTRL (arXiv 1909.05858) eq. 2 for repetition; OpenAI's API reference for the other two.
+    """
+    sampling, device = request.sampling, logits_V.device
+    if sampling.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted(set(request.token_ids)), device=device)
+        seen_logits = logits_V[seen]
+        penalty = sampling.repetition_penalty
+        logits_V[seen] = torch.where(seen_logits > 0, seen_logits / penalty, seen_logits * penalty)
+    answer = torch.tensor(list(request.token_ids[request.num_prompt :]), dtype=torch.int64, device=device)
+    counts_V = torch.bincount(answer, minlength=logits_V.shape[0])
+    return logits_V - sampling.frequency_penalty * counts_V - sampling.presence_penalty * (counts_V > 0)
+
+
+def kept_threshold(probs_V: Tensor, sampling: Sampling) -> Tensor:
+    """Smallest probability that is kept: top-k, then top-p of what is left, then min-p.
+
+    probs_V: unnormalised. Tokens that tie with the last one kept are kept too.
+    """
+    threshold = sampling.min_p * probs_V.max()
+    if sampling.top_k:
+        best_K = probs_V.topk(min(sampling.top_k, len(probs_V))).values
+        total = best_K.sum()
+        threshold = torch.maximum(threshold, best_K[-1])
+    else:
+        total = probs_V.sum()
+        # All tokens below this together weigh less than what top-p cuts off, so they need no sorting; the half
+        # leaves room for rounding.
+        negligible = 0.5 * (1 - sampling.top_p) * total / len(probs_V)
+        best_K = probs_V[probs_V >= negligible].sort(descending=True).values
+    if sampling.top_p < 1.0:
+        before_K = best_K.double().cumsum(-1) - best_K
+        num_kept = int((before_K < sampling.top_p * total).sum())
+        threshold = torch.maximum(threshold, best_K[max(1, num_kept) - 1])
+    return threshold
+
+
+def _shift(logits_NV: Tensor, out_NV: Tensor, softcap: float | None) -> None:
+    """Writes the logits minus their row's largest, in fp32."""
+    if softcap is None:
+        torch.sub(logits_NV, logits_NV.amax(-1, keepdim=True).float(), out=out_NV)
+    else:
+        out_NV.copy_(logits_NV).div_(softcap).tanh_().mul_(softcap)
+        out_NV.sub_(out_NV.amax(-1, keepdim=True))
+
+
+def _truncate(probs_NV: Tensor, requests: Sequence[DrawRequest]) -> None:
+    """Sets what top-k, top-p and min-p cut to zero."""
+    for row, request in enumerate(requests):
+        # greedy keeps the whole distribution: it draws nothing from it
+        if request.sampling.truncates and not request.sampling.is_greedy:
+            probs_V = probs_NV[row]
+            probs_V.masked_fill_(probs_V < kept_threshold(probs_V, request.sampling), 0.0)
+
+
+def _kept_ids(probs_V: Tensor) -> tuple[int, ...] | None:
+    """The tokens that could be drawn. None: more than MAX_KEPT_IDS."""
+    ids_K = probs_V.nonzero()[:, 0]
+    return tuple(ids_K.tolist()) if len(ids_K) <= MAX_KEPT_IDS else None
+
+
+def _top_logprobs(
+    probs_NV: Tensor, total_N: Tensor, requests: Sequence[DrawRequest]
+) -> list[tuple[tuple[int, float], ...]]:
+    num_top = max(request.sampling.top_logprobs for request in requests)
+    if not num_top:
+        return [()] * len(requests)
+    best = probs_NV.topk(min(num_top, probs_NV.shape[1]))
+    logprobs_NK = (best.values / total_N[:, None]).log()
+    return [
+        top_pairs(ids[: request.sampling.top_logprobs], logprobs[: request.sampling.top_logprobs])
+        for ids, logprobs, request in zip(best.indices.tolist(), logprobs_NK.tolist(), requests, strict=True)
+    ]

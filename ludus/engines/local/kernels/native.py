@@ -1,0 +1,92 @@
+"""Paged attention in C++: attention.cpp through its plain C interface.
+
+Knows: the compiled library, its page layouts.  Knows not: how it is compiled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ludus.engines.local.kernels.base import AttentionRule, Runs
+from ludus.kernels.library import ADDRESS, COUNT, DTYPES, dense_last, load_library, refuse_heads
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int32) for name in ("num_heads", "num_kv_heads", "head_dim", "dtype")]
+
+
+class _Rule(ctypes.Structure):
+    _fields_ = [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("window", ctypes.c_int32)]
+
+
+class _Rows(ctypes.Structure):
+    _fields_ = [
+        ("page_ids", ctypes.c_void_p),
+        ("table_start", ctypes.c_void_p),
+        ("num_seen", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p),
+        ("num_rows", ctypes.c_int64),
+        ("num_seen_in_all", ctypes.c_int64),
+        ("any_neighbours", ctypes.c_int32),
+    ]
+
+
+class _Heads(ctypes.Structure):
+    _fields_ = [("values", ctypes.c_void_p), ("head", ctypes.c_int64), ("row", ctypes.c_int64)]
+
+
+class NativeKernel:
+    """The fast kernel, for fp32 and bf16 on the CPU.
+
+    Every query token is computed by itself, in one order of operations: its result does not depend on the tokens
+    beside it in the step, nor on how much of its prompt was cached.
+    """
+
+    def __init__(self, library: Path) -> None:
+        loaded = load_library(library, {"ludus_attend": (*[ADDRESS] * 8, COUNT)})
+        self._holds_pairs = bool(loaded.ludus_layout())
+        self._attend = loaded.ludus_attend
+        self._runs: Runs | None = None
+        """Whose rows `_rows` describes: every layer of a step brings the same."""
+        self._rows = _Rows()
+
+    def __repr__(self) -> str:
+        return f"<NativeKernel {'AVX512-BF16' if self._holds_pairs else 'portable'}>"
+
+    @staticmethod
+    def refusal(weight: Tensor, head_dim: int) -> str | None:
+        """Why the kernel cannot serve such a model. None: it can."""
+        return refuse_heads(weight.device, weight.dtype, head_dim)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, runs: Runs, rule: AttentionRule, out: Tensor
+    ) -> None:
+        q, k, v = dense_last(q), dense_last(k), dense_last(v)
+        num_heads, num_rows, head_dim = q.shape
+        assert num_rows == k.shape[1] == len(runs), f"{num_rows} queries and {k.shape[1]} keys for {runs!r}"
+        assert out.is_contiguous(), "the kernel writes results without gaps"
+        self._attend(
+            _heads(q), _heads(k), _heads(v), cache.data_ptr(), ctypes.byref(self._rows_of(runs)),
+            ctypes.byref(_Rule(rule.scale, rule.softcap or 0.0, rule.window or 0)),
+            ctypes.byref(_Shape(num_heads, k.shape[0], head_dim, DTYPES[cache.dtype])),
+            out.data_ptr(), torch.get_num_threads(),
+        )  # fmt: skip
+
+    def _rows_of(self, runs: Runs) -> _Rows:
+        if self._runs is not runs:
+            self._runs = runs
+            self._rows = _Rows(
+                runs.page_ids.data_ptr(), runs.table_start_S.data_ptr(), runs.num_seen_S.data_ptr(),
+                runs.slots_S.data_ptr(), len(runs), int(runs.num_seen_S.sum()), len(runs) > len(runs.runs),
+            )  # fmt: skip
+        return self._rows
+
+
+def _heads(tensor: Tensor) -> Any:
+    head, row, _ = tensor.stride()
+    return ctypes.byref(_Heads(tensor.data_ptr(), head, row))

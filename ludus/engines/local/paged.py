@@ -1,0 +1,121 @@
+"""Paged keys and values as an attention plan: one ragged forward pass over tokens of many sequences.
+
+Knows: kernels, the runs of tokens of a step.  Knows not: sampling, scheduling, models.
+Shapes: S tokens of the step, H heads, Hk heads of keys and values, D width of a head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import sys
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, AttentionRule, Runs
+from ludus.engines.local.kernels.eager import causal_attention
+
+
+class PagedCache:
+    """Keys and values of all layers in pages; memory is touched page by page as it is used."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_pages: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (num_layers, num_pages, num_kv_heads, 2, PAGE_TOKENS * head_dim)
+        self._layers = _zeros(shape, dtype, device)
+
+    def __repr__(self) -> str:
+        num_layers, num_pages = self._layers.shape[:2]
+        return f"<PagedCache layers={num_layers} pages={num_pages} {self._layers.dtype}>"
+
+    @staticmethod
+    def page_bytes(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+        return num_layers * num_kv_heads * 2 * PAGE_TOKENS * head_dim * dtype.itemsize
+
+    def layer(self, layer_idx: int) -> Tensor:
+        """Cache of one layer, as kernels take it."""
+        return self._layers[layer_idx]
+
+    def free(self) -> None:
+        self._layers = self._layers.new_empty(0)
+
+    def copy(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages (from, to), in order."""
+        for source, target in copies:
+            self._layers[:, target] = self._layers[:, source]
+
+
+class PagedPlan:
+    """Stores the tokens of a step into pages, then attends; an AttentionPlan."""
+
+    def __init__(self, cache: PagedCache, kernel: AttentionKernel, runs: Runs) -> None:
+        self._cache = cache
+        self._kernel = kernel
+        self._runs = runs
+
+    def attend(
+        self,
+        layer_idx: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        num_rows = len(self._runs)
+        rule = AttentionRule(scale, window, softcap)
+        if num_rows == q.shape[2]:
+            out = q.new_empty(1, num_rows, q.shape[1], q.shape[3])
+            self._attend(layer_idx, q[0], k[0], v[0], rule, out[0])
+        else:  # rows behind them only fill up the matrices
+            out = q.new_zeros(1, q.shape[2], q.shape[1], q.shape[3])
+            own = slice(0, num_rows)
+            self._attend(layer_idx, q[0, :, own], k[0, :, own], v[0, :, own], rule, out[0, own])
+        return out
+
+    def _attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule, out: Tensor) -> None:
+        self._kernel.attend(q, k, v, self._cache.layer(layer_idx), runs=self._runs, rule=rule, out=out)
+
+
+class CausalPlan:
+    """Plain causal attention over one sequence; keeps nothing. An AttentionPlan."""
+
+    def attend(
+        self,
+        layer_idx: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        del layer_idx  # every layer attends alike
+        return causal_attention(q, k, v, AttentionRule(scale, window, softcap)).transpose(1, 2)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros that on Linux take no memory until they are written to, and then in large pages.
+
+    They must be zeros: what a mask hides is still multiplied by 0, and memory as it comes may hold NaN.
+    """
+    if device.type != "cpu" or sys.platform != "linux":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without large pages serves small ones
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

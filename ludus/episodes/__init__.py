@@ -1,0 +1,34 @@
+"""One conversation recorded exactly: token graph, recorder, ledger, and export to training sequences."""
+
+from ludus.episodes.conversation import Match
+from ludus.episodes.export import Exported, ExportStyle, TurnCredit, count_trained, export_session
+from ludus.episodes.forks import ForkExample
+from ludus.episodes.graph import GraphStats, SessionGraph
+from ludus.episodes.ledger import Ledger, MaskReason
+from ludus.episodes.limits import Limits
+from ludus.episodes.recorder import FinishReason, RecordedSession, Recorder, SessionStats, finish_reason
+from ludus.episodes.run import OnDelta, OnStart
+from ludus.episodes.sink import TurnSink
+
+__all__ = [
+    "ExportStyle",
+    "Exported",
+    "FinishReason",
+    "ForkExample",
+    "GraphStats",
+    "Ledger",
+    "Limits",
+    "MaskReason",
+    "Match",
+    "OnDelta",
+    "OnStart",
+    "RecordedSession",
+    "Recorder",
+    "SessionGraph",
+    "SessionStats",
+    "TurnCredit",
+    "TurnSink",
+    "count_trained",
+    "export_session",
+    "finish_reason",
+]

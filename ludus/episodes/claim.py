@@ -1,0 +1,131 @@
+"""Rows of tokens that an agent hands back become rewards of recorded turns, and tokens that are left out.
+
+Knows: the record, token ids.  Knows not: whose row format it was.
+Invariant: what is trained is what was recorded. A row only says which of it, and what it is worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ludus.episodes.reward import Result
+from ludus.errors import UserError
+from ludus.types import SessionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """One sequence as a trainer would be given it."""
+
+    token_ids: Sequence[int]
+    mask: Sequence[bool | int]
+    """Per token whether it is to be trained; such a token was sampled by the model."""
+    reward: Any = None
+    """Of the whole row. None: it has none."""
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.mask):
+            raise UserError(
+                f"a row has {len(self.token_ids)} token ids and a mask of {len(self.mask)}; they must match"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A recorded turn on its path."""
+
+    turn_id: str
+    start: int
+    """Index of the first sampled token on the path from the root."""
+    path: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    """What of the record one row holds."""
+
+    last: str | None
+    """The turn that ends last. None: the row holds none."""
+    marked: tuple[str, ...]
+    """Turns of which some token is to be trained."""
+
+
+def claim_rows(
+    record: SessionRecord,
+    rows: Sequence[TokenRow],
+    *,
+    metrics: Mapping[str, float] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    are_returns: bool = False,
+) -> Result:
+    """What the rows say of the record: the reward of a row goes to the last turn in it, and from there back to the
+    turns that led to it; sampled tokens that no row marks are left out.
+
+    are_returns: the reward of a row is the return of every turn that it marks instead, and goes nowhere from there;
+    a turn that several rows mark gets their mean.
+    A row may end in the middle of an answer, and may begin with one turn's path and hold the next ones'.
+    Raises UserError for a marked token that is not the one that was sampled there.
+    """
+    placed = _place(record)
+    wanted: dict[str, set[int]] = {item.turn_id: set() for item in placed}
+    given: dict[str, list[Any]] = {}
+    for row_idx, row in enumerate(rows):
+        claimed = _claim(row, row_idx, placed, wanted)
+        if row.reward is not None:
+            if claimed.last is None:
+                raise UserError(f"row {row_idx} has the reward {row.reward!r} and holds no answer of the model")
+            for turn_id in claimed.marked if are_returns else (claimed.last,):
+                given.setdefault(turn_id, []).append(row.reward)
+    rewards = {
+        turn_id: _mean(values) if are_returns and len(values) > 1 else values[-1] for turn_id, values in given.items()
+    }
+    left_out = {
+        item.turn_id: tuple(i for i in range(len(item.path) - item.start) if i not in wanted[item.turn_id])
+        for item in placed
+    }
+    return Result(
+        rewards,
+        metrics or {},
+        metadata or {},
+        {turn_id: places for turn_id, places in left_out.items() if places},
+        are_returns,
+    )
+
+
+def _place(record: SessionRecord) -> list[_Placed]:
+    paths = ((turn, record.path_ids(turn.node)) for turn in record.turns)
+    return [_Placed(turn.id, len(path) - len(turn.sampled.token_ids), path) for turn, path in paths]
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    return math.fsum(map(float, values)) / len(values)
+
+
+def _claim(row: TokenRow, row_idx: int, placed: Sequence[_Placed], wanted: Mapping[str, set[int]]) -> _Claimed:
+    """Marks what the row wants of each turn in it."""
+    ids = tuple(row.token_ids)
+    unexplained = {place for place, is_marked in enumerate(row.mask) if is_marked}
+    last: _Placed | None = None
+    touched: list[str] = []
+    for item in placed:
+        end = min(len(ids), len(item.path))
+        if end <= item.start or ids[:end] != item.path[:end]:
+            continue
+        marked = {place for place in range(item.start, end) if row.mask[place]}
+        wanted[item.turn_id].update(place - item.start for place in marked)
+        unexplained -= marked
+        if marked:
+            touched.append(item.turn_id)
+        if last is None or item.start > last.start:
+            last = item
+    if unexplained:
+        place = min(unexplained)
+        raise UserError(
+            f"row {row_idx} marks token {place} (id {ids[place]}) as one to be trained, and the model did not sample it"
+            f" there; {len(unexplained)} such tokens in the row. Only tokens that were sampled in this episode, after "
+            "the tokens that were before them then, can be trained"
+        )
+    return _Claimed(None if last is None else last.turn_id, tuple(touched))

@@ -1,0 +1,216 @@
+"""A finished session and its turns' credit turned into training sequences and a ledger.
+
+Knows: the token graph, advantages, reasons to mask.  Knows not: rewards, text, rows.
+Invariants: every sampled token is a target of exactly one sequence or is counted under one reason; both styles
+train the same tokens after the same tokens, so after packing their gradients are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from ludus.algorithms.pack import Shaping, TrainSequence
+from ludus.episodes.ledger import Ledger, MaskReason
+from ludus.errors import InternalError
+from ludus.types import SessionRecord, Turn
+
+ExportStyle = Literal["individual", "concat"]
+T = TypeVar("T")
+_NOTHING: Mapping[str, Sequence[int]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCredit:
+    """What the loss makes of a turn: an advantage, or the reason why it is not trained. Exactly one is set."""
+
+    advantage: float | None
+    mask: MaskReason | None
+
+    def __post_init__(self) -> None:
+        if (self.advantage is None) == (self.mask is None):
+            raise InternalError(f"a turn has an advantage or a reason to be masked, got {self}")
+        if self.advantage is not None and not math.isfinite(self.advantage):
+            raise InternalError(f"an advantage must be finite, got {self.advantage}")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    sequences: tuple[TrainSequence, ...]
+    ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class _TrainedTurn:
+    """The part of a turn that is trained; it has at least one token."""
+
+    turn: Turn
+    advantage: float
+    start: int
+    """Index of the first sampled token on the path from the root."""
+    chosen: tuple[int, ...]
+    """Indices into the turn's sampled tokens, rising."""
+
+
+def export_session(
+    record: SessionRecord,
+    credit: Mapping[str, TurnCredit],
+    *,
+    weight: float,
+    style: ExportStyle,
+    stale_before: int | None = None,
+    max_tokens: int | None = None,
+    left_out: Mapping[str, Sequence[int]] = _NOTHING,
+) -> Exported:
+    """Training sequences of `record`, every trained token with `weight`, and where its other tokens went.
+
+    credit: one entry for each turn of the record.
+    style: `individual` makes a sequence of each turn, `concat` one of each path from the root to a leaf, where
+    tokens on several paths are trained in the first.
+    stale_before: tokens sampled by an older version are masked.  max_tokens: so are tokens further down their path.
+    left_out: so are these places among the sampled tokens of a turn, by its id.
+    Raises InternalError if a turn has no credit, or the ledger does not balance.
+    """
+    trained, masked = _account(record, credit, stale_before, max_tokens, left_out)
+    chains = [(item,) for item in trained] if style == "individual" else _chains(record, trained)
+    sequences = tuple(_sequence(record, chain, weight) for chain in chains)
+    # Counted in what leaves here, so that a token which a style lost or repeated cannot balance.
+    ledger = Ledger(record.num_sampled_tokens, sum(len(item.target_idx) for item in sequences), masked)
+    ledger.check()
+    return Exported(sequences, ledger)
+
+
+def count_trained(
+    record: SessionRecord,
+    credit: Mapping[str, TurnCredit],
+    *,
+    stale_before: int | None = None,
+    max_tokens: int | None = None,
+    left_out: Mapping[str, Sequence[int]] = _NOTHING,
+) -> int:
+    """How many tokens `export_session` with the same arguments trains."""
+    trained, _ = _account(record, credit, stale_before, max_tokens, left_out)
+    return sum(len(item.chosen) for item in trained)
+
+
+def _account(
+    record: SessionRecord,
+    credit: Mapping[str, TurnCredit],
+    stale_before: int | None,
+    max_tokens: int | None,
+    left_out: Mapping[str, Sequence[int]],
+) -> tuple[list[_TrainedTurn], dict[MaskReason, int]]:
+    """The trained part of every turn that has one, and the count of all other sampled tokens by reason."""
+    ends = _path_lengths(record)
+    trained: list[_TrainedTurn] = []
+    masked: Counter[MaskReason] = Counter()
+    for turn in record.turns:
+        if turn.id not in credit:
+            raise InternalError(f"turn {turn.id} of session {record.id} has neither an advantage nor a reason")
+        if record.nodes[turn.node].token_ids != turn.sampled.token_ids:
+            raise InternalError(f"node {turn.node} of session {record.id} does not hold what turn {turn.id} sampled")
+        advantage = credit[turn.id].advantage
+        reason = credit[turn.id].mask or _turn_mask(turn)
+        if reason is not None or advantage is None:
+            masked[reason or "no_credit"] += len(turn.sampled.token_ids)
+            continue
+        start = ends[turn.node] - len(turn.sampled.token_ids)
+        chosen: list[int] = []
+        unwanted = frozenset(left_out.get(turn.id, ()))
+        for i, version in enumerate(turn.sampled.versions):
+            if i in unwanted:
+                masked["left_out"] += 1
+            elif max_tokens is not None and start + i >= max_tokens:
+                masked["too_long"] += 1
+            elif stale_before is not None and version < stale_before:
+                masked["stale"] += 1
+            elif turn.sampling.truncates and turn.sampled.kept_ids[i] is None:
+                masked["kept_set"] += 1
+            else:
+                chosen.append(i)
+        if chosen:
+            trained.append(_TrainedTurn(turn, advantage, start, tuple(chosen)))
+    return trained, {reason: count for reason, count in masked.items() if count}
+
+
+def _turn_mask(turn: Turn) -> MaskReason | None:
+    """Why nothing of this turn can be trained whatever its credit. None: it can."""
+    if turn.sampled.stop_reason == "abort":
+        return "aborted"
+    if turn.sampling.is_greedy:
+        return "greedy"
+    if turn.sampling.truncates and not turn.sampled.kept_ids:
+        return "kept_set"
+    return None
+
+
+def _walks_grammar(turn: Turn) -> bool:
+    """The trainer has to find out again what the turn's grammar allowed, for the record does not hold all of it.
+
+    Within a text of free words a grammar allows most of the vocabulary. What is truncated besides, nobody can say.
+    """
+    sampled, sampling = turn.sampled, turn.sampling
+    is_listed = bool(sampled.kept_ids) and None not in sampled.kept_ids
+    return sampling.grammar is not None and not sampling.truncates and not is_listed
+
+
+def _chains(record: SessionRecord, trained: Sequence[_TrainedTurn]) -> Iterable[tuple[_TrainedTurn, ...]]:
+    """The trained turns on each path from the root to a leaf; a turn on several paths is in the first alone."""
+    by_node = {item.turn.node: item for item in trained}
+    for chain in record.chains([item.turn for item in trained]):
+        yield tuple(by_node[turn.node] for turn in chain)
+
+
+def _sequence(record: SessionRecord, chain: Sequence[_TrainedTurn], weight: float) -> TrainSequence:
+    """The path to the last trained token of `chain`, whose turns lie on one path in this order."""
+    target_idx = tuple(item.start + i for item in chain for i in item.chosen)
+    return TrainSequence(
+        # What follows the last trained token influences nothing.
+        token_ids=record.path_ids(chain[-1].turn.node)[: target_idx[-1] + 1],
+        target_idx=target_idx,
+        advantages=tuple(item.advantage for item in chain for _ in item.chosen),
+        weights=(weight,) * len(target_idx),
+        logprobs=tuple(item.turn.sampled.logprobs[i] for item in chain for i in item.chosen),
+        versions=tuple(item.turn.sampled.versions[i] for item in chain for i in item.chosen),
+        temperatures=tuple(item.turn.sampling.temperature for item in chain for _ in item.chosen),
+        kept_ids=_if_any(tuple(kept for item in chain for kept in _kept_ids(item))),
+        shapings=_if_any(tuple(shaping for item in chain for shaping in (_shaping(item),) * len(item.chosen))),
+    )
+
+
+def _kept_ids(item: _TrainedTurn) -> list[tuple[int, ...]]:
+    """Per chosen token what it was drawn among; empty for the whole vocabulary."""
+    kept_ids = () if _walks_grammar(item.turn) else item.turn.sampled.kept_ids
+    return [kept_ids[i] or () if kept_ids else () for i in item.chosen]
+
+
+def _shaping(item: _TrainedTurn) -> Shaping | None:
+    """What changed the logits of the turn's tokens. None: nothing did."""
+    sampling = item.turn.sampling
+    grammar = sampling.grammar if _walks_grammar(item.turn) else None
+    if not (sampling.penalises or sampling.logit_bias or grammar is not None):
+        return None
+    return Shaping(
+        answer_from=item.start,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        logit_bias=sampling.logit_bias,
+        grammar=grammar,
+    )
+
+
+def _if_any(column: tuple[T, ...]) -> tuple[T, ...]:
+    """The column, or an empty one if it says nothing of any token."""
+    return column if any(column) else ()
+
+
+def _path_lengths(record: SessionRecord) -> list[int]:
+    """Per node the number of tokens from the root to its end; a parent always precedes its children."""
+    ends: list[int] = []
+    for node in record.nodes:
+        ends.append((0 if node.parent is None else ends[node.parent]) + len(node.token_ids))
+    return ends

@@ -1,0 +1,102 @@
+"""The model for agents that live in this program: SDK clients without a socket, and what was recorded of them.
+
+Knows: the gateway in process, the SDKs' clients.  Knows not: groups, training.
+Invariant: what a client's agent is told, and what is recorded of it, is what it would be over the network.
+"""
+
+from __future__ import annotations
+
+import importlib
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from ludus.episodes.limits import NO_LIMITS, Limits
+from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.sink import TurnSink
+from ludus.errors import UserError
+from ludus.gateway.interactions import SessionRewards
+from ludus.gateway.keys import Sessions
+from ludus.gateway.server import GatewayServer
+from ludus.gateway.transport import ClientFactory, sdk_http_module
+
+
+class InProcessGateway:
+    """The gateway of this program. Use as a context manager."""
+
+    def __init__(self, recorder: Recorder, *, sink: TurnSink | None = None) -> None:
+        """sink: keeps turns, such as the `journal` of a `RunStore`. None: they are in memory."""
+        self._recorder = recorder
+        self._sink = sink
+        self._server = GatewayServer(Sessions())
+
+    def __repr__(self) -> str:
+        return f"InProcessGateway({self._server!r})"
+
+    def __enter__(self) -> InProcessGateway:
+        self._server.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.stop()
+
+    def open(
+        self, session_id: str | None = None, *, group_id: str | None = None, limits: Limits = NO_LIMITS
+    ) -> SessionClient:
+        """A new session; close it with `aclose` or as an async context manager. session_id: None makes one."""
+        session = self._recorder.open(
+            session_id=session_id or f"s-{uuid.uuid4().hex[:16]}", group_id=group_id, limits=limits, sink=self._sink
+        )
+        return SessionClient(self._server, session)
+
+
+class SessionClient(SessionRewards):
+    """One session: clients of the SDKs that are agents of it, its rewards, its record."""
+
+    def __init__(self, server: GatewayServer, session: RecordedSession) -> None:
+        super().__init__(session)
+        self.server = server
+        self._secret = server.sessions.add(session)
+        self._factories: list[ClientFactory] = []
+
+    async def __aenter__(self) -> SessionClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @property
+    def base_url(self) -> str:
+        """For OpenAI's SDKs; over the network too."""
+        return self.server.url_for(self._secret)
+
+    def openai(self, **options: Any) -> Any:
+        """An `openai.AsyncOpenAI` that reaches the model without a socket. options: its other arguments.
+
+        Raises UserError if the SDK is not installed.
+        """
+        return self._client("openai", "AsyncOpenAI", self.base_url, options)
+
+    def anthropic(self, **options: Any) -> Any:
+        """An `anthropic.AsyncAnthropic`, otherwise as `openai`."""
+        return self._client("anthropic", "AsyncAnthropic", self.base_url.removesuffix("/v1"), options)
+
+    def _client(self, sdk: str, name: str, base_url: str, options: Mapping[str, Any]) -> Any:
+        try:
+            module = importlib.import_module(sdk)
+        except ModuleNotFoundError:
+            raise UserError(f"a client of {sdk} needs it: pip install {sdk}") from None
+        factory = ClientFactory(self.server, sdk_http_module(sdk))
+        self._factories.append(factory)
+        make = getattr(module, name)
+        return make(**{"base_url": base_url, "api_key": self._secret, "http_client": factory.open(), **options})
+
+    async def aclose(self) -> None:
+        """Ends the session; its record stays readable, and may still be rewarded."""
+        self.server.sessions.remove(self._secret)
+        await self.session.aclose("its client was closed")
+        for factory in self._factories:
+            await factory.aclose()

@@ -1,0 +1,59 @@
+"""A step of AdamW with moments in bf16 in C++: adamw.cpp through its plain C interface.
+
+Knows: the compiled library, tensors on the CPU.  Knows not: schedules, parameters, clipping.
+Invariant: equal inputs give equal bits, however many threads compute them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ludus.kernels.library import ADDRESS, COUNT, SIZE, load_library
+
+
+@dataclass(frozen=True, slots=True)
+class AdamWStep:
+    """The numbers of one step."""
+
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    num_steps: int
+    """With this one; at least 1."""
+    seed: int
+    """Of the roundings, below 2^32."""
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_float) for name in ("lr", "beta1", "beta2", "eps", "decay", "correction1", "correction2")
+    ] + [("seed", ctypes.c_uint32)]
+
+
+class NativeHalfStep:
+    """The fast implementation of HalfStep (ludus/trainer/adamw.py), for weights on the CPU."""
+
+    def __init__(self, library: Path) -> None:
+        signature = (ADDRESS, ADDRESS, ADDRESS, ADDRESS, SIZE, ADDRESS, COUNT)
+        self._step = load_library(library, {"ludus_adamw": signature}).ludus_adamw
+
+    def __repr__(self) -> str:
+        return "<NativeHalfStep>"
+
+    def __call__(self, weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: AdamWStep) -> None:
+        assert all(each.is_contiguous() for each in (weight, gradient, first, second)), "numbers must lie side by side"
+        assert weight.dtype == gradient.dtype == torch.float32, "weights and gradients are fp32"
+        assert first.dtype == second.dtype == torch.bfloat16, "moments are bf16"
+        beta1, beta2 = step.betas
+        corrections = (1 - beta1**step.num_steps, 1 - beta2**step.num_steps)
+        how = _Step(step.lr, beta1, beta2, step.eps, step.weight_decay, *corrections, step.seed)
+        self._step(
+            weight.data_ptr(), gradient.data_ptr(), first.data_ptr(), second.data_ptr(), weight.numel(),
+            ctypes.byref(how), torch.get_num_threads(),
+        )  # fmt: skip

@@ -1,0 +1,79 @@
+"""y = x Wᵀ + b in C++: linear.cpp through its plain C interface.
+
+Knows: shapes, strides, the compiled library.  Knows not: gradients, models.
+Invariant: a row of the result has the same bits whatever rows share the call and however many threads serve it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ludus.errors import InternalError
+from ludus.kernels.build import build_library, obtain
+from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b, shape (..., N), of x's type: summed in fp32, rounded once. Without gradients.
+
+    x: (..., K) on the CPU; copied first if its values do not lie in rows.
+    weight: (N, K), read where it lies; `refusal` must be None for it.
+    bias: (N,) of the same type, dense.
+    out: (..., N) contiguous, or (M, N) with dense rows; filled and returned. None: a fresh tensor.
+    Raises BackendError if the library cannot be built, InternalError for tensors that do not fit each other.
+    """
+    num_outputs, width = weight.shape
+    if x.shape[-1] != width or x.dtype != weight.dtype or x.device.type != "cpu":
+        raise _unfit("x", x, f"rows of {width} {weight.dtype} on the CPU, like the weight")
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        raise InternalError("native linear has no gradients; call it under torch.no_grad(), or use torch's linear")
+    if bias is not None and (bias.dtype != weight.dtype or bias.shape[0] != num_outputs or bias.stride(0) != 1):
+        raise _unfit("bias", bias, f"{num_outputs} dense values of {weight.dtype}, like the weight")
+    shape = (*x.shape[:-1], num_outputs)
+    if out is None:
+        out = torch.empty(shape, dtype=x.dtype)
+    elif out.shape != shape or out.dtype != x.dtype or not _lies_in_rows(out):
+        raise _unfit("out", out, f"{shape} of {x.dtype} in dense rows")
+    if not _lies_in_rows(x):
+        x = x.contiguous()
+    _function()(
+        x.data_ptr(), x.stride(-2) if x.dim() > 1 else width, weight.data_ptr(), weight.stride(0),
+        None if bias is None else bias.data_ptr(), out.data_ptr(), out.stride(-2) if out.dim() > 1 else num_outputs,
+        x.numel() // width, num_outputs, width, DTYPES[x.dtype], torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+def refusal(weight: Tensor) -> str | None:
+    """Why `linear` cannot serve such a weight. None: it can. Builds the library if that was not done yet."""
+    reason = refuse(weight.device, weight.dtype)
+    if reason is not None:
+        return reason
+    if weight.dim() != 2 or weight.numel() == 0 or not _lies_in_rows(weight):
+        return f"it takes a matrix whose rows are dense, and the weight is {tuple(weight.shape)} by {weight.stride()}"
+    function = obtain(_function)
+    return function if isinstance(function, str) else None
+
+
+@cache
+def _function() -> Callable[..., None]:
+    """The library's one function, loaded once per process."""
+    at, size, count = ADDRESS, SIZE, COUNT
+    signature = (at, size, at, size, at, at, size, size, size, size, count, count)
+    function: Callable[..., None] = load_library(build_library("linear"), {"ludus_linear": signature}).ludus_linear
+    return function
+
+
+def _lies_in_rows(tensor: Tensor) -> bool:
+    """Whether the values of the last dimension are neighbours and all rows lie at one distance."""
+    return tensor.is_contiguous() or (tensor.dim() == 2 and tensor.stride(1) == 1)
+
+
+def _unfit(name: str, got: Tensor, wanted: str) -> InternalError:
+    return InternalError(
+        f"{name} must be {wanted}, got {tuple(got.shape)} by {got.stride()} of {got.dtype} on {got.device}"
+    )

@@ -1,0 +1,286 @@
+"""Load a model into transformers' own modules, and save it so that plain transformers and peft load it.
+
+Knows: transformers, peft, the files of a model folder.  Knows not: optimizers, pages, chat.
+Invariant: the parameter tensors of a LoadedModel are the ones that sample and the ones that are trained.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import peft
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.nn import Parameter
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as hf_logging
+
+from ludus.errors import UserError
+from ludus.models.attention import ATTENTION_NAME, AttentionPlan, register_attention
+from ludus.models.config import ModelConfig
+from ludus.models.device import choose_device
+from ludus.models.parts import make_fast
+from ludus.models.probe import check_module
+from ludus.models.resolve import adapter_base, base_reference, resolve_model
+from ludus.models.settings import LoraSettings, ModelSettings
+
+# What belongs to a model folder beside configuration and weights; copied as it is.
+COMPANION_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+WHOLE_FILE = "model.safetensors"
+ADAPTER_FILE = "adapter_model.safetensors"
+# Weights of a model and of an adapter, in one file or in several with an index.
+_WHOLE_FILES = (WHOLE_FILE, "model-*-of-*.safetensors", "model.safetensors.index.json")
+_ADAPTER_FILES = (ADAPTER_FILE, "adapter_model-*-of-*.safetensors", "adapter_model.safetensors.index.json")
+# The one adapter under training; peft's own default name, so that its files carry no name of ours.
+_ADAPTER = "default"
+
+
+class Gathering(Protocol):
+    """A decoder whose weights are not whole while it rests."""
+
+    def __call__(self, **inputs: Any) -> Any: ...
+
+    def reshard(self) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A decoder ready to sample and to be trained; both through `backbone`."""
+
+    folder: Path
+    """Where the weights and the tokenizer came from."""
+    module: PreTrainedModel
+    config: ModelConfig
+    trainable: dict[str, Parameter]
+    """By the parameter's name in `module`; shared tensors once."""
+    adapter: peft.PeftModel | None = None
+    """None: every weight is trained."""
+    gathering: Gathering | None = None
+    """Runs the decoder in the place of `module` and brings its weights together for that. None: they are whole."""
+
+    def __repr__(self) -> str:
+        num_trained = sum(parameter.numel() for parameter in self.trainable.values())
+        kind = "all weights" if self.adapter is None else "LoRA"
+        return f"<LoadedModel {self.config.architecture} from {self.folder}: {num_trained:,} trained ({kind})>"
+
+    def backbone(self, input_ids: Tensor, position_ids: Tensor, plan: AttentionPlan) -> Tensor:
+        """Last hidden states, shape (B, S, D), normed: what the head multiplies.
+
+        input_ids, position_ids: (B, S). `plan` decides who attends to whom.
+        """
+        run = self.module.base_model if self.gathering is None else self.gathering
+        output = run(input_ids=input_ids, position_ids=position_ids, use_cache=False, plan=plan)
+        return cast(Tensor, output.last_hidden_state)
+
+    def release(self) -> None:
+        """After a forward pass that no backward pass follows: what it brought together is given up again."""
+        if self.gathering is not None:
+            self.gathering.reshard()
+
+    @property
+    def head_weight(self) -> Tensor:
+        """Weight of the vocabulary head, shape (V, D)."""
+        return cast(Tensor, self.module.get_output_embeddings().weight)
+
+    @property
+    def embedding(self) -> torch.nn.Embedding:
+        """The table of input embeddings; may share its weight with the head."""
+        return cast(torch.nn.Embedding, self.module.get_input_embeddings())
+
+    @property
+    def layers(self) -> list[torch.nn.Module]:
+        """The decoder's layers, first to last."""
+        return list(cast(torch.nn.ModuleList, self.module.base_model.layers))
+
+    @property
+    def logit_softcap(self) -> float | None:
+        return self.config.logit_softcap
+
+    @property
+    def adapter_config(self) -> dict[str, Any] | None:
+        """What peft writes beside the adapter's weights. None: every weight is trained."""
+        if self.adapter is None:
+            return None
+        config: dict[str, Any] = json.loads(json.dumps(self.adapter.peft_config[_ADAPTER].to_dict(), default=sorted))
+        return config
+
+    def saved_name(self, name: str) -> str:
+        """Name that the saved files give to the parameter called `name` in `module`."""
+        return name if self.adapter is None else "base_model.model." + name.replace(f".{_ADAPTER}.", ".")
+
+
+def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = False) -> LoadedModel:
+    """The model that `settings` names, its layers checked to be ones that Ludus samples and trains exactly.
+
+    seed: of the first values of fresh adapters.
+    is_mapped: the weights stay in their file, on the CPU, until somebody takes what is needed of them (`shards.py`).
+    Raises UserError if there is no such model or device, or if a layer keeps another state than keys and values.
+    """
+    device = choose_device(settings.device)
+    folder = resolve_model(settings.path)
+    base = adapter_base(folder)
+    if base is not None and settings.lora is not None:
+        raise UserError(f"{folder} is a LoRA adapter already; leave model.lora unset to go on training it")
+    base_folder = folder if base is None else resolve_model(base)
+    config = ModelConfig.from_hf(_read_config(base_folder), context_length=settings.context_length)
+    module = _load_module(base_folder, getattr(torch, settings.dtype)).to("cpu" if is_mapped else device)
+    adapter = None
+    if base is not None:
+        with quiet():
+            adapter = peft.PeftModel.from_pretrained(module, folder, is_trainable=True, autocast_adapter_dtype=False)
+    elif settings.lora is not None:
+        adapter = _add_lora(module, settings.lora, seed)
+        # peft itself would name the folder that the weights lie in, which for a hub id is one of this machine's cache
+        adapter.peft_config[_ADAPTER].base_model_name_or_path = base_reference(settings.path, folder)
+    make_fast(module, device=device, stacks=not is_mapped)
+    if not is_mapped:
+        _leave_file(module)
+    trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    model = LoadedModel(folder, module, config, trainable, adapter)
+    check_module(model.module, model.config, model.backbone)
+    return model
+
+
+def save_model(model: LoadedModel, folder: Path, *, chat_template: str | None = None) -> None:
+    """Write weights, tokenizer and generation settings so that plain transformers or peft load them.
+
+    chat_template: text of the template that the model was trained with, if not its own.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with quiet():
+        if model.adapter is None:
+            model.module.save_pretrained(folder, max_shard_size=sys.maxsize)  # one file, whose name is known
+        else:
+            # "auto" asks the hub whether the vocabulary has grown; it never does here
+            model.adapter.save_pretrained(str(folder), save_embedding_layers=False)
+    remove_other_weights(model, folder, {WHOLE_FILE if model.adapter is None else ADAPTER_FILE})
+    copy_companions(model, folder, chat_template=chat_template)
+
+
+def remove_other_weights(model: LoadedModel, folder: Path, written: Collection[str]) -> None:
+    """Remove the files of weights that an earlier save of such a model left and this one did not write.
+
+    Who loads the folder would prefer one file to several, whichever is newer. A base beside an adapter stays.
+    """
+    for pattern in _WHOLE_FILES if model.adapter is None else _ADAPTER_FILES:
+        for path in folder.glob(pattern):
+            if path.name not in written:
+                path.unlink()
+
+
+def copy_companions(model: LoadedModel, folder: Path, *, chat_template: str | None) -> None:
+    """Write what belongs to a model's folder beside configuration and weights; arguments as of `save_model`."""
+    for name in COMPANION_FILES:
+        own, copied = model.folder / name, folder / name
+        # a model may be saved where it came from; what is there is then its own
+        if own.is_file() and not (copied.exists() and own.samefile(copied)):
+            shutil.copyfile(own, copied)
+    if chat_template is not None:
+        (folder / "chat_template.jinja").write_text(chat_template)
+
+
+def read_trainable(model: LoadedModel, folder: Path, rows: Callable[[int], slice] = slice) -> dict[str, Tensor]:
+    """The weights that `save_model` wrote into `folder`, by the names of the model's trainable parameters.
+
+    rows: which rows are wanted of so many; all of them by default.
+    Raises UserError if it holds none of some parameter.
+    """
+    wanted = {model.saved_name(name): name for name in model.trainable}
+    found: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for saved_name in wanted.keys() & set(file.keys()):
+                part = file.get_slice(saved_name)
+                found[wanted[saved_name]] = part[rows(part.get_shape()[0])]
+    missing = [name for name in model.trainable if name not in found]
+    if missing:
+        raise UserError(f"{str(folder)!r} holds no weights of {missing[0]}; it is of another model, or not whole")
+    return found
+
+
+def _read_config(folder: Path) -> Any:
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (ValueError, KeyError) as error:
+        raise UserError(f"transformers does not know the model in {folder}: {error}") from error
+
+
+def _load_module(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    register_attention()
+    try:
+        with quiet():
+            module = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"could not load the model in {folder}: {error}") from error
+    module.eval()  # sampling and training run the same forward pass: no dropout
+    # No row is ever padded, so the padding token (often the end of a turn) is a token like any other and learns.
+    module.get_input_embeddings().padding_idx = None
+    return cast(PreTrainedModel, module)
+
+
+def _leave_file(module: PreTrainedModel) -> None:
+    """Give every parameter memory of its own, aligned, that is not yet part of a fused one.
+
+    transformers maps the weights' file into memory, and as long as one parameter lies there, all of it stays.
+    """
+    for parameter in module.parameters():
+        if parameter.is_cpu and parameter.untyped_storage().nbytes() == parameter.nbytes:
+            parameter.data = parameter.data.clone()
+
+
+def _add_lora(module: PreTrainedModel, lora: LoraSettings, seed: int) -> peft.PeftModel:
+    config = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=cast(int, lora.alpha),
+        target_modules=list(lora.target_modules),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
+    embeddings = (module.get_input_embeddings(), module.get_output_embeddings())
+    names = [name for name, part in module.named_modules() if any(part is each for each in embeddings)]
+    for target in lora.target_modules:
+        if any(name.split(".")[-1] == target for name in names):
+            raise UserError(f"model.lora.target_modules names {target!r}; adapters on embeddings are not supported")
+    with quiet(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            adapter = peft.get_peft_model(module, config, adapter_name=_ADAPTER, autocast_adapter_dtype=False)
+        except ValueError as error:
+            raise UserError(f"model.lora.target_modules={list(lora.target_modules)} does not fit: {error}") from error
+    adapter.eval()
+    return cast(peft.PeftModel, adapter)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without progress bars, which would tear a live view apart, and without warnings of a later transformers."""
+    was_enabled = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        if was_enabled:
+            hf_logging.enable_progress_bar()

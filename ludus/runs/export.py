@@ -1,0 +1,81 @@
+"""A run's recorded interactions as a file that other tools read: JSON lines or Parquet.
+
+Knows: rows of interactions, files.  Knows not: how a row is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ludus.errors import UserError
+from ludus.runs.interactions import Row
+
+Format = Literal["jsonl", "parquet"]
+BATCH_ROWS = 256  # rows of one group in a Parquet file: some megabytes of tokens
+# Columns of Parquet whose shape no schema can say: arguments and JSON schemas are what an agent makes them.
+AS_TEXT = ("messages", "reply", "tools")
+
+
+def write_jsonl(rows: Iterable[Row], path: Path) -> int:
+    """One JSON object a line; returns how many."""
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for count, row in enumerate(rows, start=1):  # noqa: B007  # the count is the result
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+    return count
+
+
+def write_parquet(rows: Iterable[Row], path: Path) -> int:
+    """One row a line of the other format; messages, replies and tools are JSON text. Returns how many.
+
+    Raises UserError if pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError:
+        raise UserError("writing Parquet needs pyarrow: pip install 'ludus[parquet]'") from None
+    schema = _schema(pa)
+    count = 0
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        batch: list[Row] = []
+        for row in rows:
+            batch.append({**row, **{name: json.dumps(row[name]) for name in AS_TEXT}})
+            count += 1
+            if len(batch) == BATCH_ROWS:
+                writer.write_table(pa.Table.from_pylist(batch, schema))
+                batch = []
+        if batch:
+            writer.write_table(pa.Table.from_pylist(batch, schema))
+    return count
+
+
+WRITERS: Mapping[Format, Callable[[Iterable[Row], Path], int]] = {"jsonl": write_jsonl, "parquet": write_parquet}
+
+
+def _schema(pa: Any) -> Any:
+    return pa.schema(
+        [
+            ("session_id", pa.string()),
+            ("group_id", pa.string()),
+            ("outcome", pa.string()),
+            ("agent", pa.string()),
+            ("completion_ids", pa.list_(pa.string())),
+            ("rewards", pa.list_(pa.float64())),
+            ("follows", pa.string()),
+            ("messages", pa.string()),
+            ("reply", pa.string()),
+            ("tools", pa.string()),
+            ("token_ids", pa.list_(pa.int64())),
+            ("loss_mask", pa.list_(pa.int8())),
+            ("logprobs", pa.list_(pa.float64())),
+            ("versions", pa.list_(pa.int64())),
+            ("temperature", pa.float64()),
+            ("ended_by", pa.string()),
+            ("started_at", pa.float64()),
+            ("finished_at", pa.float64()),
+        ]
+    )

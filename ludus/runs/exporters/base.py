@@ -1,0 +1,75 @@
+"""What takes finished episodes away from a run: the seam to other people's viewers.
+
+Knows: encoded episodes.  Knows not: any viewer, who plays, the run's folder.
+Invariant: `add` costs its caller next to nothing and never fails, whatever became of the viewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from ludus.runs.codec import decode_episode, encode_episode
+from ludus.types import Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished episode as it is kept, and as it travels to another process."""
+
+    record: str
+    numbers: bytes
+    step: int | None = None
+    """The training step that asked for it. None: no step did."""
+    is_eval: bool = False
+
+    @classmethod
+    def of(cls, episode: Episode, step: int | None = None) -> Self:
+        return cls(*encode_episode(episode), step, episode.is_eval)
+
+    @property
+    def episode(self) -> Episode:
+        return decode_episode(self.record, self.numbers)
+
+
+class Exporter(Protocol):
+    """Use as a context manager. `add` may be called from any thread."""
+
+    @property
+    def num_left(self) -> int:
+        """Episodes that were added and have neither left nor been lost yet."""
+
+    def add(self, finished: Finished) -> None: ...
+
+    def flush(self) -> None:
+        """Returns when all that was added has left or been lost."""
+
+    def close(self) -> None:
+        """Returns when all episodes have left, or will not."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class NoExporter:
+    """Nobody watches but the run's own folder."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def num_left(self) -> int:
+        return 0
+
+    def add(self, finished: Finished) -> None:
+        """Nothing is kept."""
+
+    def flush(self) -> None:
+        """There is nothing to wait for."""
+
+    def close(self) -> None:
+        """There is nothing to wait for."""

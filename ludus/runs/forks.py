@@ -1,0 +1,84 @@
+"""Where prompts forked in a run: how often for each reason, and one example of each.
+
+Knows: the run store, a function that turns ids into text.  Knows not: how a fork is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ludus.runs.store import RunStore
+from ludus.runs.view import Decode
+from ludus.text.prefixes import around_difference
+from ludus.types import Episode, SessionRecord, Turn
+
+_PREFIX, _SUFFIX = "rollout/fork_", "_turns"
+_CONTEXT_CHARS = 80
+"""A turn's header and a line of content on each side of the first difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkExample:
+    """Two texts where they part."""
+
+    episode_id: str
+    number: int
+    """Of the turn in its episode, from 1."""
+    seen: str
+    """What the model saw and sampled before."""
+    shown: str
+    """What it was given instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRow:
+    """All forks for one reason."""
+
+    reason: str
+    num_turns: int
+    example: ForkExample | None
+    """None: no episode with one is kept, or its ids cannot be turned into text."""
+
+
+def view_forks(
+    run: RunStore, rows: Sequence[tuple[int, Mapping[str, float]]], decode: Decode | None
+) -> tuple[ForkRow, ...]:
+    """The reasons for which prompts forked in training, the most frequent first.
+
+    rows: the run's metrics.
+    """
+    counts: dict[str, int] = {}
+    for _, metrics in rows:
+        for name, value in metrics.items():
+            if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
+                reason = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+                counts[reason] = counts.get(reason, 0) + int(value)
+    examples = {} if decode is None else _examples(run, set(counts), decode)
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    return tuple(ForkRow(reason, count, examples.get(reason)) for reason, count in ordered)
+
+
+def _examples(run: RunStore, wanted: set[str], decode: Decode) -> dict[str, ForkExample]:
+    """The first fork of each reason, in the order of the episodes; of these, no more are read than it takes."""
+    found: dict[str, ForkExample] = {}
+    episodes = run.episodes() if wanted else iter(())
+    for episode in episodes:
+        for number, turn in enumerate(episode.session.turns, start=1):
+            if turn.fork is not None and turn.fork not in found and turn.follows is not None:
+                found[turn.fork] = _example(episode, number, turn, decode)
+        if wanted <= found.keys():
+            break
+    return found
+
+
+def _example(episode: Episode, number: int, turn: Turn, decode: Decode) -> ForkExample:
+    session = episode.session
+    followed = next(other for other in session.turns if other.id == turn.follows)
+    seen, shown = decode(session.path_ids(followed.node)), decode(_prompt_ids(session, turn))
+    return ForkExample(episode.id, number, *around_difference(seen, shown, _CONTEXT_CHARS))
+
+
+def _prompt_ids(session: SessionRecord, turn: Turn) -> tuple[int, ...]:
+    parent = session.nodes[turn.node].parent
+    return () if parent is None else session.path_ids(parent)

@@ -1,0 +1,83 @@
+"""Episodes as others train on them: token ids, masks, logprobs and rewards in plain JSON, a row a turn or a path.
+
+Knows: the records of `ludus.types`.  Knows not: advantages, HTTP, file formats.
+Invariant: in both styles every sampled token of the episode is masked in exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from ludus.runs.codec import plain
+from ludus.types import Episode, Message, ToolSpec, Turn
+
+Row = dict[str, Any]
+Style = Literal["individual", "concat"]
+STYLES: tuple[Style, ...] = ("individual", "concat")
+NO_VERSION = -1  # of tokens that nobody sampled
+
+
+def interactions(episode: Episode, style: Style = "individual") -> list[Row]:
+    """The rows of an episode, in the order of its turns.
+
+    individual: one a turn; its prompt is masked out.  concat: one for each path from the root to a leaf, where a turn
+    that lies on several paths is masked in on the first.
+    """
+    turns = episode.session.turns
+    chains = ((turn,) for turn in turns) if style == "individual" else episode.session.chains(turns)
+    return [_row(episode, chain) for chain in chains]
+
+
+def message_json(message: Message) -> Row:
+    """A message in the words of OpenAI's protocol, with its thinking as `reasoning_content`."""
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.tool_calls
+    ]
+    optional = {
+        "reasoning_content": message.reasoning,
+        "tool_calls": calls or None,
+        "tool_call_id": message.tool_call_id,
+        "name": message.name,
+    }
+    known = {name: value for name, value in optional.items() if value is not None}
+    return {"role": message.role, "content": message.content, **known}
+
+
+def _row(episode: Episode, chain: Sequence[Turn]) -> Row:
+    """The path to the last turn of `chain`, whose turns lie on it in this order and are masked in."""
+    last = chain[-1]
+    token_ids = episode.session.path_ids(last.node)
+    mask, logprobs, versions = [0] * len(token_ids), [0.0] * len(token_ids), [NO_VERSION] * len(token_ids)
+    for turn in chain:
+        sampled = turn.sampled
+        end = len(episode.session.path_ids(turn.node))
+        span = slice(end - len(sampled.token_ids), end)
+        mask[span], logprobs[span], versions[span] = [1] * (span.stop - span.start), sampled.logprobs, sampled.versions
+    return {
+        "session_id": episode.id,
+        "group_id": episode.group_id,
+        "outcome": episode.outcome.kind,
+        "agent": last.agent,
+        "completion_ids": [turn.id for turn in chain],
+        "rewards": [episode.rewards.get(turn.id) for turn in chain],
+        "follows": last.follows,
+        "messages": [message_json(message) for message in last.messages],
+        "reply": message_json(last.reply),
+        "tools": [_tool_json(tool) for tool in last.tools],
+        "token_ids": list(token_ids),
+        "loss_mask": mask,
+        "logprobs": logprobs,
+        "versions": versions,
+        "temperature": last.sampling.temperature,
+        "ended_by": last.abort_cause or last.sampled.stop_reason,
+        "started_at": last.started_at,
+        "finished_at": last.finished_at,
+    }
+
+
+def _tool_json(tool: ToolSpec) -> Row:
+    parameters = plain(tool.parameters)
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": {**function, "strict": True} if tool.strict else function}

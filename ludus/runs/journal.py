@@ -1,0 +1,222 @@
+"""What a process has recorded of sessions that have not ended, in the run's folder: it survives the process.
+
+Knows: files, one line of JSON a turn.  Knows not: SQLite, who samples.
+Invariants: when `add_turn` has returned, the turn survives `kill -9`; a line that was cut short costs no other; of
+sessions that have ended nothing stays.
+
+    runs/<name>/journal/4711-9f3c21d0-000001.jsonl   one process's first segment; locked while that process lives
+
+A line goes to the kernel in one write, which outlives the process at some microseconds a turn; a power cut may take
+the last seconds of sessions that are still open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import BackendError
+from ludus.processes.files import lock
+from ludus.runs.codec import SessionReader, SessionWriter, plain
+from ludus.types import Node, SessionRecord, Turn
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "journal"
+SEGMENT_BYTES = 16 * 2**20  # a file this large is read in a second, and is deleted when its sessions have ended
+# Made once: `json.dumps` with options makes an encoder for every call.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A session that had not ended when its process did."""
+
+    record: SessionRecord
+    rewards: Mapping[str, float]
+    about: Mapping[str, Any]
+    """What `Journal.about` was told; empty if it was told nothing."""
+
+
+class Journal:
+    """The journal of this process in one run's folder. Safe to use from several threads."""
+
+    def __init__(self, run_folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._folder = run_folder / FOLDER
+        self._segment_bytes = segment_bytes
+        self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._lock = threading.Lock()
+        self._segments: list[_Segment] = []
+        """The last one is written to."""
+        self._num_segments = 0
+        self._open: dict[str, _OpenSession] = {}
+
+    def __repr__(self) -> str:
+        return f"Journal({str(self._folder)!r}, open={len(self._open)}, segments={len(self._segments)})"
+
+    def about(self, session_id: str, facts: Mapping[str, Any]) -> None:
+        """What is known of a session beside its turns; written together with its first line."""
+        with self._lock:
+            self._open.setdefault(session_id, _OpenSession()).about = facts
+
+    def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
+        """Durable when it returns. Raises BackendError if the disk refuses; the next line of the session has it then.
+
+        nodes: those that the session's graph has got since its turn before.
+        """
+        with self._lock:
+            session = self._open.setdefault(session_id, _OpenSession())
+            self._append(session_id, session, session.writer.write(nodes, turn))
+
+    def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None:
+        """Rewards by turn id, on top of earlier ones; otherwise as `add_turn`."""
+        with self._lock:
+            self._append(session_id, self._open.setdefault(session_id, _OpenSession()), {"rewards": dict(rewards)})
+
+    def end(self, session_id: str) -> None:
+        """The session is kept elsewhere now."""
+        with self._lock:
+            self._open.pop(session_id, None)
+            for segment in self._segments:
+                segment.session_ids.discard(session_id)
+            for segment in self._segments[:-1]:
+                if not segment.session_ids:
+                    segment.remove()
+                    self._segments.remove(segment)
+            if self._segments and not self._segments[-1].session_ids:
+                self._segments[-1].clear()
+
+    def close(self) -> None:
+        """Lets another process read what is left; nothing stays where every session has ended."""
+        with self._lock:
+            for segment in self._segments:
+                segment.close()
+            self._segments = []
+
+    def _append(self, session_id: str, session: _OpenSession, body: Mapping[str, Any]) -> None:
+        about = {"about": plain(session.about)} if session.about else {}
+        line = f"{_encode({'session': session_id, **about, **body})}\n".encode("ascii")
+        session.about, session.unwritten = {}, session.unwritten + line
+        try:
+            segment = self._current()
+            segment.append(session.unwritten)
+        except OSError as error:
+            raise BackendError(
+                f"cannot write a turn into {str(self._folder)!r}: {error.strerror or error}. Free some disk space or "
+                "make the folder writable; what was answered before is safe"
+            ) from error
+        segment.session_ids.add(session_id)
+        session.unwritten = b""
+
+    def _current(self) -> _Segment:
+        if not self._segments or self._segments[-1].num_bytes >= self._segment_bytes:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._num_segments += 1
+            self._segments.append(_Segment.create(self._folder / f"{self._name}-{self._num_segments:06d}.jsonl"))
+        return self._segments[-1]
+
+
+@dataclass(slots=True)
+class _OpenSession:
+    writer: SessionWriter = field(default_factory=SessionWriter)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Not written yet."""
+    unwritten: bytes = b""
+    """Lines that the disk refused."""
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    path: Path
+    descriptor: int
+    num_bytes: int = 0
+    session_ids: set[str] = field(default_factory=set)
+    """Open sessions with lines in it."""
+
+    @classmethod
+    def create(cls, path: Path) -> _Segment:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        while not lock(descriptor):  # who looks for abandoned segments holds it for an instant
+            time.sleep(0.001)
+        return cls(path, descriptor)
+
+    def append(self, lines: bytes) -> None:
+        try:
+            if os.write(self.descriptor, lines) < len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):  # what was written of it must not run into the next line
+                os.ftruncate(self.descriptor, self.num_bytes)
+            raise
+        self.num_bytes += len(lines)
+
+    def clear(self) -> None:
+        os.ftruncate(self.descriptor, 0)
+        self.num_bytes = 0
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        os.close(self.descriptor)
+
+    def close(self) -> None:
+        if self.session_ids:
+            os.close(self.descriptor)
+        else:
+            self.remove()
+
+
+def left_behind(run_folder: Path) -> tuple[Path, ...]:
+    """Segments whose processes have ended, each process's in order."""
+    return tuple(path for path in sorted((run_folder / FOLDER).glob("*.jsonl")) if _is_free(path))
+
+
+def read_unfinished(paths: Sequence[Path]) -> tuple[Unfinished, ...]:
+    """The sessions in these segments, in the order of their first lines. A line that was cut short is left out."""
+    found: dict[str, _Found] = {}
+    for path in paths:
+        for body in _bodies(path):
+            session = found.setdefault(body["session"], _Found(SessionReader(body["session"])))
+            session.about = body.get("about", session.about)
+            session.rewards.update(body.get("rewards", {}))
+            if "turn" in body:
+                session.reader.read(body)
+    return tuple(Unfinished(one.reader.record(), one.rewards, one.about) for one in found.values())
+
+
+@dataclass(slots=True)
+class _Found:
+    reader: SessionReader
+    rewards: dict[str, float] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _bodies(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield json.loads(line)
+            except ValueError:
+                logger.warning("journal.torn path=%s line=%d", path, number)
+                return
+
+
+def _is_free(path: Path) -> bool:
+    """No process holds the segment."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return lock(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,5 +1,0 @@
-"""As in `verl.interactions.base`."""
-
-from ludus.agents.loop import BaseInteraction
-
-__all__ = ["BaseInteraction"]

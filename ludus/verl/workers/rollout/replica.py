@@ -1,5 +1,0 @@
-"""As in `verl.workers.rollout.replica`."""
-
-from ludus.agents.loop import TokenOutput
-
-__all__ = ["TokenOutput"]

@@ -1,0 +1,78 @@
+"""A recipe behind slow tools: its agent waits before each call, its rollouts run as far ahead as asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ludus.checks.bench.overlap import measure_overlap, overlap_config
+from ludus.checks.bench.work import OverlapWork
+from ludus.cli.scale import overlap_rows
+from ludus.errors import UserError
+
+AGENT = """
+class Asker:
+    async def run(self, data, *, base_url, api_key, http_client):
+        reward = 0.0
+        for _ in range(2):
+            body = {"model": "default", "messages": [{"role": "user", "content": data["question"]}]}
+            headers = {"authorization": f"Bearer {api_key}"}
+            response = await http_client.post(f"{base_url}/chat/completions", json=body, headers=headers)
+            reward += len(response.json()["choices"][0]["message"]["content"] or "") % 3
+        return reward
+"""
+RUN = """
+name: asker
+workflow: "{agent}:Asker"
+train_dataset: {{path: "{rows}", batch_size: 2}}
+model: {{path: "{model}", dtype: float32}}
+engine: {{kv_bytes: 16777216}}
+gconfig: {{n_samples: 2, max_new_tokens: 4}}
+total_train_steps: 3
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, tiny_model_folder: Path) -> Path:
+    agent, rows, run = tmp_path / "asker.py", tmp_path / "rows.jsonl", tmp_path / "run.yaml"
+    agent.write_text(AGENT)
+    rows.write_text("".join(json.dumps({"question": f"What is {number}?"}) + "\n" for number in range(4)))
+    run.write_text(RUN.format(agent=agent, rows=rows, model=tiny_model_folder))
+    return run
+
+
+def test_a_recipe_is_trained_behind_its_tools(run_file: Path) -> None:
+    """Every step takes as long as two tools one after the other; the figures are those of the run."""
+    figures = measure_overlap(OverlapWork(str(run_file), (), 0, 0.05, 0.05, 1, 0))
+    assert figures["steps"] == 3 and figures["stale_versions"] == 0.0
+    assert figures["step_s"] >= 2 * 0.05
+    assert figures["episodes_per_s"] == pytest.approx(4 / figures["step_s"])
+    assert 0 <= figures["reward"] <= 4 and figures["success"] is None
+
+
+def test_what_is_under_way_has_a_place(run_file: Path) -> None:
+    """The settings are the recipe's, but for how far it runs ahead, and the places for that."""
+    config = overlap_config(OverlapWork(str(run_file), ("total_train_steps=7",), 4, 0.2, 2.0, 1, 3), "elsewhere")
+    assert (config.rollout.max_head_offpolicyness, config.rollout.max_concurrent_rollouts) == (4, 5 * 2 * 2)
+    assert (config.seed, config.total_train_steps, config.run_root) == (3, 7, "elsewhere")
+
+
+def test_only_agents_of_this_process_can_be_slowed(run_file: Path) -> None:
+    """Others have no client that a hook could wait in: the error names the mode."""
+    with pytest.raises(UserError, match="mode 'subproc'"):
+        measure_overlap(OverlapWork(str(run_file), ("rollout.agent.mode=subproc",), 0, 0.0, 0.0, 1, 0))
+
+
+def test_rows_compare_with_the_first_value() -> None:
+    """Ratios are made seed by seed, and everything else is the mean over seeds."""
+    names = {"step_s": 1.0, "reward": 0.5, "reward_error": 0.1, "success": None, "stale_versions": 0.0}
+    measured = {
+        0: [{"episodes_per_s": 2.0, **names}, {"episodes_per_s": 4.0, **names}],
+        4: [{"episodes_per_s": 6.0, **names}, {"episodes_per_s": 8.0, **names}],
+    }
+    base, ahead = overlap_rows(measured)
+    assert (base["ratio"], base["episodes_per_s"]) == (1.0, 3.0)
+    assert (ahead["ratio"], ahead["ratio_min"], ahead["ratio_max"]) == (2.5, 2.0, 3.0)
+    assert ahead["success"] is None

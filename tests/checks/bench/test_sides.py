@@ -1,0 +1,56 @@
+"""Where peers are looked for, and what is said when they are not there."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from ludus.checks.bench.side import BENCHES
+from ludus.checks.bench.sides import our_side, peer_side
+from ludus.errors import UserError
+
+PEERS = Path(__file__).parents[3] / "bench" / "peers"
+
+
+def test_ours_runs_in_this_interpreter() -> None:
+    """Our side is a module of this installation."""
+    assert our_side("sample").command == (sys.executable, "-m", "ludus.checks.bench.side", "sample")
+    assert {"sample", "train", "step", "publish", "reload", "memory", "gateway"} <= set(BENCHES)
+
+
+def test_peers_run_in_their_environments(tmp_path: Path) -> None:
+    """vLLM, TRL and other gateways have environments of their own; plain transformers is that of Ludus itself."""
+    python = tmp_path / "vllm" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert peer_side("vllm", "sample", tmp_path).command == (str(python), str(PEERS / "vllm_sample.py"))
+    gateways = [tmp_path / name / "bin" / "python" for name in ("litellm", "rllm")]
+    for each in gateways:
+        each.parent.mkdir(parents=True)
+        each.touch()
+        proxy = peer_side(each.parts[-3], "gateway", tmp_path)
+        assert proxy.command == (str(each), str(PEERS / "proxy_gateway.py"))
+    assert peer_side("transformers", "train", tmp_path).command[0] == sys.executable
+    batching = (sys.executable, str(PEERS / "transformers_batching_sample.py"))
+    assert peer_side("transformers-batching", "sample", tmp_path).command == batching
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    """An unknown peer gets the known ones, a peer that is not set up the script that sets it up."""
+    with pytest.raises(UserError, match=r"known: vllm, transformers, transformers-batching$"):
+        peer_side("tlr", "sample", tmp_path)
+    with pytest.raises(UserError, match=r"trl is not set up.*bench/peers\.sh"):
+        peer_side("trl", "step", tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted(PEERS.glob("*.py")), ids=lambda path: path.name)
+def test_peers_know_nothing_of_ludus(path: Path) -> None:
+    """A peer's script is valid, takes its work as one argument, and imports nothing of ours."""
+    tree = ast.parse(path.read_text())
+    imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    assert not [name for name in imported if name.split(".")[0] == "ludus"]
+    assert 'parser.add_argument("work", type=Path)' in path.read_text()

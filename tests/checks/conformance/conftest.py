@@ -1,0 +1,30 @@
+"""A server of one's own for cases, clients for it, and a report that was never played."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from ludus.checks.conformance.case import Case
+from ludus.checks.conformance.clients import Clients
+from ludus.checks.conformance.own import WHOLE, OwnServer, Parts
+from ludus.checks.conformance.run import Report, own_target, play
+
+PlayOwn = Callable[..., Report]
+
+
+@pytest.fixture
+def play_own() -> PlayOwn:
+    """Plays cases on our own server, put together from other parts if there are any."""
+
+    def run(cases: Sequence[Case], parts: Parts = WHOLE, *, timeout_s: float = 60.0) -> Report:
+        async def main() -> Report:
+            async with Clients(timeout_s) as clients:
+                with OwnServer(parts) as server:
+                    return await play(cases, own_target(server), clients, timeout_s=timeout_s)
+
+        return asyncio.run(main())
+
+    return run

@@ -1,0 +1,123 @@
+"""Playing cases: what each way to end becomes, on our own server and on somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ludus.checks.conformance import expect
+from ludus.checks.conformance.case import SCRIPT, case
+from ludus.checks.conformance.clients import Clients
+from ludus.checks.conformance.probe import Probe
+from ludus.checks.conformance.run import Report, foreign_target, play
+from ludus.checks.conformance.suite import chosen
+from ludus.errors import UserError
+from ludus.http.server import HttpServer
+from tests.checks.conformance.conftest import PlayOwn
+
+
+async def chat(request: Request) -> Response:
+    """As little of Chat Completions as answers a question."""
+    body = await request.json()
+    head = {"id": "c1", "created": 1_700_000_000, "model": "tiny"}
+    if body.get("stream"):
+        choice = {"index": 0, "delta": {"content": "red"}, "finish_reason": "stop"}
+        chunk = {**head, "object": "chat.completion.chunk", "choices": [choice]}
+        return StreamingResponse(iter([f"data: {json.dumps(chunk)}\n\n"]), media_type="text/event-stream")
+    choice = {"index": 0, "message": {"role": "assistant", "content": "red"}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5}
+    return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
+
+
+async def models(request: Request) -> Response:
+    return JSONResponse({"object": "list", "data": [{"id": "tiny", "object": "model", "created": 1, "owned_by": "me"}]})
+
+
+@pytest.fixture
+def fake() -> Iterator[str]:
+    """Base URL of somebody else's server, which is not good."""
+    routes = [Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models)]
+    with HttpServer(Starlette(routes=routes), name="somebody-else") as server:
+        yield f"{server.base_url}/v1"
+
+
+def play_foreign(url: str, pattern: str) -> Report:
+    async def main() -> Report:
+        async with Clients(30.0) as clients:
+            target = await foreign_target(clients, url, model=None, api_key="none")
+            return await play(chosen(pattern), target, clients, timeout_s=30.0)
+
+    return asyncio.run(main())
+
+
+def test_another_server_fails_where_it_is_wrong(fake: str) -> None:
+    """A small server passes what it keeps, fails with reasons, and is not asked what only Ludus has."""
+    report = play_foreign(fake, "chat/streaming")
+    verdicts = {result.case.name.rpartition("/")[2]: result for result in report.results}
+    assert verdicts["one_head"].verdict == "passed"
+    assert verdicts["done"].verdict == "failed" and verdicts["done"].expected == "'[DONE]'"
+    assert verdicts["role_first"].verdict == "failed" and verdicts["role_first"].got == "None"
+    assert verdicts["truly_streamed"].verdict == "skipped"
+    assert verdicts["truly_streamed"].what == f"not offered: {SCRIPT}"
+    assert not report.ok
+
+
+def test_a_protocol_that_a_server_lacks_fails_with_its_status(fake: str) -> None:
+    """Without Messages every case of it fails, and says what the server answered."""
+    report = play_foreign(fake, "messages/text")
+    played = [result for result in report.results if result.verdict != "skipped"]
+    assert played and all(result.verdict == "failed" and "status 404" in result.got for result in played)
+
+
+def test_a_server_that_is_none_is_the_users_error() -> None:
+    """An address where nobody answers is told, with what to check."""
+    with pytest.raises(UserError, match="check --base-url"):
+        play_foreign("http://127.0.0.1:9/v1", "chat/text")
+
+
+@case("chat", "text", "always")
+async def keeps(probe: Probe) -> None:
+    await probe.chat()
+
+
+@case("chat", "text", "never")
+async def breaks(probe: Probe) -> None:
+    expect.equal("content", (await probe.chat()).choices[0].message.content, "no colour")
+
+
+@case("chat", "text", "a case that is wrong itself")
+async def crashes(probe: Probe) -> None:
+    raise KeyError("no such thing")
+
+
+@case("chat", "text", "a case that waits for ever")
+async def hangs(probe: Probe) -> None:
+    await asyncio.Event().wait()
+
+
+@case("chat", "text", "a request that is refused")
+async def is_refused(probe: Probe) -> None:
+    await probe.chat(temperature=-1)
+
+
+def test_every_end_of_a_case_is_a_verdict(play_own: PlayOwn) -> None:
+    """Passing, an unmet law, a crash, a refused request: the others go on, and each says what was there."""
+    report = play_own([keeps, breaks, crashes, is_refused])
+    assert [result.verdict for result in report.results] == ["passed", "failed", "failed", "failed"]
+    _, unmet, crashed, refused = report.results
+    assert (unmet.what, unmet.expected) == ("content", "'no colour'")
+    assert crashed.got.startswith("KeyError") and "temperature" in refused.got
+    assert report.to_json()["failed"] == 3
+
+
+def test_a_case_that_hangs_fails_after_its_time(play_own: PlayOwn) -> None:
+    """The limit of a case is its end."""
+    (result,) = play_own([hangs], timeout_s=0.05).results
+    assert (result.verdict, result.expected) == ("failed", "an end within 0.05 s")

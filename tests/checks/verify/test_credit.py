@@ -1,0 +1,38 @@
+"""The credit check agrees with the returns computed by hand, and would notice if it did not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from ludus.checks.verify.credit import CreditResult, verify_credit
+
+
+def test_all_hand_computed_returns_hold(tiny_model_folder: Path) -> None:
+    """Every turn of every episode has the return written beside it."""
+    result = verify_credit(model=str(tiny_model_folder))
+    assert result.ok, [row for row in result.rows if row.abs_diff]
+    assert result.to_json()["max_abs_diff"] <= 1e-12  # type: ignore[operator]
+
+
+def test_the_embedded_model_has_the_same_credit(smollm2: Path, tiny_model_folder: Path) -> None:
+    """Credit does not depend on how a tokenizer cuts the text."""
+    assert verify_credit(model=str(smollm2)).rows == verify_credit(model=str(tiny_model_folder)).rows
+
+
+def test_the_recorder_makes_of_the_episodes_what_they_claim(tiny_model_folder: Path) -> None:
+    """One forks by an edit, one by stripped reasoning, one follows across agents, one is not reached."""
+    rows = {(row.episode, row.turn): row for row in verify_credit(model=str(tiny_model_folder)).rows}
+    assert rows["branching", "d"].fork == "edit" and rows["branching", "d"].follows == "a"
+    assert rows["reasoning stripped", "b"].fork == "reasoning_stripped"
+    assert rows["sub-agent", "h1"].follows == "m1" and rows["sub-agent", "m2"].follows == "m1"
+    assert rows["unreached", "c"].got is None
+    assert all(rows["outcome", turn].fork is None for turn in "abc")
+
+
+def test_a_wrong_return_fails_the_check(tiny_model_folder: Path) -> None:
+    """A return that is off, and one that should not exist, both count."""
+    row = verify_credit(model=str(tiny_model_folder)).rows[0]
+    assert not CreditResult("any", (replace(row, got=0.9),)).ok
+    assert CreditResult("any", (replace(row, got=None),)).max_abs_diff == math.inf

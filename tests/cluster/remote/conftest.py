@@ -1,0 +1,36 @@
+"""Servers launched by tests: what they are launched with, and none of them left when a test ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.cluster.remote import LaunchSettings
+from ludus.cluster.remote.process import ProcessPlace
+from ludus.cluster.remote.shell import Here
+
+ROOT = Path(__file__).parents[3]
+MakeSettings = Callable[..., LaunchSettings]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    """Of a server whose work is scripted, in a folder of its own."""
+    return {
+        "folder": str(tmp_path / "the server"),
+        "workdir": str(ROOT),
+        "command": f"{sys.executable} -m tests.cluster.remote.serve",
+        "idle_s": 60.0,
+        "start_timeout_s": 60.0,
+    }
+
+
+@pytest.fixture
+def settings(options: dict[str, Any]) -> Iterator[MakeSettings]:
+    """Such settings, with changes."""
+    yield lambda **changes: LaunchSettings(**(options | changes))
+    ProcessPlace(Here(), LaunchSettings(**options)).stop()

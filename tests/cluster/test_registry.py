@@ -1,0 +1,113 @@
+"""The head's list of its processes, asked over HTTP."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from ludus.cluster.base import KEY_VARIABLE
+from ludus.cluster.member import Member
+from ludus.cluster.registry import Registry
+from ludus.errors import BackendError, UserError
+
+
+def client(registry, key=None):
+    return httpx.Client(base_url=registry.url, headers={"authorization": f"Bearer {key or registry.key}"})
+
+
+def test_a_member_is_briefed_and_found(registry):
+    """A process learns the configuration and its task, and the head learns its address."""
+    registry.expect("engine", 0, 0, {"port": 7})
+    with Member.of_environment(registry.url, "engine", 0, {KEY_VARIABLE: registry.key}) as member:
+        _check_briefing(registry, member)
+
+
+def _check_briefing(registry, member):
+    brief = member.brief()
+    assert (brief.config, brief.task) == ("name: here\n", {"port": 7})
+    assert registry.find("engine", 0) is None
+    member.join(f"http://{member.address}:7", {"model": "m"})
+    found = asyncio.run(registry.wait("engine", 0))
+    assert (found.url, found.info, found.attempt) == ("http://127.0.0.1:7", {"model": "m"}, 0)
+    with client(registry) as http:
+        assert http.get("/roles").json()["roles"][0]["url"] == found.url
+
+
+def test_everything_needs_the_key(registry):
+    """No route answers to another key than the run's."""
+    registry.expect("engine", 0, 0, {})
+    with client(registry, "somebody-elses-key-0123456789") as http:
+        for method, path in (
+            ("GET", "/config"),
+            ("GET", "/roles"),
+            ("POST", "/roles/engine/0"),
+            ("PUT", "/roles/engine/0/beat"),
+            ("POST", "/stop"),
+            ("GET", "/serve/rollout/next"),
+        ):
+            assert http.request(method, path).status_code == 401, path
+
+
+def test_an_earlier_start_is_told_to_end(registry):
+    """A process that was given up and comes back is refused, and so are its signs of life."""
+    registry.expect("engine", 0, 0, {})
+    registry.expect("engine", 0, 1, {})
+    with Member(registry.url, registry.key, "engine", 0, attempt=0) as old, pytest.raises(BackendError, match="given"):
+        old.join()
+    with Member(registry.url, registry.key, "engine", 0, attempt=1) as new, client(registry) as http:
+        new.join()
+        assert registry.find("engine", 0).attempt == 1
+        assert http.put("/roles/engine/0/beat", json={"attempt": 0}).status_code == 409
+        assert http.put("/roles/engine/0/beat", json={"attempt": 1}).status_code == 204
+
+
+def test_unknown_processes_and_bodies_are_refused(registry):
+    """What the run did not start gets no task; a body with other keys is refused by name."""
+    with Member(registry.url, registry.key, "engine", 3) as member, pytest.raises(UserError, match="engine-3"):
+        member.brief()
+    with pytest.raises(UserError, match="LUDUS_HEAD_KEY"):
+        Member.of_environment(registry.url, "engine", 0, {})
+    registry.expect("engine", 0, 0, {})
+    with client(registry) as http:
+        refused = http.post("/roles/engine/0", json={"attempt": 0, "url": "", "pid": 1, "host": "", "colour": 1})
+        assert refused.status_code == 400 and "colour" in refused.text
+
+
+def test_waiting_ends(registry):
+    """Who waits for a process is told after the time given, or when the registry ends."""
+    with pytest.raises(BackendError, match="not ready within"):
+        asyncio.run(registry.wait("engine", 0, timeout_s=0.01))
+
+    async def wait_longer():
+        with Registry("") as own:
+            waiting = asyncio.create_task(own.wait("engine", 0))
+            await asyncio.sleep(0)
+        with pytest.raises(BackendError, match="ended before"):
+            await waiting
+
+    asyncio.run(wait_longer())
+
+
+def test_a_request_to_stop_reaches_the_run():
+    """`POST /stop` is handed on."""
+    asked = []
+    with Registry("", on_stop=lambda: asked.append(True)) as registry, client(registry) as http:
+        assert http.post("/stop").status_code == 202
+    assert asked == [True]
+
+
+def test_a_head_that_is_gone_is_noticed(registry, monkeypatch):
+    """A member whose beats reach nobody calls for its end; one that was forgotten does so at once."""
+    monkeypatch.setattr("ludus.cluster.member.BEAT_S", 0.01)
+    lost = asyncio.Queue()
+
+    async def notice():
+        loop = asyncio.get_running_loop()
+        for end in (lambda: registry.forget("engine", 0), lambda: registry.__exit__()):
+            registry.expect("engine", 0, 0, {})
+            with Member(registry.url, registry.key, "engine", 0) as member:
+                member.join(on_head_lost=lambda: loop.call_soon_threadsafe(lost.put_nowait, True))
+                end()
+                assert await lost.get()
+
+    asyncio.run(notice())

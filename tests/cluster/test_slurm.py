@@ -1,0 +1,142 @@
+"""The job and its steps as words; the job's script as a program, with a scontrol that writes down what it is told."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ludus.cluster.base import Resources, Role
+from ludus.cluster.settings import SchedulerSettings
+from ludus.cluster.slurm import Job, SlurmLauncher, job_of, step_command, submit
+from ludus.errors import ConfigError, UserError
+
+HEAD = """
+import signal, sys, time
+from pathlib import Path
+def leave(*_):
+    Path("left").write_text(" ".join(sys.argv[1:]))
+    sys.exit(0)
+signal.signal(signal.SIGINT, leave)
+print("ready", sys.argv[1:], flush=True)
+time.sleep(600)
+"""
+
+
+def job(tmp_path, command=("true",), **slurm):
+    settings = SchedulerSettings(type="slurm", host="auto", slurm=slurm, head={"cpus": 2, "gpus": 1})
+    roles = [(Resources(2, 1), 1), (Resources(3, 2, 10.5), 2), (Resources(0.5), 4)]
+    return Job("guess", tmp_path / "runs" / "guess", command, roles, settings)
+
+
+def test_a_job_asks_for_what_its_roles_take(tmp_path):
+    """Resources of all processes are summed and shared out over the nodes; more options stand as they were given."""
+    script = job(
+        tmp_path, nodes=2, options={"partition": "gpu", "time": "01:00:00", "exclusive": None}, env={"A": "b c"}
+    ).script()
+    lines = script.splitlines()
+    for line in (
+        "#SBATCH --nodes=2",
+        "#SBATCH --cpus-per-task=5",
+        "#SBATCH --gpus-per-node=3",
+        "#SBATCH --mem=11G",
+        "#SBATCH --requeue",
+        "#SBATCH --signal=B:USR1@120",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --exclusive",
+        "export A='b c'",
+    ):
+        assert line in lines, line
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_a_step_takes_its_own_share():
+    """A process of a role is one task with exact resources of the job."""
+    role = Role("engine", ("python",), Resources(1.5, 1, 2.0))
+    words = step_command(role, 3)
+    assert words[0] == "srun" and "--exact" in words
+    assert {"--cpus-per-task=2", "--gpus=1", "--mem=2G", "--ntasks=1", "--job-name=engine-3"} <= set(words)
+
+
+@pytest.fixture
+def run_script(tmp_path):
+    """The script of a job, begun where `scontrol` writes down what it is told."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/told\n')
+    (tools / "scontrol").chmod(0o755)
+    (tmp_path / "head.py").write_text(HEAD)
+    running = []
+
+    def begin(**env):
+        script = job(tmp_path, (sys.executable, str(tmp_path / "head.py"))).script()
+        environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", **env}
+        process = subprocess.Popen(
+            ["bash", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+        )
+        running.append(process)
+        return process, process.stdout.readline()
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_job_that_runs_out_of_time_is_saved_and_queued_again(run_script, tmp_path, monkeypatch):
+    """USR1 reaches the head as Ctrl-C; it leaves, and the job is queued again."""
+    monkeypatch.chdir(tmp_path)
+    process, said = run_script()
+    assert said == "ready []\n"
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(30) == 0
+    assert (tmp_path / "told").read_text() == "requeue 7\n"
+    assert (tmp_path / "left").exists()
+
+
+def test_a_job_that_begins_again_goes_on(run_script, tmp_path, monkeypatch):
+    """After a requeue the head goes on from its checkpoint, if the run had begun; TERM saves and queues nothing."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "guess"
+    run.mkdir(parents=True)
+    (run / "run.db").touch()
+    process, said = run_script(SLURM_RESTART_COUNT="1")
+    assert said == "ready ['--resume']\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert not (tmp_path / "told").exists()
+
+
+def test_what_cannot_be_submitted_is_said(tmp_path, monkeypatch):
+    """Outside of a job and without Slurm's programs the message says what is needed; a template is checked."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(UserError, match="needs sbatch"):
+        submit(job(tmp_path))
+    assert job_of(tmp_path) is None
+    with pytest.raises(UserError, match="submits one by itself"):
+        SlurmLauncher(tmp_path)
+    wrong = tmp_path / "wrong.jinja"
+    wrong.write_text("{{ colour }}")
+    with pytest.raises(UserError, match=r"'colour' is undefined; there are .*cpus_per_node"):
+        job(tmp_path, template=str(wrong)).script()
+    with pytest.raises(UserError, match="cannot read"):
+        job(tmp_path, template=str(tmp_path / "none")).script()
+
+
+def test_settings_that_cannot_act_are_refused():
+    """Each scheduler's own keys belong to it."""
+    for wrong in (
+        {"slurm": {"nodes": 2}},
+        {"type": "slurm", "slurm": {"nodes": 2}},
+        {"type": "slurm", "ray": {"address": "x"}},
+        {"head": {"cpus": 2}},
+        {"engine": {"memory_gb": 3}},
+        {"type": "slurm", "head": {"env": {"A": "b"}}},
+        {"host": "0.0.0.0"},
+    ):
+        with pytest.raises(ConfigError):
+            SchedulerSettings(**wrong)
+    assert SchedulerSettings(host="127.0.0.1").address == "127.0.0.1"

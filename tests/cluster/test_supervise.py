@@ -1,0 +1,134 @@
+"""Processes of a run kept alive, with real processes on this machine."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ludus.cluster import supervise
+from ludus.cluster.local import LocalLauncher
+from ludus.cluster.member import Member
+from ludus.cluster.supervise import Supervisor, Watch
+from ludus.errors import BackendError, UserError
+from tests.cluster.conftest import is_alive
+
+
+def run(registry, launcher, play, **kwargs):
+    async def main():
+        async with Supervisor(launcher, registry, **kwargs) as supervisor:
+            return await play(supervisor)
+
+    return asyncio.run(main())
+
+
+def test_roles_start_and_stop_with_the_run(registry, launcher, role):
+    """Every process of a role is ready when `start` returns, prints into its log, and has ended after the block, with
+    what it started."""
+    views = []
+
+    async def play(supervisor):
+        return await supervisor.start(role(count=2, cpus=3), Watch({"child": True}))
+
+    found = run(registry, launcher, play, on_change=lambda now: views.append(now))
+    assert [each.index for each in found] == [0, 1]
+    assert found[0].info["threads"] == "3"
+    pids = [each.pid for each in found] + [each.info["child"] for each in found]
+    assert not any(map(is_alive, pids))
+    assert [view.state for view in views[0]] == ["starting"]
+    assert "config 'name: here" in Path(views[0][0].log).read_text()
+
+
+def test_one_that_was_killed_is_started_again(registry, launcher, role):
+    """The death of a ready process is told, what it left behind is ended, and another takes its place; the run ends
+    when that happened too often, with the last lines."""
+    told = []
+    is_back = asyncio.Event()
+
+    async def lost(name, index):
+        told.append(("lost", name, index))
+
+    async def joined(found):
+        told.append(("joined", found.name, found.attempt))
+        is_back.set()
+
+    async def play(supervisor):
+        watch = Watch({"child": True}, on_join=joined, on_lost=lost, max_restarts=1)
+        (first,) = await supervisor.start(role(), watch)
+        os.kill(first.pid, signal.SIGKILL)
+        await is_back.wait()
+        assert not is_alive(first.info["child"])
+        second = registry.find("engine", 0)
+        assert second.pid != first.pid
+        os.kill(second.pid, signal.SIGKILL)
+        return await supervisor.failed()
+
+    error = run(registry, launcher, play)
+    assert told == [("lost", "engine", 0), ("joined", "engine", 1), ("lost", "engine", 0)]
+    assert isinstance(error, BackendError)
+    assert "signal 9 after 1 restarts" in str(error) and "engine-0 begins" in str(error)
+
+
+def test_one_that_was_replaced_meanwhile_is_not_handed_out(registry, launcher, role, tmp_path):
+    """`start` returns the processes as they are once all are ready, also if one died while another was waited for."""
+    mark = tmp_path / "replaced"
+
+    async def joined(found):
+        mark.touch()
+
+    async def play(supervisor):
+        task = {"ends_once": True, "waits_for": str(mark)}
+        return await supervisor.start(role(count=2), Watch(task, on_join=joined, max_restarts=1))
+
+    found = run(registry, launcher, play)
+    assert [(each.index, each.attempt) for each in found] == [(0, 1), (1, 0)]
+
+
+def test_one_that_cannot_begin_is_not_tried_again(registry, launcher, role):
+    """A process that ends before it was ever ready ends the start, with what it said; exit status 2 is the user's."""
+
+    async def play(supervisor):
+        with pytest.raises(UserError, match=r"exit status 2 before it was ready; its (.*\n)+  no such model"):
+            await supervisor.start(role(), Watch({"fails": "no such model", "status": 2}, max_restarts=3))
+
+    run(registry, launcher, play)
+
+
+def test_silence_is_a_loss(registry, launcher, role, monkeypatch):
+    """A process that lives and says nothing is ended, also if it ignores requests to end."""
+    monkeypatch.setattr(supervise, "SILENCE_S", 0.3)
+
+    async def play(supervisor):
+        (found,) = await supervisor.start(role(), Watch({"is_silent": True, "is_deaf": True}))
+        error = await supervisor.failed()
+        assert not is_alive(found.pid)
+        return error
+
+    assert "was not heard of" in str(run(registry, launcher, play))
+
+
+def test_sleep_is_no_silence(registry, launcher, role, monkeypatch):
+    """When the head itself stood still, its processes are not taken for dead."""
+    now = [0.0]
+    monkeypatch.setattr("ludus.cluster.clock.time.monotonic", lambda: now[0])
+    registry.expect("engine", 0, 0, {})
+    with Member(registry.url, registry.key, "engine", 0) as member:
+        member.join()
+        now[0] += 3600
+        assert registry.silence_s("engine", 0) <= 2.0
+
+
+def test_devices_are_handed_out(tmp_path, role, monkeypatch, registry):
+    """Each process sees devices of its own, from the last one down; too many are refused."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    launcher = LocalLauncher(tmp_path)
+    try:
+        given = [launcher._device_env(role(gpus=1), index)["CUDA_VISIBLE_DEVICES"] for index in (0, 1, 0)]
+        assert given == ["2", "1", "2"]
+        with pytest.raises(UserError, match="finds 1 of this machine's 3 free"):
+            launcher._device_env(role(gpus=2), 2)
+        with pytest.raises(UserError, match="whole number"):
+            launcher._device_env(role(gpus=0.5), 3)
+    finally:
+        launcher.close()

@@ -1,0 +1,43 @@
+"""One process at a time has a file, and loses it when it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ludus.processes.files import lock, sync
+
+HOLD = """
+import os, sys
+from ludus.processes.files import lock
+assert lock(os.open(sys.argv[1], os.O_RDONLY))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_killed_process_gives_up_what_it_had(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    path.mkdir() if kind == "folder" else path.touch()
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        descriptor = os.open(path, os.O_RDONLY)
+        assert not lock(descriptor)
+        other.kill()
+        other.wait()
+        assert lock(descriptor)
+        os.close(descriptor)
+
+
+def test_files_and_folders_can_be_synced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    sync(tmp_path / "file")
+    sync(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        sync(tmp_path / "none")

@@ -1,0 +1,195 @@
+"""The sandbox: what code in it may do, what it may not, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import UserError
+from ludus.processes.sandbox import SandboxLimits, SandboxRun, run_python
+
+
+def run(code: str, **options: object) -> SandboxRun:
+    limits = {name: options.pop(name) for name in list(options) if name in SandboxLimits.__slots__}
+    return asyncio.run(run_python(code, limits=SandboxLimits(**limits), **options))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def isolation() -> frozenset[str]:
+    """What this system allows code to be kept away from."""
+    return run("").isolation
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs of this test have their folders."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_script_runs_and_its_output_comes_back() -> None:
+    """Standard input, both streams and the exit status."""
+    done = run("import sys; print(input()[::-1]); print('oops', file=sys.stderr); sys.exit(3)", stdin="abc\n")
+    assert (done.ending, done.exit_code, done.stdout, done.stderr) == ("error", 3, "cba\n", "oops\n")
+
+
+def test_the_value_of_a_last_expression_is_shown_where_asked_for() -> None:
+    """As in a notebook, and not for programs that are judged by what they print."""
+    assert run("x = 6\nx * 7", shows_last=True).stdout == "42\n"
+    assert run("x = 6\nx * 7").stdout == ""
+    assert run("None", shows_last=True).stdout == ""
+
+
+def test_an_error_is_shown_as_python_shows_it() -> None:
+    """Frames of the script alone."""
+    done = run("def f():\n    return 1 / 0\n\nf()")
+    assert done.ending == "error"
+    assert done.stderr.startswith("Traceback") and "ZeroDivisionError" in done.stderr
+    assert done.stderr.count("File ") == 2 and "jail" not in done.stderr
+    assert "SyntaxError" in run("1 +").stderr and "jail" not in run("1 +").stderr
+
+
+def test_each_run_is_a_script_of_its_own() -> None:
+    """Nothing stays from one run to the next; `__main__` is the script, as dataclasses and type hints need it."""
+    assert "NameError" in (run("x = 1"), run("print(x)"))[1].stderr
+    code = (
+        "from __future__ import annotations\nimport dataclasses, typing\n@dataclasses.dataclass\nclass A:\n"
+        "    b: B\nclass B: ...\nprint(typing.get_type_hints(A)['b'] is B, __name__)"
+    )
+    assert run(code).stdout == "True __main__\n"
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
+def test_code_that_does_not_end_is_killed(code: str) -> None:
+    """What it printed before is kept."""
+    begun = time.monotonic()
+    done = run("print('begun')\n" + code, timeout_s=0.3)
+    assert (done.ending, done.exit_code, done.stdout) == ("timeout", None, "begun\n")
+    assert time.monotonic() - begun < 10
+
+
+def test_children_die_with_the_run(own_folder: Path, isolation: frozenset[str]) -> None:
+    """Also those that left its session."""
+    if "processes" not in isolation:
+        pytest.skip("this system gives no process namespace")
+    code = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    while True: time.sleep(0.01)\n"
+        "print(len(os.listdir('/proc')) > 0)"
+    )
+    assert run(code).ending == "ok"
+    deadline = time.monotonic() + 5
+    while _num_processes(own_folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert _num_processes(own_folder) == 0
+
+
+def _num_processes(folder: Path) -> int:
+    """Processes whose command line names the folder."""
+    count = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                count += str(folder).encode() in (entry / "cmdline").read_bytes()
+    return count
+
+
+def test_memory_is_limited() -> None:
+    """A list that grows without end is a MemoryError."""
+    done = run("x = []\nwhile True: x.append(' ' * 1_000_000)", memory_bytes=200 << 20)
+    assert done.ending == "error" and "MemoryError" in done.stderr
+
+
+def test_a_million_lines_cost_a_bounded_memory() -> None:
+    """The beginning and the end are kept, and the writer never waits."""
+    done = run("print('\\n'.join(map(str, range(1_000_000))))", output_bytes=2000, timeout_s=60)
+    assert done.ending == "ok" and done.num_output_bytes == 6_888_890
+    assert done.stdout.startswith("0\n1\n") and done.stdout.endswith("999999\n") and len(done.stdout) < 2200
+
+
+def test_a_large_file_cannot_be_written() -> None:
+    """A file ends at its limit."""
+    done = run("open('x', 'wb').write(b' ' * 100_000)", file_bytes=50_000)
+    assert done.ending == "error"
+
+
+def test_the_network_cannot_be_reached(isolation: frozenset[str]) -> None:
+    """Not even this machine's own."""
+    if not {"network", "tcp"} & isolation:
+        pytest.skip("this system keeps nothing from the network")
+
+    async def main() -> str:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            code = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2); print('through')"
+            return (await run_python(code)).stdout
+
+    assert asyncio.run(main()) == ""
+
+
+def test_files_outside_cannot_be_changed(tmp_path: Path, isolation: frozenset[str]) -> None:
+    """Its own folder can, and is gone afterwards; what lies elsewhere can be read."""
+    if "files" not in isolation:
+        pytest.skip("this kernel has no Landlock")
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    code = f"print(open({str(kept)!r}).read())\nimport os\nopen('own', 'w').write('1'); print(os.getcwd())\n"
+    done = run(code + f"os.remove({str(kept)!r})")
+    assert "PermissionError" in done.stderr and kept.read_text() == "mine"
+    assert "PermissionError" in run(f"open({str(kept)!r}, 'w')").stderr and kept.read_text() == "mine"
+    text, folder = done.stdout.splitlines()
+    assert text == "mine" and not Path(folder).exists()
+
+
+def test_processes_outside_cannot_be_reached(isolation: frozenset[str]) -> None:
+    """No signal, and not the environment in which keys may stand."""
+    if not {"processes", "files"} <= isolation:
+        pytest.skip("this system gives no process namespace, or no Landlock")
+    assert "ProcessLookupError" in run(f"import os; os.kill({os.getpid()}, 0)").stderr
+    assert "PermissionError" in run(f"print(open('/proc/{os.getpid()}/environ').read())").stderr
+
+
+def test_the_environment_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of this process are not handed on."""
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    assert "secret" not in run("import os; print(dict(os.environ))").stdout
+
+
+def test_cancelling_kills_the_run(own_folder: Path) -> None:
+    """Nobody waits for it, so it ends."""
+
+    async def main() -> None:
+        task = asyncio.ensure_future(run_python("import time; time.sleep(60)"))
+        while not _num_processes(own_folder):
+            await asyncio.wait({task}, timeout=0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert _num_processes(own_folder) == 0 and not list(own_folder.iterdir())
+
+
+def test_runs_at_once_do_not_mix() -> None:
+    """Each has its own streams and folder."""
+
+    async def main() -> list[str]:
+        runs = await asyncio.gather(*(run_python(f"open('x', 'x').close(); print({n})") for n in range(6)))
+        return [done.stdout for done in runs]
+
+    assert asyncio.run(main()) == [f"{n}\n" for n in range(6)]
+
+
+def test_limits_are_positive() -> None:
+    """A limit of nothing is a mistake."""
+    with pytest.raises(UserError, match="timeout_s=0 must be more than 0"):
+        SandboxLimits(timeout_s=0)

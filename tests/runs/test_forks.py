@@ -1,0 +1,49 @@
+"""A reader of the report sees how often prompts forked, why, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ludus.runs.forks import view_forks
+from ludus.runs.report import write_report
+from ludus.runs.store import RunStore
+from ludus.types import Episode
+
+
+def decode(ids: Sequence[int]) -> str:
+    return "".join(f"<{token}>" for token in ids)
+
+
+def test_counts_and_one_example(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    """Counts are those of the metrics, the most frequent first; each reason has its first turn, cut where it parts."""
+    played = make_episode(3, num_turns=2)
+    first, second = played.session.turns
+    forked = replace(second, fork="reasoning_stripped", follows=first.id, prefix=None)
+    nodes = (*played.session.nodes[:2], replace(played.session.nodes[2], parent=None), played.session.nodes[3])
+    played = replace(played, session=replace(played.session, nodes=nodes, turns=(first, forked)))
+    with RunStore.create(tmp_path, "run", "") as run:
+        run.add_episode(make_episode(4), step=0)
+        run.add_episode(played, step=0)
+        run.add_metrics(0, {"rollout/fork_edit_turns": 1.0, "rollout/fork_reasoning_stripped_turns": 2.0})
+        run.add_metrics(1, {"rollout/fork_reasoning_stripped_turns": 3.0, "rollout/forked_share": 0.5})
+        rows = view_forks(run, run.metrics(), decode)
+        assert [(row.reason, row.num_turns) for row in rows] == [("reasoning_stripped", 5), ("edit", 1)]
+        example = rows[0].example
+        assert example is not None
+        assert (example.episode_id, example.number) == (played.id, 2)
+        assert decode(nodes[2].token_ids).startswith(example.shown)
+        assert decode(played.session.path_ids(first.node)).startswith(example.seen)
+        assert rows[1].example is None
+        assert view_forks(run, run.metrics(), None)[0].example is None
+        html = write_report(run, decode=decode).html.read_text(encoding="utf-8")
+    assert "Where prompts forked" in html
+    assert "5 turns" in html
+
+
+def test_runs_without_forks(make_run: Callable[..., RunStore]) -> None:
+    """Nothing forked, nothing is said."""
+    with make_run(num_steps=2) as run:
+        assert view_forks(run, run.metrics(), decode) == ()
+        assert "Where prompts forked" not in write_report(run).html.read_text(encoding="utf-8")
