@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ludus.agents.actors import Actor, find_actor
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.settings import ActorSettings
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.errors import UserError
 from ludus.runs.spans import SpanLog, collect_spans
 
@@ -40,7 +40,7 @@ class EpisodeContext:
     api_key: str
     http_client: Any
     """An httpx (or httpx2) client that reaches the base_url; the episode's own, and closed when it ends."""
-    session: RecordedSession | None = None
+    session: Session | None = None
     """The model by messages or token ids, and the record. None: the session lies in another process."""
     about: About = About("", "", "")
     deadline_at: float | None = None

@@ -1,14 +1,15 @@
 """One conversation recorded exactly: token graph, recorder, ledger, and export to training sequences."""
 
+from ludus.episodes.completion import FinishReason, OnDelta, OnStart, finish_reason
 from ludus.episodes.conversation import Match
 from ludus.episodes.export import Exported, ExportStyle, TurnCredit, count_trained, export_session
-from ludus.episodes.forks import ForkExample
 from ludus.episodes.graph import GraphStats, SessionGraph
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.limits import Limits
-from ludus.episodes.recorder import FinishReason, RecordedSession, Recorder, SessionStats, finish_reason
-from ludus.episodes.run import OnDelta, OnStart
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.episodes.sink import TurnSink
+from ludus.episodes.stats import ForkExample, SessionStats
 
 __all__ = [
     "ExportStyle",
@@ -22,7 +23,7 @@ __all__ = [
     "Match",
     "OnDelta",
     "OnStart",
-    "RecordedSession",
+    "Session",
     "Recorder",
     "SessionGraph",
     "SessionStats",

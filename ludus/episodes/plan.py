@@ -1,4 +1,4 @@
-"""A request becomes a run: its prompt, its sampling with a seed, and one engine call for each of its choices.
+"""A request becomes a completion: its prompt, its sampling with a seed, and one engine call for each of its choices.
 
 Knows: prompts, seeds, the room in the model's context.  Knows not: what has been sampled, who waits.
 """
@@ -10,18 +10,19 @@ import time
 from dataclasses import replace
 
 from ludus.engines.base import Engine
+from ludus.episodes.completion import Choice, Completion
+from ludus.episodes.ids import CHAT
 from ludus.episodes.limits import Limits
+from ludus.episodes.output_format import OutputFormat, output_format
 from ludus.episodes.prompt import Prompt, Prompts
-from ludus.episodes.run import Choice, Run
 from ludus.episodes.seeds import Seeds
-from ludus.episodes.wording import Wording, word
 from ludus.errors import AgentError
 from ludus.text.chat import ChatText
 from ludus.types import Call, ChatRequest, Sampling
 
 
 class Planner:
-    """Plans the runs of one session. Not thread-safe."""
+    """Plans the completions of one session. Not thread-safe."""
 
     def __init__(
         self,
@@ -42,8 +43,8 @@ class Planner:
         self._group_id = group_id
         self._limits = limits
 
-    def plan(self, request: ChatRequest, *, num_tokens: int) -> Run:
-        """The run that answers `request` after the session has sampled `num_tokens`; call it on the run's event loop.
+    def plan(self, request: ChatRequest, *, num_tokens: int) -> Completion:
+        """The completion that answers `request` after the session has sampled `num_tokens`; call it on its event loop.
 
         Raises AgentError `context_length_exceeded` where no token of an answer would fit, and `invalid_schema` where
         the answer cannot be held to a schema.
@@ -62,19 +63,19 @@ class Planner:
         drawn = self._seeds.draw(prompt.ids)
         seed = drawn if request.sampling.seed is None else request.sampling.seed
         cap = self._cap(request.sampling, room, num_tokens)
-        wording = word(request, self._text, prompt.text)
+        form = output_format(request, self._text, prompt.text)
         choices = [
             self._choice(
                 request,
                 prompt,
                 replace(request.sampling, seed=seed + idx, max_new_tokens=cap),
-                wording,
+                form,
                 idx,
                 f"{drawn}/{idx}",
             )
             for idx in range(request.n)
         ]
-        return Run(request, prompt, choices, started_at=time.time())
+        return Completion(request, prompt, choices, started_at=time.time())
 
     def _cap(self, sampling: Sampling, room: int, num_tokens: int) -> int | None:
         """Most tokens of one answer: what was asked for, within the context and the session's budget."""
@@ -82,15 +83,15 @@ class Planner:
         return min(room, *caps) if caps else None
 
     def _choice(
-        self, request: ChatRequest, prompt: Prompt, sampling: Sampling, wording: Wording, idx: int, call_seed: str
+        self, request: ChatRequest, prompt: Prompt, sampling: Sampling, form: OutputFormat, idx: int, call_seed: str
     ) -> Choice:
         call = Call(
-            id=f"chatcmpl-{secrets.token_hex(12)}",
+            id=CHAT + secrets.token_hex(12),
             session_id=self._session_id,
             prompt_ids=prompt.ids,
-            sampling=wording.shape(sampling),
+            sampling=form.shape(sampling),
             group_id=self._group_id,
             deadline_at=self._limits.deadline_at,
         )
         # What ends the answer behind its first call is part of that call: only the request's own stops are silent.
-        return Choice(idx, call, wording.reply(self._text.tokenizer, sampling, request.tools, call_seed))
+        return Choice(idx, call, form.reply(self._text.tokenizer, sampling, request.tools, call_seed))

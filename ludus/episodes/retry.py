@@ -15,27 +15,30 @@ from typing import Generic, TypeVar
 from ludus.errors import AgentError
 from ludus.types import ChatRequest, Message
 
-Outcome = TypeVar("Outcome")
+LedTo = TypeVar("LedTo")
 
 
 @dataclass(slots=True)
-class _Entry(Generic[Outcome]):
+class _Entry(Generic[LedTo]):
     messages: tuple[Message, ...]
     rest: bytes
     """Digest of everything else that was asked."""
-    outcome: Outcome
+    led_to: LedTo
 
 
-class RetryBook(Generic[Outcome]):
-    """Remembers by key what a request led to: first the run in flight, later its finished turns. Not thread-safe."""
+class RetryBook(Generic[LedTo]):
+    """Remembers by key what a request led to: first the completion in flight, later its finished turns.
+
+    Not thread-safe.
+    """
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry[Outcome]] = {}
+        self._entries: dict[str, _Entry[LedTo]] = {}
 
     def __repr__(self) -> str:
         return f"RetryBook(keys={len(self._entries)})"
 
-    def find(self, request: ChatRequest) -> Outcome | None:
+    def find(self, request: ChatRequest) -> LedTo | None:
         """What the same request led to; None if it has no key or comes for the first time.
 
         Raises AgentError 409 `idempotency_mismatch` if its key came with another body.
@@ -49,23 +52,23 @@ class RetryBook(Generic[Outcome]):
                 status=409,
                 code="idempotency_mismatch",
             )
-        return entry.outcome
+        return entry.led_to
 
-    def enter(self, request: ChatRequest, outcome: Outcome) -> None:
-        """Remembers `outcome`; a request without a key is not remembered."""
+    def enter(self, request: ChatRequest, led_to: LedTo) -> None:
+        """Remembers `led_to`; a request without a key is not remembered."""
         if request.retry_key is not None:
-            self._entries[request.retry_key] = _Entry(request.messages, _digest_of_rest(request), outcome)
+            self._entries[request.retry_key] = _Entry(request.messages, _digest_of_rest(request), led_to)
 
-    def replace(self, request: ChatRequest, old: Outcome, new: Outcome) -> None:
+    def replace(self, request: ChatRequest, old: LedTo, new: LedTo) -> None:
         """The request that stood at `old` now stands at `new`; nothing happens if it was entered anew meanwhile."""
         entry = self._entries.get(str(request.retry_key))
-        if entry is not None and entry.outcome is old:
-            entry.outcome = new
+        if entry is not None and entry.led_to is old:
+            entry.led_to = new
 
-    def forget(self, request: ChatRequest, outcome: Outcome) -> None:
-        """`outcome` can not be given again (it was aborted or failed): the next request with the key starts anew."""
+    def forget(self, request: ChatRequest, led_to: LedTo) -> None:
+        """`led_to` can not be given again (it was aborted or failed): the next request with the key starts anew."""
         entry = self._entries.get(str(request.retry_key))
-        if entry is not None and entry.outcome is outcome:
+        if entry is not None and entry.led_to is led_to:
             del self._entries[str(request.retry_key)]
 
 

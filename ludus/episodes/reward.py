@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, SupportsFloat
 
 from ludus.algorithms.returns import assign_outcome_reward
-from ludus.gateway.dialects.ids import turn_id_of
+from ludus.episodes.ids import turn_id_of
 from ludus.types import Outcome, Turn
 
 _ALLOWED = (

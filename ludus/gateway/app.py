@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.admin import Administration
 from ludus.gateway.body import MAX_BODY_BYTES, HeaderBounds, json_object, read_body
@@ -191,7 +191,7 @@ def _seat(
     return sessions.find(path_params.get("secret"), headers, open_mode=options.open_mode)
 
 
-def _unheard(parsed: ParsedRequest, session: RecordedSession) -> tuple[str, ...]:
+def _unheard(parsed: ParsedRequest, session: Session) -> tuple[str, ...]:
     """Wishes that cannot act on this model, in the words of the protocol."""
     return tuple(parsed.wire_names.get(name, name) for name in session.ignored_fields(parsed.request))
 

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from ludus.episodes.ids import turn_id_of
 from ludus.episodes.limits import LIMIT_CODES, NO_LIMITS, Limits
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.archive import Archive
-from ludus.gateway.dialects.ids import turn_id_of
 from ludus.gateway.keys import Seat, Sessions
 from ludus.http.keys import digest, new_key
 from ludus.types import Episode, Outcome, SessionRecord
@@ -43,7 +43,7 @@ MOST_SECONDS_BETWEEN_SWEEPS = 30.0
 class Opener(Protocol):
     """Opens a recorded session, as `Recorder.open` does."""
 
-    def __call__(self, *, session_id: str, group_id: str | None, limits: Limits) -> RecordedSession: ...
+    def __call__(self, *, session_id: str, group_id: str | None, limits: Limits) -> Session: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Held:
     """Held while it ends or is rewarded."""
 
     @property
-    def session(self) -> RecordedSession:
+    def session(self) -> Session:
         assert self.seat is not None, f"the session {self.id} has ended"
         return self.seat.session
 

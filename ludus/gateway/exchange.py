@@ -18,8 +18,8 @@ from urllib.parse import quote
 import pydantic_core
 from starlette.types import Receive, Send
 
-from ludus.episodes.recorder import RecordedSession
-from ludus.episodes.run import OnDelta
+from ludus.episodes.completion import OnDelta
+from ludus.episodes.session import Session
 from ludus.errors import InternalError, LudusError
 from ludus.gateway.dialects.base import Answer, Dialect, JsonObject, ParsedRequest, Refusal, StreamWriter, refusal
 from ludus.gateway.keys import Seat
@@ -120,7 +120,7 @@ class Exchange:
             logger.exception("completion.failed session=%s", session.id)
             return _Failed(InternalError(f"{type(error).__name__}: {error}"))
 
-    async def _turns(self, session: RecordedSession, on_delta: OnDelta) -> tuple[Turn, ...]:
+    async def _turns(self, session: Session, on_delta: OnDelta) -> tuple[Turn, ...]:
         """The turns of all requests, in their order. They begin in that order, before any of them says a word."""
         requests, is_live, tasks = self._job.parsed.requests, self._job.parsed.stream, []
         if len(requests) == 1:

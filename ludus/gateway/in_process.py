@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from ludus.episodes.limits import NO_LIMITS, Limits
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.episodes.sink import TurnSink
 from ludus.errors import UserError
 from ludus.gateway.interactions import SessionRewards
@@ -56,7 +57,7 @@ class InProcessGateway:
 class SessionClient(SessionRewards):
     """One session: clients of the SDKs that are agents of it, its rewards, its record."""
 
-    def __init__(self, server: GatewayServer, session: RecordedSession) -> None:
+    def __init__(self, server: GatewayServer, session: Session) -> None:
         super().__init__(session)
         self.server = server
         self._secret = server.sessions.add(session)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ludus.algorithms.returns import turn_returns
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.ids import turn_id_of
+from ludus.episodes.session import Session
 from ludus.errors import AgentError, UserError
 from ludus.gateway.desk import named_rewards
-from ludus.gateway.dialects.ids import turn_id_of
 from ludus.runs.interactions import Row, Style, interactions
 from ludus.types import Episode, Outcome, Turn
 
@@ -32,7 +32,7 @@ class Interaction:
 class SessionRewards:
     """The rewards of one session, by the completion ids that any protocol shows."""
 
-    def __init__(self, session: RecordedSession) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.rewards: dict[str, float] = {}
         """By turn id."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.errors import AgentError
 from ludus.gateway.dialects.base import ReadMessages
 from ludus.http.keys import check_key, digest, keys_of, new_key
@@ -79,7 +79,7 @@ def _retried(attempts: list[_Attempt]) -> _Attempt | None:
 class Seat:
     """A session that can be reached from outside."""
 
-    session: RecordedSession
+    session: Session
     agent: str = ""
     """Tag of the agent that asks, where a request names none."""
     max_turns: int | None = None
@@ -108,7 +108,7 @@ class Sessions:
         self._seats: dict[bytes, Seat] = {}
         """By the digest of the key, so that the time a look-up takes tells nothing about any key."""
 
-    def add(self, session: RecordedSession, *, key: str | None = None, agent: str = "") -> str:
+    def add(self, session: Session, *, key: str | None = None, agent: str = "") -> str:
         """The secret under which `session` is reached until `remove`. key: None makes a new one."""
         secret = new_key() if key is None else key
         self.seat(secret, Seat(session, agent=agent))

@@ -20,7 +20,8 @@ from typing import Any
 
 from ludus.episodes.ledger import MaskReason
 from ludus.episodes.limits import Limits
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.errors import AgentError
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.archive import RunArchive
@@ -148,7 +149,7 @@ class OnlineRollouts:
 
     # ---- inside
 
-    def _open(self, *, session_id: str, group_id: str | None, limits: Limits) -> RecordedSession:
+    def _open(self, *, session_id: str, group_id: str | None, limits: Limits) -> Session:
         settings = self._settings
         return self._recorder.open(
             session_id=session_id,

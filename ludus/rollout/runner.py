@@ -20,7 +20,7 @@ from typing import Any
 from ludus.agents.actors import check_actors
 from ludus.agents.adapter import About, Door
 from ludus.episodes.limits import Limits
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.rollout.ending import ended_episode, play_to_end, score_ending
 from ludus.rollout.remote import RemoteDoor
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
@@ -111,7 +111,7 @@ class EpisodeRunner:
             numbers=context.numbers,
         )
 
-    def _open(self, task: EpisodeTask) -> RecordedSession:
+    def _open(self, task: EpisodeTask) -> Session:
         settings, generation = self._settings, self._evaluation if task.is_eval else self._training
         timeout_s = settings.episode_timeout_s
         if self._journal is not None:

@@ -12,7 +12,8 @@ from ludus.agents.adapter import About, EpisodeContext
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.settings import ActorSettings
 from ludus.agents.thread import AgentThread
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import ClientFactory
 
@@ -48,7 +49,7 @@ class Stage:
 
     @contextmanager
     def seat(
-        self, session: RecordedSession, about: About, actors: Mapping[str, ActorSettings] | None = None
+        self, session: Session, about: About, actors: Mapping[str, ActorSettings] | None = None
     ) -> Iterator[EpisodeContext]:
         """What an agent needs to reach `session`, for the length of the block; its client is its own.
 

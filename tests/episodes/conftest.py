@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import Answer, ScriptedEngine
-from ludus.episodes import Limits, OnDelta, RecordedSession, Recorder
+from ludus.episodes import Limits, OnDelta, Recorder, Session
 from ludus.episodes.limits import NO_LIMITS
 from ludus.text.chat import ChatText
 from ludus.types import Call, ChatRequest, Message, Sampling, ToolSpec, Turn
@@ -25,7 +25,7 @@ class Table:
     """A session on a scripted engine, and the messages of an agent that echoes what it gets."""
 
     engine: ScriptedEngine
-    session: RecordedSession
+    session: Session
     text: ChatText
 
     async def ask(self, *messages: Message, on_delta: OnDelta | None = None, **fields: Any) -> Turn:

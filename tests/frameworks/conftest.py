@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.text.chat import ChatText
@@ -28,7 +29,7 @@ class Room:
     url: str
     """Without `/v1`, as Anthropic's SDK takes it."""
     key: str
-    session: RecordedSession
+    session: Session
     engine: Any
     text: ChatText
 

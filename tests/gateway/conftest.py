@@ -14,7 +14,8 @@ import pytest
 
 from ludus.engines.base import Engine, OnTokens
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.archive import MemoryArchive
 from ludus.gateway.desk import Desk as FrontDesk
@@ -88,7 +89,7 @@ class Desk:
     recorder: Recorder
     engine: Any
 
-    def open(self, session_id: str = "s1", **options: Any) -> tuple[str, RecordedSession]:
+    def open(self, session_id: str = "s1", **options: Any) -> tuple[str, Session]:
         """The base URL of a new session, and the session."""
         session = self.recorder.open(session_id=session_id, **options)
         return self.server.url_for(self.sessions.add(session)), session

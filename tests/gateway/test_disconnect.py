@@ -15,7 +15,8 @@ import pytest
 
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.export import TurnCredit, export_session
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.gateway.app import build_app
 from ludus.gateway.keys import Sessions
 from ludus.text.chat import ChatText
@@ -72,7 +73,7 @@ class Client:
 
 async def play(
     text: ChatText, path: str, leaves_at: int | None, *, stream: bool, inside: bool = False
-) -> tuple[Client, RecordedSession, ScriptedEngine]:
+) -> tuple[Client, Session, ScriptedEngine]:
     engine = ScriptedEngine([ANSWER], text.tokenizer)
     sessions = Sessions()
     session = Recorder(engine, text).open(session_id="s1")

@@ -3,7 +3,8 @@
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.errors import AgentError
 from ludus.gateway.keys import Attempts, Seat, Sessions
 from ludus.http.keys import digest, is_key
@@ -14,7 +15,7 @@ AGAIN = {"x-stainless-retry-count": "1"}
 
 
 @pytest.fixture
-def session(text: ChatText) -> RecordedSession:
+def session(text: ChatText) -> Session:
     return Recorder(ScriptedEngine([], text.tokenizer), text).open(session_id="s1")
 
 
@@ -24,7 +25,7 @@ def refused(sessions: Sessions, path_secret: str | None, headers: dict[str, str]
     return caught.value.status, caught.value.code
 
 
-def test_secrets_are_long_and_new(session: RecordedSession) -> None:
+def test_secrets_are_long_and_new(session: Session) -> None:
     """A secret has more than 128 bits, and no two are alike."""
     sessions = Sessions()
     made = {sessions.add(session) for _ in range(20)}
@@ -32,7 +33,7 @@ def test_secrets_are_long_and_new(session: RecordedSession) -> None:
     assert all(len(secret) * 6 >= 128 for secret in made)
 
 
-def test_path_or_key_names_the_session(session: RecordedSession) -> None:
+def test_path_or_key_names_the_session(session: Session) -> None:
     """The URL's secret, a bearer token and x-api-key each lead to the session; with the URL any key does."""
     sessions = Sessions()
     secret = sessions.add(session)
@@ -47,7 +48,7 @@ def test_path_or_key_names_the_session(session: RecordedSession) -> None:
         assert sessions.find(path_secret, headers).session is session
 
 
-def test_url_and_key_of_different_sessions_are_refused(session: RecordedSession) -> None:
+def test_url_and_key_of_different_sessions_are_refused(session: Session) -> None:
     """A URL with the key of another session, or two keys of two sessions, is 403."""
     sessions = Sessions()
     one, other = sessions.add(session), sessions.add(session)
@@ -55,7 +56,7 @@ def test_url_and_key_of_different_sessions_are_refused(session: RecordedSession)
     assert refused(sessions, None, {"authorization": f"Bearer {one}", "x-api-key": other})[0] == 403
 
 
-def test_unknown_names_are_refused(session: RecordedSession) -> None:
+def test_unknown_names_are_refused(session: Session) -> None:
     """An unknown URL, an unknown key and no key are 401, and the key is not shown in full."""
     sessions = Sessions()
     secret = sessions.add(session)
@@ -69,7 +70,7 @@ def test_unknown_names_are_refused(session: RecordedSession) -> None:
     assert "verysecret" not in caught.value.message
 
 
-def test_the_time_a_look_up_takes_tells_nothing(session: RecordedSession) -> None:
+def test_the_time_a_look_up_takes_tells_nothing(session: Session) -> None:
     """Keys are looked up and kept by digest alone; no key stands in the sessions' memory."""
     sessions = Sessions()
     secret = sessions.add(session)
@@ -77,7 +78,7 @@ def test_the_time_a_look_up_takes_tells_nothing(session: RecordedSession) -> Non
     assert is_key(secret, digest(secret)) and not is_key(secret[:-1], digest(secret))
 
 
-def test_open_mode_gives_a_seat_to_an_unknown_key(session: RecordedSession) -> None:
+def test_open_mode_gives_a_seat_to_an_unknown_key(session: Session) -> None:
     """Where it is allowed, a key that names none is given a seat; one that names one is not, nor is a URL."""
     sessions = Sessions()
     given, made = sessions.add(session), []

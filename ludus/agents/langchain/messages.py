@@ -20,7 +20,7 @@ from langchain_core.messages import (
     UsageMetadata,
 )
 
-from ludus.episodes.recorder import finish_reason
+from ludus.episodes.completion import finish_reason
 from ludus.errors import UserError
 from ludus.types import Message, Role, ToolCall, Turn
 

@@ -29,7 +29,7 @@ from ludus.agents.adapter import current_episode
 from ludus.agents.langchain.blocking import run_blocking, stream_blocking
 from ludus.agents.langchain.messages import REASONING, response_metadata, to_ai_message, usage_of
 from ludus.agents.langchain.request import bound_tools, to_request
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.errors import AgentError, UserError
 from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta
 from ludus.types import ChatRequest, Turn
@@ -88,15 +88,15 @@ class ChatModel(BaseChatModel):
         return {"model_name": self.model_name, **self._sampling()}
 
     @property
-    def session(self) -> RecordedSession:
+    def session(self) -> Session:
         """The session that is asked now. Raises UserError where there is none, or not one of this model's kind."""
         found = self.client
         if found is None:
             episode = current_episode()
             found = None if episode is None else episode.session
-        elif not isinstance(found, RecordedSession):
+        elif not isinstance(found, Session):
             found = getattr(found, "session", None)  # an agent loop's server manager, a client of `open_gateway`
-        if not isinstance(found, RecordedSession):
+        if not isinstance(found, Session):
             raise UserError(
                 "ChatModel has no session to ask: use it inside an episode that plays in this process, or pass "
                 f"client=… a recorded session or what has one as `session`; got client={self.client!r:.200}"
@@ -213,7 +213,7 @@ class ChatModel(BaseChatModel):
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
 
-    async def _chunks(self, session: RecordedSession, request: ChatRequest) -> _Chunks:
+    async def _chunks(self, session: Session, request: ChatRequest) -> _Chunks:
         """Text as it is sampled. Calls are told in the end, whole: what begins as one may turn out to be text."""
         told: asyncio.Queue[Delta | None] = asyncio.Queue()
         ids: list[str] = []
@@ -238,7 +238,7 @@ class ChatModel(BaseChatModel):
             answering.cancel()
             await asyncio.wait({answering})  # the tokens sampled until now are in the record
 
-    def _last_chunk(self, session: RecordedSession, turn: Turn) -> AIMessageChunk:
+    def _last_chunk(self, session: Session, turn: Turn) -> AIMessageChunk:
         return AIMessageChunk(
             content="",
             id=turn.id,
@@ -252,7 +252,7 @@ class ChatModel(BaseChatModel):
         )
 
     def _request(
-        self, session: RecordedSession, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
+        self, session: Session, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
     ) -> ChatRequest:
         asked = {**self._sampling(), **kwargs}
         if self.max_parallel_calls == 1:
@@ -260,7 +260,7 @@ class ChatModel(BaseChatModel):
         request = to_request(messages, asked, defaults=session.sampling, stop=stop, agent=self.agent)
         return request if self.response_length is None else self._limited(session, request, self.response_length)
 
-    def _limited(self, session: RecordedSession, request: ChatRequest, response_length: int) -> ChatRequest:
+    def _limited(self, session: Session, request: ChatRequest, response_length: int) -> ChatRequest:
         """The request with no more tokens than there is room for."""
         num_prompt = session.count_prompt_tokens(request)
         if self._first_prompt is None:
@@ -277,7 +277,7 @@ class ChatModel(BaseChatModel):
         names = ("temperature", "top_p", "repetition_penalty", "max_tokens")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
-    def _result(self, session: RecordedSession, turn: Turn) -> ChatResult:
+    def _result(self, session: Session, turn: Turn) -> ChatResult:
         message = to_ai_message(turn, num_prompt_tokens=session.num_prompt_tokens(turn), model_name=self.model_name)
         return ChatResult(generations=[ChatGeneration(message=message)])
 

@@ -29,7 +29,8 @@ from ludus.checks.bench.machine import versions
 from ludus.checks.bench.work import GatewayWork
 from ludus.engines.base import OnTokens
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.errors import BackendError
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer, calm_garbage_collection
@@ -118,7 +119,7 @@ def ask(work: GatewayWork, base_url: str, paths: Sequence[str]) -> Sequence[Mapp
     return figures
 
 
-def _check(sessions: Sequence[RecordedSession], *, num_requests: int) -> None:
+def _check(sessions: Sequence[Session], *, num_requests: int) -> None:
     """Every request is a turn, and every turn goes on with the tokens of the one before."""
     stats = [session.stats() for session in sessions]
     num_turns, num_forks = sum(each.num_turns for each in stats), sum(sum(each.forks.values()) for each in stats)

@@ -29,7 +29,8 @@ from ludus.engines.lease import ComputeLease
 from ludus.engines.local.engine import LocalEngine
 from ludus.engines.local.settings import InferenceSettings
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.recorder import Recorder, SessionStats
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.stats import SessionStats
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.models.load import load_model

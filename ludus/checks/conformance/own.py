@@ -25,7 +25,8 @@ from ludus.checks.conformance.stage import Curtain, Heard, Stage
 from ludus.engines.base import Engine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.export import TurnCredit, export_session
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.archive import MemoryArchive
 from ludus.gateway.desk import Desk
@@ -92,7 +93,7 @@ class OwnServer:
 class OwnSession:
     """One session of our own server, seen from both sides."""
 
-    def __init__(self, server: OwnServer, secret: str, session: RecordedSession) -> None:
+    def __init__(self, server: OwnServer, secret: str, session: Session) -> None:
         self._server = server
         self.secret = secret
         self.session = session

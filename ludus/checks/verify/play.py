@@ -13,7 +13,8 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.types import ChatRequest, Message, Sampling, SessionRecord
 
 _MAX_NEW_TOKENS = 24
@@ -62,7 +63,7 @@ class _Talk:
         self._idx = idx
         self._rng = random.Random(f"{seed}/{idx}")
         self._sampling = replace(SAMPLINGS[idx], max_new_tokens=_MAX_NEW_TOKENS)
-        self._sessions: list[RecordedSession] = []
+        self._sessions: list[Session] = []
         self._messages: list[Message] = []
 
     async def next_turn(self) -> int:

@@ -20,7 +20,7 @@ from typing import Protocol
 from starlette.types import Receive, Scope, Send
 
 from ludus.cluster.serve.wire import SESSION
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.errors import AgentError
 from ludus.gateway.app import GatewayOptions, build_app
 from ludus.gateway.desk import IDLE_S, MAX_OPEN_TURNS
@@ -35,7 +35,7 @@ _NAME = re.compile(f"({_WORD}:)?(?:(?P<group>{_WORD})/)?(?P<name>{_WORD})")
 class SessionBook(Protocol):
     """Opens the sessions of one model and keeps what they record. Called from any thread."""
 
-    def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> RecordedSession:
+    def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> Session:
         """A session with this id, or one that goes on from it where it was used before; its seed is that of the id.
 
         is_shared: several trajectories may have turns in it.

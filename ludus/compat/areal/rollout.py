@@ -14,7 +14,7 @@ from typing import Any
 from ludus.agents.adapter import EpisodeContext
 from ludus.compat.areal.generation import GenerationHyperparameters, ModelRequest, ModelResponse
 from ludus.episodes.claim import TokenRow
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.errors import UserError
 from ludus.types import ChatRequest, Message
 
@@ -37,7 +37,7 @@ class EpisodeEngine:
         if context.session is None:
             raise UserError("an engine asks by tokens, inside this program; set rollout.agent.mode=inline")
         self.context = context
-        self.session: RecordedSession = context.session
+        self.session: Session = context.session
 
     def __repr__(self) -> str:
         return f"EpisodeEngine({self.session!r})"

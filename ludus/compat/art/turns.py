@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from ludus.compat.art.claim import Part, join_records, unknown_turn
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.limits import Limits
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.loop.batch import account_discarded
 from ludus.rollout.pool import Discarded
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
@@ -30,7 +31,7 @@ MOST_KEPT = 4096
 
 @dataclass(slots=True)
 class _Held:
-    session: RecordedSession
+    session: Session
     is_shared: bool
     """Several trajectories may have turns in it."""
     record: SessionRecord | None = None
@@ -78,7 +79,7 @@ class TurnBook:
 
     # ---- sessions
 
-    def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> RecordedSession:
+    def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> Session:
         """A new session, whose turns are found here; its seed is that of the id.
 
         is_shared: several trajectories may have turns in it.  Where the id was used before, as by a process that was

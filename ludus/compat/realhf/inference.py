@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.errors import UserError
 from ludus.types import ChatRequest
 
@@ -53,7 +53,7 @@ class ActionQueue(asyncio.Queue[Any]):
 class Inference:
     """Answers the observations of one episode. Use as an async context manager; leaving it aborts what still runs."""
 
-    def __init__(self, session: RecordedSession) -> None:
+    def __init__(self, session: Session) -> None:
         self.obs_queue = ObservationQueue()
         self.act_queue = ActionQueue()
         self._session = session

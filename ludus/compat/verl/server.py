@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.compat.verl.messages import read_messages
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.errors import UserError
 from ludus.gateway.dialects.sampling import SAMPLING_FIELDS, read_sampling
 from ludus.settings import nearest
@@ -62,7 +62,7 @@ class TokenOutput(list[int]):
 class AsyncLLMServerManager:
     """Generates for one trajectory. Which replica answers is the engine's router's to say: a session stays on one."""
 
-    def __init__(self, session: RecordedSession, *, response_length: int | None = None) -> None:
+    def __init__(self, session: Session, *, response_length: int | None = None) -> None:
         """response_length: tokens that may follow the first prompt of a `request_id`, whoever wrote them. None: no
         limit."""
         self.session = session

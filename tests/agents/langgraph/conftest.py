@@ -10,7 +10,8 @@ import pytest
 
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.limits import NO_LIMITS, Limits
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.text.chat import ChatText
 from ludus.types import Sampling
 from tests.frameworks.conftest import Room
@@ -29,7 +30,7 @@ def open_session(tools_text: ChatText) -> OpenSession:
 
     def open_session(answers: Any, *, limits: Limits = NO_LIMITS, token_delay_s: float = 0.0) -> Room:
         engine = ScriptedEngine(answers, tools_text.tokenizer, context_length=20_000, token_delay_s=token_delay_s)
-        session: RecordedSession = Recorder(engine, tools_text).open(
+        session: Session = Recorder(engine, tools_text).open(
             session_id="s", limits=limits, sampling=Sampling(temperature=0.7, seed=3)
         )
         return Room("", "", session, engine, tools_text)

@@ -10,7 +10,8 @@ import pytest
 
 from ludus.compat.art.turns import TurnBook
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.errors import UserError
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.runs.store import RunStore
@@ -39,7 +40,7 @@ def make_book(store: RunStore, tokenizer_folder: Path) -> MakeBook:
     return make
 
 
-async def ask(session: RecordedSession, *questions: str) -> list[str]:
+async def ask(session: Session, *questions: str) -> list[str]:
     return [(await session.complete(ChatRequest((Message("user", question),))))[0].id for question in questions]
 
 

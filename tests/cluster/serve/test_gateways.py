@@ -13,7 +13,8 @@ import pytest
 
 from ludus.cluster.serve.gateways import ModelGateway
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.recorder import RecordedSession, Recorder
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.errors import AgentError
 from ludus.gateway.desk import MAX_OPEN_TURNS
 from ludus.text.chat import ChatText
@@ -24,12 +25,12 @@ class Book:
     """Keeps the sessions that were opened."""
 
     recorder: Recorder
-    opened: dict[str, RecordedSession] = field(default_factory=dict)
+    opened: dict[str, Session] = field(default_factory=dict)
     about: dict[str, tuple[bool, str | None]] = field(default_factory=dict)
     """is_shared and group_id, by session id."""
     ended: list[tuple[str, BaseException | None]] = field(default_factory=list)
 
-    def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> RecordedSession:
+    def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> Session:
         while session_id in self.opened:
             session_id += "-again"
         self.about[session_id] = (is_shared, group_id)

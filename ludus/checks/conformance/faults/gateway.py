@@ -13,7 +13,7 @@ from ludus.checks.conformance.faults.base import Fault, on_the_wire
 from ludus.checks.conformance.own import Parts
 from ludus.checks.conformance.sse import read_events
 from ludus.checks.conformance.tamper import Headers, Json, Tampering
-from ludus.episodes.recorder import RecordedSession
+from ludus.episodes.session import Session
 from ludus.errors import AgentError
 from ludus.gateway.keys import Seat, Sessions
 from ludus.text.chat import ChatText
@@ -168,7 +168,7 @@ class _OpenDoor(Sessions):
 
     _last = ""
 
-    def add(self, session: RecordedSession, **options: Any) -> str:
+    def add(self, session: Session, **options: Any) -> str:
         self._last = super().add(session, **options)
         return self._last
 

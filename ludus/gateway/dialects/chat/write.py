@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ludus.episodes.recorder import finish_reason
+from ludus.episodes.completion import finish_reason
 from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, Refusal
 from ludus.gateway.dialects.events import event
 from ludus.gateway.dialects.openai import DONE, error_json, tokens_json, usage_json

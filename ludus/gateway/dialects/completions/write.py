@@ -5,10 +5,10 @@ Knows: the shapes of the protocol.  Knows not: how a request is read.
 
 from __future__ import annotations
 
-from ludus.episodes.recorder import finish_reason
+from ludus.episodes.completion import finish_reason
+from ludus.episodes.ids import COMPLETION, shown_id
 from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, Refusal
 from ludus.gateway.dialects.events import event
-from ludus.gateway.dialects.ids import COMPLETION, shown_id
 from ludus.gateway.dialects.openai import DONE, error_json, tokens_json, usage_json
 from ludus.text.parsers.base import ContentDelta, Delta
 from ludus.types import Turn

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+from ludus.episodes.ids import turn_id_of
 from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
 from ludus.gateway.dialects.fields import (
     as_object,
@@ -32,7 +33,6 @@ from ludus.gateway.dialects.fields import (
     wrong_type,
     wrong_value,
 )
-from ludus.gateway.dialects.ids import turn_id_of
 from ludus.gateway.dialects.messages import fields
 from ludus.gateway.dialects.sampling import read_sampling
 from ludus.gateway.dialects.tools import Choice, ToolUse, read_format, read_function, tool_use

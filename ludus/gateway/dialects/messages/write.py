@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 
+from ludus.episodes.ids import MESSAGE, shown_id
 from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, Refusal
 from ludus.gateway.dialects.blocks import Block, BlockStream, Grown, Opened, Step, reply_deltas, whole_blocks
 from ludus.gateway.dialects.events import event
-from ludus.gateway.dialects.ids import MESSAGE, shown_id
 from ludus.text.parsers.base import Delta
 from ludus.types import Turn
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ludus.episodes.ids import CHAT, RESPONSE, shown_id
 from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest
 from ludus.gateway.dialects.blocks import Block
-from ludus.gateway.dialects.ids import CHAT, RESPONSE, shown_id
 from ludus.gateway.dialects.openai import tokens_json
 from ludus.types import Turn
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ludus.episodes.ids import turn_id_of
 from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
 from ludus.gateway.dialects.fields import (
     as_object,
@@ -29,7 +30,6 @@ from ludus.gateway.dialects.fields import (
     wrong_type,
     wrong_value,
 )
-from ludus.gateway.dialects.ids import turn_id_of
 from ludus.gateway.dialects.openai import read_stream
 from ludus.gateway.dialects.responses import fields
 from ludus.gateway.dialects.sampling import EFFORTS, read_sampling

@@ -1,6 +1,6 @@
-"""Why token paths forked: a count for each reason and one example, kept for a person to look at.
+"""What a session has come to: its size, and why its token paths forked, with one example kept for a person to look at.
 
-Knows: reasons and two texts.  Knows not: how a fork is decided.
+Knows: counts, reasons and two texts.  Knows not: how a fork is decided.
 """
 
 from __future__ import annotations
@@ -53,3 +53,25 @@ class ForkLog:
     @property
     def examples(self) -> Mapping[ForkReason, ForkExample]:
         return MappingProxyType(dict(self._examples))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStats:
+    """What a session has come to so far."""
+
+    num_turns: int
+    num_tokens: int
+    """Sampled tokens, those of answers in flight included."""
+    num_running: int
+    """Answers in flight."""
+    num_nodes: int
+    """Nodes of the token graph."""
+    num_encoded_chars: int
+    """Characters of prompts that were tokenized. Without forks they are those of the rendered conversation."""
+    num_rendered_messages: int
+    """Messages that went through the chat template."""
+    forks: Mapping[ForkReason, int]
+    fork_examples: Mapping[ForkReason, ForkExample]
+    """The first fork of each reason."""
+    refused: Mapping[str, int]
+    """Requests that got no answer, by the code of their error."""

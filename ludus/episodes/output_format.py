@@ -1,4 +1,4 @@
-"""In which words an answer is to come: the parser that reads it, the grammar that it is held to, what ends it early.
+"""What an answer is to be written in: the parser that reads it, the grammar that it is held to, what ends it early.
 
 Knows: requests, a model's text.  Knows not: prompts as tokens, seeds, engines.
 """
@@ -19,7 +19,7 @@ from ludus.types import ChatRequest, Sampling, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
+class OutputFormat:
     """How the answers of one request are written."""
 
     parser: ToolParser
@@ -33,7 +33,7 @@ class Wording:
     """The same, of tags that are special tokens."""
 
     def shape(self, sampling: Sampling) -> Sampling:
-        """`sampling` of an answer in this wording."""
+        """`sampling` of an answer in this format."""
         if self.grammar is None and not self.stops and not self.stop_token_ids:
             return sampling
         return replace(
@@ -44,13 +44,13 @@ class Wording:
         )
 
     def reply(self, tokenizer: Tokenizer, sampling: Sampling, tools: Sequence[ToolSpec], call_seed: str) -> ReplyStream:
-        """One answer as it comes; what ends `sampling` is silent in it, and what this wording adds is not."""
+        """One answer as it comes; what ends `sampling` is silent in it, and what this format adds is not."""
         stream = self.parser.stream(in_reasoning=self.in_reasoning, call_seed=call_seed, tools=tools)
         return ReplyStream(tokenizer, sampling, stream, markers=self.parser.markers)
 
 
-def word(request: ChatRequest, text: ChatText, prompt_text: str) -> Wording:
-    """The wording of answers to `request`.
+def output_format(request: ChatRequest, text: ChatText, prompt_text: str) -> OutputFormat:
+    """The format of answers to `request`.
 
     Raises AgentError where calls are forced that the model cannot make, and `invalid_schema` where a schema cannot be
     kept to.
@@ -61,12 +61,12 @@ def word(request: ChatRequest, text: ChatText, prompt_text: str) -> Wording:
     grammar = grammar_of(request, parser, special_ids, in_reasoning=in_reasoning)
     if grammar is not None:
         _check(grammar, request, text)
-    wording = Wording(parser, in_reasoning, grammar)
+    form = OutputFormat(parser, in_reasoning, grammar)
     if grammar is not None or request.parallel_tool_calls or not request.tools:
-        return wording
+        return form
     tags = parser.stop_after_call
     return replace(
-        wording,
+        form,
         stops=tuple(tag for tag in tags if tag not in special_ids),
         stop_token_ids=tuple(special_ids[tag] for tag in tags if tag in special_ids),
     )

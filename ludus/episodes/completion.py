@@ -30,6 +30,7 @@ OnStart = Callable[[tuple[str, ...], int], None]
 before the first delta."""
 
 StopCause = AbortCause | Literal["token_limit"]
+FinishReason = Literal["stop", "length", "tool_calls", "abort"]
 
 
 class Choice:
@@ -79,7 +80,7 @@ class Choice:
 
 @dataclass(eq=False)
 class Listener:
-    """One who waits for a run, on an event loop of its own."""
+    """One who waits for a completion, on an event loop of its own."""
 
     loop: asyncio.AbstractEventLoop
     on_delta: OnDelta | None
@@ -103,7 +104,7 @@ class Listener:
             self.loop.call_soon_threadsafe(self.settled.set)
 
 
-class Run:
+class Completion:
     """One request in flight. Its session's lock guards every method but `perform`."""
 
     def __init__(self, request: ChatRequest, prompt: Prompt, choices: Sequence[Choice], *, started_at: float) -> None:
@@ -123,7 +124,7 @@ class Run:
         self._said: list[tuple[int, Delta]] = []
 
     def __repr__(self) -> str:
-        return f"Run(choices={len(self.choices)}, recorded={len(self._turns)}, stop={self.stop_cause})"
+        return f"Completion(choices={len(self.choices)}, recorded={len(self._turns)}, stop={self.stop_cause})"
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -148,7 +149,7 @@ class Run:
         return listener
 
     def leave(self, listener: Listener) -> bool:
-        """Whether nobody waits any more and the run is being stopped; the listener hears nothing from now on."""
+        """Whether nobody waits any more and the completion is being stopped; the listener hears nothing from now on."""
         listener.has_left = True
         if all(other.has_left for other in self._listeners):
             self.stop("client_cancel")
@@ -222,11 +223,18 @@ class Run:
             self.fail(error)
 
     def _abort(self) -> None:
-        """Ends the engine calls in flight; one that begins later sees that the run is stopped."""
+        """Ends the engine calls in flight; one that begins later sees that the completion is stopped."""
         if self._calls is not None:
             engine, tasks = self._calls
             for choice in self.choices:
                 tasks.create_task(engine.abort(choice.call.id))
+
+
+def finish_reason(turn: Turn) -> FinishReason:
+    """Why the answer ended, as an agent is told: calls are only announced when the model finished them itself."""
+    if turn.sampled.stop_reason == "stop" and turn.reply.tool_calls:
+        return "tool_calls"
+    return turn.sampled.stop_reason
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
