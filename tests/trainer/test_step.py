@@ -281,3 +281,98 @@ def test_minibatches_report_the_mean_loss_and_their_number(tiny_model_folder: Pa
     many = make_trainer(tiny_model_folder, optimizer=optimizer, minibatches=100).train_batch(batch)
     assert many["train/optimizer_steps"] == len(batch.rows) and one["train/optimizer_steps"] == 1.0
     assert abs(many["train/loss"]) < 2 * abs(one["train/loss"]) + 0.1
+
+
+# What two steps on `branching_sequences()` showed before any loss was written anew; rows of 32 tokens.
+SEEN = {
+    "default": [
+        {
+            "loss": -0.0483191,
+            "entropy": 5.72672,
+            "kl": 0.342523,
+            "ratio_mean": 1,
+            "clip_fraction": 0,
+            "logprob_gap_mean": 0.774432,
+            "logprob_gap_max": 2.44442,
+            "grad_norm": 2.65729,
+        },
+        {
+            "loss": -0.235518,
+            "entropy": 5.70586,
+            "kl": 0.946721,
+            "ratio_mean": 1,
+            "clip_fraction": 0,
+            "logprob_gap_mean": 1.44976,
+            "logprob_gap_max": 3.59348,
+            "grad_norm": 2.97561,
+        },
+    ],
+    "minibatches": [
+        {
+            "loss": 0.104648,
+            "entropy": 5.73147,
+            "kl_reference": 0.0196979,
+            "kl": 0.325219,
+            "ratio_mean": 1.01648,
+            "clip_fraction": 0.0416667,
+            "logprob_gap_mean": 0.774432,
+            "logprob_gap_max": 2.44442,
+            "grad_norm": 3.53864,
+        },
+        {
+            "loss": 0.406812,
+            "entropy": 5.70822,
+            "kl_reference": 2.47893,
+            "kl": 1.05081,
+            "ratio_mean": 1.07808,
+            "clip_fraction": 0,
+            "logprob_gap_mean": 1.73811,
+            "logprob_gap_max": 4.46158,
+            "grad_norm": 6.88751,
+        },
+    ],
+    "to_sampler": [
+        {
+            "loss": 0.139078,
+            "entropy": 5.72672,
+            "kl": 0.342523,
+            "ratio_mean": 0.7095,
+            "clip_fraction": 0.416667,
+            "logprob_gap_mean": 0.774432,
+            "logprob_gap_max": 2.44442,
+            "grad_norm": 2.18778,
+        },
+        {
+            "loss": 0.186705,
+            "entropy": 5.70658,
+            "kl": 0.766672,
+            "ratio_mean": 0.683398,
+            "clip_fraction": 0.583333,
+            "logprob_gap_mean": 1.31653,
+            "logprob_gap_max": 3.69981,
+            "grad_norm": 1.9907,
+        },
+    ],
+    "supervised": [
+        {"loss": 5.89552, "entropy": 5.72672, "nll": 5.89552, "grad_norm": 6.99343},
+        {"loss": 4.01868, "entropy": 5.67685, "nll": 4.01868, "grad_norm": 9.15734},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_two_steps_show_the_same_numbers_as_ever(name: str, tiny_model_folder: Path) -> None:
+    """Losses, gradients and what is shown of them are locked for each way to train."""
+    ways: dict[str, tuple[dict[str, Any], Any]] = {
+        "default": ({}, "policy"),
+        "minibatches": ({"minibatches": 2, "loss": LossSettings(kl_beta=0.1)}, "policy"),
+        "to_sampler": ({"loss": LossSettings(tis_cap=None, clip_high=0.3)}, "policy"),
+        "supervised": ({}, "supervised"),
+    }
+    settings, loss = ways[name]
+    trainer = make_trainer(tiny_model_folder, row_tokens=32, **settings)
+    batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
+    for seen in SEEN[name]:
+        metrics = trainer.train_batch(batch, loss)
+        trainer.publish().copy_into_shared()
+        assert {key: metrics[f"train/{key}"] for key in seen} == pytest.approx(seen, rel=2e-3, abs=1e-6)
