@@ -1,21 +1,30 @@
-"""The machinery of configuration: frozen models, YAML plus dotted overrides, errors that name the nearest key.
+"""The machinery of configuration: frozen models, YAML plus dotted overrides, choices between kinds, import strings,
+errors that name the nearest key.
 
-Knows: pydantic, YAML.  Knows not: any setting of any component; each keeps its own beside itself.
+Knows: pydantic, YAML, modules and files.  Knows not: any setting of any component; each keeps its own beside itself.
 Invariant: a bad key or value ends in one ConfigError that says where it stands, what was got and what is allowed.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import importlib.util
+import logging
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Self, TypeVar, Union, get_args, get_origin
 
 import pydantic
 import yaml
+from pydantic_core import core_schema
 
 from ludus.errors import ConfigError, UserError
+
+logger = logging.getLogger(__name__)
 
 Path_ = tuple[str, ...]
 SettingsT = TypeVar("SettingsT", bound="Settings")
@@ -42,6 +51,59 @@ class Settings(pydantic.BaseModel):
             return False
         field = type(self).model_fields[name]
         return bool(getattr(self, name) != field.get_default(call_default_factory=True, validated_data={}))
+
+
+class Choice(Settings):
+    """One of several settings that may stand below one key, told apart by `kind`."""
+
+    kind: str
+
+    @pydantic.model_validator(mode="after")
+    def _keep_kind(self) -> Self:
+        self.__pydantic_fields_set__.add("kind")  # or what is written without defaults would come back as another kind
+        return self
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Annotation of a key whose value is one of the settings of a table: `Annotated[Choice, OneOf(table, "clip")]`.
+
+    What is given may be such settings, a mapping (without `kind` it is the default's), or the bare name of a kind. A
+    key that only another kind knows is left out with a warning, so that one word on the command line changes the kind.
+    """
+
+    table: Mapping[str, type[Choice]]
+    default: str
+    own: str | None = None
+    """The kind that a bare import string stands for, as its `path`. None: import strings are not taken."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> Any:
+        choices = {kind: handler.generate_schema(cls) for kind, cls in self.table.items()}
+        union = core_schema.tagged_union_schema(dict(choices), discriminator=_kind_of)
+        return core_schema.no_info_before_validator_function(self._read, union)
+
+    def _read(self, given: Any) -> Any:
+        if isinstance(given, Choice):
+            return given
+        if isinstance(given, str):
+            given = {"kind": self.own, "path": given} if self.own and ":" in given else {"kind": given}
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"must be one of {', '.join(self.table)}, or a mapping with it as `kind`, got {given!r}")
+        kind = given.get("kind", self.default)
+        if kind not in self.table:
+            best = nearest(str(kind), self.table)
+            hint = f"; did you mean {best!r}?" if best else ";"
+            raise ConfigError(f"{kind!r} is not available{hint} there are {', '.join(self.table)}")
+        known = self.table[kind].model_fields
+        others = {name: other for other, cls in self.table.items() for name in cls.model_fields if name not in known}
+        idle = [name for name in given if name in others]
+        for name in idle:
+            logger.warning("%s=%r has no effect with %s: it is a key of %s", name, given[name], kind, others[name])
+        return {name: value for name, value in given.items() if name not in idle} | {"kind": kind}
+
+
+def _kind_of(value: Any) -> Any:
+    return value["kind"] if isinstance(value, Mapping) else value.kind
 
 
 def load_settings(cls: type[SettingsT], yaml_path: Path | None, overrides: Sequence[str] = ()) -> SettingsT:
@@ -119,7 +181,7 @@ def _explain(cls: type[pydantic.BaseModel], error: pydantic.ValidationError) -> 
 
 
 def _explain_one(cls: type[pydantic.BaseModel], detail: Any) -> str:
-    path = tuple(str(part) for part in detail["loc"])
+    path = _without_kinds(cls, detail["loc"])
     dotted = ".".join(path)
     if detail["type"] == "extra_forbidden":
         return _explain_unknown(cls, path)
@@ -132,7 +194,7 @@ def _explain_one(cls: type[pydantic.BaseModel], detail: Any) -> str:
 def _explain_unknown(cls: type[pydantic.BaseModel], path: Path_) -> str:
     dotted, parent = ".".join(path), ".".join(path[:-1])
     siblings = [".".join((*path[:-1], name)) for name in _keys_at(cls, path[:-1])]
-    everywhere = [".".join(key) for key in _all_keys(cls)]
+    everywhere = [".".join(key) for key in settings_keys(cls)]
     same_name = [key for key in everywhere if key.rpartition(".")[2] == path[-1]]
     best = same_name[0] if same_name else nearest(dotted, siblings) or nearest(dotted, everywhere)
     hint = f"; did you mean {best!r}?" if best else "."
@@ -140,20 +202,48 @@ def _explain_unknown(cls: type[pydantic.BaseModel], path: Path_) -> str:
     return f"unknown key {dotted!r}{hint} Known {f'below {parent!r}' if parent else 'at the top'}: {known}"
 
 
-def _keys_at(cls: type[pydantic.BaseModel], path: Path_) -> list[str]:
-    at: type[pydantic.BaseModel] | None = cls
-    for name in path:
-        field = at.model_fields.get(name) if at is not None else None
-        at = _model_of(field.annotation) if field is not None else None
-    return list(at.model_fields) if at is not None else []
+def settings_keys(cls: type[pydantic.BaseModel]) -> list[Path_]:
+    """Every key there is, as its path; below a choice those of all its kinds."""
+    return list(dict.fromkeys(_all_keys(cls)))
 
 
 def _all_keys(cls: type[pydantic.BaseModel]) -> Iterator[Path_]:
     for name, field in cls.model_fields.items():
         yield (name,)
-        below = _model_of(field.annotation)
-        if below is not None:
+        for below in _models_of(field):
             yield from ((name, *rest) for rest in _all_keys(below))
+
+
+def _keys_at(cls: type[pydantic.BaseModel], path: Path_) -> list[str]:
+    at = [cls]
+    for name in path:
+        at = [below for each in at if name in each.model_fields for below in _models_of(each.model_fields[name])]
+    return list(dict.fromkeys(name for each in at for name in each.model_fields))
+
+
+def _without_kinds(cls: type[pydantic.BaseModel], loc: Sequence[Any]) -> Path_:
+    """The path of a key: pydantic names the kind of a choice too, as if it were one."""
+    path: list[str] = []
+    at, kinds = [cls], frozenset[str]()
+    for part in map(str, loc):
+        if part in kinds:
+            kinds = frozenset()
+            continue
+        path.append(part)
+        fields = [each.model_fields[part] for each in at if part in each.model_fields]
+        at = [below for field in fields for below in _models_of(field)]
+        kinds = frozenset(kind for field in fields for kind in _table_of(field))
+    return tuple(path)
+
+
+def _models_of(field: Any) -> list[type[pydantic.BaseModel]]:
+    """The settings models that may stand below a key. None of them: it holds a plain value."""
+    model = _model_of(field.annotation)
+    return list(_table_of(field).values()) or ([] if model is None else [model])
+
+
+def _table_of(field: Any) -> Mapping[str, type[Choice]]:
+    return next((each.table for each in field.metadata if isinstance(each, OneOf)), {})
 
 
 def _model_of(annotation: Any) -> type[pydantic.BaseModel] | None:
@@ -164,3 +254,58 @@ def _model_of(annotation: Any) -> type[pydantic.BaseModel] | None:
         found = [model for model in map(_model_of, get_args(annotation)) if model is not None]
         return found[0] if found else None
     return None
+
+
+def import_object(reference: str) -> Any:
+    """The object an import string names. Raises UserError that says which part of it could not be found."""
+    module_name, colon, attribute = reference.partition(":")
+    if not colon:
+        module_name, _, attribute = reference.rpartition(".")
+    if not module_name or not attribute:
+        raise UserError(f"{reference!r} is no import string; allowed: 'pkg.mod:Name', 'path/to/file.py:Name'")
+    module = import_file(Path(module_name)) if module_name.endswith(".py") else _import_module(module_name, reference)
+    found: Any = module
+    for name in attribute.split("."):
+        if name not in dir(found):
+            best = nearest(name, [known for known in dir(found) if not known.startswith("_")])
+            raise UserError(f"{module_name!r} has no {name!r}" + (f"; did you mean {best!r}?" if best else ""))
+        found = getattr(found, name)
+    return found
+
+
+def _import_module(name: str, reference: str) -> types.ModuleType:
+    _make_importable(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            where = f"(looked from {Path.cwd()})"
+            raise UserError(f"cannot import {reference!r}: there is no module {error.name!r} {where}") from None
+        raise
+
+
+def import_file(path: Path) -> types.ModuleType:
+    """The module in a file, imported once. Raises UserError if there is no such file."""
+    if not path.is_file():
+        raise UserError(f"there is no file {str(path)!r} (looked from {Path.cwd()})")
+    path = path.resolve()
+    _make_importable(path.parent)  # as `python path/to/file.py` would, for the modules beside it
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    name = path.stem if loaded is None and path.stem.isidentifier() else f"ludus_agent_{abs(hash(str(path)))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, f"{path} ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before it runs: dataclasses and pickle look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _make_importable(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))

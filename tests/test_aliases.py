@@ -10,6 +10,7 @@ import pytest
 from ludus.compat.verl.keys import renamed, table
 from ludus.config import Config, load_config
 from ludus.errors import ConfigError
+from ludus.settings import settings_keys
 
 
 def test_a_command_line_of_verl_is_read() -> None:
@@ -88,18 +89,8 @@ def test_own_keys_stay_as_they_are() -> None:
 
 def test_every_target_is_a_key() -> None:
     """The table names keys that there are."""
-    known = set(_keys(Config))
+    known = {".".join(path) for path in settings_keys(Config)}
     for _, meaning in table():
         if not meaning.startswith("must be"):
             for target in meaning.split(" and "):
                 assert target.removesuffix(".*") in known, target
-
-
-def _keys(cls: Any, above: str = "") -> Any:
-    from ludus.settings import _model_of
-
-    for name, field in cls.model_fields.items():
-        yield f"{above}{name}"
-        below = _model_of(field.annotation)
-        if below is not None:
-            yield from _keys(below, f"{above}{name}.")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import pytest
+import yaml
 
 from ludus.errors import ConfigError, UserError
-from ludus.settings import Settings, dump_settings, load_settings, nearest
+from ludus.settings import Choice, OneOf, Settings, dump_settings, import_object, load_settings, nearest
 
 
 class Inner(Settings):
@@ -81,3 +83,77 @@ def test_nearest_knows_when_nothing_is_alike() -> None:
     """The nearest name is a likely misspelling, or None."""
     assert nearest("batchsize", ["batch_size", "path"]) == "batch_size"
     assert nearest("zzz", ["batch_size", "path"]) is None
+
+
+class Clip(Choice):
+    kind: Literal["clip"] = "clip"
+    low: float = 0.2
+    high: float = 0.2
+
+
+class Cispo(Choice):
+    kind: Literal["cispo"] = "cispo"
+    high: float = 4.0
+
+
+class Own(Choice):
+    kind: Literal["own"] = "own"
+    path: str
+
+
+class Chosen(Settings):
+    loss: Annotated[Choice, OneOf({"clip": Clip, "cispo": Cispo, "own": Own}, "clip", own="own")] = Clip()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("cispo", Cispo()),
+        ("my.py:loss", Own(path="my.py:loss")),
+        ({"low": 0.1}, Clip(low=0.1)),
+        ({"kind": "cispo", "high": 1}, Cispo(high=1.0)),
+        (Cispo(high=3.0), Cispo(high=3.0)),
+    ],
+)
+def test_a_choice_is_read_from_what_tells_its_kind(given: Any, expected: Choice) -> None:
+    """A bare kind, an import string, a mapping with or without `kind`, settings; each comes back from YAML and JSON."""
+    chosen = Chosen(loss=given)
+    assert chosen.loss == expected
+    assert Chosen(**yaml.safe_load(dump_settings(chosen))) == chosen
+    assert Chosen(**chosen.model_dump(mode="json", exclude_unset=True)) == chosen
+
+
+def test_a_key_of_another_kind_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """So that `loss=cispo` on the command line does not break a file that sets the bounds of clip."""
+    assert Chosen(loss={"kind": "cispo", "low": 0.1}).loss == Cispo()  # type: ignore[arg-type]
+    assert "low=0.1 has no effect with cispo: it is a key of clip" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("clap", r"loss: 'clap' is not available; did you mean 'clip'\? there are clip, cispo, own"),
+        ({"hihg": 1}, r"unknown key 'loss.hihg'; did you mean 'loss.high'\? Known below 'loss': kind, low, high, path"),
+        ({"high": "x"}, r"^loss.high='x' is not possible"),
+        (3, r"loss: must be one of clip, cispo, own"),
+    ],
+)
+def test_a_choice_that_cannot_be_is_explained_without_its_kind(given: Any, message: str) -> None:
+    """The path in an error is that of the file, in which no kind stands."""
+    with pytest.raises(ConfigError, match=message):
+        Chosen(loss=given)
+
+
+def test_import_strings_say_what_could_not_be_found(tmp_path: Path) -> None:
+    """The module, the file or the name, and what is nearest."""
+    assert import_object("ludus.errors.UserError") is import_object("ludus.errors:UserError") is UserError
+    (tmp_path / "mine.py").write_text("def loss():\n    pass\n")
+    assert import_object(f"{tmp_path}/mine.py:loss").__name__ == "loss"
+    for reference, message in (
+        ("no.such:thing", "there is no module 'no'"),
+        (f"{tmp_path}/other.py:loss", "there is no file"),
+        (f"{tmp_path}/mine.py:los", "has no 'los'; did you mean 'loss'"),
+        ("loss", "is no import string"),
+    ):
+        with pytest.raises(UserError, match=message):
+            import_object(reference)

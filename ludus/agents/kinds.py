@@ -10,7 +10,6 @@ from typing import Any
 
 import ludus.agents.environments  # noqa: F401  (they register themselves)
 from ludus.agents.adapter import Door
-from ludus.agents.imports import import_object
 from ludus.agents.plain import FORMS, from_workflow
 from ludus.compat.areal.adapter import from_rollout_workflow, is_rollout_workflow
 from ludus.compat.realhf.adapter import from_queue, is_queue_agent
@@ -18,6 +17,7 @@ from ludus.compat.verl.adapter import from_loop
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.compat.verl.plan import LoopPlan
 from ludus.errors import UserError
+from ludus.settings import import_object
 
 
 def resolve_workflow(

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ludus.agents.imports import import_object
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
 from ludus.rollout.pool import Judge
 from ludus.runs.interactions import Row, interactions
+from ludus.settings import import_object
 from ludus.types import Group
 
 AcceptFn = Callable[[Mapping[str, Any]], Any]

@@ -16,11 +16,10 @@ from typing import Any, ClassVar, get_type_hints
 
 import pydantic
 
-from ludus.agents.imports import import_object
 from ludus.config import Config
 from ludus.config import load_config as load_plain
 from ludus.errors import ConfigError
-from ludus.settings import nearest, parse_override, read_yaml, with_value
+from ludus.settings import import_object, nearest, parse_override, read_yaml, with_value
 
 _OWN_NAME = "config"
 _CLASS = "config_class"

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.imports import import_object
 from ludus.errors import UserError
 from ludus.rollout.tasks import Row
+from ludus.settings import import_object
 
 _FORMS = (
     "a sequence or iterable of mappings, a Hugging Face Dataset, a .parquet, .jsonl, .json or .csv file, "

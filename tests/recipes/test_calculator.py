@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.imports import import_object
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import async_client
+from ludus.settings import import_object
 from ludus.text.chat import ChatText
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "calculator"

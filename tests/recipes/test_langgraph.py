@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.agents.imports import import_object
 from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
+from ludus.settings import import_object
 from ludus.text.chat import ChatText
 from tests.agents.loop.conftest import Played, Player
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ludus.agents.imports import import_object
 from ludus.api.agent import choose_agent
 from ludus.api.experiment import load_config, open_experiment
+from ludus.settings import import_object
 from tests.agents.queues.conftest import play, text
 
 __all__ = ["play", "text"]

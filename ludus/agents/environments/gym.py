@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ludus.agents.environments.base import EnvironmentService, register_environment
-from ludus.agents.imports import import_object
 from ludus.errors import UserError
+from ludus.settings import import_object
 
 _NUMBER = re.compile(r"-?\d+")
 

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeVar
 import pydantic
 import yaml
 
-from ludus.agents.imports import import_file, import_object
 from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.function import FunctionTool, functions_of
 from ludus.agents.tools.mcp import McpServer, McpServers, McpTool
@@ -20,7 +19,7 @@ from ludus.agents.tools.mcp_file import read_mcp_file
 from ludus.agents.tools.schema import read_schema
 from ludus.agents.tools.source import OneTool, ToolPlan
 from ludus.errors import ConfigError, UserError
-from ludus.settings import Settings
+from ludus.settings import Settings, import_file, import_object
 
 ToolT = TypeVar("ToolT", bound=BaseTool)
 

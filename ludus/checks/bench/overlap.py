@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.imports import import_object
 from ludus.agents.plain import AgentRun, from_workflow
 from ludus.api.experiment import load_config
 from ludus.api.trainer import Trainer
@@ -26,6 +25,7 @@ from ludus.checks.bench.work import OverlapWork
 from ludus.config import Config
 from ludus.errors import UserError
 from ludus.runs.metrics import Metrics
+from ludus.settings import import_object
 
 # Of the steps, so many at the end tell what was learned.
 _LAST_SHARE = 0.25

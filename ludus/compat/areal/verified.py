@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ludus.agents.imports import import_object
 from ludus.compat.areal.generation import GenerationHyperparameters, ModelRequest, ModelResponse
 from ludus.compat.areal.rollout import EpisodeEngine, RolloutWorkflow
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.rewards.wrapper import AsyncRewardWrapper
+from ludus.settings import import_object
 
 RETRY_PROMPT = "That answer is wrong, or could not be read. Look for the mistake, then answer again."
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
 from ludus.agents.environments.base import ALL_ENV_CLASSES, EnvironmentService, make_env
-from ludus.agents.imports import import_object
 from ludus.agents.plain import construct, refuse_kwargs
 from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
 from ludus.compat.realhf.agent import Agent, make_agent
@@ -26,6 +25,7 @@ from ludus.compat.realhf.sample import SequenceSample
 from ludus.episodes.claim import TokenRow, claim_rows
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
+from ludus.settings import import_object
 
 _ENV_FORMS = (
     "an environment or its class, EnvServiceAbstraction(type_, args), the same as a mapping, or a registered name"

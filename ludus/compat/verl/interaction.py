@@ -16,9 +16,8 @@ from uuid import uuid4
 import pydantic
 import yaml
 
-from ludus.agents.imports import import_object
 from ludus.errors import ConfigError, UserError
-from ludus.settings import Settings, nearest
+from ludus.settings import Settings, import_object, nearest
 
 
 class BaseInteraction(ABC):

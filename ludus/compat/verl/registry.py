@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from ludus.agents.imports import import_object
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.errors import ConfigError, UserError
-from ludus.settings import nearest
+from ludus.settings import import_object, nearest
 
 logger = logging.getLogger(__name__)
 LoopT = TypeVar("LoopT", bound=type[AgentLoopBase])

@@ -16,13 +16,13 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.imports import import_object
 from ludus.compat.verl.data_sources import VERIFIERS, default_compute_score, verifier_of
 from ludus.compat.verl.output import AgentLoopOutput
 from ludus.compat.verl.settings import CustomRewardSettings
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.errors import UserError
 from ludus.runs.spans import span
+from ludus.settings import import_object
 
 ComputeScore = Callable[..., Any]
 """(data_source, solution_str, ground_truth, extra_info) to a number, or a mapping with `score`; async or not."""

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ludus.agents.adapter import EpisodeContext
-from ludus.agents.imports import import_object
 from ludus.agents.kinds import resolve_workflow
 from ludus.errors import UserError
 
@@ -84,11 +83,6 @@ def test_a_file_outside_any_package_is_imported(tmp_path: Path) -> None:
         assert play(f"{tmp_path}/my_agent_file.py:act") == 42
     finally:
         sys.path[:] = before
-
-
-def test_dotted_and_colon_strings_name_the_same_object() -> None:
-    """'pkg.mod.Name' and 'pkg.mod:Name' are one object."""
-    assert import_object("ludus.errors.UserError") is import_object("ludus.errors:UserError") is UserError
 
 
 def test_every_episode_gets_its_own_copy_of_the_row() -> None:
