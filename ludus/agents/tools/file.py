@@ -130,7 +130,7 @@ def _mcp_plan(entry: ToolFileEntry, where: str, folder: Path) -> ToolPlan:
 
 def _class(reference: str, base: type[ToolT], where: str) -> type[ToolT]:
     if reference.startswith("verl."):
-        raise ConfigError(f"{where}: class_name={reference!r} is verl's own; here it is 'ludus.{reference}'")
+        raise ConfigError(f"{where}: class_name={reference!r} is verl's own; here it is 'ludus.compat.{reference}'")
     cls = import_object(reference)
     if not (isinstance(cls, type) and issubclass(cls, base)):
         raise ConfigError(

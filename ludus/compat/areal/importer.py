@@ -130,10 +130,10 @@ def _agent(writer: _Writer) -> None:
             continue
         if key not in Config.model_fields or not isinstance(value, str):
             writer.say(key, "left out", f"pass it in Python: Trainer(config).train({key}=...)")
-        elif value.startswith("areal.") and not _is_here(f"ludus.{value}"):
-            writer.say(key, "left out", f"there is no ludus.{value}; name an agent of your own")
+        elif value.startswith("areal.") and not _is_here(f"ludus.compat.{value}"):
+            writer.say(key, "left out", f"there is no ludus.compat.{value}; name an agent of your own")
         elif value.startswith("areal."):
-            writer.write(key, key, f"ludus.{value}", note="the same name below ludus")
+            writer.write(key, key, f"ludus.compat.{value}", note="the same name below ludus.compat")
         else:
             writer.write(key, key, value)
     agents = {"rollout.agent.subproc_max_workers": "subproc", "rollout.agent.session_timeout_seconds": "online"}
