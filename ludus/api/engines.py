@@ -18,7 +18,7 @@ from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.lease import ComputeLease
 from ludus.engines.process import ServerPlace
-from ludus.engines.router import RoutedEngine, route
+from ludus.engines.routed.engine import RoutedEngine, route
 from ludus.engines.weights import LoadedWeights, WeightFiles
 from ludus.http.keys import new_key
 from ludus.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from ludus.engines.http.vllm import VllmEngine
-from ludus.engines.router import route
+from ludus.engines.routed.engine import route
 from ludus.episodes.recorder import Recorder
 from ludus.models.resolve import resolve_tokenizer
 from ludus.models.settings import ModelSettings

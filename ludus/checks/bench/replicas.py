@@ -16,7 +16,7 @@ from typing import Any
 from ludus.agents.kinds import resolve_workflow
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.work import ReplicasWork
-from ludus.engines.router import route
+from ludus.engines.routed.engine import route
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.keys import Sessions

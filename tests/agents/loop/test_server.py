@@ -7,7 +7,7 @@ from typing import Any
 
 from ludus.compat.verl.server import AsyncLLMServerManager
 from ludus.engines.base import OnTokens
-from ludus.engines.router import RoutedEngine
+from ludus.engines.routed.engine import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
 from ludus.errors import BackendError

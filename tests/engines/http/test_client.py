@@ -20,7 +20,7 @@ from ludus.engines.http.ludus import LudusEngine
 from ludus.engines.http.sglang import SglangEngine
 from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.http.vllm_weights import FileTransfer
-from ludus.engines.router import RoutedEngine
+from ludus.engines.routed.engine import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.engines.serving import EngineApi, Inbox
 from ludus.engines.weights import WeightFiles

@@ -19,7 +19,7 @@ from ludus.engines.base import Engine
 from ludus.engines.lease import ComputeLease
 from ludus.engines.local.engine import LocalEngine
 from ludus.engines.local.settings import InferenceSettings
-from ludus.engines.router import RoutedEngine
+from ludus.engines.routed.engine import RoutedEngine
 from ludus.errors import BackendError, UserError
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.settings import ModelSettings

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ludus.engines.routing import Routing
+from ludus.engines.routed.policy import Routing
 from ludus.types import Call
 
 

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ludus.engines.routing import BLOCK_TOKENS, block_digests
+from ludus.engines.routed.policy import BLOCK_TOKENS, block_digests
 from ludus.types import Call
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.engines.base import Engine, OnTokens, WeightSource
-from ludus.engines.router import RoutedEngine
+from ludus.engines.routed.engine import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ludus.engines.base import OnTokens, WeightSource
-from ludus.engines.replicas import MOST_SILENT, MOST_SILENT_TAKING_WEIGHTS, Replica, Replicas
-from ludus.engines.router import RoutedEngine
+from ludus.engines.routed.engine import RoutedEngine
+from ludus.engines.routed.replicas import MOST_SILENT, MOST_SILENT_TAKING_WEIGHTS, Replica, Replicas
 from ludus.engines.scripted import ScriptedEngine
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
@@ -104,11 +104,10 @@ def test_replicas_with_weights_of_their_own_take_turns(number: int, most: int, t
 
 def test_replicas_that_share_weights_change_together(tokenizer: Tokenizer) -> None:
     """They come first and all at once; others take turns after them."""
-    replicas = Replicas()
-    for number, server in enumerate(servers(tokenizer, 5)):
+    made = servers(tokenizer, 5)
+    for number, server in enumerate(made):
         server.is_sharing = number in (1, 3)
-        replicas.add(server)
-    assert replicas.waves() == [(1, 3), (0,), (2,), (4,)]
+    assert Replicas(made, is_patient=False).waves() == [(1, 3), (0,), (2,), (4,)]
 
 
 def test_calls_keep_away_from_a_replica_that_takes_weights(tokenizer: Tokenizer) -> None:
@@ -270,7 +269,7 @@ def test_checks_go_on_for_as_long_as_asked(tokenizer: Tokenizer) -> None:
 
 def test_a_publish_does_not_wait_for_a_server_that_hangs(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that never takes the weights is given up when its health checks say so; the other one has them."""
-    monkeypatch.setattr("ludus.engines.fleet._LOOK_S", 0.001)
+    monkeypatch.setattr("ludus.engines.routed.replicas._LOOK_S", 0.001)
 
     async def scenario() -> None:
         first, second = servers(tokenizer, 2)
@@ -365,7 +364,7 @@ def test_one_that_missed_a_publish_gets_it_when_it_is_well(tokenizer: Tokenizer)
 def test_one_that_hangs_as_it_catches_up_holds_nobody_up(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Health checks go on while a replica takes the weights that it missed; it is found to hang, and the others get
     the next ones."""
-    monkeypatch.setattr("ludus.engines.fleet._LOOK_S", 0.001)
+    monkeypatch.setattr("ludus.engines.routed.replicas._LOOK_S", 0.001)
 
     async def scenario() -> None:
         first, second = servers(tokenizer, 2)
@@ -390,8 +389,8 @@ def test_one_that_hangs_as_it_catches_up_holds_nobody_up(tokenizer: Tokenizer, m
 
 def test_a_transfer_that_never_ends_is_given_up(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica may say that it is well and still not take the weights: after its time the publish goes on."""
-    monkeypatch.setattr("ludus.engines.fleet._LOOK_S", 0.001)
-    monkeypatch.setattr("ludus.engines.fleet.JOIN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("ludus.engines.routed.replicas._LOOK_S", 0.001)
+    monkeypatch.setattr("ludus.engines.routed.replicas.JOIN_TIMEOUT_S", 0.01)
 
     async def scenario() -> None:
         first, second = servers(tokenizer, 2)

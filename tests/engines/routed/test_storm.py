@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ludus.engines.base import OnTokens
-from ludus.engines.router import RoutedEngine
+from ludus.engines.routed.engine import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.errors import BackendError
 from ludus.text.tokenizer import Tokenizer

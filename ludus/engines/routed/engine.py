@@ -1,7 +1,6 @@
 """Several engines that serve one model, as one engine.
 
-Knows: the Engine protocol, flights, replicas, the policy of `routing.py`.  Knows not: chat, sessions, what the replicas
-are.
+Knows: the Engine protocol, calls on their way, replicas, `Routing`.  Knows not: chat, sessions, what the replicas are.
 It keeps the contract of `engines/base.py` over replicas that keep it, and adds:
 
 1. A call whose replica fails, gives it back or is taken away goes on at another, with the tokens that came.
@@ -23,10 +22,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, replace
 
 from ludus.engines.base import Engine, OnTokens, WeightSource
-from ludus.engines.fleet import Fleet
-from ludus.engines.flight import Flight
-from ludus.engines.replicas import Replica
-from ludus.engines.routing import ReplicaLoad, Routing
+from ludus.engines.routed.call import RoutedCall
+from ludus.engines.routed.policy import ReplicaLoad, Routing
+from ludus.engines.routed.replicas import Replicas
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, EngineStats, Sampled
@@ -69,22 +67,25 @@ class RoutedEngine:
         self._patience_s = patience_s
         self._random = random.Random(seed)
         self._lock = threading.Lock()
-        """Guards all below, and the routing; never held while awaiting."""
-        self._fleet = Fleet(replicas, self._lock, is_patient=patience_s > 0)
-        self._replicas, self._changed = self._fleet.replicas, self._fleet.changed
-        self._flights: dict[str, Flight] = {}
+        """Guards all below, the routing, and who the replicas are; never held while awaiting."""
+        self._replicas = Replicas(replicas, is_patient=patience_s > 0)
+        self._changed = self._replicas.changed
+        self._calls: dict[str, RoutedCall] = {}
         self._leaving: dict[int, Engine] = {}
         """Their calls are being moved."""
         self._left: list[EngineStats] = []
         """Counters of replicas that were removed."""
         self._num_calls = 0
-        self._num_moved = 0
+        self.num_moved = 0
+        """How often a call went on at another replica."""
         self._is_closed = False
-        for engine in replicas:
-            self._enlist(engine)
+        for idx in self._replicas.known:
+            self._routing.add(idx)
 
     def __repr__(self) -> str:
-        return f"RoutedEngine(replicas={len(self._replicas)}, version={self._fleet.version}, {self._routing!r})"
+        return (
+            f"RoutedEngine(replicas={len(self._replicas.known)}, version={self._replicas.version}, {self._routing!r})"
+        )
 
     @property
     def context_length(self) -> int:
@@ -93,13 +94,7 @@ class RoutedEngine:
 
     @property
     def shares_weights(self) -> bool:
-        with self._lock:
-            return any(replica.engine.shares_weights for replica in self._replicas)
-
-    @property
-    def num_moved(self) -> int:
-        """How often a call went on at another replica."""
-        return self._num_moved
+        return any(replica.engine.shares_weights for replica in self._replicas.known.values())
 
     def loads(self) -> dict[int, ReplicaLoad]:
         """What each replica has to do, by its number."""
@@ -109,86 +104,87 @@ class RoutedEngine:
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         """The answer of one replica, or of several in turn. Raises BackendError when each has failed without a token
         more, and none could be waited for."""
-        flight = self._take_off(call, on_tokens)
+        routed = self._begin(call, on_tokens)
         try:
             failure: BackendError | None = None
-            while (ended_by := flight.ended_by(self._stop_ids, self._context_length)) is None:
-                idx = await self._place(flight, failure)
+            while (ended_by := routed.ended_by(self._stop_ids, self._context_length)) is None:
+                idx = await self._place(routed, failure)
                 if idx is None:
                     continue
                 try:
-                    sampled = await self._visit(flight, idx)
+                    sampled = await self._visit(routed, idx)
                 except BackendError as error:
                     failure = error
                 else:
                     if sampled is not None:
                         return sampled
-                if flight.has_diverged:
-                    raise _diverged(flight)
-            return flight.told(ended_by)
+                if routed.has_diverged:
+                    raise BackendError(
+                        f"the replica that sampled call {call.id!r} was lost, and another sampled other tokens in its "
+                        "place; send the request again"
+                    )
+            return routed.told(ended_by)
         finally:
             with self._lock:
-                del self._flights[call.id]
+                del self._calls[call.id]
 
     async def abort(self, call_id: str) -> None:
         with self._lock:
-            flight = self._flights.get(call_id)
-            if flight is None:
+            routed = self._calls.get(call_id)
+            if routed is None:
                 return
-            flight.is_aborted = True
-            replica = self._replicas.get(flight.replica)
-        self._changed.ring()
+            routed.is_aborted = True
+            replica = None if routed.replica is None else self._replicas.known.get(routed.replica)
+        self._changed.notify()
         if replica is not None:
             await replica.engine.abort(call_id)
 
     async def publish(self, version: int, weights: WeightSource) -> None:
         """Raises what the replicas raised if one cannot take any weights, or if none took them and none is waited
         for."""
-        failures = await self._fleet.publish(version, weights)
+        failures = await self._replicas.publish(version, weights)
         with self._lock:
-            for idx, _ in self._replicas.items():
+            for idx in self._routing.replicas:
                 self._routing.forget_prefixes(idx)
         await self._recall(failures)
 
     async def pause(self) -> None:
-        await self._fleet.pause()
+        await self._replicas.pause()
 
     async def resume(self) -> None:
-        await self._fleet.resume()
+        await self._replicas.resume()
 
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        failure: BackendError | None = None
-        serving, replicas = self._fleet.serving(), self._fleet.all()
-        for replica in (replicas[idx] for idx in serving if idx in replicas):
+        failure = self._replicas.nobody()
+        for replica in self._replicas.serving().values():
             try:
                 return await replica.engine.score(token_ids)
             except BackendError as error:
                 failure = error
-        raise failure or self._fleet.nobody()
+        raise failure
 
     def stats(self) -> EngineStats:
         """Sums over the replicas; a call that was moved counts once."""
         with self._lock:
-            engines = [*self._leaving.values(), *(replica.engine for replica in self._replicas)]
+            engines = [*self._leaving.values(), *(replica.engine for replica in self._replicas.known.values())]
             parts = [*self._left, *(engine.stats() for engine in engines)]
             names = [each.name for each in fields(EngineStats) if each.name not in ("version", "num_calls")]
             sums = {name: sum(getattr(part, name) for part in parts) for name in names}
-            return EngineStats(version=self._fleet.version, num_calls=self._num_calls, **sums)
+            return EngineStats(version=self._replicas.version, num_calls=self._num_calls, **sums)
 
     async def check(self) -> None:
         """Asks every replica. Raises BackendError if none can serve."""
         down = set() if self._is_closed else await self.check_replicas()
-        if self._is_closed or not set(self._fleet.serving()) - down:
-            raise self._fleet.nobody()
+        if self._is_closed or not self._replicas.serving().keys() - down:
+            raise self._replicas.nobody()
 
     async def close(self) -> None:
         self._is_closed = True
         with self._lock:
-            replicas = tuple(self._replicas)
-            for flight in self._flights.values():
-                flight.is_aborted = True
-        self._changed.ring()
-        await asyncio.gather(*(replica.engine.close() for replica in replicas))
+            for routed in self._calls.values():
+                routed.is_aborted = True
+        self._changed.notify()
+        await asyncio.gather(*(replica.engine.close() for replica in self._replicas.known.values()))
 
     # ---- replicas that come and go
 
@@ -203,44 +199,43 @@ class RoutedEngine:
                 f"the new replica's context of {engine.context_length} tokens is shorter than the router's, "
                 f"{self._context_length}; make a new router"
             )
-        async with self._fleet.joining(engine):
+        async with self._replicas.joining(engine):
             with self._lock:
-                idx = self._enlist(engine)
+                idx = self._replicas.add(engine)
+                self._routing.add(idx)
         logger.info("replica.joined replica=%d", idx)
         return idx
 
     async def drain(self, idx: int, *, timeout_s: float | None = None) -> Engine:
         """The engine of a replica that gets no more calls, once those that run there have ended. timeout_s: what runs
         longer goes on elsewhere. None: there is time."""
-        with self._lock:
-            self._replicas.check(idx)
-            self._replicas[idx].is_draining = True
+        self._replicas[idx].is_draining = True
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed.listening() as ear:
+        with self._changed.listening() as listener:
             while self._calls_at(idx) and (until is None or time.monotonic() < until):
-                await ear.wait(None if until is None else max(0.0, until - time.monotonic()))
+                await listener.wait(None if until is None else max(0.0, until - time.monotonic()))
         return await self.remove(idx)
 
     async def remove(self, idx: int) -> Engine:
         """The engine of a replica that serves no more; the calls that ran there go on elsewhere."""
         with self._lock:
-            replica = self._replicas.pop(idx)
+            engine = self._leaving[idx] = self._replicas.remove(idx).engine
             self._routing.remove(idx)
-            self._leaving[idx] = replica.engine
         try:
-            await self._take_away(idx, replica.engine)
+            await self._take_away(idx, engine)
         finally:
             with self._lock:
-                self._left.append(_counters(self._leaving.pop(idx).stats()))
+                gauges = ("num_running", "num_waiting", "num_stale_kv_tokens", "num_pages", "num_free_pages")
+                self._left.append(replace(self._leaving.pop(idx).stats(), **dict.fromkeys(gauges, 0)))
         logger.info("replica.left replica=%d", idx)
-        return replica.engine
+        return engine
 
     async def check_replicas(self, timeout_s: float = CHECK_S) -> set[int]:
         """Asks every replica outside of this process whether it can serve, and returns those that are down. They get
         calls again when they can, or no other can; what runs there goes on elsewhere. Those that missed a publish and
         are well have the newest weights when this returns."""
         down, well = await self._look(timeout_s)
-        await self._fleet.catch_up(well)
+        await self._replicas.catch_up(well)
         return down
 
     @asynccontextmanager
@@ -255,7 +250,7 @@ class RoutedEngine:
                     _, well = await self._look(every_s)
                     # Never waited for here: only a health check finds that a replica which takes weights hangs.
                     if catching_up is None or catching_up.done():
-                        catching_up = group.create_task(self._fleet.catch_up(well))
+                        catching_up = group.create_task(self._replicas.catch_up(well))
 
         # no task group: it would wrap what the block raises
         checking = asyncio.create_task(keep_checking(), name="replica checks")
@@ -266,127 +261,110 @@ class RoutedEngine:
             with suppress(asyncio.CancelledError):
                 await checking
 
-    # ---- one call
-
-    def _take_off(self, call: Call, on_tokens: OnTokens | None) -> Flight:
-        with self._lock:
-            if self._is_closed:
-                raise BackendError("the engine is closed; open a new one")
-            if call.id in self._flights:
-                raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
-            flight = Flight(_seeded(call, self._random), on_tokens)
-            self._flights[call.id] = flight
-            self._num_calls += 1
-            return flight
-
-    async def _place(self, flight: Flight, failure: BackendError | None) -> int | None:
-        """The replica that the call goes to next. None: there was none, and something has changed since.
-
-        Raises `failure`, or that there is nobody, when the call has waited long enough.
-        """
-        with self._changed.listening() as ear:
-            idx = self._choose(flight)
-            left_s = flight.left_s(self._patience_s) if idx is None else 0.0
-            if idx is not None or flight.is_over:
-                return idx
-            if left_s <= 0:
-                raise failure or self._fleet.nobody()
-            with self._lock:
-                rest_s = self._replicas.rest_s(self._fleet.version)
-            await ear.wait(min(left_s, rest_s))
-        flight.tried.clear()
-        return None
-
-    def _choose(self, flight: Flight) -> int | None:
-        usable = self._fleet.serving(flight.tried)
-        now = time.monotonic()
-        with self._lock:
-            usable = [idx for idx in usable if idx in self._replicas]
-            fresh = [idx for idx in usable if self._replicas[idx].is_fresh(now)]
-            # one that rests is asked at once where no other can serve, but not again and again
-            among = fresh or ([] if flight.is_waiting else usable[:1])
-            return self._routing.choose(flight.call, among) if among else None
-
-    async def _visit(self, flight: Flight, idx: int) -> Sampled | None:
-        """The whole answer. None: the replica gave the call back, or diverged. Raises BackendError if it failed."""
-        asked = flight.next_call()
-        with self._lock:
-            replica = self._replicas.get(idx)
-            if replica is None:
-                return None
-            self._routing.enter(asked, idx)
-            flight.land(idx)
-            self._num_moved += flight.num_visits > 1
-        try:
-            last = await replica.engine.generate(asked, flight.take)
-            gave_back = last.stop_reason == "abort" and not flight.is_over
-            if gave_back and not flight.is_recalled and flight.num_new_tokens == 0:
-                raise BackendError(f"replica {idx} ended call {flight.call.id!r} by itself, without a token")
-        except BackendError as error:
-            if not flight.is_recalled:
-                self._note_failure(flight, idx, replica, error)
-            raise
-        finally:
-            with self._lock:
-                num_prompt = len(asked.prompt_ids) - len(flight.call.prompt_ids)
-                self._routing.leave(asked.id, idx, flight.token_ids[num_prompt:])
-                flight.replica = None
-            self._changed.ring()
-        if gave_back or flight.has_diverged:
-            return None
-        replica.succeed()
-        return flight.whole(last)
-
-    def _note_failure(self, flight: Flight, idx: int, replica: Replica, error: BackendError) -> None:
-        flight.tried.add(idx)
-        with self._lock:
-            replica.fail()
-        logger.warning("replica.failed replica=%d call=%s error=%s", idx, flight.call.id, error)
-
-    # ---- replicas
-
     async def _look(self, timeout_s: float) -> tuple[set[int], set[int]]:
         """Those that are down, whose calls go on elsewhere, and those that are well."""
-        down, well = await self._fleet.check(timeout_s)
+        down, well = await self._replicas.check(timeout_s)
         await self._recall(down)
         return down, well
 
-    def _enlist(self, engine: Engine) -> int:
-        idx = self._replicas.add(engine)
-        self._routing.add(idx)
-        return idx
-
     async def _recall(self, failures: Collection[int]) -> None:
         """The calls of replicas that failed go on elsewhere, if these may not serve any more or others can."""
-        version = self._fleet.version
-        with self._lock:
-            lost = [
-                (idx, self._replicas[idx])
-                for idx in failures
-                if idx in self._replicas
-                and (self._replicas[idx].version < version or self._replicas.has_fresh(version, beside=idx))
-            ]
-        await asyncio.gather(*(self._take_away(idx, replica.engine) for idx, replica in lost))
+        lost = [
+            (idx, replica.engine)
+            for idx, replica in self._replicas.known.items()
+            if idx in failures and (replica.version < self._replicas.version or self._replicas.has_fresh(beside=idx))
+        ]
+        await asyncio.gather(*(self._take_away(idx, engine) for idx, engine in lost))
 
-    def _calls_at(self, idx: int) -> list[Flight]:
+    def _calls_at(self, idx: int) -> list[RoutedCall]:
         with self._lock:
-            return [flight for flight in self._flights.values() if flight.replica == idx]
+            return [routed for routed in self._calls.values() if routed.replica == idx]
 
     async def _take_away(self, idx: int, engine: Engine) -> None:
         """The calls of a replica go on elsewhere; returns when they have left."""
         until = time.monotonic() + LEAVE_S
-        with self._changed.listening() as ear:
-            while flights := self._calls_at(idx):
+        with self._changed.listening() as listener:
+            while calls := self._calls_at(idx):
                 if time.monotonic() >= until:
-                    logger.warning("replica.calls_stay replica=%d calls=%d", idx, len(flights))
+                    logger.warning("replica.calls_stay replica=%d calls=%d", idx, len(calls))
                     return
-                for flight in flights:
-                    flight.is_recalled = True
+                for routed in calls:
+                    routed.is_recalled = True
                     try:
-                        await engine.abort(flight.call.id)
+                        await engine.abort(routed.call.id)
                     except BackendError as error:  # it is down: its calls end by themselves
-                        logger.warning("replica.abort_failed call=%s error=%s", flight.call.id, error)
-                await ear.wait(AGAIN_S)
+                        logger.warning("replica.abort_failed call=%s error=%s", routed.call.id, error)
+                await listener.wait(AGAIN_S)
+
+    # ---- one call
+
+    def _begin(self, call: Call, on_tokens: OnTokens | None) -> RoutedCall:
+        with self._lock:
+            if self._is_closed:
+                raise BackendError("the engine is closed; open a new one")
+            if call.id in self._calls:
+                raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
+            if call.sampling.seed is None:
+                call = replace(call, sampling=replace(call.sampling, seed=self._random.getrandbits(_SEED_BITS)))
+            routed = self._calls[call.id] = RoutedCall(call, on_tokens)
+            self._num_calls += 1
+            return routed
+
+    async def _place(self, routed: RoutedCall, failure: BackendError | None) -> int | None:
+        """The replica that the call goes to next. None: there was none, and something has changed since.
+
+        Raises `failure`, or that there is nobody, when the call has waited long enough.
+        """
+        with self._changed.listening() as listener:
+            idx = self._choose(routed)
+            left_s = routed.left_s(self._patience_s) if idx is None else 0.0
+            if idx is not None or routed.is_over:
+                return idx
+            if left_s <= 0:
+                raise failure or self._replicas.nobody()
+            await listener.wait(min(left_s, self._replicas.rest_s()))
+        routed.tried.clear()
+        return None
+
+    def _choose(self, routed: RoutedCall) -> int | None:
+        with self._lock:
+            usable, now = self._replicas.serving(routed.tried), time.monotonic()
+            fresh = [idx for idx, replica in usable.items() if replica.is_fresh(now)]
+            # one that rests is asked at once where no other can serve, but not again and again
+            among = fresh or ([] if routed.is_waiting else [*usable][:1])
+            return self._routing.choose(routed.call, among) if among else None
+
+    async def _visit(self, routed: RoutedCall, idx: int) -> Sampled | None:
+        """The whole answer. None: the replica gave the call back, or diverged. Raises BackendError if it failed."""
+        asked = routed.next_call()
+        with self._lock:
+            replica = self._replicas.known.get(idx)
+            if replica is None:
+                return None
+            self._routing.enter(asked, idx)
+            routed.enter(idx)
+            self.num_moved += routed.num_visits > 1
+        try:
+            last = await replica.engine.generate(asked, routed.take)
+            gave_back = last.stop_reason == "abort" and not routed.is_over
+            if gave_back and not routed.is_recalled and routed.num_new_tokens == 0:
+                raise BackendError(f"replica {idx} ended call {asked.id!r} by itself, without a token")
+        except BackendError as error:
+            if not routed.is_recalled:
+                routed.tried.add(idx)
+                self._replicas.note_failure(replica)
+                logger.warning("replica.failed replica=%d call=%s error=%s", idx, asked.id, error)
+            raise
+        finally:
+            with self._lock:
+                num_prompt = len(asked.prompt_ids) - len(routed.call.prompt_ids)
+                self._routing.leave(asked.id, idx, routed.token_ids[num_prompt:])
+                routed.replica = None
+            self._changed.notify()
+        if gave_back or routed.has_diverged:
+            return None
+        replica.succeed()
+        return routed.whole(last)
 
 
 def route(replicas: Sequence[Engine], tokenizer: Tokenizer, *, seed: int = 0, patience_s: float = 0.0) -> Engine:
@@ -395,21 +373,3 @@ def route(replicas: Sequence[Engine], tokenizer: Tokenizer, *, seed: int = 0, pa
     if len(replicas) == 1 and patience_s <= 0:
         return replicas[0]
     return RoutedEngine(replicas, stop_ids=tokenizer.stop_ids, seed=seed, patience_s=patience_s)
-
-
-def _diverged(flight: Flight) -> BackendError:
-    return BackendError(
-        f"the replica that sampled call {flight.call.id!r} was lost, and another sampled other tokens in its place; "
-        "send the request again"
-    )
-
-
-def _counters(stats: EngineStats) -> EngineStats:
-    """Without the gauges, which say what is there now."""
-    return replace(stats, num_running=0, num_waiting=0, num_stale_kv_tokens=0, num_pages=0, num_free_pages=0)
-
-
-def _seeded(call: Call, source: random.Random) -> Call:
-    if call.sampling.seed is not None:
-        return call
-    return replace(call, sampling=replace(call.sampling, seed=source.getrandbits(_SEED_BITS)))

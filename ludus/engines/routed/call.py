@@ -18,7 +18,7 @@ from ludus.types import Call, Sampled, StopReason, TokenChunk
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class RoutedCall:
     """One call, at one replica or between two. Used on the event loop that awaits it."""
 
     call: Call
@@ -70,7 +70,7 @@ class Flight:
         """Tokens that the present replica has sampled."""
         return len(self.token_ids) - self._num_before + self._num_again
 
-    def land(self, replica: int) -> None:
+    def enter(self, replica: int) -> None:
         """The call is sent to a replica."""
         self.replica, self.is_recalled = replica, False
         self.num_visits += 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.engines.routing import BLOCK_TOKENS, Routing
+from ludus.engines.routed.policy import BLOCK_TOKENS, Routing
 from ludus.errors import UserError
 from ludus.types import Call, Sampling
 

@@ -1,0 +1,1 @@
+"""Several engines that serve one model, as one engine: replicas, their weights and health, and who gets a call."""

@@ -1,0 +1,50 @@
+"""Wakes whoever waits for a change, on any event loop. Notified from any thread.
+
+Knows: event loops.  Knows not: what changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+
+class Notifier:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: set[Listener] = set()
+
+    @contextmanager
+    def listening(self) -> Iterator[Listener]:
+        """Is told of every change from now on. To be entered before looking at what may change."""
+        listener = Listener(asyncio.get_running_loop())
+        with self._lock:
+            self._listeners.add(listener)
+        try:
+            yield listener
+        finally:
+            with self._lock:
+                self._listeners.discard(listener)
+
+    def notify(self) -> None:
+        with self._lock:
+            for listener in self._listeners:
+                with suppress(RuntimeError):  # its loop is closed, and nobody waits there
+                    listener.loop.call_soon_threadsafe(listener.told.set)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listener:
+    """One who waits for changes."""
+
+    loop: asyncio.AbstractEventLoop
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Returns when something has changed since the last time, or after `timeout_s`."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.told.wait(), timeout_s)
+        self.told.clear()
