@@ -8,6 +8,7 @@ Invariant: what wants no key is served to this machine alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import socket
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 BACKLOG = 2048  # connections that may wait to be accepted: thousands of agents begin at once
 IDLE_CONNECTION_S = 60  # longer than clients keep an idle connection (httpx: 5 s), so that it is never we who close it
 STOP_GRACE_S = 1  # requests in flight get this long at `stop`, then they are cancelled
+_LOOK_S = 0.002  # between two looks whether they are answered: a connection without a request is gone at once
+_DATE_EVERY_S = 1  # how exact an answer's date is
 Beside = Callable[[], Coroutine[Any, Any, None]]
 """Runs on the server's loop from its start until it is cancelled at its stop."""
 
@@ -47,7 +50,7 @@ class HttpServer:
         self._beside = beside
         self._is_guarded = is_guarded
         self._tls = tls
-        self._uvicorn: uvicorn.Server | None = None
+        self._uvicorn: _Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._base_url: str | None = None
@@ -89,11 +92,10 @@ class HttpServer:
             log_config=None,
             access_log=False,
             timeout_keep_alive=IDLE_CONNECTION_S,
-            timeout_graceful_shutdown=STOP_GRACE_S,
             ssl_certfile=None if self._tls is None else self._tls.cert,
             ssl_keyfile=None if self._tls is None else self._tls.key,
         )
-        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn = _Server(config)
         is_running = threading.Event()
         self._thread = threading.Thread(
             target=self._serve, args=(self._uvicorn, listener, is_running), name=f"ludus-{self._name}", daemon=True
@@ -109,12 +111,13 @@ class HttpServer:
         """Return once the thread has ended; requests in flight are cancelled. Stopping twice is allowed."""
         if self._thread is None or self._uvicorn is None:
             return
-        self._uvicorn.should_exit = True
+        with contextlib.suppress(RuntimeError):  # its loop has ended by itself: what ran beside it failed
+            self.loop.call_soon_threadsafe(self._uvicorn.end)
         self._thread.join()
         self._thread = self._uvicorn = self._loop = self._base_url = None
         logger.info("%s.stopped", self._name)
 
-    def _serve(self, server: uvicorn.Server, listener: socket.socket, is_running: threading.Event) -> None:
+    def _serve(self, server: _Server, listener: socket.socket, is_running: threading.Event) -> None:
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
             # The socket listens already: who connects from here on is accepted as soon as the server is up.
@@ -139,6 +142,41 @@ class HttpServer:
 
     def __repr__(self) -> str:
         return f"HttpServer({self._name}, {self._base_url or 'stopped'})"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, but it ends as soon as it is told to: its own looks ten times a second, then sleeps a tenth more."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """On the server's own loop."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        # Tick 0 writes the date that answers carry.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), _DATE_EVERY_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + STOP_GRACE_S
+        # uvicorn tells nobody when a connection is gone.
+        while (state.connections or state.tasks) and loop.time() < ends_at:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        for task in state.tasks:
+            task.cancel()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -107,11 +108,19 @@ def compile_source(compiler: str, source: Path, library: Path, variants: Sequenc
 
 def _key(compiler: str, source: Path) -> str:
     headers = [header.read_text() for header in sorted(_FOLDER.glob("*.h"))]
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    parts = (source.read_text(), *headers, compiler, version.stdout, repr((_FLAGS, _VARIANTS)), _processor())
+    version = _version(compiler)
+    parts = (source.read_text(), *headers, compiler, version, repr((_FLAGS, _VARIANTS)), _processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
+@lru_cache
+def _version(compiler: str) -> str:
+    """What the compiler says of itself."""
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    return done.stdout
+
+
+@lru_cache
 def _processor() -> str:
     """What decides on the instructions that `-march=native` uses."""
     facts = Path("/proc/cpuinfo")

@@ -6,13 +6,20 @@ Knows: git, where the package lies in a checkout.  Knows not: runs.
 from __future__ import annotations
 
 import subprocess
+from functools import lru_cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent.parent
 _TIMEOUT_S = 10.0  # of a command that takes milliseconds
 
 
-def source_commit(folder: Path = _FOLDER) -> str | None:
+@lru_cache
+def own_commit() -> str | None:
+    """The commit of the checkout that this process runs, as it was when first asked for: later changes do not run."""
+    return source_commit(_FOLDER)
+
+
+def source_commit(folder: Path) -> str | None:
     """The commit of the checkout that `folder` lies in, with `+` behind it if tracked files are changed.
 
     None: it was installed otherwise, or there is no git here.

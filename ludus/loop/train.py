@@ -22,7 +22,7 @@ from ludus.episodes.ledger import Ledger
 from ludus.errors import LudusError
 from ludus.loop.batch import BatchRules, account_unused, group_judge
 from ludus.loop.checkpoint import Progress, save_checkpoint, update_checkpoint
-from ludus.loop.commit import source_commit
+from ludus.loop.commit import own_commit
 from ludus.loop.evaluate import EvalPlan, Evaluation, account_evaluated, evaluate
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.measure import TrainingClock
@@ -279,7 +279,7 @@ def _conclude(parts: Parts, run: _Run, stopped_by: str, *, model: Path | None) -
         reward_after=after.get("eval/reward"),
         peak_rss_mb=round(peak_rss_mb(), 1),
         model=str(model) if model is not None else None,
-        commit=source_commit(),
+        commit=own_commit(),
         metrics=run.metrics,
     )
     if stopped_by != INTERRUPT:

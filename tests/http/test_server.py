@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
+import time
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from ludus.errors import UserError
-from ludus.http.server import HttpServer
+from ludus.http.server import STOP_GRACE_S, HttpServer
 from ludus.http.tls import client_context
 from tests.http.conftest import Authority
 
@@ -45,3 +50,98 @@ def test_what_wants_a_key_may_be_served_to_others() -> None:
     url = server.start("0.0.0.0")
     with socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0)):
         server.stop()
+
+
+class Slow:
+    """An application whose answers take long. `has_begun` is set once a request is in it."""
+
+    def __init__(self) -> None:
+        self.has_begun = threading.Event()
+        self.was_cancelled = False
+        routes = [Route("/long", self.long), Route("/endless", self.endless), Route("/silent", self.silent)]
+        self.app = Starlette(routes=routes)
+
+    async def long(self, request: Request) -> PlainTextResponse:
+        """A body larger than what the systems between take at once, after a while."""
+        self.has_begun.set()
+        await asyncio.sleep(0.1)
+        return PlainTextResponse("x" * 20_000_000)
+
+    async def endless(self, request: Request) -> StreamingResponse:
+        async def body() -> AsyncIterator[str]:
+            while True:
+                yield "x"
+                self.has_begun.set()
+                await asyncio.sleep(0.01)
+
+        return StreamingResponse(body())
+
+    async def silent(self, request: Request) -> PlainTextResponse:
+        self.has_begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        return PlainTextResponse("late")
+
+
+def ask(server: HttpServer, path: str, answers: list[str]) -> threading.Thread:
+    """Asks in a thread; what came, or the name of the error, is appended to `answers`."""
+    url = server.base_url + path
+
+    def get() -> None:
+        try:
+            answers.append(httpx.get(url, timeout=60).text)
+        except httpx.HTTPError as error:
+            answers.append(type(error).__name__)
+
+    thread = threading.Thread(target=get)
+    thread.start()
+    return thread
+
+
+def test_a_stop_waits_for_answers_alone() -> None:
+    """A server with nothing but idle connections has ended long before its grace has; another one can start then."""
+    server = HttpServer(APP, name="server")
+    for _ in range(3):
+        url = server.start()
+        with httpx.Client() as http:
+            http.get(url)
+            began = time.monotonic()
+            server.stop()
+            assert time.monotonic() - began < STOP_GRACE_S
+
+
+def test_an_answer_in_flight_is_finished() -> None:
+    """All of it, though the server was told to stop before it began."""
+    slow, answers = Slow(), list[str]()
+    with HttpServer(slow.app, name="server") as server:
+        asking = ask(server, "/long", answers)
+        slow.has_begun.wait()
+    asking.join()
+    assert [len(answer) for answer in answers] == [20_000_000]
+
+
+@pytest.mark.parametrize("path", ["/endless", "/silent"])
+def test_what_does_not_end_is_cut_off(path: str) -> None:
+    """After the grace: a stream without an end, and an answer that does not come."""
+    slow, answers = Slow(), list[str]()
+    with HttpServer(slow.app, name="server") as server:
+        asking = ask(server, path, answers)
+        slow.has_begun.wait()
+    asking.join()
+    assert answers[0] in {"RemoteProtocolError", "ReadError", "Internal Server Error"}
+    assert slow.was_cancelled == (path == "/silent")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_whose_companion_failed_can_be_stopped() -> None:
+    """Its loop has ended by then."""
+
+    async def fail() -> None:
+        raise ValueError("on purpose")
+
+    server = HttpServer(APP, name="server", beside=fail)
+    server.start()
+    server.stop()

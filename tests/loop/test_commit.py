@@ -38,4 +38,4 @@ def test_elsewhere_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "site-packages").mkdir()
     assert source_commit(tmp_path / "site-packages") is None
     monkeypatch.setenv("PATH", "")
-    assert source_commit() is None
+    assert source_commit(Path(__file__).parent) is None
