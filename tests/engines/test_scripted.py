@@ -9,7 +9,7 @@ import pytest
 
 from ludus.engines.base import Engine
 from ludus.engines.scripted import ScriptedEngine
-from ludus.errors import BackendError, UserError
+from ludus.errors import BackendError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampling
 from tests.engines.contract import ALLOWED, CHECKS, call
@@ -36,37 +36,6 @@ def test_keeps_the_engine_contract(check: Callable[[Callable[[], Engine]], None]
         check(lambda: ScriptedEngine(lambda asked: "the same answer", tokenizer))
     else:
         check(lambda: ScriptedEngine(_improvise, tokenizer, context_length=64))
-
-
-def test_more_calls_than_places_wait(tokenizer: Tokenizer) -> None:
-    """No more calls are sampled at once than there are places; the others follow in the order in which they came,
-    also when one that waits is aborted."""
-
-    async def scenario() -> None:
-        engine, order, most = ScriptedEngine(lambda asked: [9] * 6, tokenizer, places=2), list[str](), 0
-        began: set[str] = set()
-
-        def note(name: str) -> None:
-            nonlocal most
-            began.add(name)
-            most = max(most, len(began - set(order)))
-
-        async def ask(name: str) -> None:
-            asked = call(name, sampling=Sampling(max_new_tokens=6))
-            await engine.generate(asked, lambda chunk: note(name))
-            order.append(name)
-
-        asking = [asyncio.create_task(ask(f"{number}")) for number in range(6)]
-        await asyncio.sleep(0)
-        assert (engine.stats().num_running, engine.stats().num_waiting) == (2, 4)
-        await engine.abort("3")
-        await asyncio.gather(*asking)
-        assert most == 2 and "3" not in began
-        assert [name for name in order if name != "3"] == ["0", "1", "2", "4", "5"]
-        with pytest.raises(UserError, match="places=0"):
-            ScriptedEngine([], tokenizer, places=0)
-
-    asyncio.run(scenario())
 
 
 def test_replays_text_and_adds_the_stop_token(tokenizer: Tokenizer) -> None:

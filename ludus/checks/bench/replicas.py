@@ -8,6 +8,7 @@ network is, and not by the processor that all of them share.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from ludus.agents.kinds import resolve_workflow
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.work import ReplicasWork
+from ludus.engines.base import OnTokens
 from ludus.engines.routed.engine import route
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
@@ -27,6 +29,8 @@ from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import GroupStream
 from ludus.text.chat import ChatText
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import Call, Sampled
 
 _GROUP = 4
 _WORD = "word "
@@ -46,13 +50,23 @@ class TwoTurnAgent:
         return 1.0
 
 
+class SmallEngine(ScriptedEngine):
+    """Samples so many calls at once; more wait, in the order in which they came. For one event loop."""
+
+    def __init__(self, answer: str, tokenizer: Tokenizer, *, token_s: float, places: int) -> None:
+        super().__init__(lambda _: answer, tokenizer, token_delay_s=token_s)
+        self._places = asyncio.Semaphore(places)
+
+    async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
+        async with self._places:
+            return await super().generate(call, on_tokens)
+
+
 async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
     """Episodes a second, and how many calls each replica had."""
     text = ChatText.load(Path(work.model))
     engines = [
-        ScriptedEngine(
-            lambda _: _WORD * work.new_tokens, text.tokenizer, token_delay_s=work.token_s, places=work.places
-        )
+        SmallEngine(_WORD * work.new_tokens, text.tokenizer, token_s=work.token_s, places=work.places)
         for _ in range(work.replicas)
     ]
     engine = route(engines, text.tokenizer, seed=work.seed)

@@ -20,8 +20,8 @@ from ludus.engines.local.paged import PagedCache
 from ludus.engines.local.pages import PagePool
 from ludus.engines.local.runner import Runner
 from ludus.engines.local.scheduler import Scheduler
-from ludus.engines.local.sequence import Draw, Sequence, StopStrings
 from ludus.engines.local.settings import InferenceSettings
+from ludus.engines.sequence import Draw, Sequence, StopStrings
 from ludus.errors import UserError
 from ludus.models.load import LoadedModel
 from ludus.text.constraint import Constraints

@@ -17,7 +17,7 @@ from ludus.engines.local.kernels.flex import FlexKernel
 from ludus.engines.local.paged import CausalPlan, PagedCache, PagedPlan
 from ludus.engines.local.sampler import ROW_BLOCK, ROWS, Sampler
 from ludus.engines.local.scheduler import StepPlan, Work
-from ludus.engines.local.sequence import Draw, Sequence
+from ludus.engines.sequence import Draw, Sequence
 from ludus.models.load import LoadedModel
 
 

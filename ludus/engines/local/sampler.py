@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ludus.engines.local.draws.base import DrawKernel, DrawRequest
-from ludus.engines.local.sequence import Draw
+from ludus.engines.sequence import Draw
 from ludus.kernels import linear
 
 # 256 rows of a 49,152-token vocabulary make 25 MB of logits in bf16. More rows would leave the caches for good, and a

@@ -13,7 +13,7 @@ import bisect
 from dataclasses import dataclass
 
 from ludus.engines.local.pages import Match, PagePool
-from ludus.engines.local.sequence import Sequence
+from ludus.engines.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ludus.engines.local.kernels.flex import DecodeTables, FlexKernel, block_pag
 from ludus.engines.local.pages import PagePool
 from ludus.engines.local.runner import Runner
 from ludus.engines.local.scheduler import Scheduler
-from ludus.engines.local.sequence import Sequence as RunningSequence
+from ludus.engines.sequence import Sequence as RunningSequence
 from ludus.models.load import LoadedModel
 from ludus.types import Call, Sampling
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ludus.engines.local.pages import PagePool
 from ludus.engines.local.scheduler import Scheduler, StepPlan
-from ludus.engines.local.sequence import Draw, Sequence
+from ludus.engines.sequence import Draw, Sequence
 from ludus.types import Call, Sampling
 
 

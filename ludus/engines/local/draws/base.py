@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ludus.engines.local.sequence import Draw
+from ludus.engines.sequence import Draw
 from ludus.types import Sampling
 
 _MASK = 2**64 - 1

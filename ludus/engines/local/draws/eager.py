@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ludus.engines.local.draws.base import DrawRequest, capped, top_pairs
-from ludus.engines.local.sequence import Draw
+from ludus.engines.sequence import Draw
 from ludus.models.bits import unpacked, words_of
 from ludus.types import MAX_KEPT_IDS, Sampling
 

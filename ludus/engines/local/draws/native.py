@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ludus.engines.local.draws.base import DrawRequest, top_pairs
-from ludus.engines.local.sequence import Draw
+from ludus.engines.sequence import Draw
 from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse
 from ludus.types import MAX_KEPT_IDS
 

@@ -17,7 +17,7 @@ from ludus.engines.local.draws.base import DrawRequest, capped, uniform
 from ludus.engines.local.draws.eager import EagerDraws, inverse_cdf, kept_threshold
 from ludus.engines.local.draws.native import NativeDraws
 from ludus.engines.local.draws.select import choose_draws
-from ludus.engines.local.sequence import Draw
+from ludus.engines.sequence import Draw
 from ludus.errors import BackendError
 from ludus.kernels.build import build_library, compile_source, find_compiler, source_path
 from ludus.types import MAX_KEPT_IDS, Sampling

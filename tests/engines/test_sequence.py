@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.engines.local.sequence import Draw, Sequence, StopStrings
+from ludus.engines.sequence import Draw, Sequence, StopStrings
 from ludus.text.constraint import Constraints
 from ludus.text.stream import Detokenizer
 from ludus.text.tokenizer import Tokenizer
