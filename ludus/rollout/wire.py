@@ -135,10 +135,6 @@ def whole_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def span_json(span: Span) -> dict[str, Any]:
-    return {each.name: plain(getattr(span, each.name)) for each in fields(span)}
-
-
 class Foreign:
     """A value that stayed where it was; here it is shown as it was shown there."""
 

@@ -25,7 +25,8 @@ from ludus.rollout.ending import Raised, guarded
 from ludus.rollout.handout import SERVICE, TAKE_S
 from ludus.rollout.remote import AgentName
 from ludus.rollout.subproc import SubprocDoor
-from ludus.rollout.wire import ReportBody, SeatBody, TakeBody, TakenBody, ending_fields, span_json
+from ludus.rollout.wire import ReportBody, SeatBody, TakeBody, TakenBody, ending_fields
+from ludus.runs.codec import span_fields
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ class RolloutWorker:
         with door.placed(seat.about.episode_id, lease):
             ending = await guarded(door, seat.data, context)
         try:
-            spans = [span_json(span) for span in context.spans.snapshot()]
+            spans = [span_fields(span) for span in context.spans.snapshot()]
             return self._report(seat, spans=spans, numbers=context.numbers, **ending_fields(ending))
         except Exception as error:  # the boundary of an agent's values: one that cannot travel is its episode's fault
             raised = Raised(f"what the agent left cannot be told to the head: {error!r:.1000}", "")

@@ -1,147 +1,107 @@
-"""An episode as two pieces of bytes, and back: JSON for what a person reads, packed arrays for what is long.
+"""An episode as bytes, and back; a session that grows turn by turn, each with what is new since the turn before.
 
-Knows: the records of `ludus.types`.  Knows not: SQLite, files.
-Invariants: `decode_episode(*encode_episode(e)) == e`, logprobs to the last bit, for every JSON-able `metadata`; a
+Knows: the records of `ludus.types`, msgspec.  Knows not: SQLite, files.
+Invariants: `decode_episode(encode_episode(e)) == e`, logprobs to the last bit, for every JSON-able `metadata`; a
 `SessionReader` that is given all that a `SessionWriter` wrote has the session's record.
 
-Messages and tools are stored once and referred to by index, so n turns hold n messages and not n². A session that
-grows is written turn by turn, each with what is new since the turn before.
+Messages and tools are stored once, so n turns hold n messages and not n²; the tokens of a sampled node are its turn's.
 """
 
 from __future__ import annotations
 
 import json
-from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, Generic, TypeVar
 
-from ludus.runs.pieces import (
-    Numbers,
-    Table,
-    message_from_json,
-    message_to_json,
-    node_from_json,
-    node_to_json,
-    turn_from_json,
-    turn_to_json,
-)
-from ludus.types import Episode, Message, Node, Outcome, SessionRecord, Span, ToolSpec, Turn
+import msgspec
 
-FORMAT = 1
+from ludus.types import Episode, Message, Node, SessionRecord, Span, ToolSpec, Turn
+
+Item = TypeVar("Item")
+KindT = TypeVar("KindT")
+
+FORMAT = 2
 """Version of this layout; a run folder of another one is refused by name."""
+_NOTHING = Message("user")
 
 
-def encode_episode(episode: Episode) -> tuple[str, bytes]:
-    """The JSON text and the packed numbers of an episode."""
-    numbers = Numbers()
-    messages: Table[Message] = Table()
-    tools: Table[ToolSpec] = Table()
-    turns = [
-        turn_to_json(
-            turn,
-            numbers,
-            asked=[messages.index(message) for message in turn.messages],
-            reply=messages.index(turn.reply),
-            tools=[tools.index(tool) for tool in turn.tools],
-        )
-        for turn in episode.session.turns
-    ]
-    sampled_of = {turn.id: turn.sampled.token_ids for turn in episode.session.turns}
-    nodes = [node_to_json(node, numbers, sampled_of) for node in episode.session.nodes]
-    body = {
-        "format": FORMAT,
-        "id": episode.id,
-        "task_id": episode.task_id,
-        "group_id": episode.group_id,
-        "outcome": [episode.outcome.kind, episode.outcome.reason],
-        "rewards": plain(episode.rewards),
-        "reward": episode.reward,
-        "metrics": plain(episode.metrics),
-        "metadata": plain(episode.metadata),
-        "started_at": episode.started_at,
-        "finished_at": episode.finished_at,
-        "is_eval": episode.is_eval,
-        "has_returns": episode.has_returns,
-        "left_out": {turn_id: list(places) for turn_id, places in episode.left_out.items()},
-        # not asdict, which copies what is in a span, and some of that cannot be copied
-        "spans": [{each.name: plain(getattr(span, each.name)) for each in fields(span)} for span in episode.spans],
-        "session": {"id": episode.session.id, "nodes": nodes, "turns": turns},
-        "messages": [message_to_json(message) for message in messages.items],
-        "tools": [asdict(tool) for tool in tools.items],
-        "num_ints": len(numbers.ints),
-    }
-    text = json.dumps(body, separators=(",", ":"))
-    return text, numbers.to_bytes()
+class Piece(msgspec.Struct, array_like=True):
+    """A turn with all that is new in it."""
+
+    turn: Turn
+    """Without its messages, reply and tools, whose places in the session's tables follow."""
+    goes_on: str | None
+    """The turn whose messages this one's begin with, and are not told again. None: all are told."""
+    asked: list[int]
+    reply: int
+    tools: list[int]
+    new_messages: list[Message]
+    new_tools: list[ToolSpec]
+    nodes: list[Node]
 
 
-def decode_episode(text: str, packed: bytes) -> Episode:
+class _Stored(msgspec.Struct, array_like=True):
+    episode: Episode
+    """Without its spans and its session's insides."""
+    spans: list[dict[str, Any]]
+    """What an agent wrote into them may be anything."""
+    pieces: list[Piece]
+    nodes: list[Node]
+    """Those that came after the last turn."""
+
+
+def encode_episode(episode: Episode) -> bytes:
+    session, writer, pieces, done = episode.session, SessionWriter(), [], 0
+    for turn in session.turns:
+        end = max(done, turn.node + 1)
+        pieces.append(writer.write(session.nodes[done:end], turn))
+        done = end
+    bare = replace(
+        episode,
+        session=SessionRecord(session.id, (), ()),
+        spans=(),
+        metrics=plain(episode.metrics),
+        metadata=plain(episode.metadata),
+    )
+    return to_bytes(_Stored(bare, [span_fields(span) for span in episode.spans], pieces, list(session.nodes[done:])))
+
+
+def decode_episode(data: bytes) -> Episode:
     """The episode that `encode_episode` was given."""
-    body = json.loads(text)
-    numbers = Numbers.from_bytes(packed, body["num_ints"])
-    messages = [message_from_json(message) for message in body["messages"]]
-    tools = [ToolSpec(**tool) for tool in body["tools"]]
-    turns = tuple(
-        turn_from_json(turn, numbers, asked=[messages[idx] for idx in turn["messages"]], messages=messages, tools=tools)
-        for turn in body["session"]["turns"]
-    )
-    sampled_of = {turn.id: turn.sampled.token_ids for turn in turns}
-    nodes = tuple(node_from_json(node, numbers, sampled_of) for node in body["session"]["nodes"])
-    return Episode(
-        id=body["id"],
-        task_id=body["task_id"],
-        group_id=body["group_id"],
-        session=SessionRecord(body["session"]["id"], nodes, turns),
-        rewards=body["rewards"],
-        outcome=Outcome(*body["outcome"]),
-        reward=body["reward"] if "reward" in body else _sum(body["rewards"]),
-        metrics=body["metrics"],
-        metadata=body["metadata"],
-        started_at=body["started_at"],
-        finished_at=body["finished_at"],
-        is_eval=body["is_eval"],
-        left_out={turn_id: tuple(places) for turn_id, places in body.get("left_out", {}).items()},
-        spans=tuple(Span(**span) for span in body.get("spans", ())),
-        has_returns=body.get("has_returns", False),
-    )
+    stored = from_bytes(data, _Stored)
+    reader = SessionReader(stored.episode.session.id)
+    for piece in stored.pieces:
+        reader.read(piece)
+    reader.add(stored.nodes)
+    return replace(stored.episode, session=reader.record(), spans=tuple(Span(**span) for span in stored.spans))
 
 
 class SessionWriter:
-    """Turns of one session as JSON objects, each with the nodes, messages and tools that are new in it."""
+    """Turns of one session, each with the nodes, messages and tools that are new in it."""
 
     def __init__(self) -> None:
-        self._messages: Table[Message] = Table()
-        self._tools: Table[ToolSpec] = Table()
+        self._messages: _Table[Message] = _Table()
+        self._tools: _Table[ToolSpec] = _Table()
         self._asked: dict[str, tuple[Message, ...]] = {}
 
-    def write(self, nodes: Sequence[Node], turn: Turn) -> dict[str, Any]:
+    def write(self, nodes: Sequence[Node], turn: Turn) -> Piece:
         """nodes: those that the session's graph has got since the turn before; the turn's own is among them."""
-        numbers, messages, tools = Numbers(), self._messages, self._tools
+        messages, tools = self._messages, self._tools
         num_messages, num_tools = len(messages.items), len(tools.items)
-        body = turn_to_json(
-            turn,
-            numbers,
-            asked=self._asked_since(turn),
+        earlier = self._asked.get(turn.follows or "", ())
+        goes_on = bool(earlier) and turn.messages[: len(earlier)] == earlier
+        self._asked[turn.id] = turn.messages
+        return Piece(
+            turn=replace(turn, messages=(), reply=_NOTHING, tools=()),
+            goes_on=turn.follows if goes_on else None,
+            asked=[messages.index(each) for each in turn.messages[len(earlier) if goes_on else 0 :]],
             reply=messages.index(turn.reply),
             tools=[tools.index(tool) for tool in turn.tools],
+            new_messages=messages.items[num_messages:],
+            new_tools=tools.items[num_tools:],
+            nodes=[_without_tokens(node, turn) for node in nodes],
         )
-        self._asked[turn.id] = turn.messages
-        sampled_of = {turn.id: turn.sampled.token_ids}
-        return {
-            "turn": body,
-            "nodes": [node_to_json(node, numbers, sampled_of) for node in nodes],
-            "messages": [message_to_json(message) for message in messages.items[num_messages:]],
-            "tools": [asdict(tool) for tool in tools.items[num_tools:]],
-            "num_ints": len(numbers.ints),
-            "numbers": b2a_base64(numbers.to_bytes(), newline=False).decode("ascii"),
-        }
-
-    def _asked_since(self, turn: Turn) -> list[Any]:
-        """The turn whose messages this one's begin with, and the places of the others."""
-        earlier = self._asked.get(turn.follows or "", ())
-        is_longer = bool(earlier) and turn.messages[: len(earlier)] == earlier
-        rest = turn.messages[len(earlier) :] if is_longer else turn.messages
-        return [turn.follows if is_longer else None, [self._messages.index(message) for message in rest]]
 
 
 class SessionReader:
@@ -154,35 +114,87 @@ class SessionReader:
         self._nodes: list[Node] = []
         self._turns: dict[str, Turn] = {}
 
-    def read(self, body: Mapping[str, Any]) -> None:
-        numbers = Numbers.from_bytes(a2b_base64(body["numbers"]), body["num_ints"])
-        self._messages += [message_from_json(message) for message in body["messages"]]
-        self._tools += [ToolSpec(**tool) for tool in body["tools"]]
-        earlier, rest = body["turn"]["messages"]
-        asked = [] if earlier is None else list(self._turns[earlier].messages)
-        asked += [self._messages[idx] for idx in rest]
-        turn = turn_from_json(body["turn"], numbers, asked=asked, messages=self._messages, tools=self._tools)
+    def read(self, piece: Piece) -> None:
+        self._messages += piece.new_messages
+        self._tools += piece.new_tools
+        earlier = () if piece.goes_on is None else self._turns[piece.goes_on].messages
+        turn = replace(
+            piece.turn,
+            messages=(*earlier, *(self._messages[idx] for idx in piece.asked)),
+            reply=self._messages[piece.reply],
+            tools=tuple(self._tools[idx] for idx in piece.tools),
+        )
         self._turns[turn.id] = turn
-        sampled_of = {turn.id: turn.sampled.token_ids}
-        self._nodes += [node_from_json(node, numbers, sampled_of) for node in body["nodes"]]
+        self.add(piece.nodes)
+
+    def add(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            turn = None if node.token_ids else self._turns.get(node.turn_id or "")
+            self._nodes.append(node if turn is None else replace(node, token_ids=turn.sampled.token_ids))
 
     def record(self) -> SessionRecord:
         """Of what was read so far."""
         return SessionRecord(self._session_id, tuple(self._nodes), tuple(self._turns.values()))
 
 
-def _sum(rewards: Mapping[str, float]) -> float | None:
-    """What stands for the episode's reward in a record that does not hold it."""
-    return sum(rewards.values()) if rewards else None
+class _Table(Generic[Item]):
+    """Items in the order of first sight; equal items once."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self._by_identity: dict[int, tuple[int, Item]] = {}
+        """The items are held, lest another one come to lie where one lay."""
+        self._idx_by_text: dict[str, int] = {}
+
+    def index(self, item: Item) -> int:
+        # Recorders share message objects between turns; the repr is only needed for those that do not.
+        known = self._by_identity.get(id(item))
+        if known is not None:
+            return known[0]
+        idx = self._idx_by_text.setdefault(repr(item), len(self.items))
+        if idx == len(self.items):
+            self.items.append(item)
+        self._by_identity[id(item)] = (idx, item)
+        return idx
 
 
-def plain(value: object) -> object:
+def _without_tokens(node: Node, turn: Turn) -> Node:
+    is_the_turns = node.turn_id == turn.id and node.token_ids == turn.sampled.token_ids
+    return replace(node, token_ids=()) if is_the_turns else node
+
+
+def to_bytes(value: msgspec.Struct) -> bytes:
+    """MessagePack; what that cannot hold, halves of surrogate pairs and integers beyond 64 bits, as JSON in ASCII."""
+    try:
+        return _encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        return json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=plain)).encode("ascii")
+
+
+def from_bytes(data: bytes, kind: type[KindT]) -> KindT:
+    """What `to_bytes` was given. Raises ValueError if the bytes are not whole."""
+    if data.startswith(b"["):  # no list of MessagePack begins so
+        return msgspec.convert(json.loads(data), kind)
+    return msgspec.msgpack.decode(data, type=kind)
+
+
+def span_fields(span: Span) -> dict[str, Any]:
+    """Not asdict, which copies what is in a span, and some of that cannot be copied."""
+    return {each.name: plain(getattr(span, each.name)) for each in fields(span)}
+
+
+def plain(value: object) -> Any:
     """`value` in JSON's words: arrays become lists, what JSON does not know its repr, so that no episode is lost."""
-    if value is None or isinstance(value, str | int | float):
+    if value is None or type(value) in (str, int, float, bool):
         return value
+    if isinstance(value, str | int | float):  # of a class of its own, such as numpy's float64
+        return json.loads(json.dumps(value))
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     to_list = getattr(value, "tolist", None)  # numpy and torch, which this floor does not import
     return plain(to_list()) if callable(to_list) else repr(value)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=plain).encode

@@ -1,12 +1,12 @@
 """What a process has recorded of sessions that have not ended, in the run's folder: it survives the process.
 
-Knows: files, one line of JSON a turn.  Knows not: SQLite, who samples.
-Invariants: when `add_turn` has returned, the turn survives `kill -9`; a line that was cut short costs no other; of
-sessions that have ended nothing stays.
+Knows: files, one entry a turn.  Knows not: SQLite, who samples.
+Invariants: when `add_turn` has returned, the turn survives `kill -9`; an entry that was cut short costs no other;
+of sessions that have ended nothing stays.
 
-    runs/<name>/journal/4711-9f3c21d0-000001.jsonl   one process's first segment; locked while that process lives
+    runs/<name>/journal/4711-9f3c21d0-000001.turns   one process's first segment; locked while that process lives
 
-A line goes to the kernel in one write, which outlives the process at some microseconds a turn; a power cut may take
+An entry goes to the kernel in one write, which outlives the process at some microseconds a turn; a power cut may take
 the last seconds of sessions that are still open.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import threading
@@ -25,17 +24,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ludus.errors import BackendError
 from ludus.processes.files import lock
-from ludus.runs.codec import SessionReader, SessionWriter, plain
+from ludus.runs.codec import Piece, SessionReader, SessionWriter, from_bytes, plain, to_bytes
 from ludus.types import Node, SessionRecord, Turn
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "journal"
 SEGMENT_BYTES = 16 * 2**20  # a file this large is read in a second, and is deleted when its sessions have ended
-# Made once: `json.dumps` with options makes an encoder for every call.
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_SUFFIX = ".turns"
+_LENGTH_BYTES = 4
+"""Before each entry, its length; the longest context's turn has some MiB."""
+
+
+class _Entry(msgspec.Struct, array_like=True):
+    session: str
+    about: dict[str, Any]
+    """Empty: nothing new."""
+    rewards: dict[str, float] = {}
+    piece: Piece | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +75,23 @@ class Journal:
         return f"Journal({str(self._folder)!r}, open={len(self._open)}, segments={len(self._segments)})"
 
     def about(self, session_id: str, facts: Mapping[str, Any]) -> None:
-        """What is known of a session beside its turns; written together with its first line."""
+        """What is known of a session beside its turns; written together with its first entry."""
         with self._lock:
             self._open.setdefault(session_id, _OpenSession()).about = facts
 
     def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
-        """Durable when it returns. Raises BackendError if the disk refuses; the next line of the session has it then.
+        """Durable when it returns. Raises BackendError if the disk refuses; the next entry of the session has it then.
 
         nodes: those that the session's graph has got since its turn before.
         """
         with self._lock:
             session = self._open.setdefault(session_id, _OpenSession())
-            self._append(session_id, session, session.writer.write(nodes, turn))
+            self._append(session_id, session, piece=session.writer.write(nodes, turn))
 
     def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None:
         """Rewards by turn id, on top of earlier ones; otherwise as `add_turn`."""
         with self._lock:
-            self._append(session_id, self._open.setdefault(session_id, _OpenSession()), {"rewards": dict(rewards)})
+            self._append(session_id, self._open.setdefault(session_id, _OpenSession()), rewards=dict(rewards))
 
     def end(self, session_id: str) -> None:
         """The session is kept elsewhere now."""
@@ -103,10 +113,10 @@ class Journal:
                 segment.close()
             self._segments = []
 
-    def _append(self, session_id: str, session: _OpenSession, body: Mapping[str, Any]) -> None:
-        about = {"about": plain(session.about)} if session.about else {}
-        line = f"{_encode({'session': session_id, **about, **body})}\n".encode("ascii")
-        session.about, session.unwritten = {}, session.unwritten + line
+    def _append(self, session_id: str, session: _OpenSession, **told: Any) -> None:
+        entry = to_bytes(_Entry(session_id, plain(session.about), **told))
+        session.about = {}
+        session.unwritten += len(entry).to_bytes(_LENGTH_BYTES) + entry
         try:
             segment = self._current()
             segment.append(session.unwritten)
@@ -122,7 +132,7 @@ class Journal:
         if not self._segments or self._segments[-1].num_bytes >= self._segment_bytes:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._num_segments += 1
-            self._segments.append(_Segment.create(self._folder / f"{self._name}-{self._num_segments:06d}.jsonl"))
+            self._segments.append(_Segment.create(self._folder / f"{self._name}-{self._num_segments:06d}{_SUFFIX}"))
         return self._segments[-1]
 
 
@@ -132,7 +142,7 @@ class _OpenSession:
     about: Mapping[str, Any] = field(default_factory=dict)
     """Not written yet."""
     unwritten: bytes = b""
-    """Lines that the disk refused."""
+    """Entries that the disk refused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +151,7 @@ class _Segment:
     descriptor: int
     num_bytes: int = 0
     session_ids: set[str] = field(default_factory=set)
-    """Open sessions with lines in it."""
+    """Open sessions with entries in it."""
 
     @classmethod
     def create(cls, path: Path) -> _Segment:
@@ -150,15 +160,15 @@ class _Segment:
             time.sleep(0.001)
         return cls(path, descriptor)
 
-    def append(self, lines: bytes) -> None:
+    def append(self, entries: bytes) -> None:
         try:
-            if os.write(self.descriptor, lines) < len(lines):
+            if os.write(self.descriptor, entries) < len(entries):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
-            with contextlib.suppress(OSError):  # what was written of it must not run into the next line
+            with contextlib.suppress(OSError):  # what was written of it must not run into the next entry
                 os.ftruncate(self.descriptor, self.num_bytes)
             raise
-        self.num_bytes += len(lines)
+        self.num_bytes += len(entries)
 
     def clear(self) -> None:
         os.ftruncate(self.descriptor, 0)
@@ -177,19 +187,19 @@ class _Segment:
 
 def left_behind(run_folder: Path) -> tuple[Path, ...]:
     """Segments whose processes have ended, each process's in order."""
-    return tuple(path for path in sorted((run_folder / FOLDER).glob("*.jsonl")) if _is_free(path))
+    return tuple(path for path in sorted((run_folder / FOLDER).glob(f"*{_SUFFIX}")) if _is_free(path))
 
 
 def read_unfinished(paths: Sequence[Path]) -> tuple[Unfinished, ...]:
-    """The sessions in these segments, in the order of their first lines. A line that was cut short is left out."""
+    """The sessions in these segments, in the order of their first entries. An entry that was cut short is left out."""
     found: dict[str, _Found] = {}
     for path in paths:
-        for body in _bodies(path):
-            session = found.setdefault(body["session"], _Found(SessionReader(body["session"])))
-            session.about = body.get("about", session.about)
-            session.rewards.update(body.get("rewards", {}))
-            if "turn" in body:
-                session.reader.read(body)
+        for entry in _entries(path):
+            session = found.setdefault(entry.session, _Found(SessionReader(entry.session)))
+            session.about = entry.about or session.about
+            session.rewards.update(entry.rewards)
+            if entry.piece is not None:
+                session.reader.read(entry.piece)
     return tuple(Unfinished(one.reader.record(), one.rewards, one.about) for one in found.values())
 
 
@@ -200,13 +210,13 @@ class _Found:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _bodies(path: Path) -> Iterator[dict[str, Any]]:
+def _entries(path: Path) -> Iterator[_Entry]:
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        while length := file.read(_LENGTH_BYTES):
             try:
-                yield json.loads(line)
+                yield from_bytes(file.read(int.from_bytes(length)), _Entry)
             except ValueError:
-                logger.warning("journal.torn path=%s line=%d", path, number)
+                logger.warning("journal.torn path=%s byte=%d", path, file.tell())
                 return
 
 

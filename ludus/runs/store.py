@@ -27,7 +27,7 @@ from typing import Any
 
 from ludus.errors import UserError
 from ludus.processes.files import lock
-from ludus.runs.codec import decode_episode, encode_episode
+from ludus.runs.codec import FORMAT, decode_episode, encode_episode
 from ludus.runs.exporters.base import Exporter, Finished, NoExporter
 from ludus.runs.journal import Journal, Unfinished, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
@@ -36,7 +36,8 @@ from ludus.types import Episode, Outcome
 Credit = Mapping[str, float | str]
 """By turn id: the advantage the turn was trained with, or the reason why it was masked."""
 
-_SCHEMA = """
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS episodes (
     num INTEGER PRIMARY KEY,
     id TEXT NOT NULL,
@@ -49,8 +50,7 @@ CREATE TABLE IF NOT EXISTS episodes (
     num_turns INTEGER NOT NULL,
     num_sampled_tokens INTEGER NOT NULL,
     finished_at REAL NOT NULL,
-    record TEXT NOT NULL,        -- JSON
-    numbers BLOB NOT NULL        -- the arrays that `record` points into
+    record BLOB NOT NULL         -- as ludus.runs.codec writes it
 );
 CREATE INDEX IF NOT EXISTS episodes_by_id ON episodes (id);
 CREATE INDEX IF NOT EXISTS episodes_by_step ON episodes (step);
@@ -60,10 +60,12 @@ CREATE TABLE IF NOT EXISTS credit (
     advantage REAL,              -- NULL: not trained, and `mask` says why
     mask TEXT
 );
+PRAGMA user_version = {FORMAT};
+COMMIT;
 """
 _INSERT = """
 INSERT INTO episodes (id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_sampled_tokens,
-                      finished_at, record, numbers) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                      finished_at, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
@@ -194,19 +196,16 @@ class RunStore:
         """Writes the last episode with this id anew; rewards may come after its end. Raises UserError if none is."""
         before = self.episode(episode.id)
         assert before.session.id == episode.session.id, "an episode keeps its session"
-        values = (episode.reward, episode.outcome.kind, *encode_episode(episode), episode.id)
+        values = (episode.reward, episode.outcome.kind, encode_episode(episode), episode.id)
         last = "(SELECT max(num) FROM episodes WHERE id = ?)"
         with self._transaction("change an episode") as db:
-            db.execute(
-                f"UPDATE episodes SET reward = ?, outcome = ?, record = ?, numbers = ? WHERE num = {last}", values
-            )
+            db.execute(f"UPDATE episodes SET reward = ?, outcome = ?, record = ? WHERE num = {last}", values)
 
     def episodes(self, *, step: int | None = None, is_eval: bool | None = None) -> Iterator[Episode]:
         """Episodes in the order in which they were added. None: of every step; training and evaluation alike."""
         where = "WHERE (?1 IS NULL OR step = ?1) AND (?2 IS NULL OR is_eval = ?2)"
         for (num,) in self._rows(f"SELECT num FROM episodes {where} ORDER BY num", (step, is_eval)):
-            record, numbers = self._rows("SELECT record, numbers FROM episodes WHERE num = ?", (num,))[0]
-            yield decode_episode(record, numbers)
+            yield decode_episode(self._rows("SELECT record FROM episodes WHERE num = ?", (num,))[0][0])
 
     def episode(self, episode_id: str) -> Episode:
         """The last episode with this id. Raises UserError if there is none."""
@@ -217,7 +216,7 @@ class RunStore:
 
     def find_episode(self, episode_id: str) -> Episode | None:
         """The last episode with this id. None: there is none."""
-        rows = self._rows("SELECT record, numbers FROM episodes WHERE id = ? ORDER BY num DESC LIMIT 1", (episode_id,))
+        rows = self._rows("SELECT record FROM episodes WHERE id = ? ORDER BY num DESC LIMIT 1", (episode_id,))
         return decode_episode(*rows[0]) if rows else None
 
     def episode_rows(self) -> list[dict[str, Any]]:
@@ -324,8 +323,8 @@ class RunStore:
         """Makes episodes of the sessions that killed processes left behind; an episode has its session's id."""
         for found in read_unfinished(segments):
             rows = self._rows("SELECT record FROM episodes WHERE id = ?", (found.record.id,))
-            is_there = any(turn.id in record for (record,) in rows for turn in found.record.turns)
-            if found.record.turns and not is_there:
+            kept = {turn.id for (record,) in rows for turn in decode_episode(record).session.turns}
+            if found.record.turns and kept.isdisjoint(turn.id for turn in found.record.turns):
                 with self._transaction("write an episode") as db:
                     broken_off = _broken_off(found)
                     db.execute(_INSERT, _row(broken_off, Finished.of(broken_off)))
@@ -342,7 +341,7 @@ def _row(episode: Episode, finished: Finished) -> tuple[object, ...]:
     return (
         *(episode.id, finished.step, episode.group_id, episode.task_id, episode.is_eval, episode.outcome.kind),
         *(episode.reward, len(episode.session.turns), episode.session.num_sampled_tokens, episode.finished_at),
-        *(finished.record, finished.numbers),
+        finished.record,
     )
 
 
@@ -374,7 +373,17 @@ def _connect(folder: Path) -> sqlite3.Connection:
         if not options:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
+        found, is_empty = db.execute(
+            "SELECT user_version, NOT EXISTS (SELECT 1 FROM sqlite_master) FROM pragma_user_version"
+        ).fetchone()
+        if is_empty:
             db.executescript(_SCHEMA)
+        elif found != FORMAT:
+            db.close()
+            raise UserError(
+                f"the run in {str(folder)!r} was written by another version of Ludus: its records have the format "
+                f"{found}, this version reads {FORMAT}. Read it with the version that wrote it"
+            )
         return db
 
 

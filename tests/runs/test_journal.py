@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,15 @@ def test_a_session_written_turn_by_turn_is_read_back_exactly(full_episode: Episo
 
 
 def test_a_turn_costs_what_is_new_in_it(tmp_path: Path, make_episode: MakeEpisode) -> None:
-    """The lines of a long conversation's turns are as long as those of a short one's."""
-    write_all(Journal(tmp_path), make_episode(1, num_turns=60).session)
+    """The entries of a long conversation's turns are as long as those of a short one's."""
+    journal, record = Journal(tmp_path), make_episode(1, num_turns=60).session
+    write_all(journal, replace(record, turns=record.turns[:1]))
     (path,) = (tmp_path / "journal").iterdir()
-    lengths = [len(line) for line in path.read_bytes().splitlines()]
+    sizes = [path.stat().st_size]
+    for before, turn in pairwise(record.turns):
+        journal.add_turn(record.id, record.nodes[before.node + 1 : turn.node + 1], turn)
+        sizes.append(path.stat().st_size)
+    lengths = [later - earlier for earlier, later in pairwise(sizes)]
     assert sum(lengths[50:]) < 1.3 * sum(lengths[5:15])
 
 
@@ -82,22 +88,23 @@ def test_a_segment_in_use_is_nobody_elses(tmp_path: Path, make_episode: MakeEpis
     assert len(left_behind(tmp_path)) == 1
 
 
-def test_a_torn_line_costs_no_other(tmp_path: Path, make_episode: MakeEpisode) -> None:
-    """Whatever byte the last line was cut at, the turns before it are read."""
+def test_a_torn_entry_costs_no_other(tmp_path: Path, make_episode: MakeEpisode) -> None:
+    """Whatever byte the last entry was cut at, the turns before it are read."""
     record = make_episode(1, num_turns=3).session
     journal = Journal(tmp_path)
-    write_all(journal, record)
+    write_all(journal, replace(record, turns=record.turns[:2]))
+    (path,) = (tmp_path / "journal").iterdir()
+    start = path.stat().st_size
+    journal.add_turn(record.id, record.nodes[record.turns[1].node + 1 :], record.turns[2])
     journal.close()
-    (path,) = left_behind(tmp_path)
     whole = path.read_bytes()
-    start = whole.rstrip(b"\n").rindex(b"\n") + 1
-    for cut in range(start, len(whole) - 1, 7):
+    for cut in range(start, len(whole)):
         path.write_bytes(whole[:cut])
         (found,) = read_unfinished([path])
         assert found.record.turns == record.turns[:2]
 
 
-def test_a_full_disk_is_said_and_the_next_line_makes_up_for_it(
+def test_a_full_disk_is_said_and_the_next_entry_makes_up_for_it(
     tmp_path: Path, make_episode: MakeEpisode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn that cannot be written is an error; once there is room again, no turn of the session is missing."""
@@ -118,6 +125,7 @@ WRITER = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
 from dataclasses import replace
+from itertools import pairwise
 from conftest import episode_of
 from ludus.runs.store import RunStore
 store = RunStore.create(sys.argv[1], "run", "")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,14 +31,23 @@ def test_an_episode_comes_back_exactly(tmp_path: Path, full_episode: Episode) ->
 
 def test_messages_are_stored_once(make_episode: Callable[..., Episode]) -> None:
     """A conversation of n turns holds n messages, not n squared."""
-    sizes = [len(encode_episode(make_episode(1, num_turns=num))[0]) for num in (10, 20, 40)]
+    sizes = [len(encode_episode(make_episode(1, num_turns=num))) for num in (10, 20, 40)]
     assert sizes[2] - sizes[1] < 2.6 * (sizes[1] - sizes[0])
 
 
 def test_values_that_json_does_not_know_do_not_lose_the_episode(make_episode: Callable[..., Episode]) -> None:
     """Metadata with foreign keys and objects is kept as text."""
     episode = make_episode(1, metadata={("a", 1): {3}, "path": Path("x")})
-    assert decode_episode(*encode_episode(episode)).metadata == {"('a', 1)": [3], "path": repr(Path("x"))}
+    assert decode_episode(encode_episode(episode)).metadata == {"('a', 1)": [3], "path": repr(Path("x"))}
+
+
+def test_a_run_of_another_format_is_refused(tmp_path: Path) -> None:
+    """A run that another version wrote is neither read wrongly nor changed; the message names both formats."""
+    RunStore.create(tmp_path, "run", "").close()
+    with closing(sqlite3.connect(tmp_path / "run" / "run.db")) as db:
+        db.execute("PRAGMA user_version = 1")
+    with pytest.raises(UserError, match=r"'.*run'.*have the format 1, this version reads 2"):
+        RunStore.open(tmp_path / "run")
 
 
 def test_episodes_are_found_by_step_and_kind(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:

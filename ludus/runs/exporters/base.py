@@ -17,19 +17,18 @@ from ludus.types import Episode
 class Finished:
     """A finished episode as it is kept, and as it travels to another process."""
 
-    record: str
-    numbers: bytes
+    record: bytes
     step: int | None = None
     """The training step that asked for it. None: no step did."""
     is_eval: bool = False
 
     @classmethod
     def of(cls, episode: Episode, step: int | None = None) -> Self:
-        return cls(*encode_episode(episode), step, episode.is_eval)
+        return cls(encode_episode(episode), step, episode.is_eval)
 
     @property
     def episode(self) -> Episode:
-        return decode_episode(self.record, self.numbers)
+        return decode_episode(self.record)
 
 
 class Exporter(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,7 @@ def ids(path: Path) -> list[str]:
 
 
 def finished(idx: int, step: int | None = 0, **fields: Any) -> Finished:
-    text, numbers = (whole := Finished.of(episode_of(idx, num_turns=1), step)).record, whole.numbers
-    return Finished(text, numbers, step, **fields)
+    return replace(Finished.of(episode_of(idx, num_turns=1), step), **fields)
 
 
 def test_everything_has_left_when_it_is_closed(tmp_path: Path) -> None:
