@@ -29,6 +29,7 @@ from ludus.episodes.graph import SessionGraph
 from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.errors import AgentError
 from ludus.gateway.dialects import DIALECTS, refusal
+from ludus.http.sse import DONE, whole_data
 from ludus.types import Message, Sampled, Sampling, SessionRecord
 
 _TIMEOUT_S = 600.0  # what OpenAI's SDK waits
@@ -239,8 +240,7 @@ def _read_whole(body: Mapping[str, Any]) -> OutsideReply:
 
 
 def _read_stream(answer: bytes) -> OutsideReply:
-    lines = [line[5:].strip() for line in answer.split(b"\n") if line.startswith(b"data:")]
-    events = [json.loads(line) for line in lines if line and line != b"[DONE]"]
+    events = [json.loads(data) for data in whole_data(answer) if data != DONE]
     choices = [choice for event in events for choice in event.get("choices", ()) if choice.get("index", 0) == 0]
     text = "".join((choice.get("delta") or {}).get("content") or "" for choice in choices)
     logprobs = [token["logprob"] for one in choices for token in (one.get("logprobs") or {}).get("content") or ()]

@@ -1,6 +1,7 @@
 """Server-sent events as text: read the way a client reads them, and written again.
 
 Knows: the event-stream format.  Knows not: what the events say.
+A client's reader forgives what the format allows; this one refuses what a server ought not to write.
 """
 
 from __future__ import annotations

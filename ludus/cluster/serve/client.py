@@ -19,7 +19,6 @@ from typing import Any, Protocol, TypeVar
 import httpx
 import pydantic
 
-from ludus.cluster.serve.events import event_data
 from ludus.cluster.serve.wire import (
     IDEMPOTENCY_KEY,
     LAST_EVENT,
@@ -34,6 +33,7 @@ from ludus.cluster.serve.wire import (
     error_of,
 )
 from ludus.errors import BackendError, LudusError, UserError
+from ludus.http.sse import coming_data
 from ludus.http.tls import client_context
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class ServerClient:
                     if answer.status_code in _NOBODY_THERE:
                         raise _AwayError(self._away(f"status {answer.status_code}"))
                     raise _error(answer)
-                async for data in event_data(answer.aiter_lines()):
+                async for data in coming_data(answer):
                     yield JobEvent.model_validate_json(data)
             finally:
                 await answer.aclose()

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ludus.http.sse import DONE, whole_data
+
 # Of a delta, texts that grow; everything else is said once.
 _GROWING = ("content", "reasoning_content", "reasoning", "refusal")
 
@@ -19,8 +21,9 @@ def read_answer(body: bytes, content_type: str) -> dict[str, Any] | None:
         if "event-stream" not in content_type:
             found = json.loads(body)
         else:
-            lines = (line[5:].strip() for line in body.split(b"\n") if line.startswith(b"data:"))
-            found = assemble(json.loads(line) for line in lines if line != b"[DONE]")
+            found = assemble(json.loads(data) for data in whole_data(body) if data != DONE)
+            if not all("finish_reason" in choice for choice in found["choices"] or [{}]):
+                return None
     except ValueError:
         return None
     return found if isinstance(found, dict) and isinstance(found.get("choices"), list) else None

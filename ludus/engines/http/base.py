@@ -5,7 +5,6 @@ Knows: calls, pieces of answers, versions of weights.  Knows not: loops, threads
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -179,12 +178,3 @@ def check_same_ids(theirs: Sequence[int], tokenizer: Tokenizer) -> None:
 def kept_ids(mask: Sequence[int] | None) -> tuple[int, ...] | None:
     """The ids that a token was drawn among, as a record keeps them. None: not told, or too many."""
     return None if mask is None or len(mask) > MAX_KEPT_IDS else tuple(sorted(int(token) for token in mask))
-
-
-def parse_event(line: str) -> dict[str, Any] | None:
-    """The event in a line of a stream. None: the line holds none, or marks the end."""
-    data = line.removeprefix("data: ")
-    if not line.startswith("data: ") or data == "[DONE]":
-        return None
-    event: dict[str, Any] = json.loads(data)
-    return event

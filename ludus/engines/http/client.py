@@ -11,6 +11,7 @@ before, and every one after it the new one: sampling pauses while they are loade
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 import threading
@@ -21,8 +22,9 @@ from typing import Any, TypeVar
 import httpx
 
 from ludus.engines.base import OnTokens, WeightSource
-from ludus.engines.http.base import CONNECT_TIMEOUT_S, UNPUBLISHED, Piece, Wire, direct, failing_as_backend, parse_event
+from ludus.engines.http.base import CONNECT_TIMEOUT_S, UNPUBLISHED, Piece, Wire, direct, failing_as_backend
 from ludus.errors import BackendError, LudusError, UserError
+from ludus.http.sse import DONE, coming_data
 from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
 
 logger = logging.getLogger(__name__)
@@ -170,11 +172,11 @@ class HttpEngine:
                 if response.is_error:
                     await response.aread()
                     raise self.wire.refusal(response)
-                async for line in response.aiter_lines():
-                    event = parse_event(line)
-                    if event is None:
+                async for data in coming_data(response):
+                    if data == DONE:
                         continue
-                    chunk = running.take(self.wire.read(running.call, len(running.token_ids), event), self._version)
+                    event = self.wire.read(running.call, len(running.token_ids), json.loads(data))
+                    chunk = running.take(event, self._version)
                     self._num_sampled += len(chunk.token_ids)
                     if chunk.token_ids:
                         yield chunk

@@ -49,6 +49,7 @@ def test_chunks_are_one_answer() -> None:
 def test_what_is_no_answer() -> None:
     """A broken stream, another body and a list are nothing."""
     assert read_answer(b'data: {"cho', STREAM) is None
+    assert read_answer(stream(chunk(0, {"content": "x"})) + b'data: {"cho', STREAM) is None
     assert read_answer(b"<html>", "text/html") is None
     assert read_answer(b'{"object": "list"}', "application/json") is None
     whole = {"choices": [{"message": {"content": "x"}}]}
