@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import ludus.agents.environments  # noqa: F401  (they register themselves)
 from ludus.agents.adapter import Door
 from ludus.agents.plain import FORMS, from_workflow
 from ludus.compat.areal.adapter import from_rollout_workflow, is_rollout_workflow

@@ -1,15 +1,7 @@
-"""Environments that come with Ludus, and the agent that plays any of them in text."""
+"""Environments that come with Ludus."""
 
+from ludus.agents.environments.base import EnvironmentService
 from ludus.agents.environments.gym import GymEnvironment
 from ludus.agents.environments.reasoning import ReasoningGymEnvironment, reasoning_gym_rows
-from ludus.compat.realhf.math_code import MathCodeSingleStepEnv, load_metadata
-from ludus.compat.realhf.text_agent import TextEnvironmentAgent
 
-__all__ = [
-    "GymEnvironment",
-    "MathCodeSingleStepEnv",
-    "ReasoningGymEnvironment",
-    "TextEnvironmentAgent",
-    "load_metadata",
-    "reasoning_gym_rows",
-]
+__all__ = ["EnvironmentService", "GymEnvironment", "ReasoningGymEnvironment", "reasoning_gym_rows"]

@@ -1,6 +1,6 @@
 """Environments: `reset` gives an observation, `step` five values, as in Gymnasium, but asynchronous.
 
-Knows: the environments' register, spans.  Knows not: agents, tokens.
+Knows: spans.  Knows not: agents, tokens.
 """
 
 from __future__ import annotations
@@ -9,11 +9,7 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ludus.compat.realhf.abstraction import EnvServiceAbstraction, make, register
 from ludus.runs.spans import span
-
-ALL_ENV_CLASSES: dict[str, Any] = {}
-"""By registered name."""
 
 
 def _traced(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -52,28 +48,3 @@ class EnvironmentService:
 
     async def close(self) -> None:
         """Nothing is asked any more. Called for what `for_episode` made, and once for the environment of the run."""
-
-
-class NullEnvironment(EnvironmentService):
-    """Of agents that need none: every step ends it, with reward 0."""
-
-    async def reset(self, seed: int | None = None, options: Any = None) -> tuple[None, dict[str, Any]]:
-        del seed, options
-        return None, {}
-
-    async def step(self, action: Any) -> tuple[None, float, bool, bool, dict[str, Any]]:
-        del action
-        return None, 0.0, True, False, {}
-
-
-def register_environment(name: str, env_cls: type) -> None:
-    """Makes `env_cls` known as `name`. Raises UserError if another class has that name."""
-    register(ALL_ENV_CLASSES, "environment", name, env_cls)
-
-
-def make_env(cfg: EnvServiceAbstraction) -> Any:
-    """The environment that `cfg` describes. Raises UserError if no environment has that name."""
-    return make(ALL_ENV_CLASSES, "environment", cfg.type_, cfg.args)
-
-
-register_environment("null", NullEnvironment)

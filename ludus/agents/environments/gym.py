@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ludus.agents.environments.base import EnvironmentService, register_environment
+from ludus.agents.environments.base import EnvironmentService
 from ludus.errors import UserError
 from ludus.settings import import_object
 
@@ -158,6 +158,3 @@ def _as_text(observation: Any) -> str:
 def _plain(value: Any) -> Any:
     """Arrays and their numbers as lists and numbers."""
     return value.tolist() if callable(getattr(value, "tolist", None)) else str(value)
-
-
-register_environment("gym", GymEnvironment)

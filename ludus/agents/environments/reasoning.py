@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from ludus.agents.environments.base import EnvironmentService, register_environment
+from ludus.agents.environments.base import EnvironmentService
 from ludus.errors import UserError
 from ludus.runs.spans import span
 
@@ -84,6 +84,3 @@ def _dataset(source: str) -> Any:
         )
     except (ValueError, TypeError, AssertionError) as error:
         raise UserError(f"reasoning-gym makes no {described['task']!r} of {described['config']}: {error}") from None
-
-
-register_environment("reasoning-gym", ReasoningGymEnvironment)

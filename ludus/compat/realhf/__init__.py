@@ -5,19 +5,14 @@ from typing import TYPE_CHECKING
 from ludus.compat.lazy import lazily
 
 if TYPE_CHECKING:
-    from ludus.agents.environments import (
-        GymEnvironment,
-        MathCodeSingleStepEnv,
-        ReasoningGymEnvironment,
-        TextEnvironmentAgent,
-        load_metadata,
-        reasoning_gym_rows,
-    )
-    from ludus.agents.environments.base import EnvironmentService, NullEnvironment, make_env, register_environment
+    from ludus.agents.environments import GymEnvironment, ReasoningGymEnvironment, reasoning_gym_rows
+    from ludus.agents.environments.base import EnvironmentService
     from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
     from ludus.compat.realhf.agent import Agent, make_agent, register_agent
+    from ludus.compat.realhf.environments import NullEnvironment, make_env, register_environment
     from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
     from ludus.compat.realhf.math_agents import MathMultiTurnAgent, MathSingleStepAgent
+    from ludus.compat.realhf.math_code import MathCodeSingleStepEnv, load_metadata
     from ludus.compat.realhf.math_experiment import (
         AsyncPPOMATHConfig,
         AsyncPPOMATHMultiTurnConfig,
@@ -27,6 +22,7 @@ if TYPE_CHECKING:
     )
     from ludus.compat.realhf.null_agent import NullAgent
     from ludus.compat.realhf.sample import MicroBatchSpec, SequenceSample, SequenceSplitSpec
+    from ludus.compat.realhf.text_agent import TextEnvironmentAgent
     from ludus.compat.realhf.trajectory import TrajectoryBuilder
     from ludus.compat.tokenizer import load_hf_tokenizer
     from ludus.rewards.answers import math_verify_call
@@ -70,10 +66,10 @@ __all__ = [
 
 _NAMES = {
     "GymEnvironment": "ludus.agents.environments",
-    "MathCodeSingleStepEnv": "ludus.agents.environments",
+    "MathCodeSingleStepEnv": "ludus.compat.realhf.math_code",
     "ReasoningGymEnvironment": "ludus.agents.environments",
-    "TextEnvironmentAgent": "ludus.agents.environments",
-    "load_metadata": "ludus.agents.environments",
+    "TextEnvironmentAgent": "ludus.compat.realhf.text_agent",
+    "load_metadata": "ludus.compat.realhf.math_code",
     "reasoning_gym_rows": "ludus.agents.environments",
     "AgentAbstraction": "ludus.compat.realhf.abstraction",
     "EnvServiceAbstraction": "ludus.compat.realhf.abstraction",
@@ -81,9 +77,9 @@ _NAMES = {
     "make_agent": "ludus.compat.realhf.agent",
     "register_agent": "ludus.compat.realhf.agent",
     "EnvironmentService": "ludus.agents.environments.base",
-    "NullEnvironment": "ludus.agents.environments.base",
-    "make_env": "ludus.agents.environments.base",
-    "register_environment": "ludus.agents.environments.base",
+    "NullEnvironment": "ludus.compat.realhf.environments",
+    "make_env": "ludus.compat.realhf.environments",
+    "register_environment": "ludus.compat.realhf.environments",
     "BundledGenerationOutputs": "ludus.compat.realhf.generation",
     "GenerationHyperparameters": "ludus.compat.realhf.generation",
     "MathMultiTurnAgent": "ludus.compat.realhf.math_agents",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.settings import nearest
+from ludus.settings import import_object, nearest
 
 
 @dataclass
@@ -31,12 +31,12 @@ class EnvServiceAbstraction:
 
 
 def register(table: dict[str, Any], kind: str, name: str, cls: Any) -> None:
-    """Enters `cls` as `name`. Raises UserError if another class has that name."""
+    """Enters `cls` as `name`; one that comes with Ludus gives way. Raises UserError if another class has that name."""
     if not isinstance(name, str) or not name or "/" in name:
         raise UserError(f"the {kind} {cls!r:.100} cannot be registered as {name!r}: a name is a string without '/'")
     known = table.get(name)
     # A file that is read again, as a notebook's cell or by its path, brings the same class anew.
-    if known is not None and _origin(known) != _origin(cls):
+    if known is not None and not isinstance(known, str) and _origin(known) != _origin(cls):
         raise UserError(f"the {kind} {name!r} is registered already, as {known.__module__}.{known.__qualname__}")
     table[name] = cls
 
@@ -47,9 +47,15 @@ def _origin(cls: Any) -> tuple[str, str]:
     return getattr(module, "__file__", None) or cls.__module__, cls.__qualname__
 
 
+def find(table: Mapping[str, Any], name: str) -> Any:
+    """What is registered as `name`; what comes with Ludus is entered by its import string. None: nothing is."""
+    found = table.get(name)
+    return import_object(found) if isinstance(found, str) else found
+
+
 def make(table: Mapping[str, Any], kind: str, type_: str, args: Mapping[str, Any]) -> Any:
     """An instance of what is registered as `type_`. Raises UserError if nothing is, naming the nearest."""
-    cls = table.get(type_)
+    cls = find(table, type_)
     if cls is None:
         best = nearest(str(type_), table)
         hint = f"; did you mean {best!r}?" if best else ""

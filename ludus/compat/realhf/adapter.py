@@ -15,10 +15,11 @@ from numbers import Real
 from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
-from ludus.agents.environments.base import ALL_ENV_CLASSES, EnvironmentService, make_env
+from ludus.agents.environments.base import EnvironmentService
 from ludus.agents.plain import construct, refuse_kwargs
-from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
+from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction, find
 from ludus.compat.realhf.agent import Agent, make_agent
+from ludus.compat.realhf.environments import ALL_ENV_CLASSES, make_env
 from ludus.compat.realhf.inference import Inference
 from ludus.compat.realhf.prompts import ROW, prompt_sample, query_id
 from ludus.compat.realhf.sample import SequenceSample
@@ -164,7 +165,7 @@ def _environment(env: Any) -> Any:
             raise UserError(f"env has the unknown key {unknown[0]!r}; it takes type_ and args")
         return make_env(EnvServiceAbstraction(**env))
     if isinstance(env, str):
-        env = ALL_ENV_CLASSES.get(env) or import_object(env)
+        env = find(ALL_ENV_CLASSES, env) or import_object(env)
     if inspect.isclass(env):
         env = construct(env, {})
     for name in ("reset", "step"):

@@ -12,8 +12,13 @@ from ludus.agents.environments.base import EnvironmentService
 from ludus.compat.realhf.abstraction import AgentAbstraction, make, register
 from ludus.compat.realhf.sample import SequenceSample
 
-ALL_AGENTS: dict[str, Any] = {}
-"""By registered name."""
+ALL_AGENTS: dict[str, Any] = {
+    "null": "ludus.compat.realhf.null_agent:NullAgent",
+    "math-single-step": "ludus.compat.realhf.math_agents:MathSingleStepAgent",
+    "math-multi-turn": "ludus.compat.realhf.math_agents:MathMultiTurnAgent",
+    "text-env": "ludus.compat.realhf.text_agent:TextEnvironmentAgent",
+}
+"""By registered name the class; an import string of those that nobody has registered again."""
 
 
 class Agent:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ludus.agents.adapter import current_episode
 from ludus.agents.environments.base import EnvironmentService
-from ludus.compat.realhf.agent import Agent, register_agent
+from ludus.compat.realhf.agent import Agent
 from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
 from ludus.compat.realhf.prompts import follow_up_ids
 from ludus.compat.realhf.sample import SequenceSample
@@ -196,7 +196,3 @@ class _Texts:
 
 def _shaped(success: Any, scaling: float, bias: float) -> float:
     return ((float(success) - 0.5) * 2 - bias) * scaling
-
-
-register_agent("math-single-step", MathSingleStepAgent)
-register_agent("math-multi-turn", MathMultiTurnAgent)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.environments.base import EnvironmentService, register_environment
+from ludus.agents.environments.base import EnvironmentService
 from ludus.errors import UserError
 from ludus.rewards.answers import math_verify_all, solutions_of
 from ludus.rewards.programs import extract_code, tests_of, verify_program
@@ -114,6 +114,3 @@ class _AnyQuery(dict[str, dict[str, Any]]):
     def get(self, key: str, default: Any = None) -> Any:
         del key, default
         return self._row
-
-
-register_environment("math-code-single-step", MathCodeSingleStepEnv)

@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 from ludus.agents.environments.base import EnvironmentService
-from ludus.compat.realhf.agent import Agent, register_agent
+from ludus.compat.realhf.agent import Agent
 from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
 from ludus.compat.realhf.sample import SequenceSample
 from ludus.compat.realhf.trajectory import TrajectoryBuilder
@@ -37,6 +37,3 @@ class NullAgent(Agent):
             trajectory.add(bundle)
             await env.step(bundle)
         return [trajectory.build([0.0] * self.episode_length)] * self.traj_size
-
-
-register_agent("null", NullAgent)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ludus.agents.adapter import current_episode
 from ludus.agents.environments.base import EnvironmentService
-from ludus.compat.realhf.agent import Agent, register_agent
+from ludus.compat.realhf.agent import Agent
 from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
 from ludus.compat.realhf.math_agents import discounted
 from ludus.compat.realhf.prompts import ROW, follow_up_ids
@@ -75,6 +75,3 @@ class TextEnvironmentAgent(Agent):
         if success is not None:
             metrics["success"] = [float(success)]
         return [trajectory.build(discounted(rewards, self.turn_level_discount), metrics)]
-
-
-register_agent("text-env", TextEnvironmentAgent)

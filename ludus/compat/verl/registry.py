@@ -21,6 +21,11 @@ from ludus.settings import import_object, nearest
 logger = logging.getLogger(__name__)
 LoopT = TypeVar("LoopT", bound=type[AgentLoopBase])
 
+SHIPPED = {
+    "single_turn_agent": "ludus.compat.verl.single:SingleTurnAgentLoop",
+    "tool_agent": "ludus.compat.verl.tool_loop:ToolAgentLoop",
+}
+"""Loops that come with Ludus; a loop that code registers by one of these names stands in its place."""
 _REGISTRY: dict[str, LoopSpec] = {}
 
 
@@ -56,7 +61,8 @@ def registered_loops(config_path: str | None = None) -> dict[str, LoopSpec]:
 
     Raises UserError if the file cannot be read, ConfigError if an entry is wrong.
     """
-    return {**_REGISTRY, **({} if config_path is None else read_loops(Path(config_path).expanduser()))}
+    shipped = {name: LoopSpec(import_object(target)) for name, target in SHIPPED.items()}
+    return {**shipped, **_REGISTRY, **({} if config_path is None else read_loops(Path(config_path).expanduser()))}
 
 
 def find_loop(loops: Mapping[str, LoopSpec], name: object) -> LoopSpec:

@@ -7,10 +7,8 @@ from uuid import uuid4
 
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput
-from ludus.compat.verl.registry import register
 
 
-@register("single_turn_agent")
 class SingleTurnAgentLoop(AgentLoopBase):
     """Asks the row's prompt once."""
 

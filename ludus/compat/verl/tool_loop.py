@@ -25,7 +25,6 @@ from ludus.compat.verl.interaction import BaseInteraction, read_reply
 from ludus.compat.verl.messages import message_value, read_messages
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
 from ludus.compat.verl.plan import LoopPlan, LoopRun
-from ludus.compat.verl.registry import register
 from ludus.episodes.limits import LIMIT_CODES
 from ludus.errors import AgentError, UserError
 from ludus.runs.spans import span
@@ -78,7 +77,6 @@ class AgentData:
         return was_cut or self.ended_by not in ("answer", "user")
 
 
-@register("tool_agent")
 class ToolAgentLoop(AgentLoopBase):
     """Answers until it calls no more tools. Derive from it to change a step."""
 

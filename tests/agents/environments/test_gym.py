@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from ludus.agents.environments import GymEnvironment, TextEnvironmentAgent
+from ludus.agents.environments import GymEnvironment
 from ludus.agents.kinds import resolve_workflow
+from ludus.compat.realhf.text_agent import TextEnvironmentAgent
 from ludus.errors import UserError
 
 

@@ -1,6 +1,6 @@
 """Ready-made environments; they are registered when Ludus is imported."""
 
-from ludus.agents.environments.base import NullEnvironment
+from ludus.compat.realhf.environments import NullEnvironment
 from ludus.compat.realhf.math_code import MathCodeSingleStepEnv
 
 __all__ = ["MathCodeSingleStepEnv", "NullEnvironment"]

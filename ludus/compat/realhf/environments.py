@@ -1,0 +1,41 @@
+"""The environments' register, and the environment of agents that need none.
+
+Knows: names, classes.  Knows not: agents, tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ludus.agents.environments.base import EnvironmentService
+from ludus.compat.realhf.abstraction import EnvServiceAbstraction, make, register
+
+ALL_ENV_CLASSES: dict[str, Any] = {
+    "null": "ludus.compat.realhf.environments:NullEnvironment",
+    "math-code-single-step": "ludus.compat.realhf.math_code:MathCodeSingleStepEnv",
+    "gym": "ludus.agents.environments.gym:GymEnvironment",
+    "reasoning-gym": "ludus.agents.environments.reasoning:ReasoningGymEnvironment",
+}
+"""By registered name the class; an import string of those that nobody has registered again."""
+
+
+class NullEnvironment(EnvironmentService):
+    """Of agents that need none: every step ends it, with reward 0."""
+
+    async def reset(self, seed: int | None = None, options: Any = None) -> tuple[None, dict[str, Any]]:
+        del seed, options
+        return None, {}
+
+    async def step(self, action: Any) -> tuple[None, float, bool, bool, dict[str, Any]]:
+        del action
+        return None, 0.0, True, False, {}
+
+
+def register_environment(name: str, env_cls: type) -> None:
+    """Makes `env_cls` known as `name`. Raises UserError if another class has that name."""
+    register(ALL_ENV_CLASSES, "environment", name, env_cls)
+
+
+def make_env(cfg: EnvServiceAbstraction) -> Any:
+    """The environment that `cfg` describes. Raises UserError if no environment has that name."""
+    return make(ALL_ENV_CLASSES, "environment", cfg.type_, cfg.args)
