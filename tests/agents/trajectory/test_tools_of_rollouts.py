@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,10 +51,9 @@ def test_a_call_is_tried_again() -> None:
 
 def test_pauses_grow() -> None:
     """A quarter of a second, then twice as long, unless told otherwise."""
-    from ludus.compat.art.retrying import _Plan
-
-    plan = _Plan(4, 0.25, 2.0, (Exception,), None)
-    assert [plan.pause_s("f", ValueError(), attempt) for attempt in (1, 2, 3)] == [0.25, 0.5, 1.0]
+    call: Any = retry(max_attempts=4)(lambda: None)
+    states = [SimpleNamespace(attempt_number=attempt) for attempt in (1, 2, 3)]
+    assert [call.retry.wait(state) for state in states] == [0.25, 0.5, 1.0]
 
 
 @pytest.mark.parametrize(("derive_key", "most"), [(None, 2), (lambda number: number % 2, 4)])
