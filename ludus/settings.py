@@ -11,6 +11,7 @@ import difflib
 import importlib
 import importlib.util
 import logging
+import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,24 @@ logger = logging.getLogger(__name__)
 
 Path_ = tuple[str, ...]
 SettingsT = TypeVar("SettingsT", bound="Settings")
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads `1e-8` as a number, which YAML 1.1 takes for a text, and `2026-11-01` as a text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, form) for tag, form in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that `_Loader` would read as numbers."""
+
+
+_SCIENTIFIC = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
+for _each in (_Loader, _Dumper):
+    _each.add_implicit_resolver("tag:yaml.org,2002:float", _SCIENTIFIC, list("-+0123456789."))
 
 
 class Settings(pydantic.BaseModel):
@@ -132,17 +151,15 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
 def dump_settings(settings: Settings) -> str:
     """The settings as YAML, every key with its resolved value; `load_settings` reads it back."""
-    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.dump(settings.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a file. Raises UserError if it is missing, ConfigError if it holds none."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read the configuration {str(path)!r}: {error.strerror}") from None
-    try:
-        data = yaml.safe_load(text)
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the configuration {str(path)!r}: {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from None
     if data is None:
@@ -159,7 +176,7 @@ def parse_override(override: str) -> tuple[Path_, Any]:
     if not sign or not all(path):
         raise ConfigError(f"override {override!r} must have the form key=value, such as rollout.retries=2")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not valid YAML: {error}") from None
     return path, value

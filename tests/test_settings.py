@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,6 +38,29 @@ def test_dumped_settings_read_back(tmp_path: Path) -> None:
     path = tmp_path / "dump.yaml"
     path.write_text(dump_settings(settings))
     assert load_settings(Outer, path) == settings
+
+
+class Named(Settings):
+    name: str = ""
+    rates: tuple[float, ...] = ()
+    args: Mapping[str, Any] = {}
+
+
+@pytest.mark.parametrize(
+    "override", ["name=2026-11-01", "rates=[1e-8, -2E3, .5e1]", "args.day=2026-11-01", "args.rate='1e-8'"]
+)
+def test_numbers_are_numbers_and_days_are_texts(override: str, tmp_path: Path) -> None:
+    """`1e-8` needs no point, `2026-11-01` no quotes; both come back from a dump as they were."""
+    settings = load_settings(Named, None, [override])
+    expected = {
+        "name": Named(name="2026-11-01"),
+        "rates": Named(rates=(1e-8, -2e3, 5.0)),
+        "args.day": Named(args={"day": "2026-11-01"}),
+        "args.rate": Named(args={"rate": "1e-8"}),
+    }
+    assert settings == expected[override.partition("=")[0]]
+    (tmp_path / "dump.yaml").write_text(dump_settings(settings))
+    assert load_settings(Named, tmp_path / "dump.yaml") == settings
 
 
 @pytest.mark.parametrize(

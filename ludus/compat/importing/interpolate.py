@@ -1,6 +1,6 @@
 """YAML as OmegaConf writes it: `${a.b}` stands for the value of another key, `???` for one that must be given.
 
-Knows: YAML, references.  Knows not: what any key means.
+Knows: references.  Knows not: what any key means.
 """
 
 from __future__ import annotations
@@ -10,23 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ludus.errors import ConfigError, UserError
+from ludus import settings
+from ludus.errors import ConfigError
+from ludus.settings import with_overrides
 
 MISSING = "???"
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads `1e-8` as a number, as OmegaConf does and YAML 1.1 does not."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)$"),
-    list("-+0123456789."),
-)
 
 
 def read_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -35,16 +24,7 @@ def read_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     A reference to something that is not a key, such as `${oc.env:HOME}`, stays as it is written.
     Raises UserError if the file cannot be read, ConfigError if it holds no mapping or a circle of references.
     """
-    try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # a SafeLoader
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the configuration {str(path)!r}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold a mapping of keys to values, but holds a {type(data).__name__}")
-    for override in overrides:
-        _override(data, override)
+    data = with_overrides(settings.read_yaml(path), [override.strip().lstrip("+") for override in overrides])
     resolved = _resolved(data, data, ())
     assert isinstance(resolved, dict), "a mapping stays one"
     return resolved
@@ -60,23 +40,6 @@ def leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[dotted] = value
     return found
-
-
-def _override(data: dict[str, Any], override: str) -> None:
-    key, sign, text = override.partition("=")
-    path = key.strip().lstrip("+").split(".")
-    if not sign or not all(path):
-        raise ConfigError(f"override {override!r} must have the form key=value, such as actor.path=Qwen/Qwen3-0.6B")
-    try:
-        value = yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {override!r}: the value is not valid YAML: {error}") from None
-    for name in path[:-1]:
-        below = data.setdefault(name, {})
-        if not isinstance(below, dict):
-            raise ConfigError(f"override {override!r}: {name!r} holds the value {below!r}, which has no keys below it")
-        data = below
-    data[path[-1]] = value
 
 
 def _resolved(value: Any, root: Mapping[str, Any], seen: tuple[str, ...]) -> Any:
