@@ -13,13 +13,14 @@ from typing import Any, Self
 
 import pydantic
 
+from ludus.algorithms.resolve import algorithm_of
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.cluster.settings import SchedulerSettings
 from ludus.compat.verl.keys import renamed
 from ludus.compat.verl.settings import RewardSettings
 from ludus.engines.settings import EngineSettings
 from ludus.errors import ConfigError
 from ludus.loop.settings import (
-    AlgorithmSettings,
     CheckpointSettings,
     EvalSettings,
     TrainDatasetSettings,
@@ -141,19 +142,19 @@ def check_training(config: Config) -> None:
     limits = (config.total_train_steps, config.total_train_epochs, config.total_train_seconds)
     if all(limit is None for limit in limits):
         raise ConfigError("training has no end: set total_train_steps, total_train_epochs or total_train_seconds")
-    generation, algorithm = config.gconfig, config.algorithm
+    generation, needs = config.gconfig, algorithm_of(config.algorithm).needs
     if generation.temperature == 0.0:
         raise ConfigError("gconfig.temperature=0 samples greedily, and greedy tokens cannot be trained on")
     smallest = min(config.rollout.min_members, generation.n_samples)
-    needed = {"mean": 2, "leave_one_out": 2, "none": 1}[algorithm.baseline]
     # An episode may hold a whole group: answers to one prompt, each with a reward of its own.
     is_group_by_itself = generation.n_samples == 1 and config.rollout.is_set("min_members")
-    if smallest < needed and not (algorithm.baseline == "mean" and is_group_by_itself):
+    if smallest < needs.members and not (needs.may_be_turns and is_group_by_itself):
         raise ConfigError(
-            f"algorithm.baseline={algorithm.baseline!r} compares the members of a group, and a group may have "
+            f"algorithm.advantage ({config.algorithm.advantage}) compares the members of a group, and a group may have "
             f"{smallest} (gconfig.n_samples={generation.n_samples}, rollout.min_members={config.rollout.min_members}); "
-            f"make both at least {needed}, or set algorithm.baseline=none. Where one episode holds a whole group, "
-            "answers to one prompt that have a reward each, set gconfig.n_samples=1 and rollout.min_members=1"
+            f"make both at least {needs.members}, or set algorithm.advantage.baseline=none. Where one episode holds a "
+            "whole group, answers to one prompt that have a reward each, set gconfig.n_samples=1 and "
+            "rollout.min_members=1"
         )
     if config.rollout.agent.is_online:
         _check_online(config)

@@ -202,6 +202,8 @@ def _explain_one(cls: type[pydantic.BaseModel], detail: Any) -> str:
     dotted = ".".join(path)
     if detail["type"] == "extra_forbidden":
         return _explain_unknown(cls, path)
+    if detail["type"] == "missing":
+        return f"{dotted} must be given"
     cause = detail.get("ctx", {}).get("error")
     if cause is not None:
         return f"{dotted}: {cause}" if dotted else str(cause)

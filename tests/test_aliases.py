@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from ludus.algorithms.estimators.group import GroupSettings
+from ludus.algorithms.losses.clip import ClipSettings
 from ludus.compat.verl.keys import renamed, table
 from ludus.config import Config, load_config
 from ludus.errors import ConfigError
@@ -28,7 +30,7 @@ def test_a_command_line_of_verl_is_read() -> None:
             "actor_rollout_ref.model.path=smollm2-135m",
             "actor_rollout_ref.actor.optim.lr=1e-6",
             "actor_rollout_ref.actor.clip_ratio=0.1",
-            "trainer.minibatches=2",
+            "algorithm.minibatches=2",
             "actor_rollout_ref.rollout.n=4",
             "actor_rollout_ref.rollout.top_k=-1",
             "actor_rollout_ref.rollout.multi_turn.enable=True",
@@ -37,7 +39,8 @@ def test_a_command_line_of_verl_is_read() -> None:
             "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
             "custom_reward_function.path=score.py",
             "algorithm.adv_estimator=grpo",
-            "algorithm.scale=none",
+            "algorithm.advantage.scale=none",
+            "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla",
             "trainer.total_epochs=2",
             "trainer.test_freq=-1",
             "trainer.row_tokens=512",
@@ -47,13 +50,13 @@ def test_a_command_line_of_verl_is_read() -> None:
     assert config.valid_dataset.path == "~/data/gsm8k/test.parquet"
     assert (config.rollout.prompt_length, config.rollout.response_length) == (256, 512)
     assert config.trainer.optimizer.lr == 1e-6
-    assert config.trainer.loss.clip_low == config.trainer.loss.clip_high == 0.1
+    assert config.algorithm.loss == ClipSettings(clip_low=0.1, clip_high=0.1)
     assert (config.gconfig.n_samples, config.gconfig.top_k) == (4, 0)
     assert config.rollout.multi_turn.max_assistant_turns == 5
     assert config.rollout.agent.default_agent_loop == "tool_agent"
     assert config.reward.custom_reward_function.path == "score.py"
     assert config.total_train_epochs == 2 and config.eval.every_steps is None
-    assert config.trainer.row_tokens == 512 and config.algorithm.scale == "none"
+    assert config.trainer.row_tokens == 512 and config.algorithm.advantage == GroupSettings(scale="none")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +69,7 @@ def test_a_command_line_of_verl_is_read() -> None:
             "no counterpart here: critic.optim.lr, data.truncation; leave",
         ),
         (["data.train_files=[a, b]"], "2 files of rows"),
+        (["algorithm.adv_estimator=gae"], "'gae' is not available here; there are grpo, rloo"),
         (["actor_rollout_ref.rollout.n=4", "gconfig.n_samples=8"], "which is given as 8 too; remove one"),
         (["actor_rollout_ref.rollout.multi_turn.max_turns=4"], "unknown key 'rollout.multi_turn.max_turns'"),
     ],

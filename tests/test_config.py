@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ludus.algorithms.losses.clip import ClipSettings
 from ludus.config import Config, check_training, load_config
 from ludus.errors import ConfigError
 
@@ -22,13 +23,13 @@ from ludus.errors import ConfigError
         (["gconfig.n_samples=2", "rollout.min_members=3"], "no group could ever be complete"),
         (["engine.keep_kv_on_publish=false"], "keep_kv_on_publish cannot act"),
         (["scheduler.trainer.cpus=2"], "scheduler.trainer cannot act: with trainer.ranks=1"),
-        (["algorithm.normaliser=constant"], "needs constant_tokens"),
-        (["algorithm.constant_tokens=100"], "constant_tokens=100 cannot act"),
+        (["algorithm.normaliser=constant"], "algorithm.normaliser.tokens must be given"),
+        (["trainer.minibatches=4"], r"unknown key 'trainer.minibatches'; did you mean 'algorithm.minibatches'\?"),
         (
-            ["trainer.loss.clip_high=0.28"],
-            r"trainer: loss.clip_high=0.28 cannot act.*minibatches to.*tis_cap to",
+            ["algorithm.loss.clip_high=0.28"],
+            r"algorithm: loss.clip_high=0.28 cannot act.*minibatches to.*correction to bypass",
         ),
-        (["trainer.loss.clip_low=0.1"], r"loss.clip_low=0.1 cannot act"),
+        (["algorithm.loss.clip_low=0.1"], r"loss.clip_low=0.1 cannot act"),
         (["name=../elsewhere"], "must be a folder's name"),
         (["rollout.max_concurent_rollouts=8"], r"did you mean 'rollout.max_concurrent_rollouts'\?"),
         (["n_samples=8"], r"did you mean 'gconfig.n_samples'\?"),
@@ -44,14 +45,14 @@ def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
 def test_values_equal_to_the_default_are_never_ineffective() -> None:
     """A key may be written out with its default even where it does not act."""
     load_config(None, ["rollout.agent.subproc_max_workers=4", "engine.keep_kv_on_publish=true"])
-    load_config(None, ["trainer.loss.clip_low=0.2"])
+    load_config(None, ["algorithm.loss.clip_low=0.2"])
 
 
-@pytest.mark.parametrize("where", ["trainer.minibatches=2", "trainer.loss.tis_cap=null"])
+@pytest.mark.parametrize("where", ["algorithm.minibatches=2", "algorithm.correction=bypass"])
 def test_clipping_is_allowed_where_it_acts(where: str) -> None:
     """With several steps on a batch, or a ratio to the sampler itself, the bounds can be set."""
-    config = load_config(None, ["trainer.loss.clip_high=0.28", where])
-    assert config.trainer.loss.clip_high == 0.28
+    config = load_config(None, ["algorithm.loss.clip_high=0.28", where])
+    assert config.algorithm.loss == ClipSettings(clip_high=0.28)
 
 
 @pytest.mark.parametrize("key", ["valid_dataset.max_rows=2", "eval_gconfig.temperature=0"])
@@ -82,8 +83,8 @@ def test_the_resolved_config_keeps_what_eval_gconfig_leaves_to_gconfig(tmp_path:
 def test_a_lone_sample_trains_without_a_baseline() -> None:
     """One sample a group is allowed for plain REINFORCE alone."""
     lone = ["gconfig.n_samples=1", "total_train_steps=1"]
-    check_training(load_config(None, [*lone, "algorithm.baseline=none"]))
-    with pytest.raises(ConfigError, match=r"algorithm.baseline='mean' compares the members"):
+    check_training(load_config(None, [*lone, "algorithm.advantage.baseline=none"]))
+    with pytest.raises(ConfigError, match=r"algorithm.advantage \(.*baseline='mean'.*\) compares the members"):
         check_training(load_config(None, lone))
 
 

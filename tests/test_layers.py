@@ -58,8 +58,6 @@ NEEDS_TORCH = (
     "ludus.engines.serving.files",
     "ludus.kernels.linear",
     "ludus.trainer",
-    "ludus.algorithms.loss",
-    "ludus.algorithms.correction",
     "ludus.checks.bench.turns",
     "ludus.checks.bench.ceiling",
     "ludus.checks.bench.profile",

@@ -1,23 +1,28 @@
-"""Credit, advantages, weights and packing as pure functions, without tensors.
+"""Algorithms as data: credit, advantages, losses, corrections, weights and packing, all of them pure functions.
 
-The loss and its corrections are functions of tensors; they are imported from `ludus.algorithms.loss` and
-`ludus.algorithms.correction`, so that this package imports without torch.
+A new estimator, loss, correction or normaliser is one file and its line in `table`; `algorithm_of` composes them.
+Nothing here imports torch: functions of tensors use the tensors' own methods.
 """
 
-from ludus.algorithms.advantage import Baseline, Scale, group_advantages
+from ludus.algorithms.base import Algorithm, GroupReturns, LossInputs, Needs
+from ludus.algorithms.estimators.group import group_advantages
 from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
+from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import assign_outcome_reward, turn_returns
-from ludus.algorithms.weights import Normaliser, episode_weights
+from ludus.algorithms.settings import AlgorithmSettings, KlSettings
 
 __all__ = [
-    "Baseline",
+    "Algorithm",
+    "AlgorithmSettings",
     "Batch",
-    "Normaliser",
+    "GroupReturns",
+    "KlSettings",
+    "LossInputs",
+    "Needs",
     "PackedRow",
-    "Scale",
     "TrainSequence",
+    "algorithm_of",
     "assign_outcome_reward",
-    "episode_weights",
     "group_advantages",
     "pack",
     "turn_returns",

@@ -48,8 +48,14 @@ class LocalModel:
         """A trainer of the same weights, in this process alone."""
         from ludus.trainer.step import Trainer
 
-        tokenizer = self.text.tokenizer
-        return Trainer(self.model, config.trainer, lease=self.lease, tokenizer=tokenizer, seed=config.seed)
+        return Trainer(
+            self.model,
+            config.trainer,
+            config.algorithm,
+            lease=self.lease,
+            tokenizer=self.text.tokenizer,
+            seed=config.seed,
+        )
 
     @asynccontextmanager
     async def learner(self, config: Config) -> AsyncIterator[Trainer | ShardedTrainer]:

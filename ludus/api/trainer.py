@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from ludus.agents.adapter import Door
+from ludus.algorithms.resolve import algorithm_of
 from ludus.api.accept import AcceptFn, accept_judge
 from ludus.api.agent import choose_agent, choose_eval_agent
 from ludus.api.blocking import run_blocking
@@ -95,6 +96,7 @@ class Trainer:
         Raises UserError where the configuration, the data or the agent cannot work; the message says what would.
         """
         check_training(self.config)
+        algorithm_of(self.config.algorithm).load()
         settings = self.config.rollout.agent
         accept = accept_judge(should_accept_fn or self.config.should_accept_fn)
         door: Door | _Online

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.config import Config
 from ludus.episodes.export import TurnCredit, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
-from ludus.loop.batch import BatchRules, credit_group
-from ludus.loop.settings import AlgorithmSettings
+from ludus.loop.batch import BatchRules, credit_groups
 from ludus.rollout.pool import discard_reason, small_group_mask
 from ludus.runs.view import Decode, TokenView, TurnView, view_turns
 from ludus.types import Episode, Group
@@ -53,7 +53,8 @@ def rows_of_group(group: Group, config: Config, decode: Decode | None) -> list[t
 
 
 def _credits(survivors: Group, rules: BatchRules) -> list[tuple[str, Mapping[str, TurnCredit]]]:
-    return [(episode.id, credit) for episode, credit in credit_group(survivors, rules)]
+    (credited,) = credit_groups([survivors], rules)
+    return [(episode.id, credit) for episode, credit in credited]
 
 
 def _rows(
@@ -73,7 +74,7 @@ def _rows(
 
 def _rules(config: Config, *, is_alone: bool) -> BatchRules:
     """As a training step has them, except that an episode without others is compared with nothing."""
-    alone = AlgorithmSettings(baseline="none", scale="none")
+    alone = AlgorithmSettings(name="reinforce")
     return BatchRules(
         algorithm=alone if is_alone else config.algorithm,
         turn_discount=config.rollout.agent.turn_discount,

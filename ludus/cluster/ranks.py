@@ -87,4 +87,12 @@ def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> Tra
     from ludus.trainer.step import Trainer
 
     model = shard_model(load_model(config.model, seed=config.seed, is_mapped=True), ranks.mesh)
-    return Trainer(model, config.trainer, lease=ComputeLease(), tokenizer=tokenizer, ranks=ranks, seed=config.seed)
+    return Trainer(
+        model,
+        config.trainer,
+        config.algorithm,
+        lease=ComputeLease(),
+        tokenizer=tokenizer,
+        ranks=ranks,
+        seed=config.seed,
+    )

@@ -6,7 +6,6 @@ from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import Observer, RunSummary, Silent
 from ludus.loop.settings import (
-    AlgorithmSettings,
     CheckpointSettings,
     EvalSettings,
     TrainDatasetSettings,
@@ -17,7 +16,6 @@ from ludus.loop.step import Learner, StepParts, Stepped, train_step
 from ludus.loop.train import Parts, Plan, train
 
 __all__ = [
-    "AlgorithmSettings",
     "BatchRules",
     "BuiltBatch",
     "Checkpoint",

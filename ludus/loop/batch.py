@@ -4,7 +4,7 @@ Knows: rewards, the edges between turns, advantages, masks, packing.  Knows not:
 Invariants: the order of the batch is that of group and member ids, whatever finished first;
 every token of every episode handed in is trained once or masked for one named reason.
 
-    rewards → returns of turns → advantages in the group → weights of tokens → sequences → rows
+    rewards → returns of turns → advantages of all groups → weights of tokens → sequences → rows
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from ludus.algorithms.advantage import group_advantages
+from ludus.algorithms.base import GroupReturns, Returns
 from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
-from ludus.algorithms.weights import episode_weights
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.episodes.export import TurnCredit, count_trained, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
-from ludus.loop.settings import AlgorithmSettings
 from ludus.rollout.pool import Discarded, Judge, Taken
 from ludus.types import Episode, Group
 
@@ -54,15 +54,13 @@ class BuiltBatch:
 def build_batch(taken: Taken, rules: BatchRules, *, version: int) -> BuiltBatch:
     """The batch that weights `version` are trained on next."""
     stale_before = version - rules.max_head_offpolicyness
-    credited: list[tuple[Episode, Mapping[str, TurnCredit]]] = []
-    for group in sorted(taken.groups, key=lambda group: group.id):
-        credited.extend(credit_group(group, rules))
-    algorithm = rules.algorithm
-    bounds = {"stale_before": stale_before, "max_tokens": algorithm.max_sequence_tokens}
+    groups = sorted(taken.groups, key=lambda group: group.id)
+    credited = [each for members in credit_groups(groups, rules) for each in members]
+    bounds = {"stale_before": stale_before, "max_tokens": rules.algorithm.max_sequence_tokens}
     counts = [
         count_trained(episode.session, credit, left_out=episode.left_out, **bounds) for episode, credit in credited
     ]
-    weights = episode_weights(counts, normaliser=algorithm.normaliser, constant_tokens=algorithm.constant_tokens)
+    weights = algorithm_of(rules.algorithm).weights(counts)
     sequences: list[TrainSequence] = []
     ledger = account_discarded(taken.discarded)
     for (episode, credit), weight in zip(credited, weights, strict=True):
@@ -79,17 +77,15 @@ def build_batch(taken: Taken, rules: BatchRules, *, version: int) -> BuiltBatch:
     )
 
 
-def credit_group(group: Group, rules: BatchRules) -> list[tuple[Episode, Mapping[str, TurnCredit]]]:
-    """Each member, in the order of ids, with the credit of each of its turns."""
-    algorithm = rules.algorithm
-    episodes = sorted(group.episodes, key=lambda episode: episode.id)
-    returns = {episode.id: episode_returns(episode, rules.turn_discount) for episode in episodes}
-    advantages = group_advantages(returns, baseline=algorithm.baseline, scale=algorithm.scale)
-    has_signal = any(value for turns in advantages.values() for value in turns.values())
-    return [
-        (episode, {turn_id: _credit(value, has_signal) for turn_id, value in advantages[episode.id].items()})
-        for episode in episodes
+def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[list[tuple[Episode, Mapping[str, TurnCredit]]]]:
+    """The members of each group, in the order of ids, with the credit of each of their turns."""
+    by_group = [sorted(group.episodes, key=lambda episode: episode.id) for group in groups]
+    returns = [
+        GroupReturns(group, {each.id: episode_returns(each, rules.turn_discount) for each in episodes})
+        for group, episodes in zip(groups, by_group, strict=True)
     ]
+    advantages = algorithm_of(rules.algorithm).advantages(returns)
+    return [_group_credit(*each) for each in zip(by_group, advantages, strict=True)]
 
 
 def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float | None]:
@@ -102,7 +98,7 @@ def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float |
 
 def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
     """`zero_advantage` for a group without anything to learn from. None: it has something."""
-    credited = credit_group(group, rules)
+    (credited,) = credit_groups([group], rules)
     has_signal = any(credit.advantage for _, turns in credited for credit in turns.values())
     return None if has_signal else "zero_advantage"
 
@@ -130,6 +126,14 @@ def account_unused(taken: Taken) -> Ledger:
     episodes = [episode for group in taken.groups for episode in group.episodes]
     unused = Ledger.sum(Ledger.all_masked(episode.session.num_sampled_tokens, "unused") for episode in episodes)
     return unused + account_discarded(taken.discarded)
+
+
+def _group_credit(episodes: Sequence[Episode], advantages: Returns) -> list[tuple[Episode, Mapping[str, TurnCredit]]]:
+    has_signal = any(value for turns in advantages.values() for value in turns.values())
+    return [
+        (episode, {turn.id: _credit(advantages[episode.id][turn.id], has_signal) for turn in episode.session.turns})
+        for episode in episodes
+    ]
 
 
 def _credit(advantage: float | None, has_signal: bool) -> TurnCredit:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import pydantic
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.settings import SUPERVISED, AlgorithmSettings
 from ludus.engines.base import WeightSource
 from ludus.errors import AgentError, UserError
 from ludus.gateway.dialects.base import ReadMessages
@@ -42,7 +43,7 @@ class SftSettings(Settings):
 class SupervisedLearner(Protocol):
     """What supervised training needs of a trainer."""
 
-    def train_batch(self, batch: Batch, loss: Literal["policy", "supervised"]) -> Metrics: ...
+    def train_batch(self, batch: Batch, algorithm: AlgorithmSettings) -> Metrics: ...
 
     def publish(self) -> WeightSource: ...
 
@@ -65,7 +66,7 @@ def train_supervised(
     """
     step = 0
     for batch in supervised_batches(text, rows, settings, row_tokens=row_tokens, seed=seed):
-        metrics = learner.train_batch(batch, "supervised")
+        metrics = learner.train_batch(batch, SUPERVISED)
         learner.publish().copy_into_shared()
         step += 1
         if on_step is not None:

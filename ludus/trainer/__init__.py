@@ -4,6 +4,6 @@ This package itself imports no torch, so that the configuration tree can read th
 `step`, `head` and `optimizer` are imported from their modules.
 """
 
-from ludus.trainer.settings import LossSettings, OptimizerSettings, TrainerSettings
+from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 
-__all__ = ["LossSettings", "OptimizerSettings", "TrainerSettings"]
+__all__ = ["OptimizerSettings", "TrainerSettings"]

@@ -1,4 +1,4 @@
-"""How the trainer computes a loss and moves the weights."""
+"""How the trainer moves the weights."""
 
 from __future__ import annotations
 
@@ -37,20 +37,8 @@ class OptimizerSettings(Settings):
         return self
 
 
-class LossSettings(Settings):
-    """The clipped policy loss. GRPO by default; DAPO's clip-higher is a larger `clip_high`."""
-
-    clip_low: float = Field(default=0.2, ge=0)
-    """Bounds of the ratio, 1 - clip_low and 1 + clip_high; they act with several minibatches, or without a tis_cap."""
-    clip_high: float = Field(default=0.2, ge=0)
-    tis_cap: float | None = Field(default=2.0, gt=0)
-    """Bound of the importance weight between sampler and trainer. None: the ratio is taken to the sampler itself."""
-    kl_beta: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence to the weights that training began with; 0 keeps no such reference."""
-
-
 class TrainerSettings(Settings):
-    """One optimizer batch: rows, loss, step."""
+    """One optimizer batch: rows and step; `algorithm` has the loss."""
 
     ranks: int = Field(default=1, ge=1)
     """Processes that share the work and the weights of one batch, the head among them; `scheduler.trainer` says what
@@ -58,23 +46,8 @@ class TrainerSettings(Settings):
     row_tokens: int = Field(default=1024, ge=1)
     """Tokens of one micro-batch; memory for activations grows with it."""
     optimizer: OptimizerSettings = OptimizerSettings()
-    loss: LossSettings = LossSettings()
-    minibatches: int = Field(default=1, ge=1)
-    """Optimizer steps taken on one batch, each on its own part of the rows."""
     publish_rounding: RoundingName = "dither"
     """How fp32 masters become bf16 weights that sample: right on average, or each to the nearest, which swallows
     changes that are small beside a weight until they have added up."""
     activation_checkpointing: bool = False
     """Recompute each layer in the backward pass: much less memory, about a third more time."""
-
-    @model_validator(mode="after")
-    def _check_clipping(self) -> Self:
-        if self.minibatches > 1 or self.loss.tis_cap is None:
-            return self
-        for name in ("clip_low", "clip_high"):
-            if self.loss.is_set(name):
-                raise ValueError(
-                    f"loss.{name}={getattr(self.loss, name)} cannot act: with minibatches=1 the ratio to the weights "
-                    "that the batch began with is 1; set minibatches to 2 or more, or loss.tis_cap to null"
-                )
-        return self

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms.pack import Batch, PackedRow
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.share import share_rows
 from ludus.errors import BackendError, UserError
 from ludus.models.load import LoadedModel
@@ -29,8 +30,7 @@ from ludus.runs.metrics import Metrics
 from ludus.trainer.checkpoint import check_parts
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks
-from ludus.trainer.losses import LossName
-from ludus.trainer.settings import LossSettings, TrainerSettings
+from ludus.trainer.settings import TrainerSettings
 from ludus.trainer.step import Trainer, minibatches
 from ludus.trainer.wire import rows_from_json, rows_to_json
 
@@ -100,20 +100,22 @@ class ShardedTrainer:
         """Batches trained on so far; the version of the masters."""
         return self._trainer.version
 
-    def configure(self, *, lr: float, loss: LossSettings) -> None:
-        self._order("configure", {"lr": lr, "loss": loss.model_dump(exclude_unset=True)})
+    def configure(self, *, lr: float, algorithm: AlgorithmSettings | None = None) -> None:
+        self._order("configure", {"lr": lr, "algorithm": _to_json(algorithm)})
 
-    def train_batch(self, batch: Batch, loss: LossName = "policy") -> Metrics:
-        parts = [share_rows(part.rows, self._ranks.size) for part in minibatches(batch, self.settings.minibatches)]
+    def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
+        count = self._trainer.num_minibatches if algorithm is None else algorithm.minibatches
+        parts = [share_rows(part.rows, self._ranks.size) for part in minibatches(batch, count)]
         by_rank = [[rows_to_json(shares[rank]) for shares in parts] for rank in range(self._ranks.size)]
         own = [{"parts": parts_of_rank} for parts_of_rank in by_rank]
-        result: Metrics = self._order("train", {"loss": loss, "version": batch.version}, own)
+        result: Metrics = self._order("train", {"algorithm": _to_json(algorithm), "version": batch.version}, own)
         return result
 
-    def forward_backward(self, batch: Batch, loss: LossName = "policy") -> Metrics:
+    def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         (part,) = minibatches(batch, 1)
         by_rank = [{"rows": rows_to_json(share)} for share in share_rows(part.rows, self._ranks.size)]
-        result: Metrics = self._order("gather", {"loss": loss, "version": batch.version}, by_rank)
+        how = {"algorithm": _to_json(algorithm), "version": batch.version}
+        result: Metrics = self._order("gather", how, by_rank)
         return result
 
     def optim_step(self) -> Metrics:
@@ -234,14 +236,22 @@ def carry_out(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Any
     return _ORDERS[order["do"]](trainer, ranks, order)
 
 
+def _to_json(algorithm: AlgorithmSettings | None) -> dict[str, Any] | None:
+    return None if algorithm is None else algorithm.model_dump(mode="json", exclude_unset=True)
+
+
+def _from_json(order: dict[str, Any]) -> AlgorithmSettings | None:
+    return None if order["algorithm"] is None else AlgorithmSettings(**order["algorithm"])
+
+
 def _train(trainer: Trainer, _: TorchRanks, order: dict[str, Any]) -> Metrics:
     parts = [Batch(rows_from_json(part), order["version"]) for part in order["parts"]]
-    return trainer.train_parts(parts, order["loss"])
+    return trainer.train_parts(parts, _from_json(order))
 
 
 def _gather(trainer: Trainer, _: TorchRanks, order: dict[str, Any]) -> Metrics:
     rows: tuple[PackedRow, ...] = rows_from_json(order["rows"])
-    return trainer.forward_backward(Batch(rows, order["version"]), order["loss"])
+    return trainer.forward_backward(Batch(rows, order["version"]), _from_json(order))
 
 
 def _whole(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Tensor | None:
@@ -257,7 +267,7 @@ def _gradient(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Ten
 
 
 _ORDERS: dict[str, Callable[[Trainer, TorchRanks, dict[str, Any]], Any]] = {
-    "configure": lambda trainer, _, order: trainer.configure(lr=order["lr"], loss=LossSettings(**order["loss"])),
+    "configure": lambda trainer, _, order: trainer.configure(lr=order["lr"], algorithm=_from_json(order)),
     "train": _train,
     "gather": _gather,
     "step": lambda trainer, _, __: trainer.optim_step(),

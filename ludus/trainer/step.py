@@ -1,6 +1,6 @@
 """The trainer: batches of packed rows in, new weights out, published when the engine is ready for them.
 
-Knows: model, loss, optimizer, the compute lease.  Knows not: episodes, rewards, engines.
+Knows: model, an algorithm's needs and loss, optimizer, the compute lease.  Knows not: episodes, rewards, engines.
 Invariants: the loss of a batch is a sum over its targets, so neither rows nor their order change the gradient; the
 weights that sample change in `publish` alone (masters move in between).
 """
@@ -16,7 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ludus.algorithms.base import Algorithm, LossInputs
 from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
+from ludus.algorithms.resolve import algorithm_of
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
 from ludus.models.load import LoadedModel, read_trainable, save_model
@@ -26,16 +29,16 @@ from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.checkpoint import read_state, write_state
 from ludus.trainer.forward import RowForward, RowTensors
 from ludus.trainer.lean import recompute_layers
-from ludus.trainer.losses import LossInputs, LossName, loss_called
 from ludus.trainer.means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.ranks import Alone, Ranks
 from ludus.trainer.rounding import Rounding
-from ludus.trainer.settings import LossSettings, TrainerSettings
+from ludus.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = "trainer"
+_DEFAULT_ALGORITHM = AlgorithmSettings()
 
 
 @dataclass(eq=False, slots=True)
@@ -79,18 +82,23 @@ class Trainer:
         self,
         model: LoadedModel,
         settings: TrainerSettings,
+        algorithm: AlgorithmSettings = _DEFAULT_ALGORITHM,
         *,
         lease: ComputeLease,
         tokenizer: Tokenizer | None = None,
         ranks: Ranks | None = None,
         seed: int = 0,
     ) -> None:
-        """tokenizer: reads the grammars that answers were held to. None: no answer was.
+        """algorithm: of batches for which none is named.
+
+        tokenizer: reads the grammars that answers were held to. None: no answer was.
 
         seed: of the rounding of published weights.
 
         ranks: the processes over which the model is cut; all of them do the same, each on rows of its own, of which
         they have equally many. None: the model is whole.
+
+        Raises UserError if the algorithm's own functions cannot be imported, or if it needs what there is not.
         """
         self.model = model
         self.settings = settings
@@ -111,50 +119,43 @@ class Trainer:
         # a row touches few of the vocabulary's rows, and so does its gradient; sums over ranks are dense
         model.embedding.sparse = is_whole and model.embedding.weight.requires_grad
         self._reference: dict[str, Tensor] | None = None
-        if settings.loss.kl_beta > 0:
-            self._reference = self._copied_weights()
+        """The weights that training began with. None: no algorithm has asked for them."""
+        self._algorithm = self._prepared(algorithm)
         if settings.activation_checkpointing:
             recompute_layers(model)
 
     def __repr__(self) -> str:
         return f"<Trainer of {self.model!r} at version {self.version}>"
 
-    def configure(self, *, lr: float, loss: LossSettings) -> None:
-        """From the next batch on this learning rate and this policy loss, in the place of those of the settings.
+    def configure(self, *, lr: float, algorithm: AlgorithmSettings | None = None) -> None:
+        """From the next batch on this learning rate and this algorithm. None: the algorithm stays.
 
-        Raises UserError if the loss compares with weights of the beginning that were not kept.
+        Raises UserError if the algorithm needs what there is not, such as weights of the beginning that were not kept.
         """
-        if loss.kl_beta > 0 and self._reference is None:
-            if self.version > 0:
-                raise UserError(
-                    f"kl_beta={loss.kl_beta} compares with the weights that training began with, and after "
-                    f"{self.version} batches they are gone; set trainer.loss.kl_beta from the beginning"
-                )
-            self._reference = self._copied_weights()
+        self._algorithm = self._chosen(algorithm)
         optimizer = self.settings.optimizer.model_copy(update={"lr": lr})
-        self.settings = self.settings.model_copy(update={"optimizer": optimizer, "loss": loss})
+        self.settings = self.settings.model_copy(update={"optimizer": optimizer})
         self.optimizer.settings = optimizer
 
-    def train_batch(self, batch: Batch, loss: LossName = "policy") -> Metrics:
+    def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         """Move the masters along the batch's gradient, once for each minibatch, and tell what was seen.
 
+        algorithm: of this batch. None: the trainer's own.
         The weights that sample stay as they are until they are published.
         """
-        return self.train_parts(minibatches(batch, self.settings.minibatches), loss)
+        return self.train_parts(minibatches(batch, self._chosen(algorithm).minibatches), algorithm)
 
-    def train_parts(self, parts: Sequence[Batch], loss: LossName = "policy") -> Metrics:
+    def train_parts(self, parts: Sequence[Batch], algorithm: AlgorithmSettings | None = None) -> Metrics:
         """As `train_batch`, of a batch that was cut into minibatches already; over several ranks, of one's own rows."""
-        means = TokenMeans()
-        if len(parts) < self.settings.minibatches and not self._has_told_fewer:
+        means, chosen = TokenMeans(), self._chosen(algorithm)
+        if len(parts) < chosen.minibatches and not self._has_told_fewer:
             self._has_told_fewer = True
-            logger.warning(
-                "trainer.minibatches=%d, and a batch has only %d rows", self.settings.minibatches, len(parts)
-            )
+            logger.warning("algorithm.minibatches=%d, and a batch has only %d rows", chosen.minibatches, len(parts))
         if len(parts) == 1:
-            self._accumulate(parts[0], means, loss)
+            self._accumulate(parts[0], means, chosen)
             steps: list[Metrics] = [self._step()]
         else:
-            steps = self._train_parts(parts, means, loss)
+            steps = self._train_parts(parts, means, chosen)
         self.version += 1
         result = self._result(means)
         if "train/loss" in result:  # each part weighs as much as the whole batch
@@ -162,10 +163,10 @@ class Trainer:
         counts = {"train/lr": steps[-1]["train/lr"], "train/optimizer_steps": float(len(parts))}
         return {**result, **merge_means(steps), **counts}
 
-    def forward_backward(self, batch: Batch, loss: LossName = "policy") -> Metrics:
+    def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         """Add the batch's gradient to what is gathered, row by row, and tell what was seen."""
         means = TokenMeans()
-        self._accumulate(batch, means, loss)
+        self._accumulate(batch, means, self._chosen(algorithm))
         return self._result(means)
 
     def optim_step(self) -> Metrics:
@@ -229,6 +230,29 @@ class Trainer:
         with self._turn():
             self.optimizer.copy_to_parameters()
 
+    @property
+    def num_minibatches(self) -> int:
+        """Optimizer steps that the trainer's own algorithm takes on one batch."""
+        return self._algorithm.minibatches
+
+    def _chosen(self, algorithm: AlgorithmSettings | None) -> Algorithm:
+        return self._algorithm if algorithm is None else self._prepared(algorithm)
+
+    def _prepared(self, settings: AlgorithmSettings) -> Algorithm:
+        """The algorithm, its own functions imported, and what it needs kept."""
+        algorithm = algorithm_of(settings)
+        algorithm.load()
+        if algorithm.needs.values:
+            raise UserError(f"algorithm {algorithm.name!r} needs a critic, and there is none; choose another estimator")
+        if algorithm.needs.reference and self._reference is None:
+            if self.version > 0:
+                raise UserError(
+                    f"algorithm {algorithm.name!r} compares with the weights that training began with, and after "
+                    f"{self.version} batches they are gone; set algorithm.kl.beta from the beginning"
+                )
+            self._reference = self._copied_weights()
+        return algorithm
+
     def _copied_weights(self) -> dict[str, Tensor]:
         return {name: self.ranks.own(each).clone() for name, each in self.model.trainable.items()}
 
@@ -239,44 +263,43 @@ class Trainer:
             whole.add_all(parts)
         return whole.result()
 
-    def _train_parts(self, parts: Sequence[Batch], means: TokenMeans, loss: LossName) -> list[Metrics]:
+    def _train_parts(self, parts: Sequence[Batch], means: TokenMeans, algorithm: Algorithm) -> list[Metrics]:
         steps: list[Metrics] = []
         with self._alone():
-            # all before the first step: prox is the policy that the whole batch begins with
-            proxes = [self._prox_logprobs(part) for part in parts]
-            for part, prox in zip(parts, proxes, strict=True):
-                self._accumulate(part, means, loss, prox)
+            # all before the first step: the proximal policy is the one that the whole batch begins with
+            proximal = [self._logprobs(part) for part in parts] if algorithm.needs.proximal else [None] * len(parts)
+            for part, logprobs in zip(parts, proximal, strict=True):
+                self._accumulate(part, means, algorithm, logprobs)
                 steps.append(self._step())
                 self.optimizer.copy_to_parameters()
         return steps
 
     def _accumulate(
-        self, batch: Batch, means: TokenMeans, loss: LossName, proxes: Sequence[Tensor] | None = None
+        self, batch: Batch, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None = None
     ) -> None:
         for row_idx, row in enumerate(batch.rows):
             with self._turn():
-                self._row_backward(row, means, loss, None if proxes is None else proxes[row_idx])
+                self._row_backward(row, means, algorithm, None if proximal is None else proximal[row_idx])
         means.add_sum("train/tokens", batch.num_trained)
 
-    def _row_backward(self, row: PackedRow, means: TokenMeans, loss: LossName, prox: Tensor | None) -> None:
+    def _row_backward(self, row: PackedRow, means: TokenMeans, algorithm: Algorithm, proximal: Tensor | None) -> None:
         tensors = self._forward.tensors(row)
-        reference = self._reference_logprobs(tensors) if loss == "policy" else None
-        loss_of = loss_called(loss, self.settings.loss)
+        reference = self._reference_logprobs(tensors) if algorithm.needs.reference else None
 
         def slopes(chunk: slice, logprobs: Tensor, entropies: Tensor) -> Tensor:
-            # without a prox given there is one step on this batch: the weights it begins with are the weights here
-            is_own = prox is None and self.settings.loss.tis_cap is not None
+            # where none are given there is one step on this batch: the weights it begins with are the weights here
+            own = logprobs if algorithm.needs.proximal else None
             with torch.enable_grad():
                 trained = logprobs.detach().requires_grad_()
                 inputs = LossInputs(
                     trained,
                     tensors.sampled_logprobs[chunk],
-                    logprobs if is_own else None if prox is None else prox[chunk],
+                    own if proximal is None else proximal[chunk],
                     None if reference is None else reference[chunk],
                     tensors.advantages[chunk],
                     tensors.weights[chunk],
                 )
-                value, metrics = loss_of(inputs)
+                value, metrics = algorithm.loss(inputs)
                 (slopes_C,) = torch.autograd.grad(value, trained)
             means.add_sum("train/loss", float(value.detach()))
             seen = {"train/entropy": entropies.mean()} | {f"train/{name}": each for name, each in metrics.items()}
@@ -292,15 +315,12 @@ class Trainer:
         metrics = {"train/grad_norm": result.grad_norm, "train/lr": result.lr}
         return {**metrics, "train/skipped_steps": 1.0} if result.is_skipped else metrics
 
-    def _prox_logprobs(self, batch: Batch) -> list[Tensor] | None:
-        """Per row the logprobs under the weights of now; None if the ratio is taken to the sampler."""
-        if self.settings.loss.tis_cap is None:
-            return None
+    def _logprobs(self, batch: Batch) -> list[Tensor]:
+        """Of each row, under the weights of now."""
         return [self._forward(self._forward.tensors(row))[0] for row in batch.rows]
 
-    def _reference_logprobs(self, row: RowTensors) -> Tensor | None:
-        if self._reference is None:
-            return None
+    def _reference_logprobs(self, row: RowTensors) -> Tensor:
+        assert self._reference is not None, "they are kept for an algorithm that needs them"
         with self._referring(self._reference):
             return self._forward(row)[0]
 

@@ -183,4 +183,4 @@ def test_groups_of_one_episode_are_asked_for_by_name():
         check_training(load_config(None, keys))
     check_training(load_config(None, [*keys, "rollout.min_members=1"]))
     with pytest.raises(ConfigError, match="leave_one_out"):
-        check_training(load_config(None, [*keys, "rollout.min_members=1", "algorithm.baseline=leave_one_out"]))
+        check_training(load_config(None, [*keys, "rollout.min_members=1", "algorithm.name=rloo"]))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.loop.batch import BatchRules, build_batch, episode_returns, flat_group_mask
-from ludus.loop.settings import AlgorithmSettings
 from ludus.rollout.pool import Discarded, Taken
 from ludus.types import Episode, Group, Outcome, Sampling
 
@@ -27,7 +27,7 @@ def group(*episodes: Episode, name: str = "g0") -> Group:
 def test_a_group_becomes_advantages_of_its_turns(make_episode: MakeEpisode) -> None:
     """Two members with rewards 1 and 0 train on advantages +0.5 and -0.5, all tokens alike, none masked."""
     members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]
-    built = build_batch(Taken((group(*members),), ()), rules(scale="none"), version=0)
+    built = build_batch(Taken((group(*members),), ()), rules(advantage={"scale": "none"}), version=0)
     assert built.credit == {"g0-m0/t0": 0.5, "g0-m0/t1": 0.5, "g0-m1/t0": -0.5, "g0-m1/t1": -0.5}
     assert (built.ledger.sampled, built.ledger.trained, built.ledger.masked) == (12, 12, {})
     assert sum(weight for row in built.batch.rows for weight in row.weights) == pytest.approx(1.0)
@@ -79,7 +79,7 @@ def test_what_lies_too_far_down_a_conversation_is_not_trained(make_episode: Make
 def test_turn_discount_reaches_earlier_turns(make_episode: MakeEpisode) -> None:
     """With discount 0.5 the turn before the rewarded one has half its return."""
     members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]
-    built = build_batch(Taken((group(*members),), ()), rules(discount=0.5, baseline="none", scale="none"), version=0)
+    built = build_batch(Taken((group(*members),), ()), rules(discount=0.5, name="reinforce"), version=0)
     assert built.credit["g0-m0/t0"] == 0.5 and built.credit["g0-m0/t1"] == 1.0
 
 
@@ -90,14 +90,13 @@ def test_returns_of_the_agent_are_used_as_they_are(make_episode: MakeEpisode) ->
     assert episode_returns(replace(episode, has_returns=False), 0.5)["g0-m0/t0"] == 0.75
 
 
-@pytest.mark.parametrize("normaliser", ["token", "episode", "constant"])
-def test_both_export_styles_train_the_same_tokens(make_episode: MakeEpisode, normaliser: str) -> None:
+@pytest.mark.parametrize("normaliser", ["token", "episode", {"kind": "constant", "tokens": 10}])
+def test_both_export_styles_train_the_same_tokens(make_episode: MakeEpisode, normaliser: Any) -> None:
     """individual and concat hold the same targets with the same weights and advantages."""
     members = [make_episode("g0-m0", {1: 1.0}, num_turns=3), make_episode("g0-m1", {0: 0.0, 1: 0.3})]
-    algorithm = {"normaliser": normaliser, "constant_tokens": 10 if normaliser == "constant" else None}
     targets = []
     for style in ("individual", "concat"):
-        built = build_batch(Taken((group(*members),), ()), rules(style=style, **algorithm), version=0)
+        built = build_batch(Taken((group(*members),), ()), rules(style=style, normaliser=normaliser), version=0)
         columns = [zip(row.target_ids, row.advantages, row.weights, strict=True) for row in built.batch.rows]
         targets.append(sorted(target for column in columns for target in column))
     assert targets[0] == targets[1]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.scripted import ScriptedEngine
 from ludus.loop.batch import BatchRules
 from ludus.loop.measure import TrainingClock
-from ludus.loop.settings import AlgorithmSettings
 from ludus.loop.step import Stepped, train_step
 from ludus.loop.train import Parts
 from ludus.loop.work import WorkThread

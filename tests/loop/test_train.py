@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.scripted import ScriptedEngine
 from ludus.errors import BackendError, UserError
 from ludus.loop.batch import BatchRules
@@ -17,7 +18,7 @@ from ludus.loop.checkpoint import Checkpoint, Progress, latest_checkpoint
 from ludus.loop.evaluate import EvalPlan
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import RunSummary
-from ludus.loop.settings import AlgorithmSettings, CheckpointSettings, EvalSettings
+from ludus.loop.settings import CheckpointSettings, EvalSettings
 from ludus.loop.train import Parts, Plan, train
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from ludus.algorithms.corrections import BypassSettings, TruncateSettings
+from ludus.algorithms.estimators.group import GroupSettings
+from ludus.algorithms.losses.clip import ClipSettings
 from ludus.compat.areal.importer import Imported, import_areal
 from ludus.compat.areal.keys import SAME
 from ludus.compat.importing.interpolate import leaves
@@ -108,22 +111,23 @@ def test_every_key_that_is_set_is_in_the_report() -> None:
 def test_the_ratio_is_to_whom_it_was() -> None:
     """Decoupled: a capped weight to the sampler. Otherwise the ratio itself is to the sampler, and is clipped."""
     decoupled = config_of(actor(rejection_sampling={"metric": "ratio", "upper": 5.0}))
-    assert decoupled.trainer.loss.tis_cap == 5.0
-    assert not decoupled.trainer.loss.is_set("clip_low")  # with one minibatch there is nothing to clip
+    assert decoupled.algorithm.correction == TruncateSettings(cap=5.0)
+    assert not decoupled.algorithm.loss.is_set("clip_low")  # with one minibatch there is nothing to clip
     older = config_of(actor(behav_imp_weight_cap=4.0))
-    assert older.trainer.loss.tis_cap == 4.0
+    assert older.algorithm.correction == TruncateSettings(cap=4.0)
     plain = config_of(actor(use_decoupled_loss=False, recompute_logprob=False))
-    assert (plain.trainer.loss.tis_cap, plain.trainer.loss.clip_low, plain.trainer.loss.clip_high) == (None, 0.4, 0.4)
+    assert plain.algorithm.correction == BypassSettings()
+    assert plain.algorithm.loss == ClipSettings(clip_low=0.4, clip_high=0.4)
     several = config_of(actor(ppo_n_minibatches=4, eps_clip=0.2, eps_clip_higher=0.28))
-    assert (several.trainer.minibatches, several.trainer.loss.clip_high) == (4, 0.28)
+    assert several.algorithm.minibatches == 4 and several.algorithm.loss == ClipSettings(clip_high=0.28)
 
 
 def test_minibatches_that_are_not_set_are_areals_own() -> None:
     """Four, where Ludus takes one."""
     data = actor()
     del data["actor"]["ppo_n_minibatches"]
-    assert config_of(data).trainer.minibatches == 4
-    assert "trainer" not in imported({"seed": 1}).config
+    assert config_of(data).algorithm.minibatches == 4
+    assert "algorithm" not in imported({"seed": 1}).config
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_group_norms_become_baselines(norm: Any, baseline: str, scale: str, fate
     """GRPO, Dr.GRPO, RLOO; what was over rows of a batch is over members of a group, and the report says so."""
     data = actor(reward_norm=norm)
     config = config_of(data)
-    assert (config.algorithm.baseline, config.algorithm.scale) == (baseline, scale)
+    assert config.algorithm.advantage == GroupSettings(baseline=baseline, scale=scale)
     assert {value for key, value in fates(data).items() if "reward_norm" in key} == {fate}
 
 

@@ -5,6 +5,7 @@ import sys
 
 import torch
 
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.lease import ComputeLease
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.settings import LoraSettings, ModelSettings
@@ -27,7 +28,8 @@ def main() -> None:
         team = json.loads(line)
         ranks = TorchRanks.follow(Meeting(**team["meeting"]), team["rank"], team["size"], torch.device("cpu"))
         model = cut_model(team["folder"], ranks, team["lora"], team["dtype"])
-        obey(Trainer(model, TrainerSettings(**team["settings"]), lease=ComputeLease(), ranks=ranks), ranks)
+        settings, algorithm = TrainerSettings(**team["settings"]), AlgorithmSettings(**(team["algorithm"] or {}))
+        obey(Trainer(model, settings, algorithm, lease=ComputeLease(), ranks=ranks), ranks)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.lease import ComputeLease
 from ludus.errors import BackendError, UserError
 from ludus.models.load import load_model, quiet, save_model
@@ -24,7 +25,7 @@ from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.shards import shard_model
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks, open_meeting
-from ludus.trainer.settings import LossSettings, TrainerSettings
+from ludus.trainer.settings import TrainerSettings
 from ludus.trainer.sharded import ShardedTrainer
 from ludus.trainer.step import Trainer
 
@@ -64,7 +65,14 @@ def team() -> Iterator[Team]:
 
 @contextmanager
 def sharded(
-    team: Team, folder: Path, size: int, *, lora: int | None = None, dtype: str = "float32", **settings: Any
+    team: Team,
+    folder: Path,
+    size: int,
+    *,
+    lora: int | None = None,
+    dtype: str = "float32",
+    algorithm: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Iterator[ShardedTrainer]:
     team.grow(size - 1)
     meeting, store = open_meeting("127.0.0.1")
@@ -72,12 +80,14 @@ def sharded(
     for rank, process in enumerate(team.processes[: size - 1], start=1):
         about = {"meeting": asdict(meeting), "rank": rank, "size": size, "folder": str(folder), "lora": lora}
         assert process.stdin is not None
-        process.stdin.write(json.dumps({**about, "dtype": dtype, "settings": settings}) + "\n")
+        process.stdin.write(json.dumps({**about, "dtype": dtype, "settings": settings, "algorithm": algorithm}) + "\n")
         process.stdin.flush()
     ranks = TorchRanks.lead(store, size, torch.device("cpu"), check=team.check)
     adapters = None if lora is None else LoraSettings(rank=lora, alpha=8)
     model = load_model(ModelSettings(path=str(folder), dtype=dtype, lora=adapters), is_mapped=True)
-    own = Trainer(shard_model(model, ranks.mesh), TrainerSettings(**settings), lease=ComputeLease(), ranks=ranks)
+    algorithm = AlgorithmSettings(**(algorithm or {}))
+    cut = shard_model(model, ranks.mesh)
+    own = Trainer(cut, TrainerSettings(**settings), algorithm, lease=ComputeLease(), ranks=ranks)
     trainer = ShardedTrainer(own, ranks)
     try:
         yield trainer
@@ -85,10 +95,18 @@ def sharded(
         trainer.close()
 
 
-def whole(folder: Path, *, lora: int | None = None, dtype: str = "float32", **settings: Any) -> Trainer:
+def whole(
+    folder: Path,
+    *,
+    lora: int | None = None,
+    dtype: str = "float32",
+    algorithm: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Trainer:
     adapters = None if lora is None else LoraSettings(rank=lora, alpha=8)
     model = load_model(ModelSettings(path=str(folder), dtype=dtype, lora=adapters))
-    return Trainer(model, TrainerSettings(**{**SETTINGS, **settings}), lease=ComputeLease())
+    chosen = AlgorithmSettings(**(algorithm or {}))
+    return Trainer(model, TrainerSettings(**{**SETTINGS, **settings}), chosen, lease=ComputeLease())
 
 
 def sequences(count: int) -> list[TrainSequence]:
@@ -146,7 +164,7 @@ def test_the_gradient_of_several_ranks_is_that_of_one(team: Team, tiny_models: A
     ("size", "lora", "settings"),
     [
         (2, None, {"activation_checkpointing": True}),
-        (2, None, {"minibatches": 2, "loss": {"kl_beta": 0.1}}),
+        (2, None, {"algorithm": {"minibatches": 2, "kl": {"beta": 0.1}}}),
         (2, None, {"optimizer": {"lr": 1e-2, "max_grad_norm": 0.01, "weight_decay": 0.1}}),
         # with two rows in each of an adapter's matrices the third rank keeps nothing of some
         (3, 2, {}),
@@ -284,7 +302,7 @@ def test_publishing_may_be_given_up(team: Team, tiny_model_folder: Path) -> None
 
 def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Path, tmp_path: Path) -> None:
     """A checkpoint that is not there, or not whole, is named, and training goes on."""
-    with sharded(team, tiny_model_folder, 2, loss=LossSettings().model_dump(exclude_unset=True)) as trainer:
+    with sharded(team, tiny_model_folder, 2) as trainer:
         with pytest.raises(UserError, match=r"trainer\.json is missing"):
             trainer.load(tmp_path)
         trainer.save(tmp_path)
@@ -292,10 +310,10 @@ def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Pa
         with pytest.raises(UserError, match=r"not whole.*set run_root"):
             trainer.load(tmp_path)
         trainer.train_batch(batch())
-        trainer.configure(lr=1e-3, loss=LossSettings(tis_cap=None))
+        trainer.configure(lr=1e-3, algorithm=AlgorithmSettings(correction="bypass"))
         assert trainer.train_batch(batch())["train/lr"] == 1e-3
-        with pytest.raises(UserError, match=r"kl_beta=0\.1 compares"):
-            trainer.configure(lr=1e-3, loss=LossSettings(kl_beta=0.1))
+        with pytest.raises(UserError, match=r"algorithm 'grpo' compares"):
+            trainer.configure(lr=1e-3, algorithm=AlgorithmSettings(kl={"beta": 0.1}))
 
 
 def test_a_lost_rank_ends_the_training(tiny_model_folder: Path) -> None:

@@ -10,21 +10,25 @@ import transformers
 from torch import Tensor
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.settings import SUPERVISED, AlgorithmSettings
 from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
 from ludus.models.load import load_model, save_model
 from ludus.models.settings import LoraSettings, ModelSettings
-from ludus.trainer.settings import LossSettings, OptimizerSettings, TrainerSettings
+from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 from ludus.trainer.step import Trainer
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")
 OPTIMIZER = OptimizerSettings(lr=1e-2, max_grad_norm=None)
 
 
-def make_trainer(folder: Path, *, lora: bool = False, **settings: object) -> Trainer:
+def make_trainer(
+    folder: Path, *, lora: bool = False, algorithm: dict[str, Any] | None = None, **settings: object
+) -> Trainer:
     adapters = LoraSettings(rank=4, alpha=8) if lora else None
     model = load_model(ModelSettings(path=str(folder), dtype="float32", lora=adapters))
-    return Trainer(model, TrainerSettings(**{"optimizer": OPTIMIZER, **settings}), lease=ComputeLease())
+    chosen = AlgorithmSettings(**(algorithm or {}))
+    return Trainer(model, TrainerSettings(**{"optimizer": OPTIMIZER, **settings}), chosen, lease=ComputeLease())
 
 
 def sequence(token_ids: Sequence[int], target_idx: Sequence[int], advantage: float, weight: float) -> TrainSequence:
@@ -100,7 +104,7 @@ def test_supervised_gradient_is_that_of_plain_transformers(family: str, tiny_mod
     weight = 1 / (len(ids) - 1)
     plain_temperature = replace(sequence(ids, range(1, len(ids)), 0.0, weight), temperatures=(1.0,) * (len(ids) - 1))
     trainer = make_trainer(folder)
-    trainer.forward_backward(Batch(pack([plain_temperature], row_tokens=64), version=0), "supervised")
+    trainer.forward_backward(Batch(pack([plain_temperature], row_tokens=64), version=0), SUPERVISED)
     plain = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
     logits = plain(torch.tensor([ids])).logits[0]
     torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])).backward()
@@ -143,7 +147,7 @@ def test_training_moves_masters_and_publishing_moves_weights(tiny_model_folder: 
 
 def test_minibatches_take_several_steps_and_leave_the_weights_alone(tiny_model_folder: Path) -> None:
     """Two minibatches are two optimizer steps with a ratio that moves away from 1; nothing is published by them."""
-    trainer = make_trainer(tiny_model_folder, minibatches=2, row_tokens=32)
+    trainer = make_trainer(tiny_model_folder, algorithm={"minibatches": 2}, row_tokens=32)
     batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
     before = {name: each.detach().clone() for name, each in trainer.model.trainable.items()}
     metrics = trainer.train_batch(batch)
@@ -152,12 +156,12 @@ def test_minibatches_take_several_steps_and_leave_the_weights_alone(tiny_model_f
     assert all(torch.equal(before[name], each) for name, each in trainer.model.trainable.items())
 
 
-@pytest.mark.parametrize("settings", [{"minibatches": 4}, {"loss": LossSettings(kl_beta=0.1)}])
+@pytest.mark.parametrize("algorithm", [{"minibatches": 4}, {"kl": {"beta": 0.1}}])
 def test_who_joins_while_a_step_trains_gets_the_published_weights(
-    settings: dict[str, Any], tiny_model_folder: Path
+    algorithm: dict[str, Any], tiny_model_folder: Path
 ) -> None:
     """Weights that are read in the middle of a batch are those of the last publish, bit by bit."""
-    trainer = make_trainer(tiny_model_folder, row_tokens=32, **settings)
+    trainer = make_trainer(tiny_model_folder, row_tokens=32, algorithm=algorithm)
     batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
     trainer.train_batch(batch)
     published = trainer.publish()
@@ -190,9 +194,7 @@ def test_who_joins_while_a_step_trains_gets_the_published_weights(
             forward.differentiate(*args, **kwargs)
 
     trainer._forward = Watched()  # type: ignore[assignment]
-    if "loss" not in settings:
-        trainer.settings = trainer.settings.model_copy(update={"loss": LossSettings(tis_cap=None)})
-    trainer.train_batch(batch)
+    trainer.train_batch(batch, None if "kl" in algorithm else AlgorithmSettings(**algorithm, correction="bypass"))
     joiner.join()
     (seen,) = joined
     assert all(torch.equal(seen[name], weight) for name, weight in expected.items())
@@ -200,7 +202,7 @@ def test_who_joins_while_a_step_trains_gets_the_published_weights(
 
 def test_kl_to_the_first_weights_is_zero_at_first_and_grows(tiny_model_folder: Path) -> None:
     """The reference is the model that training began with; computing it leaves the weights in place."""
-    trainer = make_trainer(tiny_model_folder, loss=LossSettings(kl_beta=0.1))
+    trainer = make_trainer(tiny_model_folder, algorithm={"kl": {"beta": 0.1}})
     batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
     assert trainer.train_batch(batch)["train/kl_reference"] == pytest.approx(0.0, abs=1e-6)
     trainer.publish().copy_into_shared()
@@ -245,15 +247,15 @@ def test_bf16_trains_with_gradients_in_fp32(tiny_model_folder: Path) -> None:
 def test_another_learning_rate_and_loss_from_the_next_batch_on(tiny_model_folder: Path) -> None:
     """Configured anew, a trainer steps as one that was made so; weights of the beginning cannot be had later."""
     batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
-    loss = LossSettings(tis_cap=None, clip_high=0.3, kl_beta=0.1)
-    made = make_trainer(tiny_model_folder, optimizer=OPTIMIZER.model_copy(update={"lr": 1e-3}), loss=loss)
+    algorithm: dict[str, Any] = {"correction": "bypass", "loss": {"clip_high": 0.3}, "kl": {"beta": 0.1}}
+    made = make_trainer(tiny_model_folder, optimizer=OPTIMIZER.model_copy(update={"lr": 1e-3}), algorithm=algorithm)
     configured = make_trainer(tiny_model_folder)
-    configured.configure(lr=1e-3, loss=loss)
+    configured.configure(lr=1e-3, algorithm=AlgorithmSettings(**algorithm))
     assert made.train_batch(batch) == configured.train_batch(batch)
     plain = make_trainer(tiny_model_folder)
     plain.train_batch(batch)
-    with pytest.raises(UserError, match=r"kl_beta=0\.1 compares .* after 1 batches they are gone"):
-        plain.configure(lr=1e-3, loss=loss)
+    with pytest.raises(UserError, match=r"algorithm 'grpo' compares .* after 1 batches they are gone"):
+        plain.configure(lr=1e-3, algorithm=AlgorithmSettings(**algorithm))
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -278,7 +280,7 @@ def test_minibatches_report_the_mean_loss_and_their_number(tiny_model_folder: Pa
     optimizer = OptimizerSettings(lr=1e-9, max_grad_norm=None)
     batch = Batch(pack(branching_sequences()[:2] * 2, row_tokens=32), version=0)
     one = make_trainer(tiny_model_folder, optimizer=optimizer).train_batch(batch)
-    many = make_trainer(tiny_model_folder, optimizer=optimizer, minibatches=100).train_batch(batch)
+    many = make_trainer(tiny_model_folder, optimizer=optimizer, algorithm={"minibatches": 100}).train_batch(batch)
     assert many["train/optimizer_steps"] == len(batch.rows) and one["train/optimizer_steps"] == 1.0
     assert abs(many["train/loss"]) < 2 * abs(one["train/loss"]) + 0.1
 
@@ -363,16 +365,15 @@ SEEN = {
 @pytest.mark.parametrize("name", SEEN)
 def test_two_steps_show_the_same_numbers_as_ever(name: str, tiny_model_folder: Path) -> None:
     """Losses, gradients and what is shown of them are locked for each way to train."""
-    ways: dict[str, tuple[dict[str, Any], Any]] = {
-        "default": ({}, "policy"),
-        "minibatches": ({"minibatches": 2, "loss": LossSettings(kl_beta=0.1)}, "policy"),
-        "to_sampler": ({"loss": LossSettings(tis_cap=None, clip_high=0.3)}, "policy"),
-        "supervised": ({}, "supervised"),
+    ways: dict[str, dict[str, Any]] = {
+        "default": {},
+        "minibatches": {"minibatches": 2, "kl": {"beta": 0.1}},
+        "to_sampler": {"correction": "bypass", "loss": {"clip_high": 0.3}},
+        "supervised": {"name": "supervised"},
     }
-    settings, loss = ways[name]
-    trainer = make_trainer(tiny_model_folder, row_tokens=32, **settings)
+    trainer = make_trainer(tiny_model_folder, row_tokens=32, algorithm=ways[name])
     batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
     for seen in SEEN[name]:
-        metrics = trainer.train_batch(batch, loss)
+        metrics = trainer.train_batch(batch)
         trainer.publish().copy_into_shared()
         assert {key: metrics[f"train/{key}"] for key in seen} == pytest.approx(seen, rel=2e-3, abs=1e-6)

@@ -32,7 +32,7 @@ def measure_train(work: TrainWork) -> dict[str, Any]:
     """Seconds of each step, tokens a second of the median one, the matrix rate around them, and the peak of memory."""
     config = training_config(work)
     model = load_model(config.model, seed=config.seed)
-    trainer = Trainer(model, config.trainer, lease=ComputeLease())
+    trainer = Trainer(model, config.trainer, config.algorithm, lease=ComputeLease())
     step = training_step(trainer, work)
     for _ in range(WARM_UP_STEPS):
         step()
@@ -54,7 +54,8 @@ def measure_train(work: TrainWork) -> dict[str, Any]:
 def profile_train(work: TrainWork) -> dict[str, Any]:
     """Where the time of a training step goes."""
     config = training_config(work)
-    trainer = Trainer(load_model(config.model, seed=config.seed), config.trainer, lease=ComputeLease())
+    model = load_model(config.model, seed=config.seed)
+    trainer = Trainer(model, config.trainer, config.algorithm, lease=ComputeLease())
     step = training_step(trainer, work)
     for _ in range(WARM_UP_STEPS):
         step()
@@ -119,7 +120,8 @@ def num_parameters(model: LoadedModel) -> int:
 def measure_memory(work: MemoryWork) -> dict[str, Any]:
     """Resident memory after every step, and the slope of the line through it once the first fifth is over."""
     config = work.config("trainer.row_tokens=512")
-    trainer = Trainer(load_model(config.model, seed=config.seed), config.trainer, lease=ComputeLease())
+    model = load_model(config.model, seed=config.seed)
+    trainer = Trainer(model, config.trainer, config.algorithm, lease=ComputeLease())
     rng = random.Random(work.seed)
     resident_mb = []
     for _ in range(work.steps):

@@ -19,6 +19,7 @@ from typing import Any
 
 from ludus.agents.kinds import resolve_workflow
 from ludus.algorithms.pack import Batch
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.checks.verify.agents import sdk
 from ludus.checks.verify.author import WORDS, digest, rng_of, sampled_ids, some_words
 from ludus.checks.verify.chat import chat_of_words
@@ -40,7 +41,6 @@ from ludus.episodes.recorder import Recorder
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.loop.batch import BatchRules, build_batch
-from ludus.loop.settings import AlgorithmSettings
 from ludus.rollout.pool import Taken
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings

@@ -269,25 +269,25 @@ def _loss(writer: _Writer) -> None:
     corrects = [writer.take(f"actor.{name}") for name in ("use_decoupled_loss", "recompute_logprob")]
     is_decoupled = any(corrects)
     if not is_decoupled:
-        writer.put("trainer.loss.tis_cap", None)
+        writer.put("algorithm.correction", "bypass")
     for name, value in zip(("use_decoupled_loss", "recompute_logprob"), corrects, strict=True):
         if value is not None:
-            note = "the importance weight to the sampler" if is_decoupled else "null: the ratio is to the sampler"
-            writer.say(f"actor.{name}", "changed", f"trainer.loss.tis_cap: {note}")
+            note = "truncate: the importance weight to the sampler" if is_decoupled else "bypass: the ratio is to it"
+            writer.say(f"actor.{name}", "changed", f"algorithm.correction: {note}")
     if cap is not None:
         key, value = cap
         if is_decoupled:
             writer.write(
-                key, "trainer.loss.tis_cap", value, note="weights above are cut to it, not their tokens left out"
+                key, "algorithm.correction.cap", value, note="weights above are cut to it, not their tokens left out"
             )
         else:
             writer.say(key, "not needed", "it acts with actor.use_decoupled_loss alone")
     minibatches = writer.given.get("actor.ppo_n_minibatches", 4)  # AReaL's default
     if "actor.ppo_n_minibatches" not in writer.given:
-        writer.put("trainer.minibatches", minibatches)
+        writer.put("algorithm.minibatches", minibatches)
     for key, target, value in (
-        ("actor.eps_clip", "trainer.loss.clip_low", clip),
-        ("actor.eps_clip_higher", "trainer.loss.clip_high", clip_high),
+        ("actor.eps_clip", "algorithm.loss.clip_low", clip),
+        ("actor.eps_clip_higher", "algorithm.loss.clip_high", clip_high),
     ):
         if value is None:
             continue
@@ -296,10 +296,10 @@ def _loss(writer: _Writer) -> None:
             continue
         writer.write(key, target, value)
         if key == "actor.eps_clip" and clip_high is None:
-            writer.put("trainer.loss.clip_high", value)
+            writer.put("algorithm.loss.clip_high", value)
     kl = writer.take("actor.kl_ctl")
     if kl:
-        writer.write("actor.kl_ctl", "trainer.loss.kl_beta", kl, note="in the loss; there it is taken off the reward")
+        writer.write("actor.kl_ctl", "algorithm.kl.beta", kl, note="in the loss; there it is taken off the reward")
     elif kl is not None:
         writer.say("actor.kl_ctl", "not needed", "there is no KL penalty")
 
@@ -309,17 +309,17 @@ def _credit(writer: _Writer) -> None:
     level = norm.get("actor.reward_norm.mean_level")
     if norm:
         if norm.get("actor.reward_norm.mean_leave1out"):
-            writer.put("algorithm.baseline", "leave_one_out")
+            writer.put("algorithm.advantage.baseline", "leave_one_out")
         if level is not None and norm.get("actor.reward_norm.std_level") is None:
-            writer.put("algorithm.scale", "none")
+            writer.put("algorithm.advantage.scale", "none")
         is_grouped = level == "group"
         note = "over the members of a group, by id" if is_grouped else "GRPO's: over the members of a group, by id"
         for key in norm:
-            writer.say(key, "taken" if is_grouped else "changed", f"algorithm.baseline and scale: {note}")
+            writer.say(key, "taken" if is_grouped else "changed", f"algorithm.advantage: {note}")
     for key in [key for key in writer.left if key.startswith("actor.adv_norm")]:
         note = "advantages are not normalised once more over the batch"
         writer.say(key, "left out" if writer.take(key) is not None else "not needed", note)
-    scales = writer.config.get("algorithm", {}).get("scale") != "none"
+    scales = writer.config.get("algorithm", {}).get("advantage", {}).get("scale") != "none"
     affine = {"actor.reward_scaling": 1.0, "actor.reward_bias": 0.0, "actor.reward_clip": 20.0}
     for key, neutral in affine.items():
         value = writer.take(key)

@@ -33,7 +33,7 @@ SAME: Mapping[str, str] = {
     "actor.optimizer.weight_decay": "trainer.optimizer.weight_decay",
     "actor.optimizer.eps": "trainer.optimizer.eps",
     "actor.optimizer.gradient_clipping": "trainer.optimizer.max_grad_norm",
-    "actor.ppo_n_minibatches": "trainer.minibatches",
+    "actor.ppo_n_minibatches": "algorithm.minibatches",
     "train_dataset.batch_size": "train_dataset.batch_size",
     "train_dataset.shuffle": "train_dataset.shuffle",
     "evaluator.freq_steps": "eval.every_steps",
@@ -90,10 +90,10 @@ HARMLESS: Mapping[str, Harmless] = {
     "actor.overlong_reward_penalty": Harmless((False,), "", "let the agent return the penalty"),
     "actor.use_sapo_loss": Harmless((False,), "", "there is no SAPO loss"),
     "actor.rejection_sampling.metric": Harmless(
-        ("ratio",), "the weight is the ratio", "the weight is cut by its ratio; see trainer.loss.tis_cap"
+        ("ratio",), "the weight is the ratio", "the weight is cut by its ratio; see algorithm.correction.cap"
     ),
     "actor.rejection_sampling.level": Harmless(
-        ("token",), "ratios are of tokens", "the weight is cut token by token; see trainer.loss.tis_cap"
+        ("token",), "ratios are of tokens", "the weight is cut token by token; see algorithm.correction.cap"
     ),
     "actor.peft_type": Harmless(("lora",), "", "adapters are LoRA's"),
     "rollout.enable_rollout_tracing": Harmless((False, True), _RECORD, ""),
@@ -140,7 +140,7 @@ NOT_NEEDED: tuple[tuple[str, str], ...] = (
     ("actor.sapo_*", "actor.use_sapo_loss is not set"),
     ("actor.prox_logp_method", "each step computes what it needs"),
     ("actor.kl_estimator", "the estimator is k3"),
-    ("ref.*", "with trainer.loss.kl_beta above 0 the first weights are the reference"),
+    ("ref.*", "with algorithm.kl the first weights are the reference"),
     ("sglang.*", _ENGINE),
     ("vllm.*", _ENGINE),
     ("server_only", _PLACEMENT),
@@ -180,7 +180,7 @@ LEFT_OUT: tuple[tuple[str, str], ...] = (
     ("teacher.*", "there is no distillation"),
     ("actor.c_clip", "there is no dual clip"),
     ("actor.m2_threshold", "there is no M2PO"),
-    ("actor.rejection_sampling.*", "only its `upper` is taken, as trainer.loss.tis_cap"),
+    ("actor.rejection_sampling.*", "only its `upper` is taken, as algorithm.correction.cap"),
     ("*.max_length", "filter the rows before, or cap sequences with algorithm.max_sequence_tokens"),
     ("rollout.admin_api_key", "`ludus train` makes a key for each run, or reads LUDUS_ADMIN_KEY"),
     ("rollout.agent.admin_api_key", "`ludus train` makes a key for each run, or reads LUDUS_ADMIN_KEY"),

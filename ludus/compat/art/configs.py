@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.art.backends import TrainConfig
 from ludus.config import Config
 from ludus.errors import ConfigError
 from ludus.loop.batch import BatchRules
-from ludus.loop.settings import AlgorithmSettings
 from ludus.models.settings import LoraSettings, ModelSettings
-from ludus.trainer.settings import LossSettings, OptimizerSettings, TrainerSettings
+from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 
 ANY_AGE = 2**31
 """Versions that no token is older than."""
@@ -40,11 +40,8 @@ def default_config() -> Config:
     """What a backend does unless it is told otherwise: ART's LoRA, learning rate, loss and weight of a trajectory."""
     return Config(
         model=ModelSettings(lora=LoraSettings(rank=8, alpha=16.0)),
-        algorithm=AlgorithmSettings(normaliser="episode"),
-        trainer=TrainerSettings(
-            optimizer=OptimizerSettings(lr=TrainConfig().learning_rate),
-            loss=LossSettings(tis_cap=1 + CISPO_EPSILON_HIGH),
-        ),
+        algorithm=AlgorithmSettings.model_validate({"name": "cispo", "normaliser": "episode"}),
+        trainer=TrainerSettings(optimizer=OptimizerSettings(lr=TrainConfig().learning_rate)),
     )
 
 
@@ -75,14 +72,12 @@ def model_config(config: Config, *, base_model: str, own: Mapping[str, Any], fol
 
 def batch_rules(config: Config, asked: TrainConfig) -> BatchRules:
     """How the groups of one call become a batch."""
-    given, algorithm, agent = asked.model_fields_set, config.algorithm, config.rollout.agent
-    if "scale_rewards" in given:
-        algorithm = algorithm.model_copy(update={"scale": "std" if asked.scale_rewards else "none"})
+    given, agent = asked.model_fields_set, config.rollout.agent
     oldest = asked.max_steps_off_policy
     if oldest is None and config.rollout.is_set("max_head_offpolicyness"):
         oldest = config.rollout.max_head_offpolicyness
     return BatchRules(
-        algorithm=algorithm,
+        algorithm=algorithm_settings(config, asked),
         turn_discount=asked.turn_discount if "turn_discount" in given else agent.turn_discount,
         export_style=agent.export_style,
         row_tokens=config.trainer.row_tokens,
@@ -95,21 +90,23 @@ def learning_rate(config: Config, asked: TrainConfig) -> float:
     return asked.learning_rate if "learning_rate" in asked.model_fields_set else config.trainer.optimizer.lr
 
 
-def policy_loss(config: Config, asked: TrainConfig) -> LossSettings:
-    """The loss of one call. Raises ConfigError if it cannot be with the backend's minibatches."""
-    given, loss = asked.model_fields_set, config.trainer.loss
+def algorithm_settings(config: Config, asked: TrainConfig) -> AlgorithmSettings:
+    """The algorithm of one call. Raises ConfigError if it cannot be with the backend's minibatches."""
+    given, changed = asked.model_fields_set, config.algorithm.model_dump(mode="json")
     if given & {"loss_fn", "epsilon", "epsilon_high"}:
-        loss = loss.model_copy(update=_bounds(asked))
+        changed |= {"loss": _loss(asked), "correction": "bypass"}
     if "kl_penalty_coef" in given:
-        loss = loss.model_copy(update={"kl_beta": asked.kl_penalty_coef})
-    return loss
+        changed["kl"] = {"beta": asked.kl_penalty_coef} if asked.kl_penalty_coef else None
+    if "scale_rewards" in given:
+        changed["advantage"]["scale"] = "std" if asked.scale_rewards else "none"
+    return AlgorithmSettings(**changed)
 
 
-def _bounds(asked: TrainConfig) -> dict[str, float | None]:
+def _loss(asked: TrainConfig) -> dict[str, Any]:
     if asked.loss_fn == "cispo":
-        return {"tis_cap": 1 + (CISPO_EPSILON_HIGH if asked.epsilon_high is None else asked.epsilon_high)}
+        return {"kind": "cispo", "clip_high": CISPO_EPSILON_HIGH if asked.epsilon_high is None else asked.epsilon_high}
     low = PPO_EPSILON if asked.epsilon is None else asked.epsilon
-    return {"tis_cap": None, "clip_low": low, "clip_high": low if asked.epsilon_high is None else asked.epsilon_high}
+    return {"kind": "clip", "clip_low": low, "clip_high": low if asked.epsilon_high is None else asked.epsilon_high}
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

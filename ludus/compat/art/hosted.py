@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ludus.algorithms.settings import SUPERVISED
 from ludus.api.local import LocalModel, open_local
 from ludus.compat.art.backends import OnProgress, TrainConfig, TrainProgress, TrainResult, TrainSFTConfig
-from ludus.compat.art.configs import batch_rules, learning_rate, policy_loss
+from ludus.compat.art.configs import batch_rules, learning_rate
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.schedule import learning_rates
 from ludus.compat.art.settle import Settled, settle_groups
@@ -110,8 +111,8 @@ class HostedModel:
         """One step on the groups."""
         async with self._lock:
             settled = await asyncio.to_thread(settle_groups, groups, self.book, step=self.step + 1)
-            rules, loss = batch_rules(self.config, asked), policy_loss(self.config, asked)
-            self.learner.configure(lr=learning_rate(self.config, asked), loss=loss)
+            rules = batch_rules(self.config, asked)
+            self.learner.configure(lr=learning_rate(self.config, asked), algorithm=rules.algorithm)
             await asyncio.to_thread(self._keep_episodes, settled)
 
             def on_stage(stage: Literal["batch", "train", "publish"], ledger: Ledger) -> None:
@@ -156,7 +157,7 @@ class HostedModel:
             await self.engine.pause()
             try:
                 for number, (batch, rate) in enumerate(zip(batches, rates, strict=True), start=1):
-                    self.learner.configure(lr=rate, loss=self.learner.settings.loss)
+                    self.learner.configure(lr=rate)
                     metrics = await self.work.run(self._train_supervised, batch)
                     seen.append(metrics)
                     on_progress(TrainProgress("train", number, len(batches), dict(metrics)))
@@ -199,7 +200,7 @@ class HostedModel:
             self.store.add_episode(episode, step=self.step + 1)
 
     def _train_supervised(self, batch: Any) -> Metrics:
-        metrics = self.learner.train_batch(batch, "supervised")
+        metrics = self.learner.train_batch(batch, SUPERVISED)
         with self.local.lease.hold("trainer"):
             self.learner.publish().copy_into_shared()
         return metrics

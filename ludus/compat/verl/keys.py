@@ -55,6 +55,17 @@ def _top_k(value: Any) -> Any:
     return max(value, 0) if isinstance(value, int) else value
 
 
+def _one_of(**kinds: str) -> Convert:
+    """Ours by verl's name; names that have no counterpart are refused."""
+
+    def convert(value: Any) -> Any:
+        if value not in kinds:
+            raise ConfigError(f"{value!r} is not available here; there are {', '.join(kinds)}")
+        return kinds[value]
+
+    return convert
+
+
 _ROLLOUT = "actor_rollout_ref.rollout."
 _ACTOR = "actor_rollout_ref.actor."
 _KEYS: Mapping[str, Renamed | Fixed] = {
@@ -91,10 +102,11 @@ _KEYS: Mapping[str, Renamed | Fixed] = {
     _ACTOR + "optim.weight_decay": _renamed("trainer.optimizer.weight_decay"),
     _ACTOR + "optim.lr_warmup_steps": _renamed("trainer.optimizer.warmup_steps", convert=_if_positive),
     _ACTOR + "grad_clip": _renamed("trainer.optimizer.max_grad_norm"),
-    _ACTOR + "clip_ratio": _renamed("trainer.loss.clip_low", "trainer.loss.clip_high"),
-    _ACTOR + "clip_ratio_low": _renamed("trainer.loss.clip_low"),
-    _ACTOR + "clip_ratio_high": _renamed("trainer.loss.clip_high"),
-    "algorithm.adv_estimator": Fixed("grpo", "advantages are those of GRPO; algorithm.baseline and scale change them"),
+    _ACTOR + "clip_ratio": _renamed("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
+    _ACTOR + "clip_ratio_low": _renamed("algorithm.loss.clip_low"),
+    _ACTOR + "clip_ratio_high": _renamed("algorithm.loss.clip_high"),
+    _ACTOR + "policy_loss.loss_mode": _renamed("algorithm.loss.kind", convert=_one_of(vanilla="clip", cispo="cispo")),
+    "algorithm.adv_estimator": _renamed("algorithm.name", convert=_one_of(grpo="grpo", rloo="rloo")),
     "algorithm.filter_groups.enable": _renamed("algorithm.dynamic_sampling"),
     "trainer.total_epochs": _renamed("total_train_epochs"),
     "trainer.total_training_steps": _renamed("total_train_steps"),

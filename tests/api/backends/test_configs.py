@@ -7,61 +7,69 @@ from typing import Any
 import pytest
 
 import ludus
+from ludus.algorithms.corrections import BypassSettings
+from ludus.algorithms.estimators.group import GroupSettings
+from ludus.algorithms.losses.cispo import CispoSettings
+from ludus.algorithms.losses.clip import ClipSettings
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.art.configs import (
     ANY_AGE,
+    algorithm_settings,
     batch_rules,
     check_config,
     default_config,
     learning_rate,
     model_config,
-    policy_loss,
 )
 from ludus.compat.art.schedule import create_lr_schedule, learning_rates
 from ludus.errors import ConfigError, UserError
+from ludus.settings import Choice
 
 
 def test_defaults_are_arts() -> None:
-    """Nothing said: LoRA of rank 8, its learning rate, cispo's bound of 5, each trajectory weighs the same."""
+    """Nothing said: LoRA of rank 8, its learning rate, cispo and its bound, each trajectory weighs the same."""
     config, asked = default_config(), TrainConfig()
     assert config.model.lora is not None and (config.model.lora.rank, config.model.lora.alpha) == (8, 16.0)
-    assert learning_rate(config, asked) == 5e-6 and policy_loss(config, asked).tis_cap == 5.0
+    assert learning_rate(config, asked) == 5e-6
     rules = batch_rules(config, asked)
-    assert (rules.algorithm.normaliser, rules.algorithm.scale, rules.max_head_offpolicyness) == (
-        "episode", "std", ANY_AGE,
-    )  # fmt: skip
+    assert rules.algorithm == AlgorithmSettings(name="cispo", normaliser="episode")
+    assert rules.algorithm.loss == CispoSettings(clip_high=4.0) and rules.max_head_offpolicyness == ANY_AGE
 
 
 @pytest.mark.parametrize(
-    ("options", "tis_cap", "low", "high"),
+    ("options", "loss"),
     [
-        ({"loss_fn": "cispo", "epsilon_high": 1.0}, 2.0, 0.2, 0.2),
-        ({"loss_fn": "ppo"}, None, 0.2, 0.2),
-        ({"loss_fn": "ppo", "epsilon": 0.1}, None, 0.1, 0.1),
-        ({"loss_fn": "ppo", "epsilon": 0.1, "epsilon_high": 0.3}, None, 0.1, 0.3),
+        ({"loss_fn": "cispo", "epsilon_high": 1.0}, CispoSettings(clip_high=1.0)),
+        ({"loss_fn": "ppo"}, ClipSettings()),
+        ({"loss_fn": "ppo", "epsilon": 0.1}, ClipSettings(clip_low=0.1, clip_high=0.1)),
+        ({"loss_fn": "ppo", "epsilon": 0.1, "epsilon_high": 0.3}, ClipSettings(clip_low=0.1, clip_high=0.3)),
     ],
 )
-def test_losses(options: dict[str, Any], tis_cap: float | None, low: float, high: float) -> None:
-    """Names of ART become bounds of the policy loss."""
-    loss = policy_loss(default_config(), TrainConfig(**options))
-    assert (loss.tis_cap, loss.clip_low, loss.clip_high) == (tis_cap, low, high)
+def test_losses(options: dict[str, Any], loss: Choice) -> None:
+    """Names of ART become losses whose ratio is to the policy that sampled, whatever the backend does otherwise."""
+    for config in (default_config(), ludus.Config()):
+        algorithm = algorithm_settings(config, TrainConfig(**options))
+        assert (algorithm.loss, algorithm.correction) == (loss, BypassSettings())
 
 
 def test_what_is_given_acts_and_what_is_not_leaves_the_configuration() -> None:
     """A call's option wins, the backend's own key stands where the call is silent."""
     config = ludus.Config(
-        trainer={"optimizer": {"lr": 1e-3}, "loss": {"kl_beta": 0.1}},
-        algorithm={"scale": "none"},
+        trainer={"optimizer": {"lr": 1e-3}},
+        algorithm={"advantage": {"scale": "none"}, "kl": {"beta": 0.1}},
         rollout={"max_head_offpolicyness": 3, "agent": {"turn_discount": 0.5}},
     )
     silent = TrainConfig()
-    assert learning_rate(config, silent) == 1e-3 and policy_loss(config, silent).kl_beta == 0.1
+    assert learning_rate(config, silent) == 1e-3
     rules = batch_rules(config, silent)
-    assert (rules.algorithm.scale, rules.turn_discount, rules.max_head_offpolicyness) == ("none", 0.5, 3)
+    assert rules.algorithm == config.algorithm
+    assert (rules.turn_discount, rules.max_head_offpolicyness) == (0.5, 3)
     said = TrainConfig(learning_rate=1e-4, beta=0.0, scale_rewards=True, turn_discount=1.0, max_steps_off_policy=0)
-    assert learning_rate(config, said) == 1e-4 and policy_loss(config, said).kl_beta == 0.0
+    assert learning_rate(config, said) == 1e-4
     rules = batch_rules(config, said)
-    assert (rules.algorithm.scale, rules.turn_discount, rules.max_head_offpolicyness) == ("std", 1.0, 0)
+    assert (rules.algorithm.advantage, rules.algorithm.kl) == (GroupSettings(scale="std"), None)
+    assert (rules.turn_discount, rules.max_head_offpolicyness) == (1.0, 0)
 
 
 def test_a_model_differs_in_its_own_keys() -> None:

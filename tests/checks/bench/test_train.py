@@ -26,7 +26,7 @@ def test_the_optimizer_acts_in_dense_work_alone(small_train: TrainWork, kind: st
     work = replace(small_train, kind=kind, shared_tokens=24)
     config = training_config(work)
     model = load_model(config.model)
-    trainer = Trainer(model, config.trainer, lease=ComputeLease())
+    trainer = Trainer(model, config.trainer, config.algorithm, lease=ComputeLease())
     before = model.head_weight.detach().clone()
     assert training_step(trainer, work)() > 0
     assert bool((model.head_weight != before).any()) is moves

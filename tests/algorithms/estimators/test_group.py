@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ludus.algorithms.advantage import group_advantages
+from ludus.algorithms.estimators.group import group_advantages
 from ludus.errors import UserError
 
 

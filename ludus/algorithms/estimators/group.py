@@ -1,4 +1,4 @@
-"""Advantages of turns against the other members of their group.
+"""Advantages of turns against the other members of their group: GRPO, RLOO, Dr. GRPO, REINFORCE.
 
 Knows: members by id, returns of their turns.  Knows not: tokens, rewards, tensors.
 Glossary: a member m has turns t with returns G(m,t); R(m) is the mean of its returns; b the baseline, s the spread.
@@ -11,7 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
 from ludus.errors import UserError
+from ludus.settings import Choice
 
 Baseline = Literal["mean", "leave_one_out", "none"]
 Scale = Literal["std", "none"]
@@ -21,8 +23,18 @@ Scale = Literal["std", "none"]
 _LEAST_SPREAD = 1e-9
 
 
+class GroupSettings(Choice):
+    """Each return beside those of the other members of its group."""
+
+    kind: Literal["group"] = "group"
+    baseline: Baseline = "mean"
+    """leave_one_out is RLOO's; none is plain REINFORCE."""
+    scale: Scale = "std"
+    """What the difference is divided by; none is Dr. GRPO's."""
+
+
 def group_advantages(
-    returns: Mapping[str, Mapping[str, float | None]],
+    returns: Returns,
     *,
     baseline: Baseline = "mean",
     scale: Scale = "std",
@@ -51,6 +63,24 @@ def group_advantages(
     return _map_returns(returns, baselines, divisor)
 
 
+def _of_all_groups(groups: Sequence[GroupReturns], *, baseline: Baseline, scale: Scale) -> list[Returns]:
+    return [group_advantages(each.returns, baseline=baseline, scale=scale) for each in groups]
+
+
+def _needs(settings: GroupSettings) -> Needs:
+    # the one answer of a lone episode has a mean to be compared with if its turns differ, but nothing to leave out
+    return Needs(members=1 if settings.baseline == "none" else 2, may_be_turns=settings.baseline == "mean")
+
+
+GROUP = Rule(
+    GroupSettings,
+    _of_all_groups,
+    "DeepSeekMath (arXiv 2402.03300) sec. 4.1.2; leave_one_out: RLOO (arXiv 2402.14740) sec. 3.2; scale none: Dr. GRPO "
+    "(arXiv 2503.20783) sec. 3.2",
+    needs=_needs,
+)
+
+
 def _mean_return(turns: Mapping[str, float | None]) -> float | None:
     values = [value for value in turns.values() if value is not None]
     return math.fsum(values) / len(values) if values else None
@@ -74,7 +104,7 @@ def _divisor(spread: float, returns: Sequence[float], eps: float) -> float:
     return spread + eps if spread > _LEAST_SPREAD * largest else 1.0
 
 
-def _spread(returns: Mapping[str, Mapping[str, float | None]], means: Mapping[str, float]) -> float:
+def _spread(returns: Returns, means: Mapping[str, float]) -> float:
     """The standard deviation of a turn's return, every member weighing the same; ddof 1 over members."""
     if not means:
         return 0.0
@@ -89,7 +119,7 @@ def _mean_square(turns: Mapping[str, float | None], center: float) -> float:
 
 
 def _map_returns(
-    returns: Mapping[str, Mapping[str, float | None]], baselines: Mapping[str, float], divisor: float
+    returns: Returns, baselines: Mapping[str, float], divisor: float
 ) -> dict[str, dict[str, float | None]]:
     return {
         member: {

@@ -1,0 +1,125 @@
+"""What an algorithm is made of: rules of one table each, what they need, and what they compose to.
+
+Knows: groups, returns, tensors by their methods.  Knows not: settings of a run, models, torch.
+Glossary. pi: policy under training; mu: policy that sampled; prox: policy that a batch began with; A: advantage;
+w: share of a token in the loss of the optimizer batch, so that losses of rows add up. N: trained tokens of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ludus.settings import Choice, import_object
+from ludus.types import Group
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Returns = Mapping[str, Mapping[str, float | None]]
+"""By episode id and turn id. None: no return reaches the turn. Advantages have the same form."""
+LossMetrics = dict[str, "Tensor"]
+"""Means over tokens, unless the name ends in `_max`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What must be there before the functions of a rule can be called; `a | b` is what both need."""
+
+    members: int = 1
+    """Fewest members of a group that have returns."""
+    may_be_turns: bool = False
+    """A lone episode will do whose turns are the members: several answers to one prompt, each with its reward."""
+    proximal: bool = False
+    """Logprobs under the weights that the batch began with."""
+    reference: bool = False
+    """Logprobs under the weights that training began with."""
+    values: bool = False
+    """A critic's estimates."""
+
+    def __or__(self, other: Needs) -> Needs:
+        return Needs(
+            max(self.members, other.members),
+            self.may_be_turns or other.may_be_turns,
+            self.proximal or other.proximal,
+            self.reference or other.reference,
+            self.values or other.values,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReturns:
+    """A group, and the return of each turn of each of its members."""
+
+    group: Group
+    returns: Returns
+    """Members in the order of their ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """The trained tokens of one row; all of shape (N,), all fp32."""
+
+    logprobs_N: Tensor
+    """Under the weights being trained; the only one with a gradient."""
+    sampled_logprobs_N: Tensor
+    proximal_logprobs_N: Tensor | None
+    """Under the weights that the batch began with. None: nothing needs them."""
+    reference_logprobs_N: Tensor | None
+    """Under the weights that training began with. None: nothing needs them."""
+    advantages_N: Tensor
+    weights_N: Tensor
+
+    @property
+    def old_logprobs_N(self) -> Tensor:  # noqa: N802  (the suffix is the shape)
+        """What ratios are taken to: the proximal policy if there is one, else the policy that sampled."""
+        return self.sampled_logprobs_N if self.proximal_logprobs_N is None else self.proximal_logprobs_N.detach()
+
+
+def no_needs(_: Any) -> Needs:
+    """For rules that need nothing, whatever their settings."""
+    return Needs()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of a table: an estimator, a loss, a correction or a normaliser (their forms: see `table`)."""
+
+    settings: type[Choice]
+    """Its keys are the function's keyword arguments; `kind` is the rule's name."""
+    function: Callable[..., Any]
+    source: str
+    """Paper and equation."""
+    needs: Callable[[Any], Needs] = no_needs
+    """Of the settings."""
+    metrics: Callable[[LossInputs], LossMetrics] | None = None
+    """Of a loss: what is shown beside its own. None: nothing."""
+    is_of_ratio: bool = False
+    """Of a loss: its keys act only where the ratio to the old policy can leave 1."""
+
+
+Advantages = Callable[[Sequence[GroupReturns]], Sequence[Returns]]
+Objective = Callable[[LossInputs], tuple["Tensor", LossMetrics]]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """What training with it needs; advantages, weights and loss as pure functions."""
+
+    name: str
+    needs: Needs
+    advantages: Advantages
+    """Of all groups of a batch at once, each as its returns are: the same members, the same turns."""
+    weights: Callable[[Sequence[int]], tuple[float, ...]]
+    """From the trained tokens of each episode to the weight of each of its tokens."""
+    loss: Objective
+    """A sum over the tokens of a row: weighted and corrected, the KL term in it."""
+    minibatches: int
+    imported: tuple[str, ...] = ()
+    """Import strings of the user's own functions, which are imported when they are first called."""
+
+    def load(self) -> None:
+        """Import the user's functions now, so that a run fails at its start. Raises UserError."""
+        for path in self.imported:
+            import_object(path)

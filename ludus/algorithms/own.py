@@ -1,0 +1,101 @@
+"""A user's own loss and advantage: functions by import string, imported when they are first called.
+
+Knows: import strings, what must come back.  Knows not: files of the user's beyond that, torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from ludus.algorithms.base import GroupReturns, LossInputs, LossMetrics, Needs, Returns, Rule
+from ludus.algorithms.metrics import sampling_metrics
+from ludus.errors import UserError
+from ludus.settings import Choice, import_object
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class OwnLossSettings(Choice):
+    """A function of LossInputs, and of `kwargs`, that returns the loss of each token and what to show of it."""
+
+    kind: Literal["own"] = "own"
+    path: str
+    """Import string: 'pkg.mod:function' or 'path/to/file.py:function'."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    needs: tuple[Literal["proximal", "reference"], ...] = ()
+    """Logprobs that must be computed for it, beside those that the correction and the KL term need."""
+
+
+class OwnAdvantageSettings(Choice):
+    """A function of the GroupReturns of a batch, and of `kwargs`, that returns each group's advantages."""
+
+    kind: Literal["own"] = "own"
+    path: str
+    """Import string: 'pkg.mod:function' or 'path/to/file.py:function'."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    members: int = Field(default=1, ge=1)
+    """Fewest members of a group that it can do with."""
+
+
+def own_loss(
+    inputs: LossInputs, *, path: str, kwargs: Mapping[str, Any], needs: Sequence[str]
+) -> tuple[Tensor, LossMetrics]:
+    """What the user's function returns. Raises UserError unless that is a loss of each token, and metrics by name."""
+    missing = [name for name in needs if getattr(inputs, f"{name}_logprobs_N") is None]
+    assert not missing, f"{path} needs {missing}"
+    answer = import_object(path)(inputs, **kwargs)
+    form = f"the loss {path!r} must return a tensor with the loss of each token and a dict of metrics"
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Mapping):
+        raise UserError(f"{form}, got {type(answer).__name__}")
+    loss_N, metrics = answer
+    if getattr(loss_N, "shape", None) != inputs.logprobs_N.shape:
+        shape = tuple(getattr(loss_N, "shape", ()))
+        raise UserError(f"{form}: of shape {tuple(inputs.logprobs_N.shape)}, got {shape}; it is weighted and summed")
+    if not loss_N.requires_grad:
+        raise UserError(f"{form}: the loss does not depend on logprobs_N, so that it has no gradient")
+    return loss_N, dict(metrics)
+
+
+def own_advantages(
+    groups: Sequence[GroupReturns], *, path: str, kwargs: Mapping[str, Any], members: int
+) -> list[Returns]:
+    """What the user's function returns. Raises UserError unless it has the groups, members and turns of the returns."""
+    for each in groups:
+        if len(each.returns) < members:
+            raise UserError(f"the advantage {path!r} needs {members} members, and group {each.group.id!r} has fewer")
+    answer = list(import_object(path)(groups, **kwargs))
+    if len(answer) != len(groups):
+        raise UserError(f"the advantage {path!r} returned {len(answer)} groups of {len(groups)}")
+    for each, advantages in zip(groups, answer, strict=True):
+        _check_advantages(each, advantages, path)
+    return answer
+
+
+def _check_advantages(given: GroupReturns, advantages: Returns, path: str) -> None:
+    where = f"the advantage {path!r}, in group {given.group.id!r}:"
+    if set(advantages) != set(given.returns):
+        raise UserError(f"{where} members must be {sorted(given.returns)}, got {sorted(advantages)}")
+    for episode_id, turns in given.returns.items():
+        if set(advantages[episode_id]) != set(turns):
+            got = sorted(advantages[episode_id])
+            raise UserError(f"{where} turns of member {episode_id!r} must be {sorted(turns)}, got {got}")
+        for turn_id, value in advantages[episode_id].items():
+            if value is not None and not math.isfinite(value):
+                raise UserError(f"{where} the advantage of turn {turn_id!r} must be a finite number, got {value}")
+
+
+OWN_LOSS = Rule(
+    OwnLossSettings,
+    own_loss,
+    "the user's own",
+    needs=lambda settings: Needs(**dict.fromkeys(settings.needs, True)),
+    metrics=sampling_metrics,
+)
+OWN_ADVANTAGE = Rule(
+    OwnAdvantageSettings, own_advantages, "the user's own", needs=lambda settings: Needs(members=settings.members)
+)

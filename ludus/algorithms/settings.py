@@ -1,0 +1,102 @@
+"""Which algorithm trains: the preset of a name, and the keys that differ from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+import pydantic
+
+from ludus.algorithms.base import Rule
+from ludus.algorithms.corrections import TruncateSettings
+from ludus.algorithms.estimators.group import GroupSettings
+from ludus.algorithms.losses.clip import ClipSettings
+from ludus.algorithms.normalisers import TokenSettings
+from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
+from ludus.errors import ConfigError
+from ludus.settings import Choice, OneOf, Settings, nearest
+
+
+def _settings(rules: Mapping[str, Rule]) -> dict[str, type[Choice]]:
+    return {kind: rule.settings for kind, rule in rules.items()}
+
+
+class KlSettings(Settings):
+    """The KL divergence to the weights that training began with, in the loss; estimated by k3 of each token."""
+
+    beta: float = pydantic.Field(gt=0)
+    """Its weight."""
+
+
+class AlgorithmSettings(Settings):
+    """From rewards to advantages to the loss of a token. The defaults are GRPO with token-mean."""
+
+    name: str = "grpo"
+    """The preset that the other keys start from."""
+    advantage: Annotated[Choice, OneOf(_settings(ESTIMATORS), "group", own="own")] = GroupSettings()
+    loss: Annotated[Choice, OneOf(_settings(LOSSES), "clip", own="own")] = ClipSettings()
+    correction: Annotated[Choice, OneOf(_settings(CORRECTIONS), "truncate")] = TruncateSettings()
+    """What becomes of the difference between the policy that sampled and the one that is trained."""
+    kl: KlSettings | None = None
+    """None: there is no such term, and no such weights are kept."""
+    normaliser: Annotated[Choice, OneOf(_settings(NORMALISERS), "token")] = TokenSettings()
+    """Over what the loss is averaged."""
+    minibatches: int = pydantic.Field(default=1, ge=1)
+    """Optimizer steps taken on one batch, each on its own part of the rows."""
+    max_sequence_tokens: int | None = pydantic.Field(default=None, ge=2)
+    """Tokens further down a conversation than this, prompts counted, are not trained. None: all are."""
+    dynamic_sampling: bool = False
+    """DAPO: a group whose rewards all agree is replaced by another row's group."""
+
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _start_from_preset(cls, data: Any, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(data, Mapping):
+            return handler(data)
+        name = data.get("name", "grpo")
+        if name not in PRESETS:
+            best = nearest(str(name), PRESETS)
+            hint = f"; did you mean {best!r}?" if best else ";"
+            raise ConfigError(f"name={name!r} is not available{hint} there are {', '.join(PRESETS)}")
+        preset = PRESETS[name]
+        given = {key: _laid_over(preset.get(key), value, _default_kind(key)) for key, value in data.items()}
+        made = handler({**preset, **given})
+        # what the preset said is not what the user said: settings that are written without defaults name it alone
+        made.__pydantic_fields_set__.intersection_update(data)
+        return made
+
+    @pydantic.model_validator(mode="after")
+    def _check_ratio(self) -> Self:
+        is_one = self.minibatches == 1 and CORRECTIONS[self.correction.kind].needs(self.correction).proximal
+        if is_one and LOSSES[self.loss.kind].is_of_ratio:
+            for name in type(self.loss).model_fields:
+                if self.loss.is_set(name):
+                    raise ConfigError(
+                        f"loss.{name}={getattr(self.loss, name)} cannot act: with minibatches=1 the ratio to the "
+                        "weights that the batch began with is 1; set minibatches to 2 or more, or correction to bypass"
+                    )
+        return self
+
+
+def _default_kind(key: str) -> str | None:
+    field = AlgorithmSettings.model_fields.get(key)
+    return None if field is None else next((each.default for each in field.metadata if isinstance(each, OneOf)), None)
+
+
+def _laid_over(preset: Any, given: Any, default_kind: str | None) -> Any:
+    """What is given, with the preset's keys below it that it leaves open, if both are of one kind."""
+    if default_kind is None or preset is None or given is None:
+        return given
+    below, above = _as_mapping(preset), _as_mapping(given)
+    kind = below.get("kind", default_kind)
+    return {**below, **above} if above.get("kind", kind) == kind else given
+
+
+def _as_mapping(choice: Any) -> Mapping[str, Any]:
+    if isinstance(choice, Choice):
+        return choice.model_dump(exclude_unset=True)
+    return choice if isinstance(choice, Mapping) else {"kind": choice}
+
+
+SUPERVISED = AlgorithmSettings(name="supervised")
+"""Cross-entropy, one step for a batch."""

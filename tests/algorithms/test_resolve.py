@@ -1,0 +1,149 @@
+"""What algorithms compose to. The numbers on the right were worked out by hand from the formulas that are cited."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ludus.algorithms import AlgorithmSettings, LossInputs, algorithm_of
+from ludus.algorithms.base import Needs
+from ludus.algorithms.corrections import truncate
+from ludus.algorithms.metrics import kl_estimate
+
+
+def logs(*probabilities: float) -> Tensor:
+    return torch.tensor([math.log(each) for each in probabilities], requires_grad=True)
+
+
+def fixed(*values: float) -> Tensor:
+    return torch.tensor(values)
+
+
+def loss_of(
+    logprobs: Tensor,
+    sampled: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    *,
+    reference: Tensor | None = None,
+    **settings: Any,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """As the trainer computes it for one step on a batch: the proximal policy is the current one."""
+    algorithm = algorithm_of(AlgorithmSettings(**settings))
+    proximal = logprobs.detach() if algorithm.needs.proximal else None
+    return algorithm.loss(LossInputs(logprobs, sampled, proximal, reference, advantages, weights))
+
+
+def test_on_policy_loss_is_the_weighted_advantage() -> None:
+    """With pi = mu every ratio is 1: the loss is -sum w A, and its gradient by a logprob is -w A."""
+    logprobs = logs(0.5, 0.25)
+    loss, metrics = loss_of(logprobs, logprobs.detach(), fixed(2.0, -1.0), fixed(0.5, 0.5), correction="bypass")
+    loss.backward()
+    assert loss.item() == pytest.approx(-0.5)
+    assert logprobs.grad is not None and logprobs.grad.tolist() == pytest.approx([-1.0, 0.5])
+    assert metrics["ratio_mean"] == 1 and metrics["clip_fraction"] == 0 and metrics["kl"] == 0
+
+
+def test_ratio_is_clipped_on_the_side_that_gains() -> None:
+    """Ratios 1.5, 1.5, 0.5, 0.5 with advantages 1, -1, 1, -1: only the first and the last are clipped (1.2, -0.8)."""
+    logprobs, old = logs(0.6, 0.6, 0.2, 0.2), logs(0.4, 0.4, 0.4, 0.4).detach()
+    weights = fixed(0.25, 0.25, 0.25, 0.25)
+    loss, metrics = loss_of(logprobs, old, fixed(1.0, -1.0, 1.0, -1.0), weights, correction="bypass")
+    loss.backward()
+    assert loss.item() == pytest.approx(-0.25 * (1.2 - 1.5 + 0.5 - 0.8))
+    assert logprobs.grad is not None and logprobs.grad.tolist() == pytest.approx([0.0, 0.375, -0.125, 0.0])
+    assert metrics["clip_fraction"].item() == pytest.approx(0.5)
+    assert metrics["logprob_gap_mean"].item() == pytest.approx((math.log(1.5) + math.log(2)) / 2)
+    assert metrics["logprob_gap_max"].item() == pytest.approx(math.log(2))
+
+
+def test_clip_higher_leaves_more_room_upwards() -> None:
+    """With clip_high = 0.6 a ratio of 1.5 is not clipped (DAPO)."""
+    settings = {"correction": "bypass", "loss": {"clip_low": 0.2, "clip_high": 0.6}}
+    loss, _ = loss_of(logs(0.6), logs(0.4).detach(), fixed(1.0), fixed(1.0), **settings)
+    assert loss.item() == pytest.approx(-1.5)
+
+
+def test_truncated_importance_weight_multiplies_the_loss() -> None:
+    """prox / mu = 1.5 and 4, cap 2: the two losses count 1.5 and 2 times, and the weights carry no gradient."""
+    logprobs, sampled = logs(0.6, 0.4), logs(0.4, 0.1).detach()
+    loss, _ = loss_of(logprobs, sampled, fixed(1.0, 1.0), fixed(1.0, 1.0))
+    loss.backward()
+    assert loss.item() == pytest.approx(-3.5)
+    assert logprobs.grad is not None and logprobs.grad.tolist() == pytest.approx([-1.5, -2.0])
+    weights = truncate(logprobs, sampled, cap=2.0)
+    assert weights.tolist() == pytest.approx([1.5, 2.0]) and not weights.requires_grad
+
+
+def test_kl_penalty_is_added_with_its_weight() -> None:
+    """pi = 0.5, reference = 0.25: k3 = 0.5 - log 0.5 - 1 = 0.1931; its gradient by log pi is 1 - 0.5."""
+    logprobs = logs(0.5)
+    loss, metrics = loss_of(
+        logprobs,
+        logprobs.detach(),
+        fixed(0.0),
+        fixed(1.0),
+        reference=logs(0.25).detach(),
+        correction="bypass",
+        kl={"beta": 0.1},
+    )
+    loss.backward()
+    assert loss.item() == pytest.approx(0.1 * 0.19314718)
+    assert logprobs.grad is not None and logprobs.grad.item() == pytest.approx(0.05)
+    assert metrics["kl_reference"].item() == pytest.approx(0.19314718)
+
+
+def test_kl_estimate_is_unbiased() -> None:
+    """Averaged over pi = (0.2, 0.8) the estimate is KL(pi || q) of q = (0.5, 0.5) exactly: 0.19274."""
+    estimates = kl_estimate(logs(0.2, 0.8), logs(0.5, 0.5))
+    assert (torch.tensor([0.2, 0.8]) * estimates).sum().item() == pytest.approx(0.19274475)
+
+
+def test_cross_entropy_is_the_weighted_negative_log_likelihood() -> None:
+    """-(0.25 log 0.5 + 0.75 log 0.25) = 1.2130, and the unweighted mean is 1.0397."""
+    logprobs = logs(0.5, 0.25)
+    loss, metrics = loss_of(logprobs, fixed(0.0, 0.0), fixed(1.0, 1.0), fixed(0.25, 0.75), name="supervised")
+    assert loss.item() == pytest.approx(1.21300757)
+    assert metrics.keys() == {"nll"} and metrics["nll"].item() == pytest.approx(1.03972077)
+
+
+def test_cispo_bounds_the_weight_of_a_token_and_leaves_none_out() -> None:
+    """Ratios 1.5 and 8 with bound 5: the gradients by a logprob are -1.5 A and -5 A."""
+    logprobs = logs(0.6, 0.8)
+    loss, metrics = loss_of(logprobs, logs(0.4, 0.1).detach(), fixed(1.0, -2.0), fixed(1.0, 1.0), name="cispo")
+    loss.backward()
+    assert loss.item() == pytest.approx(-1.5 * math.log(0.6) + 2 * 5 * math.log(0.8))
+    assert logprobs.grad is not None and logprobs.grad.tolist() == pytest.approx([-1.5, 10.0])
+    assert metrics["clip_fraction"].item() == 0.5 and metrics["ratio_mean"].item() == pytest.approx(4.75)
+
+
+def test_cispo_at_one_step_is_the_truncated_ratio_to_the_bit() -> None:
+    """One step on a batch: its gradient is that of the clipped loss whose importance weight has the same bound."""
+    generator = torch.Generator().manual_seed(0)
+    logprobs = (-5 * torch.rand(1000, generator=generator)).requires_grad_()
+    sampled = logprobs.detach() + 0.7 * torch.randn(1000, generator=generator)
+    rest = (torch.randn(1000, generator=generator), torch.rand(1000, generator=generator))
+    gradients = [
+        torch.autograd.grad(loss_of(logprobs, sampled, *rest, **settings)[0], logprobs)[0]
+        for settings in ({"name": "cispo"}, {"correction": {"cap": 5.0}})
+    ]
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize(
+    ("settings", "needs"),
+    [
+        ({}, Needs(members=2, may_be_turns=True, proximal=True)),
+        ({"name": "rloo", "kl": {"beta": 0.1}}, Needs(members=2, proximal=True, reference=True)),
+        ({"name": "reinforce", "correction": "bypass"}, Needs()),
+        (
+            {"name": "cispo", "loss": {"kind": "own", "path": "a:b", "needs": ["reference"]}},
+            Needs(2, True, reference=True),
+        ),
+    ],
+)
+def test_needs_are_those_of_all_parts(settings: dict[str, Any], needs: Needs) -> None:
+    """Of estimator, loss, correction and KL term together."""
+    assert algorithm_of(AlgorithmSettings(**settings)).needs == needs

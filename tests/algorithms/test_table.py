@@ -1,0 +1,74 @@
+"""The tables and the names: each rule is whole, and each name stands for what it says."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+from ludus.algorithms import AlgorithmSettings, algorithm_of
+from ludus.algorithms.base import Rule
+from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
+from ludus.errors import ConfigError
+
+TABLES = {"advantage": ESTIMATORS, "loss": LOSSES, "correction": CORRECTIONS, "normaliser": NORMALISERS}
+RULES = [(f"{table}.{kind}", rule) for table, rules in TABLES.items() for kind, rule in rules.items()]
+LENGTH: dict[str, Any] = {"dr_grpo": {"normaliser": {"tokens": 10}}}
+"""What the name leaves open."""
+
+
+@pytest.mark.parametrize(("name", "rule"), RULES, ids=[name for name, _ in RULES])
+def test_a_rule_is_whole(name: str, rule: Rule) -> None:
+    """Its keys are its function's keyword arguments, it has a source, and the first line of its settings says it."""
+    parameters = inspect.signature(rule.function).parameters.values()
+    keywords = {each.name for each in parameters if each.kind == each.KEYWORD_ONLY}
+    assert set(rule.settings.model_fields) - {"kind"} == keywords
+    assert rule.source and rule.settings.__doc__
+    assert name.endswith(f".{rule.settings.model_fields['kind'].default}")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("loss", [None, "clip", "cispo", "cross_entropy", "a.py:b"])
+def test_every_name_composes(name: str, loss: str | None) -> None:
+    """Alone and with every other kind of loss, and it comes back from what is written of it."""
+    settings = AlgorithmSettings(name=name, **LENGTH.get(name, {}), **({} if loss is None else {"loss": loss}))
+    assert algorithm_of(settings).name == name
+    assert AlgorithmSettings(**settings.model_dump(mode="json")) == settings
+    assert AlgorithmSettings(**settings.model_dump(mode="json", exclude_unset=True)) == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled_out"),
+    [
+        ("grpo", {}),
+        ("dr_grpo", {"advantage": {"scale": "none"}, "normaliser": {"kind": "constant", "tokens": 10}}),
+        ("rloo", {"advantage": {"baseline": "leave_one_out", "scale": "none"}}),
+        ("reinforce", {"advantage": {"baseline": "none", "scale": "none"}}),
+        ("dapo", {"loss": {"clip_high": 0.28}, "minibatches": 4, "dynamic_sampling": True}),
+        ("cispo", {"loss": "cispo", "correction": "bypass"}),
+        ("supervised", {"loss": "cross_entropy", "correction": "bypass"}),
+    ],
+)
+def test_a_name_is_what_the_documentation_says(name: str, spelled_out: dict[str, Any]) -> None:
+    """The keys that it stands for, one by one."""
+    named = AlgorithmSettings(name=name, **LENGTH.get(name, {}))
+    assert named.model_dump() == {**AlgorithmSettings(**spelled_out).model_dump(), "name": name}
+
+
+def test_every_key_wins_over_the_name() -> None:
+    """A key below one of the name's leaves its neighbours, another kind replaces it, and only what was given is set."""
+    named = AlgorithmSettings(name="dapo", loss={"clip_low": 0.1}, minibatches=2)  # type: ignore[arg-type]
+    assert named.loss.model_dump() == {"kind": "clip", "clip_low": 0.1, "clip_high": 0.28}
+    assert (named.minibatches, named.dynamic_sampling) == (2, True)
+    assert named.model_fields_set == {"name", "loss", "minibatches"}
+    assert AlgorithmSettings(name="dapo", loss="cispo").loss.model_dump() == {"kind": "cispo", "clip_high": 4.0}
+    with pytest.raises(ConfigError, match=r"name='dapoo' is not available; did you mean 'dapo'\? there are grpo, "):
+        AlgorithmSettings(name="dapoo")
+
+
+def test_bounds_that_cannot_act_are_refused() -> None:
+    """With one step on a batch the ratio to the weights it begins with is 1, whatever loss there is of it."""
+    for loss in ({"clip_low": 0.1}, {"kind": "cispo", "clip_high": 1.0}):
+        with pytest.raises(ConfigError, match=r"loss.clip_(low|high)=.* cannot act: with minibatches=1"):
+            AlgorithmSettings(loss=loss)
+        AlgorithmSettings(loss=loss, minibatches=2)
+        AlgorithmSettings(loss=loss, correction="bypass")
