@@ -12,16 +12,16 @@ from rich.table import Table
 
 from ludus.api.experiment import load_config
 from ludus.api.trainer import Trainer
-from ludus.cli.train import Overrides
+from ludus.cli.train import Overrides, file_and_keys
 from ludus.config import Config
 from ludus.errors import UserError
 
 
 def evaluate(
     source: Annotated[
-        Path,
+        str | None,
         typer.Argument(metavar="RUN", help="A run.yaml: the model it begins with. A run's folder: its trained model."),
-    ],
+    ] = None,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the only line.")] = False,
 ) -> None:
@@ -33,8 +33,13 @@ def evaluate(
     [bold]Examples:[/]  ludus eval run.yaml
 
       ludus eval runs/guess eval_gconfig.temperature=0
+
+      ludus eval workflow=agent.py:Agent valid_dataset.path=rows.jsonl
     """
-    config = eval_config(source, overrides or [])
+    run, keys = file_and_keys(source, overrides or ())
+    if run is None and not keys:
+        raise UserError("ludus eval needs RUN, a run.yaml or a run's folder, or keys such as workflow=agent.py:Agent")
+    config = eval_config(run, keys)
     console = Console()
     with Console(stderr=True).status(f"playing the held-out rows with {config.model.path}"):
         evaluation = Trainer(config).evaluate()
@@ -49,9 +54,9 @@ def evaluate(
     console.print(table)
 
 
-def eval_config(source: Path, overrides: list[str]) -> Config:
-    """The configuration of a file, or that of a run with the model that it trained."""
-    if not source.is_dir():
+def eval_config(source: Path | None, overrides: list[str]) -> Config:
+    """The configuration of a file, or that of a run with the model that it trained. source: None: of keys alone."""
+    if source is None or not source.is_dir():
         return load_config(source, overrides)
     model = source / "model"
     if not (source / "config.yaml").is_file():

@@ -40,7 +40,7 @@ Overrides = Annotated[
 
 def train(
     config: Annotated[
-        Path | None, typer.Argument(metavar="RUN.YAML", help="The run's configuration; none with --config-class.")
+        str | None, typer.Argument(metavar="RUN.YAML", help="The run's configuration; without it all keys are given.")
     ] = None,
     overrides: Overrides = None,
     config_class: Annotated[
@@ -69,11 +69,16 @@ def train(
 
       ludus train run.yaml --resume
 
+      ludus train workflow=agent.py:Agent train_dataset.path=rows.jsonl total_train_steps=20
+
       ludus train --config-class my_mod.MyConfig my_param=5.0
     """
-    path, keys = _file_and_keys(config, overrides or ())
-    if path is None and config_class is None:
-        raise UserError("ludus train needs a configuration: RUN.YAML, or --config-class my_mod.MyConfig")
+    path, keys = file_and_keys(config, overrides or ())
+    if path is None and not keys and config_class is None:
+        raise UserError(
+            "ludus train needs a configuration: RUN.YAML, or keys such as workflow=agent.py:Agent "
+            "train_dataset.path=rows.jsonl, or --config-class my_mod.MyConfig"
+        )
     settings = load_config(path, keys, config_class=config_class)
     if new:
         settings = settings.model_copy(update={"name": free_name(Path(settings.run_root), settings.name)})
@@ -100,11 +105,11 @@ def train(
         _show_line(console, summary)
 
 
-def _file_and_keys(first: Path | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """The file, and everything that is KEY=VALUE; without a file the first of these stands in its place."""
-    if first is not None and "=" in str(first) and not first.is_file():
-        return None, [str(first), *others]
-    return first, list(others)
+def file_and_keys(first: str | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file or folder, and everything that is KEY=VALUE; without the former a key stands in its place."""
+    if first is not None and "=" in first and not Path(first).exists():
+        return None, [first, *others]
+    return None if first is None else Path(first), list(others)
 
 
 def _show_line(console: Console, summary: RunSummary) -> None:

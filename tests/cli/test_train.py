@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ludus.cli.train import file_and_keys
+
 
 def test_a_run_is_trained_evaluated_and_reported(run_yaml: Path, ludus: Callable[..., Any]) -> None:
     """The run ends with a table and a line of figures, which its summary holds too; eval and report read its folder."""
@@ -40,6 +44,46 @@ def test_a_run_is_trained_evaluated_and_reported(run_yaml: Path, ludus: Callable
     assert (
         json.loads(beside.last)["run"] == f"{folder}-2" and json.loads((folder / "summary.json").read_text()) == summary
     )
+
+
+def test_keys_alone_are_a_configuration(
+    tmp_path: Path, tiny_model_folder: Path, agent_file: Path, rows_file: Path, ludus: Callable[..., Any]
+) -> None:
+    """A run needs no file of its own, and what it leaves is one; an evaluation needs none either."""
+    keys = [
+        f"run_root={tmp_path}/runs",
+        f"model={{path: {tiny_model_folder}, dtype: float32}}",
+        f"workflow={agent_file}:Agent",
+        f"train_dataset={{path: {rows_file}, batch_size: 1}}",
+        f"valid_dataset.path={rows_file}",
+        "gconfig.n_samples=2",
+        "total_train_steps=1",
+    ]
+    ended = ludus("train", *keys, "--json")
+    assert ended.code == 0, ended.err
+    again = ludus("train", tmp_path / "runs" / "run" / "config.yaml", "--new", "--json")
+    assert again.code == 0 and json.loads(again.last)["run"].endswith("run-2"), again.err
+    evaluated = ludus("eval", *keys, "--json")
+    assert evaluated.code == 0 and json.loads(evaluated.last)["eval/episodes"] == 4, evaluated.err
+    for command in ("train", "eval"):
+        assert ludus(command).code == 2 and "workflow=agent.py:Agent" in ludus(command).err
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("engine.urls=[http://a/]", (None, ["engine.urls=[http://a/]", "k=v"])),
+        ("run.yaml", (Path("run.yaml"), ["k=v"])),
+        ("with=sign", (Path("with=sign"), ["k=v"])),
+    ],
+)
+def test_the_first_argument_is_a_file_or_a_key(
+    first: str, expected: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys stay as they are written; a file is one whatever its name."""
+    monkeypatch.chdir(tmp_path)
+    Path("with=sign").touch()
+    assert file_and_keys(first, ["k=v"]) == expected
 
 
 def test_a_run_without_a_model_cannot_be_evaluated(tmp_path: Path, ludus: Callable[..., Any]) -> None:
@@ -90,6 +134,6 @@ def test_a_dataclass_extends_the_configuration(run_yaml: Path, ludus: Callable[.
     assert ended.code == 0, ended.err
     saved = (run_yaml.parent / "runs" / "small" / "config.yaml").read_text()
     assert "my_param: 5.0" in saved and "mine.py:MyConfig" in saved
-    assert "needs a configuration" in ludus("train", "my_param=5.0").err
+    assert "unknown key 'my_param'" in ludus("train", "my_param=5.0").err
     ended = ludus("train", "--config-class", f"{tmp_path}/mine.py:MyConfig", "my_parm=5.0")
     assert ended.code == 2 and "did you mean 'my_param'" in ended.err
