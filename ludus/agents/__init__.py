@@ -3,7 +3,7 @@
 from ludus.agents.adapter import About, Door, EpisodeContext, current_episode
 from ludus.agents.kinds import resolve_workflow
 from ludus.agents.thread import AgentThread
-from ludus.episodes.reward import Result, Scored, score_episode
+from ludus.episodes.reward import Result
 from ludus.gateway.in_process import InProcessGateway, SessionClient
 from ludus.gateway.interactions import Interaction
 
@@ -15,9 +15,7 @@ __all__ = [
     "InProcessGateway",
     "Interaction",
     "Result",
-    "Scored",
     "SessionClient",
     "current_episode",
     "resolve_workflow",
-    "score_episode",
 ]

@@ -82,7 +82,7 @@ class Door(Protocol):
         """Once, after the last episode."""
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """What `score_episode` reads: a number, a mapping of completion id to number, `Result`, or None."""
+        """What `reward.read` reads: a number, a mapping of completion id to number, `Result`, or None."""
 
 
 _CURRENT: ContextVar[EpisodeContext | None] = ContextVar("ludus_episode", default=None)

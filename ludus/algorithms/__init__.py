@@ -8,7 +8,7 @@ from ludus.algorithms.base import Algorithm, GroupReturns, LossInputs, Needs
 from ludus.algorithms.estimators.group import group_advantages
 from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
-from ludus.algorithms.returns import assign_outcome_reward, turn_returns
+from ludus.algorithms.returns import turn_returns
 from ludus.algorithms.settings import AlgorithmSettings, KlSettings
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "PackedRow",
     "TrainSequence",
     "algorithm_of",
-    "assign_outcome_reward",
     "group_advantages",
     "pack",
     "turn_returns",

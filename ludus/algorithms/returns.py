@@ -40,22 +40,6 @@ def turn_returns(
     return {turn_id: returns[turn_id] for turn_id in follows}
 
 
-def assign_outcome_reward(follows: Mapping[str, str | None], reward: float) -> dict[str, float]:
-    """Rewards by turn when an episode has one number: it goes to the last turn of every root of credit.
-
-    The last turn of the episode is among them. Turns that follow several ways from one root share its one reward:
-    those on the other branches get no return.
-    follows: completed turns alone, otherwise as in `turn_returns`.
-    """
-    _check_order(follows)
-    root_of: dict[str, str] = {}
-    last_of: dict[str, str] = {}
-    for turn_id, followed in follows.items():
-        root_of[turn_id] = turn_id if followed is None else root_of[followed]
-        last_of[root_of[turn_id]] = turn_id
-    return dict.fromkeys(last_of.values(), float(reward))
-
-
 def _check_order(follows: Mapping[str, str | None]) -> None:
     seen: set[str] = set()
     for turn_id, followed in follows.items():

@@ -19,10 +19,12 @@ from ludus.api.blocking import run_blocking
 from ludus.cli.forward import Forwarder, OutsideSession
 from ludus.cli.turns import TurnRow
 from ludus.config import Config
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import Limits
 from ludus.errors import ConfigError
 from ludus.gateway.transport import sdk_http_module
-from ludus.rollout.ending import ended_episode, play_to_end, score_ending
+from ludus.rollout.playing import means, play_to_end
 from ludus.rollout.subproc import place_of
 from ludus.rollout.tasks import Row
 from ludus.types import Episode, Turn
@@ -95,17 +97,14 @@ class _Outside:
             ending = await play_to_end(self._agents, self._agent, row, context, timeout_s=timeout_s)
             self._agents.submit(client.aclose())  # nobody waits: the agent may block its thread still
             session = self._forwarder.close(base_url)
-        scored = score_ending(ending, session.record.turns, session.refused)
-        episode = ended_episode(
-            scored,
+        episode = finish(
+            SessionSpec(about.episode_id, group_id=group_id, is_eval=True),
             session.record,
-            episode_id=about.episode_id,
-            task_id=group_id,
-            group_id=group_id,
+            ending,
             started_at=started_at,
-            is_eval=True,
+            refused=session.refused,
+            metrics=means(context.numbers),
             spans=context.spans.snapshot(),
-            numbers=context.numbers,
         )
         self._on_episode(episode, _turn_rows(episode, session))
 

@@ -77,7 +77,7 @@ class Conversations:
         steps = self._entered.known(messages)
         at = steps[-1].at if steps else _START
         for message in messages[len(steps) :]:
-            key = _key(message)
+            key = message_key(message)
             at = self._step(at, key)
             steps.append(Step(self.intern(message), key, at))
         self._entered.remember(messages, steps)
@@ -87,7 +87,7 @@ class Conversations:
         """asked: what `enter` made of the turn's messages."""
         self._answer(asked)
         at = asked[-1].at if asked else _START
-        reply = _key(turn.reply)
+        reply = message_key(turn.reply)
         self._asked_at.setdefault(at, []).append(turn)
         end = self._step(at, reply)
         self._ended_at.setdefault(end, []).append(turn)
@@ -101,7 +101,7 @@ class Conversations:
         """The turn that a request of `agent` with these messages follows."""
         entered = self._entered.known(messages)
         keys = [step.key for step in entered]
-        keys += [_key(message) for message in messages[len(entered) :]]
+        keys += [message_key(message) for message in messages[len(entered) :]]
         walked = self._walk([step.at for step in entered], keys)
         for at in reversed(range(len(messages))):
             if messages[at].role != "assistant":
@@ -174,7 +174,8 @@ class Conversations:
         return turns[max(range(len(turns)), key=rank)]
 
 
-def _key(message: Message) -> _Key:
+def message_key(message: Message) -> _Key:
+    """What a message says in whatever words a client tells it again: equal for equal ones."""
     calls = tuple([(call.name, _canonical(call.arguments)) for call in message.tool_calls])
     return message.role, (message.content or "").strip(), calls, message.name
 

@@ -15,6 +15,7 @@ from ludus.errors import InternalError
 
 MaskReason = Literal[
     "no_credit",  # no return reaches the turn
+    "not_chosen",  # the conversation went on with another answer to the same prompt
     "zero_advantage",  # the group's returns are all equal: there is nothing to learn
     "rejected",  # the agent gave no reward
     "failed",  # the episode ended in an error

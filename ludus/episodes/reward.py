@@ -1,19 +1,26 @@
-"""What an agent returned becomes rewards by turn, or an outcome that names what was wrong with it.
+"""What a turn is worth: the one rule by which numbers become rewards of turns, whoever gives them and when.
 
-Knows: numbers, mappings, `Result`, the edges between turns.  Knows not: who ran the agent, groups, advantages.
-Invariant: every reward that leaves here is a finite float of a turn that exists.
+Knows: numbers, mappings, `Result`, turns and the edges between them.  Knows not: who ran the agent, groups, advantages.
+Invariants: every reward that leaves here is a finite float of a turn that exists; nothing depends on the order in which
+turns finished.
+
+A bare number is the reward of every leaf: every completed turn that no completed turn follows. Of several answers to
+one and the same prompt those that the conversation did not go on with, while it did with another, are not chosen: a
+number is not theirs, and they are not trained. A mapping says itself whose its numbers are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, SupportsFloat
 
-from ludus.algorithms.returns import assign_outcome_reward
+from ludus.algorithms.returns import turn_returns
+from ludus.episodes.conversation import message_key
 from ludus.episodes.ids import turn_id_of
-from ludus.types import Outcome, Turn
+from ludus.errors import AgentError, UserError
+from ludus.types import Episode, Turn
 
 _ALLOWED = (
     "a number, a mapping of completion id to number, ludus.Result(reward, metrics, metadata), "
@@ -38,76 +45,207 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """What is known of an episode once its agent has returned."""
+class Given:
+    """What was given for an episode, read."""
 
-    rewards: Mapping[str, float]
-    """By turn id: what credit is computed from."""
-    outcome: Outcome
-    reward: float | None = None
-    """Of the whole episode: the number returned, or the sum of the mapping; of returns, their mean. None: neither was
-    returned."""
+    by_turn: Mapping[str, float] = field(default_factory=dict)
+    """What credit is computed from."""
+    whole: float | None = None
+    """Of the whole episode: the number, or the sum of the mapping; of returns, their mean. None: neither was given."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By turn id, as in `Episode`."""
     are_returns: bool = False
+    is_rejected: bool = False
 
 
-class _WrongError(Exception):
-    """The value cannot be a reward; the message becomes the outcome's reason."""
+# ---- which turns a number is for
 
 
-def score_episode(returned: object, turns: Sequence[Turn]) -> Scored:
-    """Rewards by turn id of what an agent returned after `turns`; the outcome is failed where it cannot be read."""
-    try:
-        result = _as_result(returned)
-        metrics = {str(name): _number(value, f"metric {name!r}") for name, value in result.metrics.items()}
-        if result.reward is None:
-            return Scored({}, Outcome("rejected", "the agent returned None"), None, metrics, result.metadata)
-        if not turns:
-            raise _WrongError("the agent never called the model: no chat completion reached the base_url it was given")
-        if isinstance(result.reward, Mapping):
-            rewards = _named_rewards(result.reward, turns)
-            reward = _whole(rewards, result.are_returns)
+def leaves(
+    turns: Sequence[Turn], *, without: Collection[str] = frozenset(), all_chosen: bool = False
+) -> tuple[str, ...]:
+    """The turns that a bare number rewards. Raises AgentError where no call of the model was answered.
+
+    without: turns that count as if they were not there.  all_chosen: whoever asks has chosen by leaving out.
+    """
+    if all(turn.sampled.stop_reason == "abort" for turn in turns):
+        raise AgentError("the agent never received an answer of the model: every call was aborted", code="no_turn")
+    follows = _follows(turns, without)
+    passed = set(follows.values())
+    if not all_chosen:
+        passed |= not_chosen(turns, without=without)
+    return tuple(turn_id for turn_id in follows if turn_id not in passed)
+
+
+def not_chosen(turns: Sequence[Turn], *, without: Collection[str] = frozenset()) -> frozenset[str]:
+    """Answers to a prompt that the conversation did not go on with, while it did with another answer to it."""
+    by_id = {turn.id: turn for turn in turns}
+    followers: dict[str | None, list[Turn]] = {}
+    for turn_id, before in _follows(turns, without).items():
+        followers.setdefault(before, []).append(by_id[turn_id])
+    found: set[str] = set()
+    for members in (each for after in followers.values() for each in _of_one_prompt(after)):
+        left = {turn.id for turn in members if not _is_gone_on_with(turn, followers.get(turn.id, ()))}
+        if len(left) < len(members):
+            found |= left
+    return frozenset(found)
+
+
+def masked_answers(episode: Episode) -> frozenset[str]:
+    """The turns of an ended episode that are not trained because another answer was chosen; one that was given a
+    reward by name was chosen too."""
+    if episode.has_returns:
+        return frozenset()
+    turns = episode.session.turns
+    return not_chosen(turns, without=_wholly_left_out(episode.left_out, turns)) - episode.rewards.keys()
+
+
+def _follows(turns: Iterable[Turn], without: Collection[str]) -> dict[str, str | None]:
+    """What each completed turn follows; turns whose answers no agent saw, and those without, are stepped over."""
+    follows = {turn.id: turn.follows for turn in turns}
+    over = {turn.id for turn in turns if turn.sampled.stop_reason == "abort" or turn.id in without}
+    completed: dict[str, str | None] = {}
+    for turn_id, before in follows.items():
+        while before is not None and before in over:
+            before = follows[before]
+        if turn_id not in over:
+            completed[turn_id] = before
+    return completed
+
+
+def _of_one_prompt(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Two or more turns each, which answer equal messages with equal tools."""
+    groups: dict[int, list[list[Turn]]] = {}
+    for turn in turns if len(turns) > 1 else ():
+        alike = groups.setdefault(len(turn.messages), [])
+        same = [each for each in alike if each[0].messages == turn.messages and each[0].tools == turn.tools]
+        if same:
+            same[0].append(turn)
         else:
-            reward = _number(result.reward, "reward")
-            rewards = assign_outcome_reward(_completed(turns), reward)
-        left_out = _left_out(result.left_out, turns)
-        return Scored(rewards, Outcome("ok"), reward, metrics, result.metadata, left_out, result.are_returns)
-    except _WrongError as wrong:
-        return Scored({}, Outcome("failed", str(wrong)))
+            alike.append([turn])
+    return [members for alike in groups.values() for members in alike if len(members) > 1]
+
+
+def _is_gone_on_with(turn: Turn, followers: Sequence[Turn]) -> bool:
+    """A later prompt holds its tokens or tells its reply again; that it came next in time is no such sign."""
+    if any(later.fork is None and later.prefix == turn.id for later in followers):
+        return True
+    reply = message_key(turn.reply)
+    return any(message_key(message) == reply for later in followers for message in later.messages)
+
+
+# ---- what was given
+
+
+def read(returned: object, turns: Sequence[Turn]) -> Given:
+    """What an agent returned after `turns`. Raises AgentError that names what is wrong with it."""
+    result = _as_result(returned)
+    metrics = {str(name): _number(value, f"metric {name!r}", "metrics") for name, value in result.metrics.items()}
+    if result.reward is None:
+        return Given(metrics=metrics, metadata=result.metadata, is_rejected=True)
+    sheet = RewardSheet()
+    sheet.are_returns = result.are_returns
+    left_out = _left_out(result.left_out, turns) if turns else {}
+    sheet.add(result.reward, turns, without=_wholly_left_out(left_out, turns))
+    return Given(sheet.by_turn, sheet.whole, metrics, result.metadata, left_out, result.are_returns)
+
+
+class RewardSheet:
+    """The rewards of one session as they are given. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.are_returns = False
+        """The rewards are returns."""
+        self._named: dict[str, float] = {}
+        self._bare: dict[str, _Bare] = {}
+
+    def __repr__(self) -> str:
+        return f"RewardSheet({self.by_turn})"
+
+    @property
+    def by_turn(self) -> dict[str, float]:
+        """What names a turn says more than what names none."""
+        return {**{turn_id: bare.value for turn_id, bare in self._bare.items()}, **self._named}
+
+    @property
+    def whole(self) -> float | None:
+        """Of all together: the sum, a number counted once however many leaves it went to; of returns the mean, since
+        they hold later rewards already. None: nothing was given."""
+        if self.are_returns:
+            values = list(self.by_turn.values())
+            return math.fsum(values) / len(values) if values else None
+        bare = {id(bare): bare.value for turn_id, bare in self._bare.items() if turn_id not in self._named}
+        values = [*bare.values(), *self._named.values()]
+        return math.fsum(values) if values else None
+
+    def add(self, value: object, turns: Sequence[Turn], *, without: Collection[str] = frozenset()) -> dict[str, float]:
+        """The rewards by turn that `value` stands for, which are in the sheet from now on.
+
+        value: a number, for every leaf of `turns` as they are now, in place of an earlier one there; or a mapping of
+        completion id, as any protocol shows it, to number.
+        Raises AgentError for a turn that does not exist, where there is none, and for what is no finite number.
+        """
+        if not turns:
+            raise AgentError(
+                "the agent never called the model: no chat completion reached the base_url it was given", code="no_turn"
+            )
+        if isinstance(value, Mapping):
+            named = _named(value, turns)
+            self._named.update(named)
+            return named
+        bare = _Bare(_number(value, "reward", "reward"))
+        new = dict.fromkeys(leaves(turns, without=without) or leaves(turns), bare.value)
+        self._bare.update(dict.fromkeys(new, bare))
+        return new
+
+    def discount(self, turns: Iterable[Turn], turn_discount: float) -> None:
+        """Makes returns of the rewards; turns that no reward reaches have none. Raises UserError the second time."""
+        if self.are_returns:
+            raise UserError("the rewards of this session were discounted already; set new ones in a new session")
+        if not (math.isfinite(turn_discount) and 0.0 <= turn_discount <= 1.0):
+            raise UserError(f"turn_discount={turn_discount} must be from 0 to 1")
+        returns = turn_returns({turn.id: turn.follows for turn in turns}, self.by_turn, turn_discount=turn_discount)
+        self._named = {turn_id: value for turn_id, value in returns.items() if value is not None}
+        self._bare = {}
+        self.are_returns = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bare:
+    """One number that was given without a name."""
+
+    value: float
 
 
 def _as_result(returned: object) -> Result:
     if isinstance(returned, tuple):
         if not 2 <= len(returned) <= 3:
-            raise _WrongError(f"the agent returned a tuple of {len(returned)} values; allowed: {_ALLOWED}")
+            raise _wrong(f"the agent returned a tuple of {len(returned)} values; allowed: {_ALLOWED}", "reward")
         returned = Result(*returned)
     if not isinstance(returned, Result):
         return Result(returned)
     for name, value in (("metrics", returned.metrics), ("metadata", returned.metadata)):
         if not isinstance(value, Mapping):
-            raise _WrongError(f"the {name} the agent returned must be a mapping, got {value!r:.200}")
+            raise _wrong(f"the {name} the agent returned must be a mapping, got {value!r:.200}", name)
     return returned
 
 
-def _whole(rewards: Mapping[str, float], are_returns: bool) -> float | None:
-    """One number for rewards by turn; returns hold later rewards already, and would be counted twice in a sum."""
-    if not rewards:
-        return None
-    return math.fsum(rewards.values()) / (len(rewards) if are_returns else 1)
-
-
-def _named_rewards(reward: Mapping[Any, Any], turns: Sequence[Turn]) -> dict[str, float]:
+def _named(rewards: Mapping[Any, Any], turns: Sequence[Turn]) -> dict[str, float]:
     known = [turn.id for turn in turns]
     by_turn: dict[str, float] = {}
-    for completion_id, value in reward.items():
+    for completion_id, value in rewards.items():
         named = turn_id_of(str(completion_id))
         if named not in known:
             ids = ", ".join(known[:4]) + (", …" if len(known) > 4 else "")
-            raise _WrongError(f"the agent rewarded the unknown completion id {completion_id!r}; allowed: {ids}")
-        by_turn[named] = _number(value, f"reward of completion {completion_id!r}")
+            raise AgentError(
+                f"the agent rewarded the unknown completion id {completion_id!r}; allowed: {ids}",
+                status=404,
+                code="completion_not_found",
+                param="completion_id",
+            )
+        by_turn[named] = _number(value, f"reward of completion {completion_id!r}", "reward")
     return by_turn
 
 
@@ -117,38 +255,34 @@ def _left_out(places: Mapping[str, Sequence[int]], turns: Sequence[Turn]) -> dic
     for completion_id, chosen in places.items():
         named = turn_id_of(str(completion_id))
         if named not in lengths:
-            raise _WrongError(f"left_out names the unknown completion id {completion_id!r}")
+            raise _wrong(f"left_out names the unknown completion id {completion_id!r}", "left_out")
         wrong = [place for place in chosen if not 0 <= place < lengths[named]]
         if wrong:
-            raise _WrongError(f"left_out names token {wrong[0]} of {completion_id!r}, which has {lengths[named]}")
+            raise _wrong(
+                f"left_out names token {wrong[0]} of {completion_id!r}, which has {lengths[named]}", "left_out"
+            )
         by_turn[named] = tuple(sorted(set(chosen)))
     return by_turn
 
 
-def _completed(turns: Sequence[Turn]) -> dict[str, str | None]:
-    """What each completed turn follows; aborted turns, whose answers no agent saw, are stepped over."""
-    follows = {turn.id: turn.follows for turn in turns}
-    aborted = {turn.id for turn in turns if turn.sampled.stop_reason == "abort"}
-    if len(aborted) == len(turns):
-        raise _WrongError("the agent never received an answer of the model: every call was aborted")
-    completed: dict[str, str | None] = {}
-    for turn_id in follows:
-        before = follows[turn_id]
-        while before is not None and before in aborted:
-            before = follows[before]
-        if turn_id not in aborted:
-            completed[turn_id] = before
-    return completed
+def _wholly_left_out(left_out: Mapping[str, Sequence[int]], turns: Iterable[Turn]) -> frozenset[str]:
+    return frozenset(
+        turn.id for turn in turns if turn.id in left_out and len(left_out[turn.id]) == len(turn.sampled.token_ids)
+    )
 
 
-def _number(value: object, what: str) -> float:
+def _number(value: object, what: str, param: str) -> float:
     """Any finite real number: int, float, bool, numpy and tensor scalars."""
     if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat):
-        raise _WrongError(f"the {what} is {value!r:.200} of type {type(value).__name__}; allowed: {_ALLOWED}")
+        raise _wrong(f"the {what} is {value!r:.200} of type {type(value).__name__}; allowed: {_ALLOWED}", param)
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise _WrongError(f"the {what} of type {type(value).__name__} is not one number: {error}") from None
+        raise _wrong(f"the {what} of type {type(value).__name__} is not one number: {error}", param) from None
     if not math.isfinite(number):
-        raise _WrongError(f"the {what} is {number}; it must be a finite number")
+        raise _wrong(f"the {what} is {number}; it must be a finite number", param)
     return number
+
+
+def _wrong(message: str, param: str) -> AgentError:
+    return AgentError(message, code="invalid_value", param=param)

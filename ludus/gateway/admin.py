@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ludus.episodes.limits import Limits
+from ludus.episodes.outcome import Told
 from ludus.errors import AgentError
 from ludus.gateway.body import json_object, read_body
 from ludus.gateway.desk import Asked, Desk, Held
@@ -26,7 +27,7 @@ from ludus.gateway.keys import unknown_key
 from ludus.http.keys import digest, is_key, keys_of
 from ludus.runs.interactions import STYLES, interactions
 from ludus.settings import nearest
-from ludus.types import Episode, Outcome
+from ludus.types import Episode
 
 CURRENT = "current"
 """Stands for the session whose key the request carries."""
@@ -57,11 +58,11 @@ class OpenSession(Body):
 
 
 class Reward(Body):
-    """A reward of one turn."""
+    """A reward of a turn, or of the conversation."""
 
     reward: Real
     completion_id: str | None = None
-    """None: the session's last turn."""
+    """None: every leaf of the conversation as it is now."""
 
 
 class EndSession(Body):
@@ -196,7 +197,9 @@ class Administration:
 
     async def reward(self, request: Request, session_id: str, body: Reward) -> SessionView:
         del request
-        await self._desk.reward(session_id, {body.completion_id: body.reward})
+        await self._desk.reward(
+            session_id, body.reward if body.completion_id is None else {body.completion_id: body.reward}
+        )
         return await self._view(session_id)
 
     async def end(self, request: Request, session_id: str, body: EndSession) -> SessionView:
@@ -205,7 +208,7 @@ class Administration:
         if held is None:
             await self._episode(session_id)  # one that ended long ago may be ended again
         else:
-            await self._desk.end(held, Outcome(body.outcome, body.reason), body.metrics)
+            await self._desk.end(held, Told(body.outcome, body.reason), body.metrics)
         return await self._view(session_id)
 
     async def export(self, request: Request, session_id: str) -> Export:
@@ -274,7 +277,7 @@ def _view_open(held: Held) -> SessionView:
         metadata=dict(held.asked.metadata),
         num_turns=stats.num_turns,
         num_sampled_tokens=stats.num_tokens,
-        rewards=held.rewards,
+        rewards=held.rewards.by_turn,
         opened_at=held.opened_at,
     )
 

@@ -11,23 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ludus.episodes.ids import turn_id_of
-from ludus.episodes.limits import LIMIT_CODES, NO_LIMITS, Limits
+from ludus.episodes.episode import finish, rewarded_late
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.limits import NO_LIMITS, Limits
+from ludus.episodes.outcome import Closed, Ending, Idle, Told
+from ludus.episodes.reward import RewardSheet
 from ludus.episodes.session import Session
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.archive import Archive
 from ludus.gateway.keys import Seat, Sessions
 from ludus.http.keys import digest, new_key
-from ludus.types import Episode, Outcome, SessionRecord
+from ludus.types import Episode, SessionRecord
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +76,8 @@ class Held:
     opened_at: float
     is_given: bool
     """It was opened by name; else by the first request of an unknown key."""
-    rewards: dict[str, float] = field(default_factory=dict)
-    """By turn id, until it has ended; then they are the episode's."""
+    rewards: RewardSheet = field(default_factory=RewardSheet)
+    """Until it has ended; then they are the episode's."""
     is_kept: bool = False
     """Its episode is in the archive."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -166,31 +168,26 @@ class Desk:
 
     # ---- rewards
 
-    async def reward(self, session_id: str, rewards: Mapping[str | None, float]) -> dict[str, float]:
-        """The session's rewards by turn id after setting these, by any protocol's id; None is the last turn.
+    async def reward(self, session_id: str, value: object) -> dict[str, float]:
+        """The session's rewards by turn id after giving it this one, as `RewardSheet.add` takes it.
 
         An ended session is rewarded in the archive. Raises AgentError for a turn or a session that does not exist.
         """
         held = self.find(session_id)
         if held is None:
-            return await asyncio.to_thread(self._reward_ended, session_id, rewards)
+            return await asyncio.to_thread(self._reward_ended, session_id, value)
         async with held.lock:
             if held.seat is None:
-                return await asyncio.to_thread(self._reward_ended, session_id, rewards)
-            new = named_rewards(held.session.snapshot(), rewards)
-            self.archive.add_rewards(held.id, new)
-            held.rewards.update(new)
-            return dict(held.rewards)
+                return await asyncio.to_thread(self._reward_ended, session_id, value)
+            self.archive.add_rewards(held.id, held.rewards.add(value, held.session.snapshot().turns))
+            return held.rewards.by_turn
 
-    def _reward_ended(self, session_id: str, rewards: Mapping[str | None, float]) -> dict[str, float]:
+    def _reward_ended(self, session_id: str, value: object) -> dict[str, float]:
         with self._archiving:
             episode = self.episode(session_id)
-            changed = {**episode.rewards, **named_rewards(episode.session, rewards)}
-            outcome = episode.outcome
-            if outcome.kind == "timeout":  # nobody had said how it went
-                outcome = Outcome("truncated", outcome.reason)
-            self.archive.change(replace(episode, rewards=changed, reward=math.fsum(changed.values()), outcome=outcome))
-            return changed
+            changed = rewarded_late(episode, value)
+            self.archive.change(changed)
+            return dict(changed.rewards)
 
     def episode(self, session_id: str) -> Episode:
         """Of an ended session, from the archive. Raises AgentError 404."""
@@ -201,20 +198,20 @@ class Desk:
 
     def so_far(self, held: Held) -> Episode:
         """What the episode of an open session would be now."""
-        return self._episode_of(held, held.session.snapshot(), Outcome("ok", "the session is open"), {})
+        return self._episode_of(held, held.session.snapshot(), Told("ok", "the session is open"), {})
 
     # ---- ending
 
-    async def end(self, held: Held, outcome: Outcome, metrics: Mapping[str, float] | None = None) -> None:
+    async def end(self, held: Held, ending: Ending, metrics: Mapping[str, float] | None = None) -> None:
         """The session takes no more requests and is in the archive when this returns. Ending twice is allowed."""
         async with held.lock:
             if held.seat is None:
                 return
-            record = await held.session.aclose(outcome.reason or outcome.kind)
+            record = await held.session.aclose(type(ending).__name__.lower())
             if held.is_given or record.turns:
-                await asyncio.to_thread(self._keep, held, self._episode_of(held, record, outcome, metrics or {}))
+                await asyncio.to_thread(self._keep, held, self._episode_of(held, record, ending, metrics or {}))
             self._forget(held)
-            logger.info("session.ended session=%s outcome=%s reason=%s", held.id, outcome.kind, outcome.reason)
+            logger.info("session.ended session=%s ending=%s", held.id, ending)
 
     def _keep(self, held: Held, episode: Episode) -> None:
         """Once, also where who waited for it was cancelled and the session is ended again."""
@@ -226,12 +223,12 @@ class Desk:
     async def expire(self) -> None:
         """Ends the sessions that were not asked for too long, and those whose key has got another."""
         for held in tuple(self._retired):
-            await self.end(held, Outcome("ok", "its key was given a new session"))
+            await self.end(held, Told("ok", "its key was given a new session"))
             self._retired.remove(held)
         now = self.sessions.clock()
         for held in self.open_sessions:
             if now - held.used_at >= self._idle_s and held.session.stats().num_running == 0:
-                await self.end(held, Outcome("timeout", f"no request for {self._idle_s:g} s"))
+                await self.end(held, Idle(self._idle_s))
 
     async def sweep(self) -> None:
         """Expires what is idle from time to time, until cancelled."""
@@ -246,7 +243,7 @@ class Desk:
         """Ends every open session."""
         await self.expire()
         for held in self.open_sessions:
-            await self.end(held, Outcome("ok" if held.rewards else "cancelled", reason))
+            await self.end(held, Closed(reason))
 
     # ---- inside
 
@@ -276,61 +273,13 @@ class Desk:
             if self._by_key.get(oldest.key) is oldest:
                 del self._by_key[oldest.key]
 
-    def _episode_of(self, held: Held, record: SessionRecord, outcome: Outcome, metrics: Mapping[str, float]) -> Episode:
-        return Episode(
-            id=held.id,
-            task_id=held.asked.group_id or held.id,
-            group_id=held.asked.group_id or held.id,
-            session=record,
-            rewards=dict(held.rewards),
-            outcome=_settled(outcome, record, has_rewards=bool(held.rewards), refused=held.session.stats().refused),
-            reward=math.fsum(held.rewards.values()) if held.rewards else None,
-            metrics=metrics,
-            metadata=held.asked.metadata,
-            started_at=held.opened_at,
-            finished_at=time.time(),
+    def _episode_of(self, held: Held, record: SessionRecord, ending: Ending, metrics: Mapping[str, float]) -> Episode:
+        asked = held.asked
+        spec = SessionSpec(held.id, group_id=asked.group_id, metadata=asked.metadata)
+        refused = held.session.stats().refused
+        return finish(
+            spec, record, ending, started_at=held.opened_at, sheet=held.rewards, refused=refused, metrics=metrics
         )
-
-
-def named_rewards(record: SessionRecord, rewards: Mapping[str | None, float]) -> dict[str, float]:
-    """The rewards by turn id. Raises AgentError for a turn that does not exist or a number that is not finite."""
-    known = {turn.id for turn in record.turns}
-    named: dict[str, float] = {}
-    for shown, reward in rewards.items():
-        if not math.isfinite(reward):
-            raise AgentError(
-                f"the reward is {reward}; it must be a finite number", code="invalid_value", param="reward"
-            )
-        found = _last_turn(record) if shown is None else turn_id_of(shown)
-        if found not in known:
-            raise AgentError(
-                f"no turn of this session has the completion id {shown!r}; it has {len(known)} turns",
-                status=404,
-                code="completion_not_found",
-                param="completion_id",
-            )
-        named[found] = float(reward)
-    return named
-
-
-def _last_turn(record: SessionRecord) -> str:
-    """The last turn whose answer somebody has seen."""
-    completed = [turn.id for turn in record.turns if turn.sampled.stop_reason != "abort"]
-    if not completed:
-        raise AgentError("the session has no turn that could be rewarded", code="no_turn", param="completion_id")
-    return completed[-1]
-
-
-def _settled(outcome: Outcome, record: SessionRecord, *, has_rewards: bool, refused: Mapping[str, int]) -> Outcome:
-    """What the episode's outcome is, where its session ended with `outcome`."""
-    if not record.turns:
-        return Outcome("failed", f"the session ended without a turn ({outcome.reason or outcome.kind})")
-    if outcome.kind == "timeout" and has_rewards:  # its agent had finished, and only did not say so
-        return Outcome("truncated", outcome.reason)
-    limits = [code for code in LIMIT_CODES if code in refused]
-    if outcome.kind == "ok" and limits:
-        return Outcome("truncated", f"the session met a limit ({', '.join(limits)})")
-    return outcome
 
 
 def _about(held: Held) -> dict[str, Any]:

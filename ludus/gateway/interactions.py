@@ -5,17 +5,17 @@ Knows: the record, rewards by turn, the edges between turns.  Knows not: HTTP, g
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ludus.algorithms.returns import turn_returns
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ids import turn_id_of
+from ludus.episodes.outcome import Told
+from ludus.episodes.reward import RewardSheet
 from ludus.episodes.session import Session
 from ludus.errors import AgentError, UserError
-from ludus.gateway.desk import named_rewards
 from ludus.runs.interactions import Row, Style, interactions
-from ludus.types import Episode, Outcome, Turn
+from ludus.types import Episode, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +34,41 @@ class SessionRewards:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.rewards: dict[str, float] = {}
-        """By turn id."""
-        self.is_discounted = False
-        """The rewards are returns."""
+        self.sheet = RewardSheet()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.session!r}, rewards={len(self.rewards)})"
+        return f"{type(self).__name__}({self.session!r}, rewards={len(self.sheet.by_turn)})"
+
+    @property
+    def is_discounted(self) -> bool:
+        """The rewards are returns."""
+        return self.sheet.are_returns
+
+    def reward(self, value: float) -> None:
+        """Rewards every leaf of the conversation as it is now, which is what a number that an agent returns does."""
+        self._add(value)
 
     def set_reward(self, completion_id: str, reward: float) -> None:
         """Rewards one turn, by the id that any protocol shows. Raises AgentError if it or the number cannot be."""
-        self._set({completion_id: reward})
+        self._add({completion_id: reward})
 
     def set_last_reward(self, reward: float) -> None:
         """Rewards the last turn that was answered."""
-        self._set({None: reward})
+        answered = [turn.id for turn in self.session.snapshot().turns if turn.sampled.stop_reason != "abort"]
+        self._add({answered[-1]: reward} if answered else reward)
 
     def apply_reward_discount(self, turn_discount: float = 1.0) -> dict[str, float]:
         """The rewards, each turn's now its return: its own reward and the discounted mean of those that follow it.
 
         Turns that no reward reaches have none. Raises UserError when it is done twice: returns are no rewards.
         """
-        if self.is_discounted:
-            raise UserError("the rewards of this session were discounted already; set new ones in a new session")
-        if not (math.isfinite(turn_discount) and 0.0 <= turn_discount <= 1.0):
-            raise UserError(f"turn_discount={turn_discount} must be from 0 to 1")
-        follows = {turn.id: turn.follows for turn in self.session.snapshot().turns}
-        returns = turn_returns(follows, self.rewards, turn_discount=turn_discount)
-        self.rewards = {turn: value for turn, value in returns.items() if value is not None}
-        self.is_discounted = True
-        return dict(self.rewards)
+        self.sheet.discount(self.session.snapshot().turns, turn_discount)
+        return self.sheet.by_turn
 
-    def _set(self, rewards: Mapping[str | None, float]) -> None:
-        if self.is_discounted:
+    def _add(self, value: object) -> None:
+        if self.sheet.are_returns:
             raise UserError("the rewards of this session were discounted already; set them before")
-        self.rewards.update(named_rewards(self.session.snapshot(), rewards))
+        self.sheet.add(value, self.session.snapshot().turns)
 
     # ---- the record
 
@@ -77,8 +77,8 @@ class SessionRewards:
         record, wanted = self.session.snapshot(), turn_id_of(completion_id)
         for turn in record.turns:
             if turn.id == wanted:
-                path = record.path_ids(turn.node)
-                return Interaction(turn, path[: len(path) - len(turn.sampled.token_ids)], self.rewards.get(turn.id))
+                path, reward = record.path_ids(turn.node), self.sheet.by_turn.get(turn.id)
+                return Interaction(turn, path[: len(path) - len(turn.sampled.token_ids)], reward)
         raise AgentError(
             f"no turn of this session has the completion id {completion_id!r}; it has {len(record.turns)} turns",
             status=404,
@@ -92,14 +92,7 @@ class SessionRewards:
     def episode(self) -> Episode:
         """The session so far as an episode."""
         record = self.session.snapshot()
-        return Episode(
-            id=self.session.id,
-            task_id=self.session.group_id or self.session.id,
-            group_id=self.session.group_id or self.session.id,
-            session=record,
-            rewards=dict(self.rewards),
-            outcome=Outcome("ok"),
-            reward=math.fsum(self.rewards.values()) if self.rewards else None,
-            started_at=record.turns[0].started_at if record.turns else 0.0,
-            finished_at=record.turns[-1].finished_at if record.turns else 0.0,
+        spec = SessionSpec(self.session.id, group_id=self.session.group_id)
+        return finish(
+            spec, record, Told("ok"), sheet=self.sheet, started_at=record.turns[0].started_at if record.turns else 0.0
         )

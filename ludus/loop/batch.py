@@ -10,7 +10,7 @@ every token of every episode handed in is trained once or masked for one named r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -22,6 +22,7 @@ from ludus.algorithms.returns import turn_returns
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.episodes.export import TurnCredit, count_trained, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
+from ludus.episodes.reward import masked_answers
 from ludus.rollout.pool import Discarded, Judge, Taken
 from ludus.types import Episode, Group
 
@@ -89,11 +90,12 @@ def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[list[tuple
 
 
 def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float | None]:
-    """The return of each turn. None: no reward reaches it."""
+    """The return of each turn. None: no reward reaches it, or its answer was not chosen."""
     if episode.has_returns:
         return {turn.id: episode.rewards.get(turn.id) for turn in episode.session.turns}
     follows = {turn.id: turn.follows for turn in episode.session.turns}
-    return turn_returns(follows, episode.rewards, turn_discount=turn_discount)
+    returns = turn_returns(follows, episode.rewards, turn_discount=turn_discount)
+    return {**returns, **dict.fromkeys(masked_answers(episode), None)}
 
 
 def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
@@ -131,9 +133,16 @@ def account_unused(taken: Taken) -> Ledger:
 def _group_credit(episodes: Sequence[Episode], advantages: Returns) -> list[tuple[Episode, Mapping[str, TurnCredit]]]:
     has_signal = any(value for turns in advantages.values() for value in turns.values())
     return [
-        (episode, {turn.id: _credit(advantages[episode.id][turn.id], has_signal) for turn in episode.session.turns})
+        (episode, _credits(episode, advantages[episode.id], has_signal, not_chosen=masked_answers(episode)))
         for episode in episodes
     ]
+
+
+def _credits(
+    episode: Episode, advantages: Mapping[str, float | None], has_signal: bool, *, not_chosen: Collection[str]
+) -> dict[str, TurnCredit]:
+    credit = {turn.id: _credit(advantages[turn.id], has_signal) for turn in episode.session.turns}
+    return {**credit, **dict.fromkeys(not_chosen, TurnCredit(advantage=None, mask="not_chosen"))}
 
 
 def _credit(advantage: float | None, has_signal: bool) -> TurnCredit:

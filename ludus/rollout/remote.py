@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
+from ludus.episodes.outcome import Lost, Returned
 from ludus.errors import InternalError, UserError
-from ludus.rollout.ending import EndedElsewhereError, Lost, Returned
 from ludus.rollout.handout import Handout
+from ludus.rollout.playing import EndedElsewhereError
 from ludus.rollout.wire import seat_body
 
 

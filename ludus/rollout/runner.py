@@ -19,9 +19,11 @@ from typing import Any
 
 from ludus.agents.actors import check_actors
 from ludus.agents.adapter import About, Door
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import Limits
 from ludus.episodes.session import Session
-from ludus.rollout.ending import ended_episode, play_to_end, score_ending
+from ludus.rollout.playing import means, play_to_end
 from ludus.rollout.remote import RemoteDoor
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
@@ -98,17 +100,14 @@ class EpisodeRunner:
                 self._stage.agents, self._agent_of(task), task.data, context, timeout_s=timeout_s
             )
             record = await session.aclose(type(ending).__name__.lower())
-        scored = score_ending(ending, record.turns, session.stats().refused)
-        return ended_episode(
-            scored,
+        return finish(
+            SessionSpec(task.episode_id, task.task_id, task.group_id, is_eval=task.is_eval),
             record,
-            episode_id=task.episode_id,
-            task_id=task.task_id,
-            group_id=task.group_id,
+            ending,
             started_at=started_at,
-            is_eval=task.is_eval,
+            refused=session.stats().refused,
+            metrics=means(context.numbers),
             spans=context.spans.snapshot(),
-            numbers=context.numbers,
         )
 
     def _open(self, task: EpisodeTask) -> Session:

@@ -27,12 +27,13 @@ from ludus.agents.http_clients import SharedClients
 from ludus.agents.kinds import resolve_workflow
 from ludus.agents.plain import AgentRun
 from ludus.agents.settings import ActorSettings
+from ludus.episodes.outcome import DEADLINE_CODE, Ending, Raised, Returned
 from ludus.errors import UserError
 from ludus.gateway.transport import TIMEOUT_S, sdk_http_module
 from ludus.processes import calls
 from ludus.processes.calls import Call, CallEnd, Remote, dumps
 from ludus.processes.pool import Lease, WorkerPool
-from ludus.rollout.ending import EndedElsewhereError, Ending, Raised, Returned, grace_s, guarded
+from ludus.rollout.playing import EndedElsewhereError, grace_s, guarded
 from ludus.rollout.remote import RemoteDoor
 from ludus.runs.spans import SpanLog
 from ludus.types import Span
@@ -40,7 +41,6 @@ from ludus.types import Span
 # Of the time that an agent has after its deadline: its process is killed before it is given up, so that what it
 # printed is kept.
 _KILLED_AFTER_SHARE = 0.5
-_DEADLINE_CODE = "deadline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def _time_left_s(context: EpisodeContext) -> float | None:
         return None
     left_s = context.deadline_at - time.monotonic()
     if left_s <= 0:
-        raise EndedElsewhereError(Raised("the episode's time was over before its agent began", _DEADLINE_CODE))
+        raise EndedElsewhereError(Raised("the episode's time was over before its agent began", DEADLINE_CODE))
     return left_s + _KILLED_AFTER_SHARE * grace_s(left_s)
 
 
@@ -227,7 +227,7 @@ def _broken(end: CallEnd) -> _Played:
     match end.ending:
         case calls.TimedOut(timeout_s):
             what = f"the agent was still playing after {timeout_s:.1f} s; its process was killed"
-            raised = Raised(_with_last_words(what, end), _DEADLINE_CODE)
+            raised = Raised(_with_last_words(what, end), DEADLINE_CODE)
         case calls.Crashed(how):
             raised = Raised(_with_last_words(f"the agent's process ended in the middle of the episode: {how}", end), "")
         case calls.Raised(words, trace, codes):  # the row or the value returned could not travel

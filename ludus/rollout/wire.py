@@ -15,9 +15,9 @@ from typing import Any, Literal, Self, SupportsFloat
 import pydantic
 
 from ludus.agents.adapter import About
+from ludus.episodes.outcome import Ending, Raised, Returned
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
-from ludus.rollout.ending import Cancelled, Ending, Lost, Overdue, Raised, Returned
 from ludus.runs.codec import plain
 from ludus.types import Span
 
@@ -126,7 +126,7 @@ def ending_fields(ending: Ending) -> dict[str, Any]:
             return {"ending": "returned", "value": to_wire(value)}
         case Raised(trace, codes):
             return {"ending": "raised", "trace": whole_text(trace), "codes": whole_text(codes)}
-        case Overdue() | Cancelled() | Lost():
+        case _:
             return {"ending": "raised", "trace": f"the worker ended the episode: {ending}"}
 
 

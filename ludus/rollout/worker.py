@@ -19,10 +19,11 @@ import httpx
 from ludus.agents.adapter import EpisodeContext
 from ludus.agents.settings import ActorSettings
 from ludus.cluster.member import Member
+from ludus.episodes.outcome import Raised
 from ludus.errors import BackendError
 from ludus.processes.pool import Lease, WorkerPool
-from ludus.rollout.ending import Raised, guarded
 from ludus.rollout.handout import SERVICE, TAKE_S
+from ludus.rollout.playing import guarded
 from ludus.rollout.remote import AgentName
 from ludus.rollout.subproc import SubprocDoor
 from ludus.rollout.wire import ReportBody, SeatBody, TakeBody, TakenBody, ending_fields

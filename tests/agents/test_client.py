@@ -93,13 +93,13 @@ def test_what_cannot_be_rewarded_is_said(gateway: InProcessGateway) -> None:
 
     async def main() -> None:
         async with gateway.open() as client:
-            with pytest.raises(AgentError, match="no turn that could be rewarded"):
+            with pytest.raises(AgentError, match="never called the model"):
                 client.set_last_reward(1.0)
             await talk(client, "a")
             with pytest.raises(AgentError, match="must be a finite number"):
                 client.set_last_reward(float("nan"))
             for look in (client.get_interaction, lambda shown: client.set_reward(shown, 1.0)):
-                with pytest.raises(AgentError, match="no turn of this session has the completion id 'x'"):
+                with pytest.raises(AgentError, match="completion id 'x'"):
                     look("x")
 
     asyncio.run(main())

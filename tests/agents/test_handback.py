@@ -3,7 +3,9 @@
 import pytest
 
 from ludus.episodes.claim import TokenRow, claim_rows
-from ludus.episodes.reward import score_episode
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.outcome import Returned
 from ludus.errors import UserError
 from ludus.types import Message, Node, Sampled, Sampling, SessionRecord, Turn
 
@@ -42,7 +44,7 @@ def test_what_no_row_marks_is_left_out():
     """A mask of zeros inside an answer, and the end of an answer that the row cuts off."""
     result = claim_rows(RECORD, [TokenRow((1, 2, 3, 4, 5, 6), (0, 0, 0, 1, 0, 1), 1)])
     assert result.left_out == {"a": (0,), "b": (1,), "c": (0,)}
-    scored = score_episode(result, RECORD.turns)
+    scored = finish(SessionSpec(), RECORD, Returned(result), started_at=0.0)
     assert scored.outcome.kind == "ok" and scored.left_out == {"a": (0,), "b": (1,), "c": (0,)}
 
 
@@ -55,7 +57,7 @@ def test_rewards_that_are_returns_stay_with_what_their_rows_mark():
     ]
     result = claim_rows(RECORD, rows, are_returns=True)
     assert result.reward == {"a": 0.75, "b": 0.25, "c": 0.5} and result.left_out == {}
-    assert score_episode(result, RECORD.turns).are_returns
+    assert finish(SessionSpec(), RECORD, Returned(result), started_at=0.0).has_returns
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_left_out_of_an_unknown_turn_fails_the_episode():
     """A door that names what is not there is told so."""
     from ludus.episodes.reward import Result
 
-    scored = score_episode(Result(1.0, left_out={"x": (0,)}), RECORD.turns)
+    scored = finish(SessionSpec(), RECORD, Returned(Result(1.0, left_out={"x": (0,)})), started_at=0.0)
     assert scored.outcome.kind == "failed" and "'x'" in scored.outcome.reason
-    scored = score_episode(Result(1.0, left_out={"a": (2,)}), RECORD.turns)
+    scored = finish(SessionSpec(), RECORD, Returned(Result(1.0, left_out={"a": (2,)})), started_at=0.0)
     assert scored.outcome.kind == "failed" and "token 2" in scored.outcome.reason

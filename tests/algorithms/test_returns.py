@@ -2,7 +2,7 @@
 
 import pytest
 
-from ludus.algorithms.returns import assign_outcome_reward, turn_returns
+from ludus.algorithms.returns import turn_returns
 from ludus.errors import InternalError, UserError
 
 
@@ -88,30 +88,4 @@ def test_follows_a_later_turn():
     with pytest.raises(InternalError, match="'a' follows 'b'"):
         turn_returns({"a": "b", "b": None}, {})
     with pytest.raises(InternalError, match="'a' follows 'a'"):
-        assign_outcome_reward({"a": "a"}, 1.0)
-
-
-def test_outcome_reward_of_one_conversation():
-    """One number for a conversation goes to its last turn."""
-    assert assign_outcome_reward({"a": None, "b": "a", "c": "b"}, 1) == {"c": 1.0}
-
-
-def test_outcome_reward_of_branches():
-    """One root has one last turn, however it branched; the other branches stay without a return."""
-    follows = {"a": None, "sample": "a", "again": "a"}
-    rewards = assign_outcome_reward(follows, 2.0)
-    assert rewards == {"again": 2.0}
-    assert turn_returns(follows, rewards) == {"a": 2.0, "sample": None, "again": 2.0}
-
-
-def test_outcome_reward_of_several_roots():
-    """Every root's last turn gets the number, and all their turns the return."""
-    follows = {"a": None, "x": None, "b": "a", "y": "x", "single": None}
-    rewards = assign_outcome_reward(follows, 1.0)
-    assert rewards == {"b": 1.0, "y": 1.0, "single": 1.0}
-    assert set(turn_returns(follows, rewards).values()) == {1.0}
-
-
-def test_outcome_reward_of_no_turns():
-    """An episode without turns has nobody to reward."""
-    assert assign_outcome_reward({}, 1.0) == {}
+        turn_returns({"a": "a"}, {})

@@ -15,10 +15,12 @@ from ludus.agents.adapter import About, EpisodeContext
 from ludus.api.agent import choose_agent
 from ludus.cli.data import gsm8k_rows
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
-from ludus.episodes.reward import Scored, score_episode
 from ludus.text.chat import ChatText
-from ludus.types import SessionRecord
+from ludus.types import Episode, SessionRecord
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE = ROOT / "recipes" / "gsm8k"
@@ -30,7 +32,7 @@ def says(answer: str) -> str:
     return f"<tool_call>\n{json.dumps(arguments)}\n</tool_call>"
 
 
-def play(tokenizer_folder: Path, answers: list[str]) -> tuple[Scored, SessionRecord]:
+def play(tokenizer_folder: Path, answers: list[str]) -> tuple[Episode, SessionRecord]:
     """What the recipe's configuration makes of a row."""
     limits = ["gconfig.max_new_tokens=1000", "rollout.response_length=3000", "rollout.multi_turn.max_assistant_turns=3"]
     config = ludus.load_config(RECIPE / "run.yaml", limits)
@@ -49,7 +51,8 @@ def play(tokenizer_folder: Path, answers: list[str]) -> tuple[Scored, SessionRec
             await door.close()
 
     returned = asyncio.run(run())
-    return score_episode(returned, session.snapshot().turns), session.snapshot()
+    record = session.snapshot()
+    return finish(SessionSpec(), record, Returned(returned), started_at=0.0), record
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ import ludus
 from ludus.agents.adapter import About, EpisodeContext
 from ludus.api.agent import choose_agent
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
-from ludus.episodes.reward import Scored, score_episode
 from ludus.text.chat import ChatText
-from ludus.types import SessionRecord
+from ludus.types import Episode, SessionRecord
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE = ROOT / "recipes" / "tool_loop"
@@ -37,7 +39,7 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def play(tokenizer_folder: Path, row: dict[str, object], answers: list[str]) -> tuple[Scored, SessionRecord]:
+def play(tokenizer_folder: Path, row: dict[str, object], answers: list[str]) -> tuple[Episode, SessionRecord]:
     """What the recipe's configuration makes of a row."""
     config = ludus.load_config(RECIPE / "run.yaml", ["trace={backend: none}", "gconfig.max_new_tokens=400"])
     text = ChatText.load(tokenizer_folder, chat_template="chatml-tools")
@@ -54,7 +56,8 @@ def play(tokenizer_folder: Path, row: dict[str, object], answers: list[str]) -> 
             await door.close()
 
     returned = asyncio.run(run())
-    return score_episode(returned, session.snapshot().turns), session.snapshot()
+    record = session.snapshot()
+    return finish(SessionSpec(), record, Returned(returned), started_at=0.0), record
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,14 @@ import pytest
 
 from ludus.agents.adapter import About, EpisodeContext, current_episode
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.outcome import Raised, outcome_of
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.processes import WorkerPool
-from ludus.rollout.ending import Raised, guarded, score_ending
+from ludus.rollout.playing import guarded
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
@@ -363,7 +364,7 @@ def test_an_episode_without_time_left_is_a_timeout(one_process: WorkerPool) -> N
 
     ending = asyncio.run(main())
     assert isinstance(ending, Raised) and "before its agent began" in ending.trace
-    assert score_ending(ending, (), ()).outcome.kind == "timeout"
+    assert outcome_of(ending, has_turns=False, refused=(), is_rewarded=False).kind == "timeout"
 
 
 def test_an_agent_that_cannot_travel_is_refused() -> None:

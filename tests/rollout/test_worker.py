@@ -10,8 +10,8 @@ from starlette.responses import Response
 from ludus.agents.adapter import About
 from ludus.cluster.member import Member
 from ludus.cluster.registry import Registry
+from ludus.episodes.outcome import Raised, Returned
 from ludus.episodes.reward import Result
-from ludus.rollout.ending import Raised, Returned
 from ludus.rollout.handout import SERVICE, Handout
 from ludus.rollout.remote import AgentName
 from ludus.rollout.wire import ReportBody, seat_body

@@ -2,7 +2,7 @@
 
 Knows: chat requests, what an agent returns, returns of turns.  Knows not: models; the answers are written down.
 Each episode goes the way that every episode of a run goes: its requests through a recorder, with the model's own
-tokenizer; what its agent returns through `score_episode`; the rewards through the returns that the loop computes.
+tokenizer; what its agent returns through `finish`; the rewards through the returns that the loop computes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from ludus.api.blocking import run_blocking
 from ludus.checks.verify.chat import THINKING_TEMPLATE
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
-from ludus.episodes.reward import score_episode
 from ludus.loop.batch import episode_returns
 from ludus.models.resolve import resolve_model
 from ludus.text.chat import ChatText
-from ludus.types import ChatRequest, Episode, ForkReason, Message, ToolSpec
+from ludus.types import ChatRequest, ForkReason, Message, ToolSpec
 
 TOLERANCE = 1e-12
 """The returns are sums and means of a few short numbers: anything above rounding is a mistake."""
@@ -114,8 +116,7 @@ class _Play:
         record = await self._session.aclose("the episode has ended")
         if isinstance(returned, Mapping):
             returned = {self._ids[turn]: reward for turn, reward in returned.items()}
-        scored = score_episode(returned, record.turns)
-        episode = Episode(self.name, self.name, self.name, record, scored.rewards, scored.outcome, scored.reward)
+        episode = finish(SessionSpec(self.name), record, Returned(returned), started_at=0.0)
         returns = episode_returns(episode, turn_discount)
         names = {turn_id: turn for turn, turn_id in self._ids.items()}
         return [
@@ -124,7 +125,7 @@ class _Play:
                 turn=names[turn.id],
                 follows=None if turn.follows is None else names[turn.follows],
                 fork=turn.fork,
-                reward=scored.rewards.get(turn.id),
+                reward=episode.rewards.get(turn.id),
                 got=returns[turn.id],
                 expected=expected[names[turn.id]],
             )

@@ -67,7 +67,7 @@ def from_rollout_workflow(workflow: Any, kwargs: Mapping[str, Any]) -> RolloutWo
 
 
 def read_handback(returned: object, record: SessionRecord) -> object:
-    """What `score_episode` reads. Rewards of rows are returns: each belongs to the turns that its row marks.
+    """What `reward.read` reads. Rewards of rows are returns: each belongs to the turns that its row marks.
 
     Raises UserError for rows that do not fit together, or that are not in the record.
     """

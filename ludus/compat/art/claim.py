@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ludus.compat.art.choice import turn_id
 from ludus.compat.art.trajectory import Trajectory
-from ludus.episodes.reward import Result
+from ludus.episodes.reward import Result, leaves
 from ludus.errors import UserError
 from ludus.types import Node, SessionRecord, Turn
 
@@ -58,10 +58,10 @@ def claim_trajectory(record: SessionRecord, trajectory: Trajectory) -> Result:
     unknown = [each for each in named if each not in known]
     if unknown:
         raise unknown_turn(unknown[0])
-    inner = _with_named_followers(record, frozenset(named))
     others = [turn for turn in record.turns if turn.id not in named]
+    last = leaves(record.turns, without={turn.id for turn in others}, all_chosen=True) if named else ()
     return Result(
-        reward={each: trajectory.reward for each in named if each not in inner},
+        reward=dict.fromkeys(last, trajectory.reward),
         metrics={name: float(value) for name, value in trajectory.metrics.items()},
         metadata=dict(trajectory.metadata),
         left_out={turn.id: tuple(range(len(turn.sampled.token_ids))) for turn in others},
@@ -125,15 +125,3 @@ def _moved(record: SessionRecord, wanted: frozenset[str], places: Mapping[int, i
         fork = turn.fork if follows is not None else None
         moved.append(replace(turn, node=places[turn.node], prefix=prefix, follows=follows, fork=fork))
     return moved
-
-
-def _with_named_followers(record: SessionRecord, named: frozenset[str]) -> set[str]:
-    """Turns from which a later one that is named follows, at any distance."""
-    follows = {turn.id: turn.follows for turn in record.turns}
-    found: set[str] = set()
-    for each in named:
-        before = follows[each]
-        while before is not None and before not in found:
-            found.add(before)
-            before = follows[before]
-    return found

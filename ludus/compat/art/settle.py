@@ -8,15 +8,16 @@ in one trajectory of a step at most.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ludus.compat.art.claim import claim_trajectory, join_records, named_turns, num_foreign_choices
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.art.turns import TurnBook
-from ludus.episodes.reward import score_episode
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.outcome import Returned
 from ludus.errors import UserError
 from ludus.rollout.pool import Taken
 from ludus.types import Episode, Group
@@ -110,20 +111,12 @@ def _episode(member: _Member, book: TurnBook, others: Collection[str]) -> Episod
     record = join_records(member.id, book.parts(member.named, others=others))
     versions = [version for turn in record.turns for version in turn.sampled.versions]
     trajectory.initial_policy_version, trajectory.final_policy_version = min(versions), max(versions)
-    scored = score_episode(claim_trajectory(record, trajectory), record.turns)
-    if not scored.outcome.has_credit:
-        raise UserError(f"{member.where}: {scored.outcome.reason}")
-    return Episode(
-        id=member.id,
-        task_id=member.task_id,
-        group_id=member.group_id,
-        session=record,
-        rewards=scored.rewards,
-        outcome=scored.outcome,
-        reward=trajectory.reward,
-        metrics=scored.metrics,
-        metadata=scored.metadata,
+    episode = finish(
+        SessionSpec(member.id, member.task_id, member.group_id),
+        record,
+        Returned(claim_trajectory(record, trajectory)),
         started_at=min(turn.started_at for turn in record.turns),
-        finished_at=time.time(),
-        left_out=scored.left_out,
     )
+    if not episode.outcome.has_credit:
+        raise UserError(f"{member.where}: {episode.outcome.reason}")
+    return replace(episode, reward=trajectory.reward)

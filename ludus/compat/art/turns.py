@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ludus.compat.art.claim import Part, join_records, unknown_turn
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.limits import Limits
+from ludus.episodes.outcome import Told
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.loop.batch import account_discarded
@@ -23,7 +25,7 @@ from ludus.rollout.pool import Discarded
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import derive_seed
 from ludus.runs.store import RunStore
-from ludus.types import Episode, Node, Outcome, SessionRecord, Turn
+from ludus.types import Episode, Node, SessionRecord, Turn
 
 MOST_KEPT = 4096
 """Ended sessions in memory that no training has taken; more than a large evaluation plays between two steps."""
@@ -178,8 +180,8 @@ class TurnBook:
                 self._held.pop(held.session.id, None)
             elif error is not None:
                 mask: MaskReason = "failed" if isinstance(error, Exception) else "cancelled"
-                outcome = Outcome("failed" if mask == "failed" else "cancelled", f"{type(error).__name__}: {error}")
-                episode = self._keep(held, outcome)
+                ending = Told("failed" if mask == "failed" else "cancelled", f"{type(error).__name__}: {error}")
+                episode = self._keep(held, ending)
                 self._failed.extend([] if episode is None else [Discarded(episode, mask)])
             self._evict()
 
@@ -212,27 +214,19 @@ class TurnBook:
             self._put_away(held)
 
     def _put_away(self, held: _Held) -> None:
-        unused = self._keep(held, Outcome("ok", "no training step took it"))
+        unused = self._keep(held, Told("ok", "no training step took it"))
         if unused is not None:
             self._unused = self._unused + Ledger.all_masked(unused.session.num_sampled_tokens, "unused")
 
-    def _keep(self, held: _Held, outcome: Outcome) -> Episode | None:
+    def _keep(self, held: _Held, ending: Told) -> Episode | None:
         """What no step has taken of a session, now an episode in the run store. None: nothing is left."""
         record = held.snapshot()
         left = frozenset(turn.id for turn in record.turns if turn.id not in held.claimed)
         episode = None
         if left:
             rest = join_records(record.id, [Part(record, left)])
-            episode = Episode(
-                id=record.id,
-                task_id=held.session.group_id or record.id,
-                group_id=held.session.group_id or record.id,
-                session=rest,
-                rewards={},
-                outcome=outcome,
-                started_at=rest.turns[0].started_at,
-                finished_at=time.time(),
-            )
+            spec = SessionSpec(record.id, group_id=held.session.group_id)
+            episode = finish(spec, rest, ending, started_at=rest.turns[0].started_at)
             self._store.add_episode(episode)
             self._episode_of.update(dict.fromkeys(left, episode.id))
         self._drop(record.id, record)

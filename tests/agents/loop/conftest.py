@@ -14,18 +14,20 @@ from ludus.agents.adapter import About, EpisodeContext
 from ludus.agents.kinds import resolve_workflow
 from ludus.compat.verl.plan import LoopPlan
 from ludus.engines.scripted import Answers, ScriptedEngine
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import NO_LIMITS, Limits
+from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
-from ludus.episodes.reward import Scored, score_episode
 from ludus.text.chat import ChatText
-from ludus.types import Sampling, SessionRecord, Span
+from ludus.types import Episode, Sampling, SessionRecord, Span
 
 
 @dataclass(frozen=True)
 class Played:
     """One episode of a loop."""
 
-    scored: Scored
+    scored: Episode
     record: SessionRecord
     spans: tuple[Span, ...]
     engine: ScriptedEngine
@@ -67,7 +69,8 @@ class Player:
                     with context.entered():
                         returned = await door.play(data, context)
                     record = await session.aclose("done")
-                return Played(score_episode(returned, record.turns), record, context.spans.snapshot(), engine)
+                episode = finish(SessionSpec(), record, Returned(returned), started_at=0.0)
+                return Played(episode, record, context.spans.snapshot(), engine)
             finally:
                 await door.close()
 

@@ -10,8 +10,11 @@ from typing import Any
 import numpy
 import pytest
 
-from ludus.episodes.reward import Result, score_episode
-from ludus.types import Message, Sampled, Sampling, StopReason, Turn
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.outcome import Returned
+from ludus.episodes.reward import Result
+from ludus.types import Episode, Message, Sampled, Sampling, SessionRecord, StopReason, Turn
 
 
 def turn(turn_id: str, follows: str | None, stop_reason: StopReason = "stop") -> Turn:
@@ -26,6 +29,10 @@ def turn(turn_id: str, follows: str | None, stop_reason: StopReason = "stop") ->
         sampled=Sampled((1,), (-1.0,), (0,), stop_reason),
         sampling=Sampling(),
     )
+
+
+def score_episode(returned: object, turns: tuple[Turn, ...]) -> Episode:
+    return finish(SessionSpec(), SessionRecord("s", (), turns), Returned(returned), started_at=0.0)
 
 
 TURNS = (turn("a", None), turn("b", "a"))

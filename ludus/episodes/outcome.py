@@ -1,0 +1,133 @@
+"""How an episode ended, and what outcome that is.
+
+Knows: endings, limits that were met, whether there was a reward.  Knows not: who played, who recorded.
+Invariant: one rule for all of them, whether an agent of ours returned, a client elsewhere said how it went, or nobody
+said anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from ludus.episodes.limits import LIMIT_CODES
+from ludus.types import Outcome
+
+DEADLINE_CODE = "deadline"
+NO_TURN = "the agent never called the model: no chat completion reached the base_url it was given"
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """An agent of ours came to its end."""
+
+    value: object
+    """What `reward.read` reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    trace: str
+    """The last of the user's own frames, and the error."""
+    codes: str
+    """Codes and messages of the error and of those that caused it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    timeout_s: float
+    blocked_by: str | None
+    """What blocks the agents' event loop. None: nothing does, the agent waits for something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What played the agent is gone."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Its owner said how it went."""
+
+    kind: Literal["ok", "rejected", "failed", "cancelled"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nobody asked for the session any more."""
+
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """What kept the session open has ended."""
+
+    reason: str
+
+
+Ending = Returned | Raised | Overdue | Cancelled | Lost | Told | Idle | Closed
+
+
+def outcome_of(
+    ending: Ending,
+    *,
+    has_turns: bool,
+    refused: Collection[str],
+    is_rewarded: bool,
+    is_rejected: bool = False,
+    wrong: str | None = None,
+) -> Outcome:
+    """The outcome of a session that ended so.
+
+    refused: codes of the errors with which its requests were refused.  is_rejected: it was given None for a reward.
+    wrong: what is wrong with the reward it was given. None: nothing is.
+    """
+    match ending:
+        case Lost(reason):
+            return Outcome("lost", reason)
+        case Cancelled(reason):
+            return Outcome("cancelled", reason)
+        case Overdue(timeout_s, blocked_by):
+            reason = f"the agent took longer than rollout.episode_timeout_s={timeout_s}"
+            return Outcome("timeout", reason + (f"; {blocked_by}" if blocked_by else ""))
+        case Raised(trace, codes):
+            return _outcome_of_error(trace, codes, refused)
+        case Told("rejected" | "failed" | "cancelled" as kind, reason):
+            return Outcome(kind, reason)
+        case Closed(reason) if not is_rewarded:
+            return Outcome("cancelled", reason)
+    if wrong is not None:
+        return Outcome("failed", wrong)
+    if is_rejected:
+        return Outcome("rejected", "the agent returned None")
+    if not has_turns:
+        return Outcome("failed", NO_TURN)
+    if isinstance(ending, Idle):  # with a reward its agent had finished, and only did not say so
+        return Outcome("truncated" if is_rewarded else "timeout", f"no request for {ending.idle_s:g} s")
+    met = _met(refused)
+    if met:
+        return Outcome("truncated", f"the agent met a limit ({', '.join(met)}) and ended")
+    return Outcome("ok", "" if isinstance(ending, Returned) else ending.reason)
+
+
+def _outcome_of_error(trace: str, codes: str, refused: Collection[str]) -> Outcome:
+    met = [code for code in _met(refused) if code in codes]
+    if met:
+        return Outcome("truncated", f"the agent raised because it had met a limit ({', '.join(met)}):\n{trace}")
+    if DEADLINE_CODE in codes.split():
+        return Outcome("timeout", f"the episode's time was used up:\n{trace}")
+    return Outcome("failed", trace)
+
+
+def _met(refused: Collection[str]) -> list[str]:
+    return [code for code in LIMIT_CODES if code in refused]

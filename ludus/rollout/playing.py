@@ -1,0 +1,100 @@
+"""How an agent is run to its end.
+
+Knows: agents, their thread, deadlines, tracebacks.  Knows not: who recorded the turns, what they are worth.
+Invariant: an agent's fault never raises here; it is a value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sysconfig
+import traceback
+from collections.abc import Mapping, Sequence
+
+from ludus.agents.adapter import Door, EpisodeContext
+from ludus.agents.thread import AgentThread
+from ludus.episodes.outcome import Cancelled, Ending, Lost, Overdue, Raised, Returned
+
+_MAX_FRAMES = 4
+_MAX_CAUSES = 8
+_LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_NUM_OWN_FRAMES = 2
+"""Frames that every traceback begins with: `guarded` and the door's `play`."""
+_GRACE_SHARE = 0.1
+"""After the deadline the model no longer answers; the agent then has this share of its time to give its reward."""
+_MAX_GRACE_S = 5.0
+
+
+class EndedElsewhereError(Exception):
+    """The agent raised in another process, or was lost with it; what is known of that is kept as it was there."""
+
+    def __init__(self, ending: Raised | Lost) -> None:
+        super().__init__(str(ending))
+        self.ending = ending
+
+
+async def play_to_end(
+    agents: AgentThread,
+    agent: Door,
+    data: Mapping[str, object],
+    context: EpisodeContext,
+    *,
+    timeout_s: float | None,
+) -> Ending:
+    """How the agent's run on this row ended. Cancelling is an ending too, and does not raise."""
+    playing = asyncio.wrap_future(agents.submit(guarded(agent, data, context)))
+    try:
+        await asyncio.wait({playing}, timeout=_patience_s(timeout_s))
+    except asyncio.CancelledError:
+        playing.cancel()
+        return Cancelled("the run ended first")
+    if playing.done():
+        return playing.result()
+    assert timeout_s is not None, "without a timeout only an end is waited for"
+    blockage = agents.blockage
+    playing.cancel()
+    return Overdue(timeout_s, blocked_by=None if blockage is None else str(blockage))
+
+
+def means(numbers: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """What was counted in an episode, as metrics of it."""
+    return {name: math.fsum(values) / len(values) for name, values in numbers.items()}
+
+
+def grace_s(timeout_s: float) -> float:
+    """How long after its deadline an agent may still return its reward."""
+    return min(_MAX_GRACE_S, _GRACE_SHARE * timeout_s)
+
+
+async def guarded(agent: Door, data: Mapping[str, object], context: EpisodeContext) -> Ending:
+    """However the agent ends, as a value; `sys.exit` in an agent must not end the thread of all agents."""
+    try:
+        with context.entered():
+            return Returned(await agent.play(data, context))
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return _raised(error)
+    except BaseException as error:  # the boundary of user code: it becomes the episode's outcome
+        return _raised(error)
+
+
+def _raised(error: BaseException) -> Raised | Lost:
+    if isinstance(error, EndedElsewhereError):
+        return error.ending
+    codes: list[str] = []
+    at: BaseException | None = error
+    while at is not None and len(codes) < _MAX_CAUSES:
+        codes.append(f"{getattr(at, 'code', '')} {at}")  # SDKs keep the typed code of an HTTP error in `code`
+        at = at.__cause__ or at.__context__
+    trace = traceback.TracebackException.from_exception(error)
+    frames = trace.stack[_NUM_OWN_FRAMES:]
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_FOLDERS)]
+    trace.stack[:] = own[-_MAX_FRAMES:] or frames[-_MAX_FRAMES:]
+    return Raised(trace="".join(trace.format(chain=False)).rstrip(), codes="\n".join(codes))
+
+
+def _patience_s(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else timeout_s + grace_s(timeout_s)
