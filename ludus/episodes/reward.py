@@ -19,6 +19,7 @@ from typing import Any, SupportsFloat
 from ludus.algorithms.returns import turn_returns
 from ludus.episodes.conversation import message_key
 from ludus.episodes.ids import turn_id_of
+from ludus.episodes.outcome import NO_TURN
 from ludus.errors import AgentError, UserError
 from ludus.types import Episode, Turn
 
@@ -188,9 +189,7 @@ class RewardSheet:
         Raises AgentError for a turn that does not exist, where there is none, and for what is no finite number.
         """
         if not turns:
-            raise AgentError(
-                "the agent never called the model: no chat completion reached the base_url it was given", code="no_turn"
-            )
+            raise AgentError(NO_TURN, code="no_turn")
         if isinstance(value, Mapping):
             named = _named(value, turns)
             self._named.update(named)
