@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,14 +21,6 @@ FORMS = (
     "a class or an instance with `async def run(self, data, **extra_kwargs)`, an async function, "
     "or an import string: 'pkg.mod:Name', 'pkg.mod.Name' or 'path/to/file.py:Name'"
 )
-
-
-class AgentWorkflow(ABC):
-    """An agent that reaches the model through an SDK. Inheriting is optional: the method is enough."""
-
-    @abstractmethod
-    async def run(self, data: dict[str, Any], **extra_kwargs: Any) -> Any:
-        """What the episode of this row is worth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib
-import pkgutil
 
 import pytest
 
@@ -16,6 +15,7 @@ import torch
 import ludus.compat.realhf
 from ludus.api.agent import choose_agent
 from ludus.api.experiment import load_config
+from ludus.compat.names import Table
 from ludus.compat.realhf.api.core.agent_api import ALL_AGENTS, ALL_AGNETS, Agent, register_agent
 from ludus.compat.realhf.api.core.config import AgentAbstraction, EnvServiceAbstraction
 from ludus.compat.realhf.api.core.data_api import SequenceSample, load_hf_tokenizer
@@ -167,7 +167,7 @@ def test_the_original_spelling():
     assert ALL_AGNETS is ALL_AGENTS and "guide" in ALL_AGNETS
 
 
-MODULES = sorted(item.name for item in pkgutil.walk_packages(ludus.compat.realhf.__path__, "ludus.compat.realhf."))
+MODULES = sorted(f"ludus.compat.realhf.{path}".rstrip(".") for path in Table.of("realhf").modules)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,17 +1,5 @@
-"""The names of `areal`: `from ludus.compat.areal import PPOTrainer` in the place of `from areal import PPOTrainer`."""
+"""The names of `areal`: `ludus.compat.areal…` in the place of `areal…`, as its `names.py` says."""
 
-from typing import TYPE_CHECKING
+from ludus.compat.names import furnish as _furnish
 
-from ludus.compat.lazy import lazily
-
-if TYPE_CHECKING:
-    from ludus.compat.areal.script import PPOTrainer
-
-__all__ = [
-    "PPOTrainer",
-]
-
-_NAMES = {
-    "PPOTrainer": "ludus.compat.areal.script",
-}
-__getattr__ = lazily(__name__, _NAMES)
+_furnish(__name__)

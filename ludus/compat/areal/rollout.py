@@ -21,6 +21,14 @@ from ludus.types import ChatRequest, Message
 _NEEDED = ("input_ids", "attention_mask", "loss_mask", "rewards")
 
 
+class AgentWorkflow(ABC):
+    """An agent that reaches the model through an SDK. Inheriting is optional: the method is enough."""
+
+    @abstractmethod
+    async def run(self, data: dict[str, Any], **extra_kwargs: Any) -> Any:
+        """What the episode of this row is worth."""
+
+
 class RolloutWorkflow(ABC):
     """A workflow that plays one episode. Inheriting is optional: the method is enough."""
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from ludus.compat.names import hint
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.errors import ConfigError, UserError
 from ludus.settings import import_object, nearest
@@ -95,7 +96,7 @@ def _read_entry(entry: Any, where: str) -> tuple[str, LoopSpec]:
     try:
         cls = import_object(target)
     except UserError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{where}: {error}{hint(target)}") from None
     if not (inspect.isclass(cls) and issubclass(cls, AgentLoopBase)):
         raise ConfigError(f"{where}: _target_={target!r} must be a subclass of AgentLoopBase, but is {cls!r:.100}")
     kwargs = {key: value for key, value in entry.items() if key not in ("name", "_target_")}

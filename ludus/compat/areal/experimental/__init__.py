@@ -1,3 +1,0 @@
-"""The names of `areal.experimental`."""
-
-__all__: list[str] = []

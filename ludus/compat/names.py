@@ -1,0 +1,151 @@
+"""The originals' module paths and names: tables that say where each is here, and modules made of them when asked for.
+
+Knows: import machinery, tables.  Knows not: what any name does; `<family>/names.py` says where it is.
+Invariants: nothing of a family is loaded before a name of it is read; a name has one object, whichever path leads
+to it; a module of ours is found before a path of theirs, and no two have one name (tests/compat/test_names.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+HERE = "ludus.compat"
+FAMILIES = ("areal", "art", "realhf", "verl")
+Modules = Mapping[str, Mapping[str, str]]
+"""By module of the original, without its first part, its names, and for each 'module:attribute' here."""
+
+
+def of(where: str, *names: str, **others: str) -> dict[str, str]:
+    """Names that stand in the module `where`, under their own name or, as in `theirs="ours"`, under another."""
+    return {**{name: f"{where}:{name}" for name in names}, **{name: f"{where}:{own}" for name, own in others.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What a family's users import, and where it is."""
+
+    family: str
+    modules: Modules
+
+    @classmethod
+    @cache
+    def of(cls, family: str) -> Table:
+        return cls(family, importlib.import_module(f"{HERE}.{family}.names").MODULES)
+
+    def has_module(self, path: str) -> bool:
+        return any(known == path or known.startswith(f"{path}.") for known in self.modules)
+
+    def children(self, path: str) -> set[str]:
+        """Names of the modules directly below."""
+        prefix = f"{path}." if path else ""
+        return {known[len(prefix) :].partition(".")[0] for known in self.modules if known and known.startswith(prefix)}
+
+    def names(self, path: str) -> Mapping[str, str]:
+        return self.modules.get(path, {})
+
+    def missing(self, path: str) -> ModuleNotFoundError:
+        """The error for a path that is not here: it names the nearest, and the page with all of them."""
+        module, _, name = path.rpartition(".")
+        known = {*self.names(module), *self.children(module)}
+        best = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {best[0]!r}?" if best else f"; {HERE}.{self.family}.{module} has {_listed(known)}"
+        # Named without our prefix: `from m import x` would swallow an error that names m.x.
+        return ModuleNotFoundError(
+            f"{self.family}.{path} is not here{hint} All that is: docs/coming-from-{self.family}.md",
+            name=f"{self.family}.{path}",
+        )
+
+
+class FamilyModule(ModuleType):
+    """A module of an original. A name is found when it is read, and kept."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what inspect, doctest and pickle ask every module for
+            raise AttributeError(name)
+        table, path = _place(self.__name__)
+        if name in table.names(path):
+            vars(self)[name] = found = load(table.names(path)[name])
+            return found
+        if name in table.children(path):
+            return importlib.import_module(f"{self.__name__}.{name}")
+        raise AttributeError(str(table.missing(f"{path}.{name}".lstrip("."))), name=name, obj=self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        table, path = _place(self.__name__)
+        if isinstance(value, FamilyModule) and name in table.names(path):
+            return  # the machinery binds a module to its parent; a name of theirs that is the same comes first
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        table, path = _place(self.__name__)
+        return sorted({*vars(self), *table.names(path), *table.children(path)})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)
+
+
+class FamilyModules(MetaPathFinder, Loader):
+    """Finds and makes them. Last of the finders: ours are files."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """None: not below a family. Raises ModuleNotFoundError for what the family has and we have not."""
+        del path, target
+        if not fullname.startswith(f"{HERE}.") or fullname.split(".")[2] not in FAMILIES or fullname.count(".") < 3:
+            return None
+        table, below = _place(fullname)
+        if not table.has_module(below):
+            raise table.missing(below)
+        # All of them packages: so that `from module import name` asks for 'module.name' and is told what is missing.
+        return ModuleSpec(fullname, self, origin=f"{HERE}.{table.family}.names", is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return FamilyModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        furnish(module.__name__)
+
+
+def furnish(name: str) -> None:
+    """Make the module in `sys.modules` one of a family's; names that it had found are found anew."""
+    module = sys.modules[name]
+    module.__class__ = FamilyModule
+    table, path = _place(name)
+    for known in table.names(path):
+        vars(module).pop(known, None)
+    vars(module)["__all__"] = sorted(table.names(path))
+
+
+def load(target: str) -> Any:
+    """The object of 'module:attribute'."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def hint(reference: str) -> str:
+    """What to add to an error about an import string that names an original. Empty: it names none."""
+    return f"; here it is 'ludus.compat.{reference}'" if reference.partition(".")[0] in FAMILIES else ""
+
+
+def install() -> None:
+    if not any(isinstance(finder, FamilyModules) for finder in sys.meta_path):
+        sys.meta_path.append(FamilyModules())
+
+
+def _place(name: str) -> tuple[Table, str]:
+    family, _, path = name.removeprefix(f"{HERE}.").partition(".")
+    return Table.of(family), path
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"

@@ -1,3 +1,0 @@
-"""The interfaces of agents, environments, samples and answers."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Configurations, laid out as in `realhf.experiments`."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Configurations of asynchronous experiments."""
-
-__all__: list[str] = []

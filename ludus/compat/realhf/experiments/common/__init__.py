@@ -1,3 +1,0 @@
-"""Parameters that experiments share."""
-
-__all__: list[str] = []

@@ -1,5 +1,0 @@
-"""The mathematician who answers once."""
-
-from ludus.compat.realhf.math_agents import MathSingleStepAgent
-
-__all__ = ["MathSingleStepAgent"]

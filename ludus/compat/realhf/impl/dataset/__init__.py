@@ -1,3 +1,0 @@
-"""Rows of data sets."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""As in `verl.experimental`."""
-
-__all__: list[str] = []

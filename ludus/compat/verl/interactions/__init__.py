@@ -1,3 +1,0 @@
-"""As in `verl.interactions`."""
-
-__all__: list[str] = []

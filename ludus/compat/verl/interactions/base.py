@@ -1,5 +1,0 @@
-"""As in `verl.interactions.base`."""
-
-from ludus.compat.verl.interaction import BaseInteraction
-
-__all__ = ["BaseInteraction"]

@@ -1,3 +1,0 @@
-"""As in `verl.tools`."""
-
-__all__: list[str] = []

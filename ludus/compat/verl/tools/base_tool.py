@@ -1,5 +1,0 @@
-"""As in `verl.tools.base_tool`."""
-
-from ludus.agents.tools import BaseTool
-
-__all__ = ["BaseTool"]

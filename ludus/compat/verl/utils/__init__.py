@@ -1,3 +1,0 @@
-"""As in `verl.utils`."""
-
-__all__: list[str] = []

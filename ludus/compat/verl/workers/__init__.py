@@ -1,3 +1,0 @@
-"""As in `verl.workers`."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""As in `verl.workers.rollout`."""
-
-__all__: list[str] = []
