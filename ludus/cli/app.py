@@ -8,35 +8,113 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperCommand, TyperGroup
 
-from ludus.cli.bench import build_bench_app
-from ludus.cli.conformance import conformance
-from ludus.cli.data import build_data_app
-from ludus.cli.doctor import doctor
-from ludus.cli.engine import build_engine_app
-from ludus.cli.eval import evaluate
-from ludus.cli.export import export
-from ludus.cli.gateway import gateway
-from ludus.cli.imports import build_import_app
+from ludus.cli.console import EXIT_FAILED
 from ludus.cli.log import show_log
-from ludus.cli.models import build_models_app
-from ludus.cli.report import report
-from ludus.cli.role import role
-from ludus.cli.rollout import rollout
-from ludus.cli.runs import status, stop
-from ludus.cli.serve import serve
-from ludus.cli.train import train
-from ludus.cli.verify import build_verify_app
 from ludus.errors import LudusError, UserError
 
-EXIT_FAILED = 1
 EXIT_USER = 2
 EXIT_INTERRUPTED = 130  # as shells say: ended by signal 2
+GROUPS = {
+    "import": "Take along what you already have: ART's folders, verl's rows, AReaL's YAML.",
+    "models": "List, fetch and find models: embedded ones, local folders and hub ids work alike.",
+    "data": "Prepare data sets that recipes train on, as tables of rows.",
+    "engine": "Engines as processes of their own: tokens in, tokens out.",
+    "verify": "Check the laws of Ludus on this machine: each command ends with ok or FAILED, and exit code 0 or 1.",
+    "bench": "Measure this machine: Ludus and a peer do the same work in fresh processes, in turn.",
+}
+COMMANDS = {
+    "train": ("train:train", "Train the model inside an agent."),
+    "rollout": ("rollout:rollout", "Run an agent on rows without training, and show every turn."),
+    "eval": ("eval:evaluate", "Play the held-out rows of a run and show what came of it."),
+    "status": ("runs:status", "Show which processes a run has, where they are, and whether they live."),
+    "stop": (
+        "runs:stop",
+        "Have a run save a checkpoint and leave, as Ctrl-C in its terminal would; `--resume` goes on with it.",
+    ),
+    "report": ("report:report", "Write one HTML page about a run, and a PNG of its reward curve."),
+    "export": (
+        "export:export",
+        "Write every recorded interaction of a run: messages, token ids, masks, logprobs, rewards.",
+    ),
+    "gateway": (
+        "gateway:gateway",
+        "Serve a model at an OpenAI-compatible URL, until Ctrl-C, and record every session.",
+    ),
+    "serve": ("serve:serve", "Train models for clients elsewhere, until Ctrl-C."),
+    "doctor": ("doctor:doctor", "Does a chat template keep what was sampled, turn after turn?"),
+    "conformance": ("conformance:conformance", "Does a server keep what the public protocols say?"),
+    "role": ("role:role", "Be one process of a run; runs start these by themselves."),
+    "import art": ("imports:import_art_folder", "Trajectories, history and state of ART's models."),
+    "import verl": ("imports:import_verl_rows", "Rows of verl, as rows that the same agent loops play here."),
+    "import areal": ("imports:import_areal_yaml", "A configuration of AReaL, as one that `ludus train` loads."),
+    "models list": ("models:list_models", "Show the models that come with Ludus, and which are here already."),
+    "models get": ("models:get_model", "Bring a model to this machine, so that training needs no network."),
+    "models path": ("models:print_path", "Print the folder of a model, for other programs."),
+    "models random": (
+        "models:make_random",
+        "Write a model with random weights, to measure the speed of a shape without downloading one.",
+    ),
+    "data gsm8k": (
+        "data:gsm8k",
+        "Write GSM8K, 8.8 thousand word problems of school mathematics, for agent loops.",
+    ),
+    "engine serve": ("engine:serve", "Serve a model's tokens, until Ctrl-C, to runs that name its URL."),
+    "verify parity": ("verify:parity", "Do sampler and trainer agree on the logprob of every token?"),
+    "verify ledger": ("verify:ledger", "Is every sampled token trained once, or masked for one named reason?"),
+    "verify packing": ("verify:packing", "Is the gradient of packed rows that of one episode at a time?"),
+    "verify resume": ("verify:resume", "Does a run that was killed go on as if nothing had happened?"),
+    "verify ranks": ("verify:ranks", "Is a trainer on several ranks the trainer on one?"),
+    "verify credit": ("verify:credit", "Do turns get the returns that a person computes by hand?"),
+    "verify dialects": ("verify:dialects", "Does an agent get the same tokens in every wire protocol?"),
+    "verify doors": ("verify:doors", "Does a dialogue train the same, whichever family of agents has it?"),
+    "bench sample": ("bench:sample", "How many tokens a second are sampled?"),
+    "bench train": ("bench:train", "How many tokens a second are trained on, and in how much memory?"),
+    "bench step": ("bench:step", "How long does a whole step of GRPO take: sampling, training, publishing?"),
+    "bench gateway": (
+        "bench:gateway",
+        "What does the gateway add to the engine's time, and how many requests a second does it answer?",
+    ),
+    "bench turns": ("bench:turns", "Do twice as many turns cost twice as much?"),
+    "bench publish": ("bench:publish", "What does it cost to publish new weights while requests are being sampled?"),
+    "bench trace": ("bench:trace", "What do traces in MLflow cost?"),
+    "bench routing": (
+        "scale:routing",
+        "How do replicas share their work under the router's policy, and under simpler ones?",
+    ),
+    "bench replicas": ("scale:replicas", "How many more episodes a second do two replicas play than one?"),
+    "bench overlap": (
+        "scale:overlap",
+        "What is it worth to agents with slow tools that rollouts run ahead of training?",
+    ),
+}
+"""Of each command its module and function, and the first words of its help."""
+
+
+class Command(TyperCommand):
+    """A command as lists of commands show it; its module is imported once it is run."""
+
+    def __init__(self, name: str, place: str, says: str) -> None:
+        super().__init__(name, help=says, hidden=name == "role")
+        self._place = place
+
+    def load(self) -> TyperCommand:
+        """The command itself."""
+        module, _, function = self._place.partition(":")
+        app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+        app.command(self.name)(getattr(import_module(f"ludus.cli.{module}"), function))
+        loaded: Any = typer.main.get_command(app)
+        return loaded  # type: ignore[no-any-return]  # typer says Command, and makes its own
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return self.load().make_context(info_name, args, parent, **extra)
 
 
 def main() -> None:
@@ -63,8 +141,8 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def build_app() -> typer.Typer:
-    """A fresh application with every command."""
+def build_app() -> TyperGroup:
+    """Every command, none of them imported."""
     app = typer.Typer(
         name="ludus",
         help="Train the model inside any LLM agent with reinforcement learning.",
@@ -76,25 +154,15 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_configure)
-    app.command("train")(train)
-    app.command("rollout")(rollout)
-    app.command("eval")(evaluate)
-    app.command("status")(status)
-    app.command("stop")(stop)
-    app.command("report")(report)
-    app.command("export")(export)
-    app.add_typer(build_import_app(), name="import")
-    app.add_typer(build_models_app(), name="models")
-    app.add_typer(build_data_app(), name="data")
-    app.command("gateway")(gateway)
-    app.command("serve")(serve)
-    app.add_typer(build_engine_app(), name="engine")
-    app.command("doctor")(doctor)
-    app.add_typer(build_verify_app(), name="verify")
-    app.command("conformance")(conformance)
-    app.add_typer(build_bench_app(), name="bench")
-    app.command("role", hidden=True)(role)
-    return app
+    root = typer.main.get_group(app)
+    groups = {
+        name: TyperGroup(name=name, help=says, no_args_is_help=True, commands={}) for name, says in GROUPS.items()
+    }
+    for path, (place, says) in COMMANDS.items():
+        group, _, name = path.rpartition(" ")
+        (groups[group] if group else root).add_command(Command(name, place, says))
+    root.commands.update(groups)
+    return root
 
 
 def _configure(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from ludus.checks.bench.curves import Line, compare_curves, curve_file, read_curve, write_curve
 from ludus.checks.bench.machine import machine
@@ -33,8 +32,9 @@ from ludus.checks.bench.work import (
     train_rows,
     vocab_size,
 )
-from ludus.cli.figures import finish, measuring, parse_numbers, print_json, result_console, show
-from ludus.cli.scale import overlap, replicas, routing
+from ludus.cli.console import counting, say_json
+from ludus.cli.figures import finish, parse_numbers, result_console, show
+from ludus.cli.options import JsonFigures, Model
 from ludus.config import load_config
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
@@ -46,8 +46,6 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Settings of Ludus's side, such as trainer.row_tokens=512."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON: the figures.")]
-Model = Annotated[str, typer.Option(help="An embedded name, a local folder, or a hub id.")]
 Pairs = Annotated[int, typer.Option(min=1, help="How often each side is measured, in turn, in a fresh process.")]
 Peers = Annotated[Path, typer.Option(help="Folder with the peers' environments, made by bench/peers.sh.")]
 NewTokens = Annotated[int, typer.Option(min=4, help="Tokens sampled for every request, no more and no less.")]
@@ -65,25 +63,6 @@ class TrainKind(StrEnum):
     GROUP = "group"
 
 
-def build_bench_app() -> typer.Typer:
-    app = typer.Typer(
-        help="Measure this machine: Ludus and a peer do the same work in fresh processes, in turn.",
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-    )
-    app.command("sample")(sample)
-    app.command("train")(train)
-    app.command("step")(step)
-    app.command("gateway")(gateway)
-    app.command("turns")(turns)
-    app.command("publish")(publish)
-    app.command("trace")(trace)
-    app.command("routing")(routing)
-    app.command("replicas")(replicas)
-    app.command("overlap")(overlap)
-    return app
-
-
 def sample(
     overrides: Overrides = None,
     vs: Annotated[
@@ -95,7 +74,7 @@ def sample(
     model: Model = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
     profile: Profile = False,
-    as_json: AsJson = False,
+    as_json: JsonFigures = False,
 ) -> None:
     """How many tokens a second are sampled?
 
@@ -134,7 +113,7 @@ def train(
     model: Model = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
     profile: Profile = False,
-    as_json: AsJson = False,
+    as_json: JsonFigures = False,
 ) -> None:
     """How many tokens a second are trained on, and in how much memory?
 
@@ -187,7 +166,7 @@ def step(
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
-    as_json: AsJson = False,
+    as_json: JsonFigures = False,
 ) -> None:
     """How long does a whole step of GRPO take: sampling, training, publishing?
 
@@ -223,7 +202,7 @@ def gateway(
     pairs: Pairs = 5,
     model: Annotated[str, typer.Option(help="Its tokenizer and template are used.")] = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
-    as_json: AsJson = False,
+    as_json: JsonFigures = False,
 ) -> None:
     """What does the gateway add to the engine's time, and how many requests a second does it answer?
 
@@ -237,10 +216,10 @@ def gateway(
     folder = resolve_model(model)
     work = gateway_work(folder, lanes=lanes, seconds=seconds)
     peer = _peer("gateway", vs, peers, work)
-    with measuring(Console(stderr=True), "gateway", pairs * (1 if peer is None else 2) + bool(turns)) as on_start:
-        measured = run_pairs(Job(our_side("gateway"), work), peer, pairs=pairs, on_start=on_start)
+    with counting("gateway", pairs * (1 if peer is None else 2) + bool(turns)) as bar:
+        measured = run_pairs(Job(our_side("gateway"), work), peer, pairs=pairs, on_start=bar.begin)
         if turns:
-            on_start("turns")
+            bar.begin("turns")
             counted = Job(our_side("turns"), TurnsWork(str(folder), turns // 2, turns, 1)).run()["rows"]
     body = {**result("gateway", gateway_rows(measured, lanes), measured), "turns": counted if turns else None}
     if turns:
@@ -256,7 +235,7 @@ def turns(
     model: Annotated[str, typer.Option(help="Its tokenizer is used: an embedded name, a folder, or a hub id.")] = (
         "smollm2-135m"
     ),
-    as_json: AsJson = False,
+    as_json: JsonFigures = False,
 ) -> None:
     """Do twice as many turns cost twice as much?
 
@@ -268,8 +247,8 @@ def turns(
     [bold]Example:[/]  ludus bench turns
     """
     work = TurnsWork(str(resolve_model(model)), long // 2, long, pairs)
-    with measuring(Console(stderr=True), "turns", 1) as on_start:
-        on_start("ludus")
+    with counting("turns", 1) as bar:
+        bar.begin("ludus")
         body = Job(our_side("turns"), work).run()
     finish({**body, "machine": machine()}, _turns_headers(long), as_json)
 
@@ -283,7 +262,7 @@ def publish(
     new_tokens: NewTokens = 64,
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
-    as_json: AsJson = False,
+    as_json: JsonFigures = False,
 ) -> None:
     """What does it cost to publish new weights while requests are being sampled?
 
@@ -317,7 +296,7 @@ def trace(
     new_tokens: NewTokens = 32,
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
-    as_json: AsJson = False,
+    as_json: JsonFigures = False,
 ) -> None:
     """What do traces in MLflow cost?
 
@@ -358,14 +337,14 @@ def _peer(bench: str, vs: str | None, peers: Path, work: DataclassInstance) -> J
 def _measure(bench: str, work: Work, peer: Job | None, pairs: int) -> Measured:
     work.config()  # a wrong override is told before anything is measured
     ours = Job(our_side(bench), work)
-    with measuring(Console(stderr=True), bench, pairs * (1 if peer is None else 2)) as on_start:
-        return run_pairs(ours, peer, pairs=pairs, on_start=on_start)
+    with counting(bench, pairs * (1 if peer is None else 2)) as bar:
+        return run_pairs(ours, peer, pairs=pairs, on_start=bar.begin)
 
 
 def _profile(bench: str, work: Work, as_json: bool) -> None:
     work.config()
-    with measuring(Console(stderr=True), f"{bench} profile", 1) as on_start:
-        on_start("ludus")
+    with counting(f"{bench} profile", 1) as bar:
+        bar.begin("ludus")
         body = Job(our_side(f"{bench}-profile"), work).run()
     console = result_console()
     known = body["recorded_share"] * sum(row["share"] for row in body["profile"] if row["part"] != "other")
@@ -376,19 +355,19 @@ def _profile(bench: str, work: Work, as_json: bool) -> None:
     }
     show(console, [*body["profile"], total], {"part": "part", "ms_per_step": "ms a step", "share": "share"})
     if as_json:
-        print_json(console, {"bench": f"{bench} profile", "known_share": known, **body, "machine": machine()})
+        say_json({"bench": f"{bench} profile", "known_share": known, **body, "machine": machine()})
 
 
 def _memory(work: MemoryWork, as_json: bool) -> None:
     work.config()
-    with measuring(Console(stderr=True), f"{work.steps} steps", 1) as on_start:
-        on_start("ludus")
+    with counting(f"{work.steps} steps", 1) as bar:
+        bar.begin("ludus")
         body = Job(our_side("memory"), work).run()
     console = result_console()
     headers = {"steps": "steps", "slope_mb_per_step": "MB a step", "peak_mb": "peak MB"}
     show(console, [{"steps": work.steps, **body}], headers)
     if as_json:
-        print_json(console, {"bench": "memory", "steps": work.steps, **body, "machine": machine()})
+        say_json({"bench": "memory", "steps": work.steps, **body, "machine": machine()})
 
 
 def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, folder: Path, as_json: bool) -> None:
@@ -398,12 +377,12 @@ def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, fold
     if peers is None:
         recorded = {w.seed: read_curve(curve_file(folder, name, w.seed)) for w in works}
     ours: dict[int, Sequence[Line]] = {}
-    with measuring(Console(stderr=True), "quality", len(works) * (1 if peers is None else 2)) as on_start:
+    with counting("quality", len(works) * (1 if peers is None else 2)) as bar:
         for work in works:
             jobs = {"ludus": Job(our_side("step"), work)}
             jobs |= {} if peers is None else {name: Job(peer_side(name, "step", peers), work)}
             for side, job in jobs.items():
-                on_start(f"{side}, seed {work.seed}")
+                bar.begin(f"{side}, seed {work.seed}")
                 lines = job.run()["steps"]
                 write_curve(curve_file(folder, side, work.seed), lines)
                 (ours if side == "ludus" else recorded)[work.seed] = lines
@@ -419,7 +398,7 @@ def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, fold
     }
     show(console, rows, headers)
     if as_json:
-        print_json(console, {"bench": "quality", **rows[-1], "rows": rows, "machine": machine()})
+        say_json({"bench": "quality", **rows[-1], "rows": rows, "machine": machine()})
 
 
 def _turns_headers(long: int) -> dict[str, str]:

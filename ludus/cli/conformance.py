@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ludus.checks.conformance.case import Case
 from ludus.checks.conformance.clients import Clients
@@ -19,10 +16,10 @@ from ludus.checks.conformance.mutants import FAULTS, MutantReport, hunt
 from ludus.checks.conformance.own import OwnServer
 from ludus.checks.conformance.run import Report, foreign_target, own_target, play
 from ludus.checks.conformance.suite import chosen
+from ludus.cli.console import counting, end, say_json
 from ludus.cli.log import expect_warnings
 from ludus.errors import UserError
 
-EXIT_FAILED = 1
 OWN_TIMEOUT_S = 20.0  # a hundred times what a case takes alone: the machine may be busy
 FOREIGN_TIMEOUT_S = 60.0  # a real model has to answer several requests of a case, beside other cases
 
@@ -62,25 +59,22 @@ def conformance(
     expect_warnings()
     report: Report | MutantReport
     if mutants:
-        with _bar("hunting", len(FAULTS)) as advance:
-            report = asyncio.run(hunt(cases, FAULTS, on_done=lambda _: advance()))
+        with counting("hunting", len(FAULTS)) as bar:
+            report = asyncio.run(hunt(cases, FAULTS, on_done=bar.reach))
     else:
-        with _bar("playing", len(cases)) as advance:
-            report = asyncio.run(_play(cases, base_url, model, api_key, advance))
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(mutants_shown(report) if isinstance(report, MutantReport) else shown(report))
+        with counting("playing", len(cases)) as bar:
+            report = asyncio.run(_play(cases, base_url, model, api_key, bar.advance))
+    Console(highlight=False, soft_wrap=True).print(
+        mutants_shown(report) if isinstance(report, MutantReport) else shown(report)
+    )
     if as_json:
-        console.print(json.dumps(report.to_json()), markup=False)
-    if not report.ok:
-        raise typer.Exit(EXIT_FAILED)
+        say_json(report.to_json())
+    end(report.ok)
 
 
 async def _play(
-    cases: tuple[Case, ...], base_url: str | None, model: str | None, api_key: str, advance: Callable[[], None]
+    cases: tuple[Case, ...], base_url: str | None, model: str | None, api_key: str, on_result: Callable[[object], None]
 ) -> Report:
-    def on_result(_result: object) -> None:
-        advance()
-
     if base_url is None:
         async with Clients(OWN_TIMEOUT_S) as clients:
             with OwnServer() as server:
@@ -88,12 +82,3 @@ async def _play(
     async with Clients(FOREIGN_TIMEOUT_S) as clients:
         target = await foreign_target(clients, base_url, model=model, api_key=api_key)
         return await play(cases, target, clients, timeout_s=FOREIGN_TIMEOUT_S, on_result=on_result)
-
-
-@contextmanager
-def _bar(label: str, total: int) -> Iterator[Callable[[], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda: progress.advance(task)

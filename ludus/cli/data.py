@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ludus.api.rows import load_rows
+from ludus.cli.console import say
 from ludus.errors import UserError
 
 _SPLITS = ("train", "test")
@@ -31,16 +31,6 @@ _RULES_OF_TOOL = (
 )
 
 
-def build_data_app() -> typer.Typer:
-    app = typer.Typer(
-        help="Prepare data sets that recipes train on, as tables of rows.",
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-    )
-    app.command("gsm8k")(gsm8k)
-    return app
-
-
 def gsm8k(
     source: Annotated[
         Path | None,
@@ -49,8 +39,9 @@ def gsm8k(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the tables go.")] = Path("~/data/gsm8k"),
     agent: Annotated[str, typer.Option(metavar="NAME", help="The rows' agent_name.")] = "tool_agent",
 ) -> None:
-    """GSM8K, 8.8 thousand word problems of school mathematics, for agent loops:
-    train.parquet and test.parquet with prompts, solutions, agent_name and the
+    """Write GSM8K, 8.8 thousand word problems of school mathematics, for agent loops.
+
+    train.parquet and test.parquet have prompts, solutions, agent_name and the
     arguments of tools.
 
     [bold]Example:[/]  ludus data gsm8k --from downloads/gsm8k
@@ -62,7 +53,7 @@ def gsm8k(
         rows = list(gsm8k_rows(problems, split, agent))
         path = out / f"{split}.parquet"
         _write(rows, path)
-        Console().print(f"{path}: {len(rows):,} rows", highlight=False, soft_wrap=True)
+        say(f"{path}: {len(rows):,} rows")
 
 
 def gsm8k_rows(problems: Sequence[Mapping[str, Any]], split: str, agent: str) -> Iterator[dict[str, Any]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,19 +11,25 @@ import typer
 import yaml
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from ludus.checks.doctor import EXPLANATIONS, Examination, Proof, Row, Subject, examine, subject_of, subject_of_source
+from ludus.cli.console import counting, end, plain_table, say_json
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
 from ludus.text.chat import ChatText, shipped_templates
 from ludus.types import Message
 
-EXIT_FAILED = 1
-
 _COLOURS = {"exact": "green", "forks": "red", "depends": "yellow", "refused": "dim", "broken": "bold red"}
+# Of a row's fields, as programs know them.
+_NAMES = {
+    "num_exact": "exact",
+    "num_respelled": "respelled",
+    "num_refused": "refused",
+    "num_broken": "broken",
+    "num_assumed": "unread",
+}
 _TEMPLATE_OPENING = ("{%", "{{", "{#")
 
 
@@ -62,23 +68,19 @@ def doctor(
     """
     allowed = _checked(allow or [])
     patient = _subject(subject, template, parser, _values(variables or []))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as progress:
-        task = progress.add_task("playing conversations", total=conversations)
+    with counting("playing conversations", conversations, quiet=as_json) as bar:
         found = examine(
             patient,
             name=Path(subject).name if Path(subject).is_file() else subject,
             num_conversations=conversations,
             seed=seed,
-            on_conversation=lambda done: progress.update(task, completed=done),
+            on_conversation=bar.reach,
         )
-    console = Console(highlight=False)
-    console.print(_report(found, allowed))
+    Console(highlight=False).print(_report(found, allowed))
     is_ok = found.is_exact(allowed)
     if as_json:
-        console.print(json.dumps(_as_json(found, is_ok)), markup=False, soft_wrap=True)
-    if not is_ok:
-        raise typer.Exit(EXIT_FAILED)
+        say_json(_as_json(found, is_ok))
+    end(is_ok)
 
 
 # What is examined
@@ -166,11 +168,8 @@ def _parser(found: Examination) -> str:
 
 
 def _transitions(found: Examination) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("transition")
-    for name in ("exact", "forks", "refused"):
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
+    numbers = ("exact", "forks", "refused")
+    table = plain_table("transition", *numbers, "verdict", right=numbers)
     for row in found.rows:
         forks = sum(row.forks.values())
         cells = [f"{number:,}" if number else "–" for number in (row.num_exact, forks, row.num_refused)]
@@ -250,41 +249,26 @@ def _as_json(found: Examination, is_ok: bool) -> dict[str, Any]:
         "conversations": found.num_conversations,
         "counts": dict(found.counts),
         "transitions": [
-            {
-                "kind": row.kind,
-                "verdict": row.verdict,
-                "exact": row.num_exact,
-                "respelled": row.num_respelled,
-                "forks": dict(row.forks),
-                "refused": row.num_refused,
-                "broken": row.num_broken,
-                "unread": row.num_assumed,
-                "appended": row.appended,
-            }
+            {"verdict": row.verdict, **{_NAMES.get(name, name): value for name, value in asdict(row).items()}}
             for row in found.rows
         ],
-        "forks": [
-            {
-                "construct": proof.construct,
-                "reason": proof.reason,
-                "kind": proof.kind,
-                "messages": [_message_json(message) for message in proof.messages],
-                "before": proof.place.before,
-                "seen": proof.place.seen,
-                "shown": proof.place.shown,
-                "line": None if proof.place.tag is None else proof.place.tag.line,
-                "tag": None if proof.place.tag is None else proof.place.tag.text,
-            }
-            for proof in found.proofs
-        ],
+        "forks": [_proof_json(proof) for proof in found.proofs],
         "generation_prompt": found.generation_prompt,
-        "stops": list(found.stops),
-        "variables": list(found.variables),
+        "stops": found.stops,
+        "variables": found.variables,
         "parser": found.parser,
         "calls": {"written": found.num_written_calls, "read": found.num_read_calls},
-        "not_resumable": list(found.not_resumable),
+        "not_resumable": found.not_resumable,
         "refusals": dict(found.refusals),
     }
+
+
+def _proof_json(proof: Proof) -> dict[str, Any]:
+    place = asdict(proof.place)
+    tag = place.pop("tag") or {"line": None, "text": None}
+    told = {"construct": proof.construct, "reason": proof.reason, "kind": proof.kind}
+    messages = [_message_json(message) for message in proof.messages]
+    return {**told, "messages": messages, **place, "line": tag["line"], "tag": tag["text"]}
 
 
 def _message_json(message: Message) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ludus.api.blocking import run_blocking
-from ludus.cli.serve import TlsCert, TlsKey
+from ludus.cli.console import say
+from ludus.cli.options import ModelArgument, Overrides, Port, TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
-from ludus.cli.train import Overrides
 from ludus.cluster.serving import EngineAddress, serving_engine
 from ludus.config import Config, load_config
 from ludus.engines.serving.command import KEY_VARIABLE
@@ -20,27 +19,14 @@ from ludus.errors import UserError
 from ludus.gateway.server import calm_garbage_collection
 from ludus.http.tls import Tls
 
-DEFAULT_PORT = 8100
-
-
-def build_engine_app() -> typer.Typer:
-    app = typer.Typer(
-        help="Engines as processes of their own: tokens in, tokens out.",
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-    )
-    app.callback()(lambda: None)  # one command, and still called by its name
-    app.command("serve")(serve)
-    return app
-
 
 def serve(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="An embedded name, a local folder, or a hub id.")],
+    model: ModelArgument,
     overrides: Overrides = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; one that other machines reach needs a key of yours.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")] = DEFAULT_PORT,
+    port: Port = 8100,
     api_key: Annotated[
         str | None, typer.Option(envvar=KEY_VARIABLE, help="Key that clients need; without one, nobody needs one.")
     ] = None,
@@ -73,11 +59,10 @@ def serve(
 
 
 async def _serve(config: Config, address: EngineAddress, scratch: Path | None) -> None:
-    console = Console()
     async with serving_engine(config, address, scratch=scratch) as served:
         calm_garbage_collection()
-        console.print(f"serving [bold]{config.model.path}[/] at [bold]{served.url}[/]", highlight=False, soft_wrap=True)
-        console.print("[dim]Ctrl-C ends it[/]", highlight=False)
+        say(f"serving [bold]{config.model.path}[/] at [bold]{served.url}[/]")
+        say("[dim]Ctrl-C ends it[/]")
         # An engine that has died does not come back: whoever started this process starts it again.
         ended_by = await until_signalled(served.wait_ended())
     if ended_by == signal.SIGINT:

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from ludus.api.experiment import load_config
 from ludus.api.trainer import Trainer
-from ludus.cli.train import Overrides, file_and_keys
+from ludus.cli.console import plain_table, say_json, waiting
+from ludus.cli.options import JsonAlone, Overrides
+from ludus.cli.train import file_and_keys
 from ludus.config import Config
 from ludus.errors import UserError
 
@@ -23,7 +24,7 @@ def evaluate(
         typer.Argument(metavar="RUN", help="A run.yaml: the model it begins with. A run's folder: its trained model."),
     ] = None,
     overrides: Overrides = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the only line.")] = False,
+    as_json: JsonAlone = False,
 ) -> None:
     """Play the held-out rows of a run and show what came of it.
 
@@ -40,18 +41,15 @@ def evaluate(
     if run is None and not keys:
         raise UserError("ludus eval needs RUN, a run.yaml or a run's folder, or keys such as workflow=agent.py:Agent")
     config = eval_config(run, keys)
-    console = Console()
-    with Console(stderr=True).status(f"playing the held-out rows with {config.model.path}"):
+    with waiting(f"playing the held-out rows with {config.model.path}"):
         evaluation = Trainer(config).evaluate()
     if as_json:
-        line = json.dumps({"model": config.model.path, **evaluation.metrics})
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-        return
-    table = Table(box=None, pad_edge=False, show_header=False)
+        return say_json({"model": config.model.path, **evaluation.metrics})
+    table = plain_table()
     table.add_row("[dim]model[/]", config.model.path)
     for name, value in evaluation.metrics.items():
         table.add_row(f"[dim]{name.removeprefix('eval/')}[/]", f"{value:.4g}")
-    console.print(table)
+    return Console().print(table)
 
 
 def eval_config(source: Path | None, overrides: list[str]) -> Config:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from ludus.cli.console import say
 from ludus.runs.export import WRITERS, Format
 from ludus.runs.interactions import Style, interactions
 from ludus.runs.store import RunStore
@@ -28,4 +28,4 @@ def export(
     with RunStore.open(run) as store:
         rows = (row for episode in store.episodes() for row in interactions(episode, style))
         count = WRITERS[format_](rows, path)
-    Console().print(f"{path}: {count:,} rows", highlight=False, soft_wrap=True)
+    say(f"{path}: {count:,} rows")

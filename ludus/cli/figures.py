@@ -1,16 +1,13 @@
-"""Measurements as one watches and reads them: a bar while they are taken, a table, a line of JSON."""
+"""Measurements as one reads them: a table, a line of JSON; and the lists of numbers that ask for them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
+from ludus.cli.console import plain_table, say_json
 from ludus.errors import UserError
 
 Row = Mapping[str, Any]
@@ -24,25 +21,10 @@ def result_console() -> Console:
     return console if console.is_terminal else Console(width=_WIDE)
 
 
-@contextmanager
-def measuring(console: Console, label: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar with the time left; what it yields is called with a name before each of the `total` measurements."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(label, total=total)
-        begun = False
-
-        def on_start(name: str) -> None:
-            nonlocal begun
-            progress.update(task, advance=int(begun), description=f"{label}: {name}")
-            begun = True
-
-        yield on_start
-
-
 def show(console: Console, rows: Sequence[Row], headers: Mapping[str, str]) -> None:
     """A table of the columns that `headers` name, but of those alone that hold anything."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = plain_table()
+    table.show_header = True
     names = [name for name in headers if any(row.get(name) is not None for row in rows)]
     for name in names:
         cells = [cell(name, row) for row in rows]
@@ -69,17 +51,13 @@ def cell(name: str, row: Row) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def print_json(console: Console, body: Mapping[str, Any]) -> None:
-    console.print(json.dumps(body), highlight=False, markup=False, soft_wrap=True)
-
-
 def finish(body: Mapping[str, Any], headers: Mapping[str, str], as_json: bool) -> None:
     """Show the rows of a bench and the machine that they were measured on, and the whole as JSON if asked."""
     console = result_console()
     show(console, body["rows"], headers)
     console.print(body["machine"], style="dim", highlight=False)
     if as_json:
-        print_json(console, body)
+        say_json(body)
 
 
 def parse_numbers(text: str, *, least: int = 1) -> tuple[int, ...]:

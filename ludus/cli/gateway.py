@@ -15,10 +15,10 @@ from rich.console import Console
 from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.api.remote import open_vllm
+from ludus.cli.console import say
+from ludus.cli.options import AdminKey, ModelArgument, Overrides, Port, TlsCert, TlsKey
 from ludus.cli.recording import Access, open_recording, show_admin_key
-from ludus.cli.serve import TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
-from ludus.cli.train import AdminKey, Overrides
 from ludus.config import Config, load_config
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
@@ -36,12 +36,12 @@ class EngineKind(StrEnum):
 
 
 def gateway(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="An embedded name, a local folder, or a hub id.")],
+    model: ModelArgument,
     overrides: Overrides = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; one that other machines reach needs an admin key of yours.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")] = 8000,
+    port: Port = 8000,
     engine: Annotated[EngineKind, typer.Option(help="local: in this process. vllm: a vLLM server at --url.")] = (
         EngineKind.LOCAL
     ),
@@ -81,7 +81,8 @@ def gateway(
         -d '{"messages": [{"role": "user", "content": "Hello"}]}'
     """
     access = Access.checked(host, admin_key, is_open, Tls.of(tls_cert, tls_key))
-    config = load_config(None, [f"model.path={model}", *_template_override(template), *(overrides or ())])
+    chosen = [] if template is None else [f"model.chat_template={template}"]
+    config = load_config(None, [f"model.path={model}", *chosen, *(overrides or ())])
     if (engine is EngineKind.VLLM) != bool(url):
         raise UserError("--engine vllm and --url belong together: --engine vllm --url http://localhost:8000")
     opening = open_vllm(config.model, url, api_key=engine_key) if url else _open_here(config)
@@ -103,7 +104,6 @@ async def _serve(
     *,
     idle_s: float,
 ) -> None:
-    console = Console()
     async with (
         opening as recorder,
         open_recording(into, config, recorder, access, idle_s=idle_s) as recording,
@@ -111,16 +111,16 @@ async def _serve(
         calm_garbage_collection()
         server = GatewayServer(recording.sessions, recording.options, tls=access.tls)
         url = server.start(access.host, port)
-        console.print(f"serving [bold]{config.model.path}[/] at [bold]{url}/v1[/], model name default", highlight=False)
-        show_admin_key(console, recording.desk, access)
-        console.print(f"[dim]recording into {recording.store.folder}; Ctrl-C ends it[/]", highlight=False)
+        say(f"serving [bold]{config.model.path}[/] at [bold]{url}/v1[/], model name default")
+        show_admin_key(Console(), recording.desk, access)
+        say(f"[dim]recording into {recording.store.folder}; Ctrl-C ends it[/]")
         try:
             ended_by = await until_signalled()
         finally:
             server.stop()
-            console.print(_summary(server.stats()), style="dim", highlight=False)
+            say(_summary(server.stats()), style="dim")
             await recording.desk.aclose("the gateway ended")
-            console.print(recording.summary(), style="dim", highlight=False, soft_wrap=True)
+            say(recording.summary(), style="dim")
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
 
@@ -128,7 +128,3 @@ async def _serve(
 def _summary(stats: GatewayStats) -> str:
     new = f"{stats.num_new_messages:,} of {stats.num_messages:,} messages new"
     return f"{stats.num_requests:,} requests, {new}; CPU {stats.cpu_s:.1f} s, {stats.json_s:.1f} s of it decoding JSON"
-
-
-def _template_override(template: str | None) -> list[str]:
-    return [] if template is None else [f"model.chat_template={template}"]

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ludus.cli.console import plain_table, say
 from ludus.compat.areal.importer import import_areal
 from ludus.compat.art.importer import find_models, import_model, write_model
 from ludus.compat.importing.files import read_rows
@@ -30,14 +31,6 @@ MOST_NAMES = 8
 """Of names with one note, so many are shown; the report has them all."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Add the report as one JSON object.")]
-
-
-def build_import_app() -> typer.Typer:
-    app = typer.Typer(help="Take along what you already have: ART's folders, verl's rows, AReaL's YAML.")
-    app.command("art")(import_art_folder)
-    app.command("verl")(import_verl_rows)
-    app.command("areal")(import_areal_yaml)
-    return app
 
 
 def import_art_folder(
@@ -64,7 +57,7 @@ def import_art_folder(
     _finish(folder, entries, written, out / f"{models[0].project}.import.json", as_json)
     for model in models:
         counts = f"{model.num_groups:,} groups, {model.num_trajectories:,} trajectories"
-        _console().print(f"{out / model.project / 'models' / model.name}: {counts}", soft_wrap=True)
+        say(f"{out / model.project / 'models' / model.name}: {counts}")
 
 
 def import_verl_rows(
@@ -81,7 +74,7 @@ def import_verl_rows(
         raise UserError(f"{', '.join(map(str, files))}: there is no row with a usable prompt")
     write_text(out, lines(imported.rows))
     _finish(", ".join(map(str, files)), imported.entries, [out], out.with_suffix(".import.json"), as_json)
-    _console().print(f"{out}: {len(imported.rows):,} rows", soft_wrap=True)
+    say(f"{out}: {len(imported.rows):,} rows")
 
 
 def import_areal_yaml(
@@ -101,7 +94,7 @@ def import_areal_yaml(
         out, f"# Imported from {config.name}; {out.stem}.import.json says what was not taken.\n" + imported.to_yaml()
     )
     _finish(config, imported.entries, [out], out.with_suffix(".import.json"), as_json)
-    _console().print(f"{out}: ludus train {out}", soft_wrap=True)
+    say(f"{out}: ludus train {out}")
 
 
 def _finish(
@@ -110,13 +103,13 @@ def _finish(
     """Writes the report, and shows it."""
     report = Report(str(source), tuple(entries), tuple(map(str, written)))
     write_text(at, report.to_json(), replace=True)
-    _console().print(_table(report))
+    Console(highlight=False).print(_table(report))
     if as_json:
         typer.echo(report.to_json(), nl=False)
 
 
 def _table(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table = plain_table(padding=(0, 2, 0, 0))
     for fate in FATES:
         found = report.of(fate)
         if not found:
@@ -129,7 +122,3 @@ def _table(report: Report) -> Table:
             )
             table.add_row(f"  {escape(shown)}", escape(note or _WITHOUT_NOTE.get(fate, "")))
     return table
-
-
-def _console() -> Console:
-    return Console(highlight=False)

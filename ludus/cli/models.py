@@ -7,26 +7,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from ludus.cli.console import plain_table, say, waiting
+from ludus.cli.options import ModelArgument
 from ludus.errors import UserError
 from ludus.models.fetch import fetch_model
 from ludus.models.resolve import EMBEDDED, resolve_model
-
-Reference = Annotated[str, typer.Argument(metavar="MODEL", help="An embedded name, a local folder, or a hub id.")]
-
-
-def build_models_app() -> typer.Typer:
-    app = typer.Typer(
-        help="List, fetch and find models: embedded ones, local folders and hub ids work alike.",
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-    )
-    app.command("list")(list_models)
-    app.command("get")(get_model)
-    app.command("path")(print_path)
-    app.command("random")(make_random)
-    return app
 
 
 def list_models() -> None:
@@ -34,34 +20,31 @@ def list_models() -> None:
 
     [bold]Example:[/]  ludus models list
     """
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("model", "on this machine", "licence", "about"):
-        table.add_column(column)
+    table = plain_table("model", "on this machine", "licence", "about")
     for name, model in sorted(EMBEDDED.items()):
         table.add_row(f"[bold]{name}[/]", _place_or_hint(name), model.license, model.about)
     Console().print(table)
 
 
-def get_model(model: Reference) -> None:
+def get_model(model: ModelArgument) -> None:
     """Bring a model to this machine, so that training needs no network.
 
     [bold]Example:[/]  ludus models get smollm2-135m
     """
-    console = Console()
     if model in EMBEDDED:
-        with Console(stderr=True).status(f"fetching {model} and converting its weights"):
+        with waiting(f"fetching {model} and converting its weights"):
             folder = fetch_model(model)
     else:
         folder = resolve_model(model)
-    console.print(str(folder), highlight=False, soft_wrap=True)
+    say(str(folder))
 
 
-def print_path(model: Reference) -> None:
+def print_path(model: ModelArgument) -> None:
     """Print the folder of a model, for other programs.
 
     [bold]Example:[/]  python play.py $(ludus models path smollm2-135m)
     """
-    Console().print(str(resolve_model(model)), highlight=False, soft_wrap=True)
+    say(str(resolve_model(model)))
 
 
 def make_random(
@@ -80,9 +63,9 @@ def make_random(
         from ludus.models.untrained import make_untrained
     except ModuleNotFoundError as error:
         raise UserError(f"making a model needs {error.name!r}; run `pip install 'ludus[train]'`") from error
-    with Console(stderr=True).status(f"making random weights of the shape in {config}"):
+    with waiting(f"making random weights of the shape in {config}"):
         make_untrained(config, folder, tokenizer=tokenizer, seed=seed)
-    Console().print(str(folder), highlight=False, soft_wrap=True)
+    say(str(folder))
 
 
 def _place_or_hint(name: str) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 import yaml
-from rich.console import Console
 
+from ludus.cli.console import say
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
 from ludus.runs.report import write_report
@@ -29,15 +29,14 @@ def report(
 
     [bold]Example:[/]  ludus report runs/guess
     """
-    console = Console()
     with RunStore.open(run) as store:
         decode = decoder_of(store)
         if decode is None:
-            console.print("[dim]The run's model is not on this machine: tokens are shown as ids.[/]")
+            say("[dim]The run's model is not on this machine: tokens are shown as ids.[/]")
         files = write_report(store, decode=decode)
     for path in (files.html, files.png):
         if path is not None:
-            console.print(str(path), highlight=False, soft_wrap=True)
+            say(str(path))
 
 
 def decoder_of(store: RunStore) -> Decode | None:

@@ -13,14 +13,14 @@ from typing import Annotated
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from ludus.api.play import play
 from ludus.api.rows import load_rows
+from ludus.cli.console import Bar, counting, end
+from ludus.cli.options import Model, Overrides
 from ludus.cli.outside import play_outside
-from ludus.cli.train import Overrides
 from ludus.cli.turns import TurnRow, rows_of_group
 from ludus.config import Config, load_config
 from ludus.models.resolve import resolve_model
@@ -28,7 +28,6 @@ from ludus.runs.view import Decode, TokenView
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Episode, Group
 
-_EXIT_FAILED = 1
 _MAX_REPLY_CHARS = 400
 _SHADES = ((0.9, ""), (0.5, "yellow"), (0.1, "dark_orange"), (0.0, "red"))
 """Least probability, and the colour of a token that likely."""
@@ -43,7 +42,7 @@ def rollout(
             metavar="ROWS", help="A .parquet, .jsonl, .json or .csv file, or pkg.mod:function that returns rows."
         ),
     ] = ...,  # type: ignore[assignment]
-    model: Annotated[str, typer.Option(help="An embedded name, a local folder, or a hub id.")] = "smollm2-135m",
+    model: Model = "smollm2-135m",
     n: Annotated[int, typer.Option("--n", min=1, help="Episodes of each row; 2 or more have advantages.")] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Play only the first rows.")] = None,
     url: Annotated[
@@ -68,57 +67,41 @@ def rollout(
     settings = [f"workflow={json.dumps(agent)}", f"model.path={json.dumps(model)}", f"gconfig.n_samples={n}"]
     config = load_config(None, [*settings, *(overrides or ())])
     rows = list(load_rows(data, "--data"))[:limit]
-    with _Show(Console(), config, num_episodes=len(rows) * config.gconfig.n_samples, as_json=as_json) as show:
+    console = Console()
+    watched = console if console.is_terminal else Console(stderr=True)
+    with counting("episodes", len(rows) * config.gconfig.n_samples, console=watched) as bar:
+        show = _Show(console, config, bar, as_json=as_json)
         if url is None:
             play(None, rows, config=config, on_episode=show.add_local)
         else:
             play_outside(config, rows, url=url, api_key=api_key, on_episode=show.add)
-    show.end()
-    if all(episode.outcome.kind in ("failed", "timeout") for episode in show.episodes):
-        raise typer.Exit(_EXIT_FAILED)
+    if not as_json:
+        console.print(_totals(show.episodes))
+    end(not all(episode.outcome.kind in ("failed", "timeout") for episode in show.episodes))
 
 
 class _Show:
-    """Prints episodes as they end, below them a bar if somebody watches. Use as a context manager while they play."""
+    """Prints episodes as they end."""
 
-    def __init__(self, console: Console, config: Config, *, num_episodes: int, as_json: bool) -> None:
+    def __init__(self, console: Console, config: Config, bar: Bar, *, as_json: bool) -> None:
         self.episodes: list[Episode] = []
-        self._console = console
-        self._config = config
-        self._as_json = as_json
+        self._console, self._config, self._bar, self._as_json = console, config, bar, as_json
         self._groups: dict[str, list[Episode]] = {}
-        watched = console if console.is_terminal else Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bar = Progress(
-            *columns, console=watched, transient=True, disable=not watched.is_terminal, redirect_stdout=False
-        )
-        self._task = self._bar.add_task("episodes", total=num_episodes)
-
-    def __enter__(self) -> _Show:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
     def add(self, episode: Episode, turns: Sequence[TurnRow]) -> None:
         """Print an episode that needs no other beside it."""
-        self._bar.advance(self._task)
+        self._bar.advance()
         self._print(episode, turns)
 
     def add_local(self, episode: Episode) -> None:
         """Print the episode's whole row once its last episode has ended: advantages are among all of them."""
-        self._bar.advance(self._task)
+        self._bar.advance()
         members = self._groups.setdefault(episode.group_id, [])
         members.append(episode)
         if len(members) == self._config.gconfig.n_samples:
             group = Group(episode.group_id, episode.task_id, tuple(self._groups.pop(episode.group_id)))
             for member, turns in rows_of_group(group, self._config, self._decode):
                 self._print(member, turns)
-
-    def end(self) -> None:
-        if not self._as_json:
-            self._console.print(_totals(self.episodes))
 
     @cached_property
     def _decode(self) -> Decode:

@@ -12,8 +12,8 @@ from typing import Annotated
 import httpx
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from ludus.cli.console import plain_table, say
 from ludus.cli.live import duration
 from ludus.cluster.board import Board, HeadView, read_board
 from ludus.cluster.slurm import cancel_job, interrupt_job, job_of, job_state
@@ -28,30 +28,24 @@ def status(run: Run) -> None:
 
     [bold]Example:[/]  ludus status runs/guess
     """
-    console = Console()
     board = _board(run)
     if board is None:
-        console.print(_without_head(run), highlight=False, soft_wrap=True)
-        return
+        return say(_without_head(run))
     head = board.head
     job = "" if head.job is None else f", job {head.job}"
     since = duration(time.time() - head.started_at)
-    console.print(
-        f"head   pid {head.pid} on {head.host}, {head.scheduler}{job}, since {since}: {_life(head)}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"head   pid {head.pid} on {head.host}, {head.scheduler}{job}, since {since}: {_life(head)}")
     if not board.roles:
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("role", "state", "since", "restarts", "where", "url", "log"):
-        table.add_column(column, overflow="fold")
+        return None
+    table = plain_table("role", "state", "since", "restarts", "where", "url", "log")
+    for column in table.columns:
+        column.overflow = "fold"
     for role in board.roles:
         where = role.place if not role.host or role.host in role.place else f"{role.place} on {role.host}"
         age = duration(time.time() - role.changed_at)
         restarts = str(role.num_restarts)
         table.add_row(f"{role.role}-{role.index}", role.state, age, restarts, where, role.url, role.log)
-    console.print(table)
+    return Console().print(table)
 
 
 def stop(run: Run) -> None:
@@ -59,17 +53,15 @@ def stop(run: Run) -> None:
 
     [bold]Example:[/]  ludus stop runs/guess
     """
-    console = Console()
     board = _board(run)
     if board is None:
         job = job_of(run)
         if job is None or job_state(job) is None:
             raise UserError(f"{_without_head(run)}; there is nothing to stop")
         cancel_job(job)
-        console.print(f"job {job} waited, and was taken out of the queue", highlight=False)
-        return
+        return say(f"job {job} waited, and was taken out of the queue")
     _ask_to_leave(board.head)
-    console.print("asked to save a checkpoint and leave", highlight=False)
+    return say("asked to save a checkpoint and leave")
 
 
 def _board(run: Path) -> Board | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ludus.checks.bench.machine import machine
 from ludus.checks.bench.pairs import Job, run_pairs, significant
@@ -18,11 +17,11 @@ from ludus.checks.bench.routing.policies import POLICIES
 from ludus.checks.bench.routing.simulate import simulate
 from ludus.checks.bench.sides import our_side
 from ludus.checks.bench.work import OverlapWork, ReplicasWork
-from ludus.cli.figures import finish, measuring, parse_numbers
+from ludus.cli.console import counting
+from ludus.cli.figures import finish, parse_numbers
+from ludus.cli.options import JsonFigures
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
-
-AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON: the figures.")]
 
 
 def routing(
@@ -33,7 +32,7 @@ def routing(
     replicas: Annotated[str, typer.Option(help="Numbers of replicas; a row for each and each policy.")] = "8,64",
     sessions: Annotated[int, typer.Option(min=1, help="Sessions for each replica; half of them play at once.")] = 64,
     seed: Annotated[int, typer.Option(help="Of the made-up agents.")] = 0,
-    as_json: AsJson = False,
+    as_json: JsonFigures = False,
 ) -> None:
     """How do replicas share their work under the router's policy, and under simpler ones?
 
@@ -47,11 +46,11 @@ def routing(
     """
     numbers = parse_numbers(replicas)
     rows: list[Mapping[str, Any]] = []
-    with measuring(Console(stderr=True), "routing", len(numbers) * len(POLICIES)) as on_start:
+    with counting("routing", len(numbers) * len(POLICIES)) as bar:
         for num_replicas in numbers:
             load = _load(run, num_replicas * sessions, seed)
             for name, policy in POLICIES.items():
-                on_start(f"{name}, {num_replicas} replicas")
+                bar.begin(f"{name}, {num_replicas} replicas")
                 at_once = max(1, len(load) // 2)
                 rows.append(simulate(load, policy, num_replicas=num_replicas, at_once=at_once).row(name, num_replicas))
     headers = {
@@ -74,7 +73,7 @@ def replicas(
     groups: Annotated[int, typer.Option(min=1, help="Groups of four episodes of two turns.")] = 64,
     pairs: Annotated[int, typer.Option(min=1, help="How often each side is measured, in turn.")] = 3,
     model: Annotated[str, typer.Option(help="Its tokenizer is used.")] = "smollm2-135m",
-    as_json: AsJson = False,
+    as_json: JsonFigures = False,
 ) -> None:
     """How many more episodes a second do two replicas play than one?
 
@@ -87,8 +86,8 @@ def replicas(
     work = ReplicasWork(str(resolve_model(model)), number, groups=groups)
     ours = Job(replace(our_side("replicas"), name=f"{number} replicas"), work)
     one = Job(replace(our_side("replicas"), name="one replica"), replace(work, replicas=1))
-    with measuring(Console(stderr=True), "replicas", 2 * pairs) as on_start:
-        measured = run_pairs(ours, one, pairs=pairs, on_start=on_start)
+    with counting("replicas", 2 * pairs) as bar:
+        measured = run_pairs(ours, one, pairs=pairs, on_start=bar.begin)
     row = compared(measured, lambda figures: float(figures["episodes_per_s"]), ceiling_share=None)
     body = result("replicas", [{"work": f"{groups} groups", **row, "replicas": number}], measured)
     headers = {"work": "work", "ours": f"episodes/s on {number}", "peer": "on one", "ratio": "ratio (range)"}
@@ -106,7 +105,7 @@ def overlap(
     tool: Annotated[str, typer.Option(help="Least and most seconds of a tool.")] = "0.2,2",
     tools: Annotated[int, typer.Option(min=1, help="Tools before each call of the model, one after the other.")] = 1,
     seeds: Annotated[str, typer.Option(help="A run of each value for each.")] = "0",
-    as_json: AsJson = False,
+    as_json: JsonFigures = False,
 ) -> None:
     """What is it worth to agents with slow tools that rollouts run ahead of training?
 
@@ -119,10 +118,10 @@ def overlap(
     least_s, most_s = _seconds(tool)
     values, chosen = parse_numbers(ahead, least=0), parse_numbers(seeds, least=0)
     measured: dict[int, list[Mapping[str, Any]]] = {value: [] for value in values}
-    with measuring(Console(stderr=True), "overlap", len(values) * len(chosen)) as on_start:
+    with counting("overlap", len(values) * len(chosen)) as bar:
         for seed in chosen:
             for value in values:
-                on_start(f"{value} ahead, seed {seed}")
+                bar.begin(f"{value} ahead, seed {seed}")
                 work = OverlapWork(str(run), tuple(overrides or ()), value, least_s, most_s, tools, seed)
                 measured[value].append(Job(our_side("overlap"), work).run())
     rows = overlap_rows(measured)

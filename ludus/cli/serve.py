@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ludus.api.blocking import run_blocking
+from ludus.cli.console import say
+from ludus.cli.options import Overrides, Port, TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
-from ludus.cli.train import Overrides
 from ludus.cluster.remote import announcement
 from ludus.cluster.serve.server import KEY_VARIABLE, Address, running
 from ludus.cluster.serve.store import JobStore
@@ -24,11 +24,6 @@ from ludus.http.tls import Tls
 from ludus.settings import with_overrides
 
 DEFAULT_FOLDER = Path("runs") / "serve"
-DEFAULT_PORT = 7999  # where ART's server was
-TlsCert = Annotated[
-    Path | None, typer.Option(help="Serve HTTPS: PEM file of the certificate, those that signed it behind it.")
-]
-TlsKey = Annotated[Path | None, typer.Option(help="PEM file of the certificate's private key.")]
 
 
 def serve(
@@ -36,7 +31,7 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on; one that other machines reach needs a key of yours.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")] = DEFAULT_PORT,
+    port: Port = 7999,  # where ART's server was
     folder: Annotated[
         Path, typer.Option(help="Where models, checkpoints and jobs are kept; one that was served before goes on.")
     ] = DEFAULT_FOLDER,
@@ -77,20 +72,19 @@ def serve(
 
 
 async def _serve(folder: Path, address: Address, config: Config, *, idle_s: float | None, as_json: bool) -> None:
-    console = Console()
     with JobStore(folder) as store:
         backend = LocalBackend(path=folder / "models", config=config)
         async with backend, running(store, backend, address) as server:
             calm_garbage_collection()
-            console.print(f"serving at [bold]{server.url}[/] from {folder}", highlight=False, soft_wrap=True)
+            say(f"serving at [bold]{server.url}[/] from {folder}")
             if server.new_key is not None:
-                console.print(f"key [bold]{server.new_key}[/], shown this once", highlight=False, soft_wrap=True)
-            console.print("[dim]Ctrl-C ends it; jobs that are not done then are done next time[/]", highlight=False)
+                say(f"key [bold]{server.new_key}[/], shown this once")
+            say("[dim]Ctrl-C ends it; jobs that are not done then are done next time[/]")
             if as_json:
                 typer.echo(json.dumps(announcement(server.url, address.host)))
             idle = None if idle_s is None else server.activity.wait_idle(idle_s)
             ended_by = await until_signalled(idle)
             if ended_by is None:
-                console.print(f"nobody has asked for {idle_s:g} s, and every job is done; ending", highlight=False)
+                say(f"nobody has asked for {idle_s:g} s, and every job is done; ending")
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +9,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from ludus.api.experiment import load_config
 from ludus.api.trainer import Trainer
+from ludus.cli.console import plain_table, say, say_json
 from ludus.cli.live import duration, watch
 from ludus.cli.names import free_name
+from ludus.cli.options import AdminKey, Overrides
 from ludus.cli.report import decoder_of
 from ludus.cli.submit import submit_training, wants_job
 from ludus.config import Config
@@ -27,15 +27,6 @@ from ludus.runs.store import RunStore
 
 # Keys of the summary that one line of JSON holds; all of them are in the run's summary.json.
 _LINE_KEYS = ("success_before", "success_after", "train_seconds", "steps", "peak_rss_mb", "run")
-
-AdminKey = Annotated[
-    str | None,
-    typer.Option(envvar="LUDUS_ADMIN_KEY", help="Key to administer the gateway with; one is made and shown."),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Settings on top of the file, such as trainer.optimizer.lr=2e-5."),
-]
 
 
 def train(
@@ -82,12 +73,11 @@ def train(
     settings = load_config(path, keys, config_class=config_class)
     if new:
         settings = settings.model_copy(update={"name": free_name(Path(settings.run_root), settings.name)})
-    console = Console()
     named = [*([str(path)] if path else []), *(["--config-class", config_class] if config_class else [])]
     if wants_job(settings):
         flags = [*(["--resume"] if resume else []), *(["--json"] if as_json else [])]
-        _show_job(console, settings, [*named, *keys, f"name={settings.name}", *flags], resume)
-        return
+        return _submit(settings, [*named, *keys, f"name={settings.name}", *flags], resume)
+    console = Console()
 
     def say_where(url: str, key: str) -> None:
         console.print(f"sessions are taken at [bold]{url}[/]", highlight=False)
@@ -97,12 +87,14 @@ def train(
     with watch(console, settings.name) as observer:
         trainer = Trainer(settings)
         summary = trainer.train(resume=resume, observer=observer, on_gateway=say_where, admin_key=admin_key)
-    _show(console, summary)
+    _show(summary)
     if summary.stopped_by == INTERRUPT:
         again = " ".join(["ludus train", *named, *keys, "--resume"])
-        console.print(f"interrupted and saved; go on with [bold]{escape(again)}[/]", highlight=False, soft_wrap=True)
+        say(f"interrupted and saved; go on with [bold]{escape(again)}[/]")
     if as_json:
-        _show_line(console, summary)
+        told = summary.to_json()
+        say_json({key: told[key] for key in _LINE_KEYS})
+    return None
 
 
 def file_and_keys(first: str | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -112,34 +104,26 @@ def file_and_keys(first: str | None, others: Sequence[str]) -> tuple[Path | None
     return None if first is None else Path(first), list(others)
 
 
-def _show_line(console: Console, summary: RunSummary) -> None:
-    told = summary.to_json()
-    line = json.dumps({key: told[key] for key in _LINE_KEYS})
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _show_job(console: Console, config: Config, arguments: Sequence[str], resume: bool) -> None:
+def _submit(config: Config, arguments: Sequence[str], resume: bool) -> None:
     job = submit_training(config, arguments, resume=resume)
     look = f"ludus status {escape(str(config.folder))}"
-    console.print(f"submitted as job [bold]{job}[/]; look at it with [bold]{look}[/]", highlight=False, soft_wrap=True)
+    say(f"submitted as job [bold]{job}[/]; look at it with [bold]{look}[/]")
 
 
-def _show(console: Console, summary: RunSummary) -> None:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("held out", "before", "after"):
-        table.add_column(column, justify="left" if column == "held out" else "right")
-    table.add_row("success", _percent(summary.success_before), _percent(summary.success_after))
-    table.add_row("reward", _number(summary.reward_before), _number(summary.reward_after))
+def _show(summary: RunSummary) -> None:
+    table = plain_table("held out", "before", "after", right=("before", "after"))
+    table.add_row("success", *_cells("{:.1%}", summary.success_before, summary.success_after))
+    table.add_row("reward", *_cells("{:.3f}", summary.reward_before, summary.reward_after))
     if summary.success_after is not None or summary.reward_after is not None:
-        console.print(table)
+        Console().print(table)
     took = f"{summary.steps} steps in {duration(summary.train_seconds)}, at most {summary.peak_rss_mb:,.0f} MB"
-    console.print(f"[dim]trained  [/] {took} [dim]({summary.stopped_by})[/]", highlight=False)
+    say(f"[dim]trained  [/] {took} [dim]({summary.stopped_by})[/]")
     masked = ", ".join(f"{count:,} {reason}" for reason, count in sorted(summary.ledger.masked.items()))
     tokens = f"{summary.ledger.sampled:,} sampled = {summary.ledger.trained:,} trained + {masked or '0 masked'}"
-    console.print(f"[dim]tokens   [/] {tokens}", highlight=False, soft_wrap=True)
+    say(f"[dim]tokens   [/] {tokens}")
     for label, path in (("model", summary.model), ("report", _report(Path(summary.run)))):
         if path is not None:
-            console.print(f"[dim]{label:<9}[/] {path}", highlight=False, soft_wrap=True)
+            say(f"[dim]{label:<9}[/] {path}")
 
 
 def _report(folder: Path) -> str | None:
@@ -151,9 +135,5 @@ def _report(folder: Path) -> str | None:
             return None
 
 
-def _percent(rate: float | None) -> str:
-    return "–" if rate is None else f"{rate:.1%}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+def _cells(form: str, *values: float | None) -> list[str]:
+    return ["–" if value is None else form.format(value) for value in values]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated, Protocol
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from ludus.checks.verify.credit import verify_credit
 from ludus.checks.verify.dialects import verify_dialects
@@ -21,13 +16,11 @@ from ludus.checks.verify.packing import verify_packing
 from ludus.checks.verify.parity import verify_parity
 from ludus.checks.verify.ranks import verify_ranks
 from ludus.checks.verify.resume import verify_resume
+from ludus.cli.console import counting, end, plain_table, say, say_json, waiting
 from ludus.cli.log import expect_warnings
+from ludus.cli.options import JsonAlone, Model
 
-EXIT_FAILED = 1
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the only line.")]
 Seed = Annotated[int, typer.Option(help="Everything random in the check comes from this number.")]
-Model = Annotated[str, typer.Option(help="An embedded name, a local folder, or a hub id.")]
 
 
 class Dtype(StrEnum):
@@ -46,29 +39,12 @@ class Verdict(Protocol):
     def to_json(self) -> dict[str, object]: ...
 
 
-def build_verify_app() -> typer.Typer:
-    app = typer.Typer(
-        help="Check the laws of Ludus on this machine: each command ends with ok or FAILED, and exit code 0 or 1.",
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-    )
-    app.command("parity")(parity)
-    app.command("ledger")(ledger)
-    app.command("packing")(packing)
-    app.command("resume")(resume)
-    app.command("ranks")(ranks)
-    app.command("credit")(credit)
-    app.command("dialects")(dialects)
-    app.command("doors")(doors)
-    return app
-
-
 def parity(
     dtype: Annotated[Dtype, typer.Option(help="Precision of the weights.")] = Dtype.FP32,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to sample and compare, at least.")] = 1000,
     model: Model = "smollm2-135m",
     seed: Seed = 0,
-    as_json: AsJson = False,
+    as_json: JsonAlone = False,
 ) -> None:
     """Do sampler and trainer agree on the logprob of every token?
 
@@ -78,15 +54,15 @@ def parity(
 
     [bold]Example:[/]  ludus verify parity --dtype fp32 --tokens 1000
     """
-    with _bar("sampling and scoring", tokens, quiet=as_json) as advance:
-        result = verify_parity(dtype=dtype.value, tokens=tokens, model=model, seed=seed, on_token=advance)
+    with counting("sampling and scoring", tokens, quiet=as_json) as bar:
+        result = verify_parity(dtype=dtype.value, tokens=tokens, model=model, seed=seed, on_token=bar.reach)
     _finish(result, as_json)
 
 
 def ledger(
     trees: Annotated[int, typer.Option(min=1, help="Random sessions to check.")] = 10_000,
     seed: Seed = 0,
-    as_json: AsJson = False,
+    as_json: JsonAlone = False,
 ) -> None:
     """Is every sampled token trained once, or masked for one named reason?
 
@@ -97,12 +73,12 @@ def ledger(
     [bold]Example:[/]  ludus verify ledger --trees 10000 --seed 7
     """
     expect_warnings()
-    with _bar("counting", trees, quiet=as_json) as advance:
-        result = verify_ledger(trees=trees, seed=seed, on_tree=advance)
+    with counting("counting", trees, quiet=as_json) as bar:
+        result = verify_ledger(trees=trees, seed=seed, on_tree=bar.reach)
     _finish(result, as_json)
 
 
-def packing(model: Model = "smollm2-135m", seed: Seed = 0, as_json: AsJson = False) -> None:
+def packing(model: Model = "smollm2-135m", seed: Seed = 0, as_json: JsonAlone = False) -> None:
     """Is the gradient of packed rows that of one episode at a time?
 
     Recorded conversations with shared prefixes are trained packed, and one
@@ -110,7 +86,7 @@ def packing(model: Model = "smollm2-135m", seed: Seed = 0, as_json: AsJson = Fal
 
     [bold]Example:[/]  ludus verify packing --seed 3
     """
-    with _status("computing both gradients", quiet=as_json):
+    with waiting("computing both gradients", quiet=as_json):
         result = verify_packing(model=model, seed=seed)
     _finish(result, as_json)
 
@@ -120,7 +96,7 @@ def resume(
     steps: Annotated[int, typer.Option(min=2, help="Steps of the whole run.")] = 5,
     model: Model = "smollm2-135m",
     seed: Seed = 0,
-    as_json: AsJson = False,
+    as_json: JsonAlone = False,
 ) -> None:
     """Does a run that was killed go on as if nothing had happened?
 
@@ -130,7 +106,7 @@ def resume(
 
     [bold]Example:[/]  ludus verify resume --kill-at-step 3
     """
-    with _status("training three times: alone, until the kill, and resumed", quiet=as_json):
+    with waiting("training three times: alone, until the kill, and resumed", quiet=as_json):
         result = verify_resume(kill_at_step=kill_at_step, steps=steps, model=model, seed=seed)
     _finish(result, as_json)
 
@@ -140,7 +116,7 @@ def ranks(
     steps: Annotated[int, typer.Option(min=3, help="Of the curves.")] = 6,
     model: Model = "smollm2-135m",
     seed: Seed = 0,
-    as_json: AsJson = False,
+    as_json: JsonAlone = False,
 ) -> None:
     """Is a trainer on several ranks the trainer on one?
 
@@ -152,12 +128,12 @@ def ranks(
 
     [bold]Example:[/]  ludus verify ranks --ranks 2 --ranks 4
     """
-    with _status("training on one rank, and on several", quiet=as_json):
+    with waiting("training on one rank, and on several", quiet=as_json):
         result = verify_ranks(model=model, seed=seed, ranks=ranks or (2, 4), steps=steps)
     _finish(result, as_json)
 
 
-def credit(model: Model = "smollm2-135m", seed: Seed = 0, as_json: AsJson = False) -> None:
+def credit(model: Model = "smollm2-135m", seed: Seed = 0, as_json: JsonAlone = False) -> None:
     """Do turns get the returns that a person computes by hand?
 
     Episodes that branch, whose reasoning is stripped, and that call
@@ -168,15 +144,15 @@ def credit(model: Model = "smollm2-135m", seed: Seed = 0, as_json: AsJson = Fals
     """
     result = verify_credit(model=model)
     if not as_json:
-        columns = ("episode", "turn", "follows", "fork", "reward", "return", "by hand")
-        rows = [
-            (row.episode, row.turn, row.follows, row.fork, row.reward, row.got, row.expected) for row in result.rows
-        ]
-        Console().print(_table(columns, rows))
+        table = plain_table("episode", "turn", "follows", "fork", "reward", "return", "by hand")
+        for row in result.rows:
+            cells = (row.episode, row.turn, row.follows, row.fork, row.reward, row.got, row.expected)
+            table.add_row(*map(_cell, cells))
+        Console().print(table)
     _finish(result, as_json, extra={"seed": seed})
 
 
-def dialects(seed: Seed = 0, as_json: AsJson = False) -> None:
+def dialects(seed: Seed = 0, as_json: JsonAlone = False) -> None:
     """Does an agent get the same tokens in every wire protocol?
 
     One agent with two tools is played through the official SDKs of OpenAI
@@ -185,12 +161,12 @@ def dialects(seed: Seed = 0, as_json: AsJson = False) -> None:
 
     [bold]Example:[/]  ludus verify dialects --seed 7 --json
     """
-    with _status("playing the agent in every protocol", quiet=as_json):
+    with waiting("playing the agent in every protocol", quiet=as_json):
         result = verify_dialects(seed=seed)
     _finish(result, as_json)
 
 
-def doors(seed: Seed = 0, as_json: AsJson = False) -> None:
+def doors(seed: Seed = 0, as_json: JsonAlone = False) -> None:
     """Does a dialogue train the same, whichever family of agents has it?
 
     The same four dialogues are played by a workflow, an agent loop, a
@@ -199,30 +175,23 @@ def doors(seed: Seed = 0, as_json: AsJson = False) -> None:
 
     [bold]Example:[/]  ludus verify doors --seed 3 --json
     """
-    with _bar("playing", len(FAMILIES), quiet=as_json) as advance:
-        result = verify_doors(seed=seed, on_family=advance)
+    with counting("playing", len(FAMILIES), quiet=as_json) as bar:
+        result = verify_doors(seed=seed, on_family=bar.reach)
     _finish(result, as_json)
 
 
 def _finish(result: Verdict, as_json: bool, extra: dict[str, object] | None = None) -> None:
     body = result.to_json() | (extra or {})
-    console = Console()
     if as_json:
-        console.print(json.dumps(body), highlight=False, markup=False, soft_wrap=True)
+        say_json(body)
     else:
-        console.print(_table(("", ""), [(name, value) for name, value in body.items() if name != "ok"], header=False))
-        console.print("[bold green]ok[/]" if result.ok else "[bold red]FAILED[/]")
-    if not result.ok:
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, header: bool = True) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=header, header_style="dim")
-    for idx, column in enumerate(columns):
-        table.add_column(column, style="dim" if idx == 0 and not header else None)
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
-    return table
+        table = plain_table()
+        for name, value in body.items():
+            if name != "ok":
+                table.add_row(f"[dim]{name}[/]", _cell(value))
+        Console().print(table)
+        say("[bold green]ok[/]" if result.ok else "[bold red]FAILED[/]")
+    end(result.ok)
 
 
 def _cell(value: object) -> str:
@@ -231,20 +200,3 @@ def _cell(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {None: "–", True: "yes", False: "no"}[value]
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-@contextmanager
-def _bar(label: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda done: progress.update(task, completed=min(done, total))
-
-
-@contextmanager
-def _status(label: str, *, quiet: bool) -> Iterator[None]:
-    if quiet:
-        yield
-        return
-    with Console(stderr=True).status(label):
-        yield

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from ludus.cli import app
 
 COMMANDS = (
     ("train",),
@@ -32,6 +35,29 @@ def test_every_command_explains_itself_with_an_example(command: tuple[str, ...],
     ended = ludus(*command, "--help")
     assert ended.code == 0
     assert f"ludus {' '.join(command)}" in ended.out.split("Example")[1]
+
+
+@pytest.mark.parametrize("path", app.COMMANDS)
+def test_a_list_of_commands_says_of_each_what_its_own_help_says_first(path: str) -> None:
+    """The table holds the first paragraph of a command's docstring, and the command is where the table says."""
+    place, says = app.COMMANDS[path]
+    loaded = app.Command(path.split()[-1], place, says).load()
+    assert inspect.cleandoc(loaded.help or "").split("\n\n")[0].replace("\n", " ") == says
+
+
+def test_help_imports_no_command() -> None:
+    """`ludus --help` and `ludus verify --help` load what shows a page, and nothing that a command works with."""
+    script = (
+        "import sys\n"
+        "from ludus.cli.app import run\n"
+        "assert run(['--help']) == run(['verify', '--help']) == 0\n"
+        "loaded = {name for name in sys.modules if name.startswith('ludus.cli.')}\n"
+        "assert loaded == {'ludus.cli.app', 'ludus.cli.console', 'ludus.cli.log'}, loaded\n"
+        "heavy = ('torch', 'numpy', 'pyarrow', 'ludus.checks')\n"
+        "assert not [name for name in heavy if name in sys.modules]\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_all_commands_are_on_the_first_page(ludus: Callable[..., Any]) -> None:

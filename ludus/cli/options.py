@@ -1,0 +1,26 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings on top of the file, such as trainer.optimizer.lr=2e-5."),
+]
+Model = Annotated[str, typer.Option(help="An embedded name, a local folder, or a hub id.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="An embedded name, a local folder, or a hub id.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")]
+AdminKey = Annotated[
+    str | None,
+    typer.Option(envvar="LUDUS_ADMIN_KEY", help="Key to administer the gateway with; one is made and shown."),
+]
+TlsCert = Annotated[
+    Path | None, typer.Option(help="Serve HTTPS: PEM file of the certificate, those that signed it behind it.")
+]
+TlsKey = Annotated[Path | None, typer.Option(help="PEM file of the certificate's private key.")]
+JsonAlone = Annotated[bool, typer.Option("--json", help="Print one JSON object as the only line.")]
+JsonFigures = Annotated[bool, typer.Option("--json", help="End with one line of JSON: the figures.")]
