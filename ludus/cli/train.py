@@ -89,8 +89,9 @@ def train(
         summary = trainer.train(resume=resume, observer=observer, on_gateway=say_where, admin_key=admin_key)
     _show(summary)
     if summary.stopped_by == INTERRUPT:
-        again = " ".join(["ludus train", *named, *keys, "--resume"])
-        say(f"interrupted and saved; go on with [bold]{escape(again)}[/]")
+        say(
+            f"interrupted and saved; go on with [bold]{escape(' '.join(['ludus train', *named, *keys, '--resume']))}[/]"
+        )
     if as_json:
         told = summary.to_json()
         say_json({key: told[key] for key in _LINE_KEYS})
