@@ -87,15 +87,7 @@ def train(
     with watch(console, settings.name) as observer:
         trainer = Trainer(settings)
         summary = trainer.train(resume=resume, observer=observer, on_gateway=say_where, admin_key=admin_key)
-    _show(summary)
-    if summary.stopped_by == INTERRUPT:
-        say(
-            f"interrupted and saved; go on with [bold]{escape(' '.join(['ludus train', *named, *keys, '--resume']))}[/]"
-        )
-    if as_json:
-        told = summary.to_json()
-        say_json({key: told[key] for key in _LINE_KEYS})
-    return None
+    return _show(summary, ["ludus train", *named, *keys, "--resume"], as_json)
 
 
 def file_and_keys(first: str | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -111,7 +103,8 @@ def _submit(config: Config, arguments: Sequence[str], resume: bool) -> None:
     say(f"submitted as job [bold]{job}[/]; look at it with [bold]{look}[/]")
 
 
-def _show(summary: RunSummary) -> None:
+def _show(summary: RunSummary, again: Sequence[str], as_json: bool) -> None:
+    """again: what goes on with a run that was interrupted."""
     table = plain_table("held out", "before", "after", right=("before", "after"))
     table.add_row("success", *_cells("{:.1%}", summary.success_before, summary.success_after))
     table.add_row("reward", *_cells("{:.3f}", summary.reward_before, summary.reward_after))
@@ -125,6 +118,11 @@ def _show(summary: RunSummary) -> None:
     for label, path in (("model", summary.model), ("report", _report(Path(summary.run)))):
         if path is not None:
             say(f"[dim]{label:<9}[/] {path}")
+    if summary.stopped_by == INTERRUPT:
+        say(f"interrupted and saved; go on with [bold]{escape(' '.join(again))}[/]")
+    if as_json:
+        told = summary.to_json()
+        say_json({key: told[key] for key in _LINE_KEYS})
 
 
 def _report(folder: Path) -> str | None:
