@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,3 +25,10 @@ TlsCert = Annotated[
 TlsKey = Annotated[Path | None, typer.Option(help="PEM file of the certificate's private key.")]
 JsonAlone = Annotated[bool, typer.Option("--json", help="Print one JSON object as the only line.")]
 JsonFigures = Annotated[bool, typer.Option("--json", help="End with one line of JSON: the figures.")]
+
+
+def file_and_keys(first: str | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file or folder, and everything that is KEY=VALUE; without the former a key stands in its place."""
+    if first is not None and "=" in first and not Path(first).exists():
+        return None, [first, *others]
+    return None if first is None else Path(first), list(others)

@@ -15,7 +15,7 @@ from ludus.api.trainer import Trainer
 from ludus.cli.console import plain_table, say, say_json
 from ludus.cli.live import duration, watch
 from ludus.cli.names import free_name
-from ludus.cli.options import AdminKey, Overrides
+from ludus.cli.options import AdminKey, Overrides, file_and_keys
 from ludus.cli.report import decoder_of
 from ludus.cli.submit import submit_training, wants_job
 from ludus.config import Config
@@ -88,13 +88,6 @@ def train(
         trainer = Trainer(settings)
         summary = trainer.train(resume=resume, observer=observer, on_gateway=say_where, admin_key=admin_key)
     return _show(summary, ["ludus train", *named, *keys, "--resume"], as_json)
-
-
-def file_and_keys(first: str | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """The file or folder, and everything that is KEY=VALUE; without the former a key stands in its place."""
-    if first is not None and "=" in first and not Path(first).exists():
-        return None, [first, *others]
-    return None if first is None else Path(first), list(others)
 
 
 def _submit(config: Config, arguments: Sequence[str], resume: bool) -> None:
