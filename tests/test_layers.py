@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, PRESETS
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ludus"
 
@@ -191,3 +193,15 @@ def test_no_component_knows_a_recipe():
     for path in sources():
         for name in folders:
             assert f"recipes/{name}" not in path.read_text(), f"{path.relative_to(ROOT)} names {name}"
+
+
+def test_only_algorithms_know_what_algorithms_there_are():
+    """No name of an estimator, loss, correction or preset stands in what uses them."""
+    names = {*ESTIMATORS, *LOSSES, *CORRECTIONS, *PRESETS} - {"none"}
+    wrong = []
+    for path in sources():
+        if path.relative_to(PACKAGE).parts[0] in ("loop", "trainer", "api", "config.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and node.value in names:
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.value!r}")
+    assert not wrong, "\n".join(wrong)

@@ -23,6 +23,12 @@ class BypassSettings(Choice):
     kind: Literal["bypass"] = "bypass"
 
 
+class NoneSettings(Choice):
+    """Ratios are taken to the proximal policy; how far it is from the sampler counts for nothing."""
+
+    kind: Literal["none"] = "none"
+
+
 class TruncateSettings(Choice):
     """Ratios are taken to the proximal policy; its importance weight to the sampler is bounded."""
 
@@ -33,6 +39,10 @@ class TruncateSettings(Choice):
 
 def bypass(_proximal_N: Tensor | None, _sampled_N: Tensor) -> None:
     """Every token counts once."""
+
+
+def no_correction(_proximal_N: Tensor | None, _sampled_N: Tensor) -> None:
+    """Every token counts once, as if the proximal policy had sampled it."""
 
 
 def truncate(proximal_N: Tensor | None, sampled_N: Tensor, *, cap: float) -> Tensor:
@@ -46,6 +56,12 @@ def truncate(proximal_N: Tensor | None, sampled_N: Tensor, *, cap: float) -> Ten
 
 
 BYPASS = Rule(BypassSettings, bypass, "PPO (arXiv 1707.06347), with the sampler as the old policy")
+NONE = Rule(
+    NoneSettings,
+    no_correction,
+    "PPO (arXiv 1707.06347), with the trainer's own policy before the batch as the old one",
+    needs=lambda _: Needs(proximal=True),
+)
 TRUNCATE = Rule(
     TruncateSettings,
     truncate,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.algorithms.base import Rule
-from ludus.algorithms.corrections import BYPASS, TRUNCATE
+from ludus.algorithms.corrections import BYPASS, NONE, TRUNCATE
 from ludus.algorithms.estimators.group import GROUP
 from ludus.algorithms.losses.cispo import CISPO
 from ludus.algorithms.losses.clip import CLIP
@@ -26,7 +26,7 @@ ESTIMATORS = _by_kind(GROUP, OWN_ADVANTAGE)
 """(returns of all groups, **keys) -> advantages of all groups."""
 LOSSES = _by_kind(CLIP, CISPO, CROSS_ENTROPY, OWN_LOSS)
 """(inputs, **keys) -> loss of each token, metrics."""
-CORRECTIONS = _by_kind(BYPASS, TRUNCATE)
+CORRECTIONS = _by_kind(BYPASS, NONE, TRUNCATE)
 """(proximal logprobs, sampled logprobs, **keys) -> what each token's loss is multiplied by."""
 NORMALISERS = _by_kind(TOKEN, EPISODE, CONSTANT)
 """(trained tokens by episode, **keys) -> weight of a token by episode."""

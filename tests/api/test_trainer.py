@@ -276,3 +276,24 @@ def test_a_resumed_run_keeps_the_configuration_it_goes_on_with(tiny_model_folder
     assert ludus.load_config(folder / "config.until-000001.yaml").total_train_steps == 1
     with RunStore.open(folder) as store:
         assert summary.ledger.sampled == sum(episode.session.num_sampled_tokens for episode in store.episodes())
+
+
+def test_a_loss_and_an_advantage_of_ones_own_train(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Both lie in a file of the user's; the run's configuration names them, and a file that is not there ends it."""
+    (tmp_path / "mine.py").write_text(
+        "def loss(inputs, *, slope):\n"
+        "    return -slope * inputs.advantages_N * inputs.logprobs_N, {'mine': inputs.logprobs_N.detach().mean()}\n"
+        "def advantage(groups):\n"
+        "    return [each.returns for each in groups]\n"
+    )
+    own = {"kind": "own", "path": f"{tmp_path}/mine.py:loss", "kwargs": {"slope": 2.0}}
+    algorithm = {"loss": own, "advantage": f"{tmp_path}/mine.py:advantage", "correction": "bypass"}
+    watcher = Steps()
+    config = make_config(tiny_model_folder, tmp_path, algorithm=algorithm, total_train_steps=1)
+    ludus.Trainer(config, ROWS).train(Talker, observer=watcher)
+    ((_, metrics),) = watcher.steps
+    assert metrics["train/mine"] < 0 and metrics["train/grad_norm"] > 0
+    assert ludus.load_config(tmp_path / "tiny" / "config.yaml") == config
+    missing = make_config(tiny_model_folder, tmp_path, name="other", algorithm={"loss": "no_such.py:loss"})
+    with pytest.raises(ludus.UserError, match=r"no file 'no_such\.py'"):
+        ludus.Trainer(missing, ROWS).train(Talker)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,3 +101,16 @@ def test_both_export_styles_train_the_same_tokens(make_episode: MakeEpisode, nor
         columns = [zip(row.target_ids, row.advantages, row.weights, strict=True) for row in built.batch.rows]
         targets.append(sorted(target for column in columns for target in column))
     assert targets[0] == targets[1]
+
+
+def test_credit_is_of_all_groups_at_once(make_episode: MakeEpisode, tmp_path: Path) -> None:
+    """An advantage of the user's own that takes the mean over the batch; a group of its own may be flat."""
+    (tmp_path / "centre.py").write_text(
+        "def less(turns, mean): return {t: v - mean for t, v in turns.items()}\n"
+        "def of_batch(groups):\n"
+        "    flat = [v for each in groups for turns in each.returns.values() for v in turns.values()]\n"
+        "    return [{m: less(ts, sum(flat) / len(flat)) for m, ts in each.returns.items()} for each in groups]\n"
+    )
+    groups = [group(make_episode(f"g{n}-m0", {1: reward}), name=f"g{n}") for n, reward in enumerate([1.0, 0.0, 0.5])]
+    built = build_batch(Taken(tuple(groups), ()), rules(advantage=f"{tmp_path}/centre.py:of_batch"), version=0)
+    assert [built.credit[f"g{n}-m0/t1"] for n in range(3)] == [0.5, -0.5, "zero_advantage"]

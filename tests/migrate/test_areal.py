@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ludus.algorithms.corrections import BypassSettings, TruncateSettings
+from ludus.algorithms.corrections import BypassSettings, NoneSettings, TruncateSettings
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.clip import ClipSettings
 from ludus.compat.areal.importer import Imported, import_areal
@@ -109,7 +109,7 @@ def test_every_key_that_is_set_is_in_the_report() -> None:
 
 
 def test_the_ratio_is_to_whom_it_was() -> None:
-    """Decoupled: a capped weight to the sampler. Otherwise the ratio itself is to the sampler, and is clipped."""
+    """Decoupled: a capped weight to the sampler. Recomputed alone: none. Else the ratio is to the sampler, and clipped."""
     decoupled = config_of(actor(rejection_sampling={"metric": "ratio", "upper": 5.0}))
     assert decoupled.algorithm.correction == TruncateSettings(cap=5.0)
     assert not decoupled.algorithm.loss.is_set("clip_low")  # with one minibatch there is nothing to clip
@@ -118,6 +118,8 @@ def test_the_ratio_is_to_whom_it_was() -> None:
     plain = config_of(actor(use_decoupled_loss=False, recompute_logprob=False))
     assert plain.algorithm.correction == BypassSettings()
     assert plain.algorithm.loss == ClipSettings(clip_low=0.4, clip_high=0.4)
+    recomputed = config_of(actor(use_decoupled_loss=False, recompute_logprob=True))
+    assert recomputed.algorithm.correction == NoneSettings()
     several = config_of(actor(ppo_n_minibatches=4, eps_clip=0.2, eps_clip_higher=0.28))
     assert several.algorithm.minibatches == 4 and several.algorithm.loss == ClipSettings(clip_high=0.28)
 

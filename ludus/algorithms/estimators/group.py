@@ -48,14 +48,17 @@ def group_advantages(
     one return per member that is the sample variance. The spread of R alone would not do: where members' means agree
     and their turns differ it is zero, and the advantages of turns explode. Where all returns agree there is no scale to
     divide by: with s of at most 1e-9 of the largest |G| the divisor is 1.
-    With a baseline, a group whose returns are all equal gets exactly 0.0 everywhere.
+    With a baseline, a group whose returns are all equal, up to rounding, gets exactly 0.0 everywhere.
     Raises UserError if `leave_one_out` meets a group with fewer than two members that have returns.
     Source: DeepSeekMath (arXiv 2402.03300) sec. 4.1.2 for mean and std; RLOO (arXiv 2402.14740) sec. 3.2 for
     leave_one_out; both with the return of a turn in the place of the reward of a sample.
     """
     flat = [value for turns in returns.values() for value in turns.values() if value is not None]
-    if baseline != "none" and flat and min(flat) == max(flat):
-        return _map_returns(returns, dict.fromkeys(returns, flat[0]), 1.0)
+    if baseline != "none" and flat and max(flat) - min(flat) <= _LEAST_SPREAD * max(map(abs, flat)):
+        return {
+            member: {turn_id: None if value is None else 0.0 for turn_id, value in turns.items()}
+            for member, turns in returns.items()
+        }
     means = {member: _mean_return(turns) for member, turns in returns.items()}
     known = {member: mean for member, mean in means.items() if mean is not None}
     baselines = _baselines(known, baseline)

@@ -25,6 +25,8 @@ from ludus.errors import ConfigError
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
 _CAPS = ("actor.behav_imp_weight_cap", "actor.behave_imp_weight_cap")
 """Names that the cap had before."""
+_RATIOS = ("use_decoupled_loss", "recompute_logprob")
+"""Keys of the actor that say which policy ratios are taken to."""
 _NO_LIMIT = 10**6
 """AReaL's top_k of 1e8, and whatever else is larger than a vocabulary, keeps all of it."""
 
@@ -266,13 +268,17 @@ def _loss(writer: _Writer) -> None:
         return
     clip, clip_high = writer.take("actor.eps_clip"), writer.take("actor.eps_clip_higher")
     cap = _first(writer, "actor.rejection_sampling.upper", *_CAPS)
-    corrects = [writer.take(f"actor.{name}") for name in ("use_decoupled_loss", "recompute_logprob")]
-    is_decoupled = any(corrects)
+    is_decoupled, is_recomputed = (writer.take(f"actor.{name}") for name in _RATIOS)
+    if is_decoupled:
+        note = "truncate: ratios are to the policy before the batch, weighted by how far it is from the sampler"
+    elif is_recomputed:
+        note = "none: ratios are to the policy before the batch"
+    else:
+        note = "bypass: ratios are to the policy that sampled"
     if not is_decoupled:
-        writer.put("algorithm.correction", "bypass")
-    for name, value in zip(("use_decoupled_loss", "recompute_logprob"), corrects, strict=True):
+        writer.put("algorithm.correction", note.partition(":")[0])
+    for name, value in zip(_RATIOS, (is_decoupled, is_recomputed), strict=True):
         if value is not None:
-            note = "truncate: the importance weight to the sampler" if is_decoupled else "bypass: the ratio is to it"
             writer.say(f"actor.{name}", "changed", f"algorithm.correction: {note}")
     if cap is not None:
         key, value = cap
@@ -291,7 +297,7 @@ def _loss(writer: _Writer) -> None:
     ):
         if value is None:
             continue
-        if minibatches == 1 and is_decoupled:
+        if minibatches == 1 and (is_decoupled or is_recomputed):
             writer.say(key, "not needed", "with one minibatch the ratio is 1, and nothing is clipped")
             continue
         writer.write(key, target, value)

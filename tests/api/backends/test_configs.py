@@ -48,9 +48,10 @@ def test_defaults_are_arts() -> None:
 )
 def test_losses(options: dict[str, Any], loss: Choice) -> None:
     """Names of ART become losses whose ratio is to the policy that sampled, whatever the backend does otherwise."""
-    for config in (default_config(), ludus.Config()):
+    for config in (default_config(), ludus.Config(), ludus.Config(algorithm={"minibatches": 2})):
         algorithm = algorithm_settings(config, TrainConfig(**options))
         assert (algorithm.loss, algorithm.correction) == (loss, BypassSettings())
+        assert algorithm.minibatches == config.algorithm.minibatches
 
 
 def test_what_is_given_acts_and_what_is_not_leaves_the_configuration() -> None:
