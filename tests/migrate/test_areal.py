@@ -109,7 +109,7 @@ def test_every_key_that_is_set_is_in_the_report() -> None:
 
 
 def test_the_ratio_is_to_whom_it_was() -> None:
-    """Decoupled: a capped weight to the sampler. Recomputed alone: none. Else the ratio is to the sampler, and clipped."""
+    """Decoupled: a capped weight to the sampler. Recomputed: none. Otherwise the ratio is to the sampler."""
     decoupled = config_of(actor(rejection_sampling={"metric": "ratio", "upper": 5.0}))
     assert decoupled.algorithm.correction == TruncateSettings(cap=5.0)
     assert not decoupled.algorithm.loss.is_set("clip_low")  # with one minibatch there is nothing to clip

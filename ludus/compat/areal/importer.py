@@ -269,17 +269,19 @@ def _loss(writer: _Writer) -> None:
     clip, clip_high = writer.take("actor.eps_clip"), writer.take("actor.eps_clip_higher")
     cap = _first(writer, "actor.rejection_sampling.upper", *_CAPS)
     is_decoupled, is_recomputed = (writer.take(f"actor.{name}") for name in _RATIOS)
+    correction, note = "bypass", "ratios are to the policy that sampled"
     if is_decoupled:
-        note = "truncate: ratios are to the policy before the batch, weighted by how far it is from the sampler"
+        correction, note = (
+            "truncate",
+            "ratios are to the policy before the batch, whose weight to the sampler is capped",
+        )
     elif is_recomputed:
-        note = "none: ratios are to the policy before the batch"
-    else:
-        note = "bypass: ratios are to the policy that sampled"
+        correction, note = "none", "ratios are to the policy before the batch"
     if not is_decoupled:
-        writer.put("algorithm.correction", note.partition(":")[0])
+        writer.put("algorithm.correction", correction)
     for name, value in zip(_RATIOS, (is_decoupled, is_recomputed), strict=True):
         if value is not None:
-            writer.say(f"actor.{name}", "changed", f"algorithm.correction: {note}")
+            writer.say(f"actor.{name}", "changed", f"algorithm.correction={correction}: {note}")
     if cap is not None:
         key, value = cap
         if is_decoupled:
