@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import pydantic
 
@@ -18,7 +18,9 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.cluster.settings import SchedulerSettings
 from ludus.compat.verl.keys import renamed
 from ludus.compat.verl.settings import RewardSettings
+from ludus.engines.local.settings import LocalSettings
 from ludus.engines.settings import EngineSettings
+from ludus.engines.table import ENGINES
 from ludus.errors import ConfigError
 from ludus.loop.settings import (
     CheckpointSettings,
@@ -29,7 +31,7 @@ from ludus.loop.settings import (
 from ludus.models.settings import ModelSettings
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.runs.settings import TraceSettings
-from ludus.settings import Settings, dump_settings, read_yaml, with_overrides
+from ludus.settings import OneOf, Settings, dump_settings, read_yaml, with_overrides
 from ludus.trainer.settings import TrainerSettings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -44,7 +46,7 @@ class Config(Settings):
     seed: int = pydantic.Field(default=0, ge=0)
     """Everything random in a run is derived from it."""
     model: ModelSettings = ModelSettings()
-    engine: EngineSettings = EngineSettings()
+    engine: Annotated[EngineSettings, OneOf(ENGINES, "local")] = LocalSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     trainer: TrainerSettings = TrainerSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()

@@ -16,9 +16,11 @@ from ludus.cluster.registry import Registered
 from ludus.cluster.supervise import Watch
 from ludus.config import Config
 from ludus.engines.base import Engine
+from ludus.engines.kind import LocalKind, kind_of
 from ludus.engines.lease import ComputeLease
 from ludus.engines.process import ServerPlace
 from ludus.engines.routed.engine import RoutedEngine, route
+from ludus.engines.settings import ServerSettings
 from ludus.engines.weights import LoadedWeights, WeightFiles
 from ludus.http.keys import new_key
 from ludus.text.tokenizer import Tokenizer
@@ -37,14 +39,17 @@ async def open_engines(
     Raises UserError or BackendError where an engine cannot be reached, or has another model.
     """
     async with AsyncExitStack() as stack:
-        if config.engine.kind == "local":
-            engine = _in_this_process(config, model, tokenizer, lease)
+        kind, settings = kind_of(config.engine), config.engine
+        if isinstance(kind, LocalKind):
+            options = {"lease": lease, "seed": config.seed}
+            replicas = [kind.open(model, tokenizer, settings, **options) for _ in range(settings.replicas)]
+            engine = route(replicas, tokenizer, seed=config.seed)
         else:
             files = open_files(config, model)
             if files is not None:
                 stack.callback(files.close)
-            if config.engine.urls:
-                engine = await _attached(stack, config, model, tokenizer, files)
+            if isinstance(settings, ServerSettings) and settings.urls:
+                engine = await _attached(stack, config, settings, model, tokenizer, files)
             else:
                 engine = await _started(config, tokenizer, crew, files)
         stack.push_async_callback(engine.close)
@@ -55,21 +60,15 @@ async def open_engines(
         yield engine
 
 
-def _in_this_process(config: Config, model: LoadedModel, tokenizer: Tokenizer, lease: ComputeLease) -> Engine:
-    from ludus.engines.local.engine import LocalEngine
-
-    settings = config.engine
-    replicas = [
-        LocalEngine(model, tokenizer, settings, lease=lease, seed=config.seed) for _ in range(settings.replicas)
-    ]
-    return route(replicas, tokenizer, seed=config.seed)
-
-
 async def _attached(
-    stack: AsyncExitStack, config: Config, model: LoadedModel, tokenizer: Tokenizer, files: WeightFiles | None
+    stack: AsyncExitStack,
+    config: Config,
+    settings: ServerSettings,
+    model: LoadedModel,
+    tokenizer: Tokenizer,
+    files: WeightFiles | None,
 ) -> Engine:
     """Engines that run already."""
-    settings = config.engine
     engines = []
     for url in settings.urls:
         engine = await connect(config, url, tokenizer, settings.api_key, files)

@@ -18,6 +18,7 @@ from ludus.cluster.ranks import open_ranks
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.lease import ComputeLease
+from ludus.engines.settings import ServerSettings
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.text.chat import ChatText
@@ -63,7 +64,7 @@ class LocalModel:
         if config.trainer.ranks == 1:
             yield self.trainer(config)
             return
-        sampling = self.model if config.engine.kind == "local" else None
+        sampling = None if isinstance(config.engine, ServerSettings) else self.model
         async with open_ranks(config, self.crew, self.text.tokenizer, sampling=sampling) as trainer:
             yield trainer
 
@@ -83,7 +84,7 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     except ModuleNotFoundError as error:
         raise UserError(f"sampling and training in this process need {error.name!r}: {INSTALL_HINT}") from error
     # Where others sample and ranks train, nobody here computes with these weights.
-    is_mapped = config.engine.kind != "local" and config.trainer.ranks > 1
+    is_mapped = isinstance(config.engine, ServerSettings) and config.trainer.ranks > 1
     model = load_model(config.model, seed=config.seed, is_mapped=is_mapped)
     text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
     lease = ComputeLease()

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.routed.engine import route
+from ludus.engines.vllm.engine import VllmEngine
 from ludus.episodes.recorder import Recorder
 from ludus.models.resolve import resolve_tokenizer
 from ludus.models.settings import ModelSettings

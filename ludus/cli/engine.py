@@ -15,7 +15,6 @@ from ludus.cli.signals import until_signalled
 from ludus.cluster.serving import EngineAddress, serving_engine
 from ludus.config import Config, load_config
 from ludus.engines.serving.command import KEY_VARIABLE
-from ludus.errors import UserError
 from ludus.gateway.server import calm_garbage_collection
 from ludus.http.tls import Tls
 
@@ -50,11 +49,6 @@ def serve(
     address = EngineAddress(host, port, api_key, Tls.of(tls_cert, tls_key))
     address.check()
     config = load_config(None, [f"model.path={model}", *(overrides or ())])
-    if config.engine.kind != "local" or config.engine.replicas > 1:
-        raise UserError(
-            f"engine.kind={config.engine.kind!r} and engine.replicas={config.engine.replicas}: this serves one engine "
-            "of this process; start it again on another port for one more"
-        )
     run_blocking(_serve(config, address, scratch))
 
 

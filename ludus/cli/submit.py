@@ -22,11 +22,10 @@ def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -
     check_training(config)
     if not resume:
         RunStore.check_free(config.run_root, config.name)
-    scheduler, engine = config.scheduler, config.engine
-    num_engines = 0 if engine.kind == "local" or engine.urls else engine.replicas
+    scheduler = config.scheduler
     roles = [
         (Resources.of(scheduler.head), 1),
-        (Resources.of(scheduler.engine), num_engines),
+        (Resources.of(scheduler.engine), config.engine.num_started),
         (Resources.of(scheduler.trainer), config.trainer.ranks - 1),
         (Resources.of(scheduler.rollout), config.rollout.workers),
     ]

@@ -15,8 +15,10 @@ from typing import Any
 from ludus.api.local import INSTALL_HINT
 from ludus.config import Config
 from ludus.engines.lease import ComputeLease
-from ludus.engines.serving import EngineApi, Inbox
+from ludus.engines.local.settings import LocalSettings
+from ludus.engines.serving.app import EngineApi
 from ludus.engines.serving.command import KEY_VARIABLE
+from ludus.engines.serving.inbox import Inbox
 from ludus.errors import UserError
 from ludus.http import HttpServer, digest
 from ludus.http.keys import check_key
@@ -60,6 +62,11 @@ async def serving_engine(
     Raises UserError where the model cannot be loaded, or the port is taken.
     """
     address.check()
+    if not isinstance(config.engine, LocalSettings) or config.engine.replicas > 1:
+        raise UserError(
+            f"engine.kind={config.engine.kind!r} and engine.replicas={config.engine.replicas}: this serves one engine "
+            "of this process; start it again on another port for one more"
+        )
     try:
         from ludus.engines.local.engine import LocalEngine
         from ludus.engines.serving.files import FileWeights

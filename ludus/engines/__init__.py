@@ -1,9 +1,1 @@
-"""Engines sample tokens: the protocol every engine keeps, and the scripted one for tests and docs.
-
-Our own engine stands in `ludus.engines.local.engine`, which imports torch.
-"""
-
-from ludus.engines.base import Engine, OnTokens, WeightSource
-from ludus.engines.scripted import ScriptedEngine
-
-__all__ = ["Engine", "OnTokens", "ScriptedEngine", "WeightSource"]
+"""Engines sample tokens: the protocol they keep, one folder for each kind, a scripted one for tests and docs."""

@@ -1,62 +1,69 @@
 """Which engine samples, how many of it there are, and how new weights reach it.
 
-Knows: plain values.  Knows not: how any engine is started or reached.
+Knows: plain values.  Knows not: which kinds there are, how any engine is started or reached.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ludus.engines.local.settings import InferenceSettings
 from ludus.errors import ConfigError
+from ludus.settings import Choice, Settings
 
-EngineKind = Literal["local", "server", "vllm", "sglang"]
 WeightRoute = Literal["auto", "lora", "shared_memory", "disk", "stream", "nccl", "ipc"]
 
 
-class EngineSettings(InferenceSettings):
-    """The engine of a run. The keys of Ludus's own engine act where it samples, kinds local and server, and for vllm
-    where vLLM has the same: kv_bytes, max_batch_tokens and max_running when it is started, keep_kv_on_publish."""
+class EngineSettings(Choice):
+    """What every kind of engine has. The kinds are told apart by `kind`; `engines/table.py` names them."""
 
-    kind: EngineKind = "local"
-    """local: in this process, on the tensors that are trained. server: Ludus's engine in processes of its own.
-    vllm, sglang: those servers."""
+    implementation: ClassVar[str]
+    """Import string of the `LocalKind` or the `ServerKind` that these settings are for."""
+    replicas: int = Field(default=1, ge=1)
+    """Engines over the same weights, behind a router; each has memory of its own."""
+
+    @property
+    def num_started(self) -> int:
+        """Processes that Ludus starts for it."""
+        return 0
+
+
+class BatchSettings(Settings):
+    """How much memory and how much of a step an engine may take."""
+
+    kv_bytes: int = Field(default=512 * 2**20, gt=0)
+    """Memory for keys and values; 512 MiB hold 23,296 tokens of a 135M model in bf16."""
+    max_batch_tokens: int = Field(default=2048, gt=0)
+    """Most tokens of one step; longer prompts are computed in chunks over several steps."""
+    max_running: int = Field(default=256, gt=0)
+    """Most sequences of one step; the others wait."""
+    keep_kv_on_publish: bool = True
+    """False: sequences in flight recompute their keys and values when new weights are published."""
+
+
+class ServerSettings(EngineSettings):
+    """Engines in processes of their own."""
+
+    acts_with_urls: ClassVar[frozenset[str]] = frozenset({"kind", "urls", "api_key", "weights"})
+    """Keys that act on engines which run already; the others are for those that Ludus starts."""
     urls: tuple[str, ...] = ()
     """Engines that run already, one URL each. None: Ludus starts `replicas` of them, and stops them with the run."""
     api_key: str | None = None
     """The key that the engines at `urls` want."""
-    python: str | None = None
-    """Interpreter of the environment that has vLLM or SGLang. None: the one that runs Ludus."""
-    tensor_parallel_size: int = Field(default=1, ge=1)
-    """vllm, sglang: devices that share one replica's weights."""
-    data_parallel_size: int = Field(default=1, ge=1)
-    """vllm, sglang: copies of the weights inside one replica."""
-    args: dict[str, Any] = Field(default_factory=dict)
-    """vllm, sglang: more options of the server's own command line, such as {max_model_len: 4096}."""
     weights: WeightRoute = "auto"
     """How new weights travel to engines outside of this process. auto: adapters alone if adapters are trained, else
     what is fastest where the engine runs."""
 
+    @property
+    def num_started(self) -> int:
+        return 0 if self.urls else self.replicas
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        is_local, is_started = self.kind == "local", not self.urls
-        starts_other = self.kind in ("vllm", "sglang") and is_started
-        # What of our own engine's keys vLLM has a word for.
-        shared = ("kv_bytes", "max_batch_tokens", "max_running") if starts_other and self.kind == "vllm" else ()
-        acts = {
-            "urls": not is_local,
-            "api_key": bool(self.urls),
-            "weights": not is_local,
-            **dict.fromkeys(("python", "tensor_parallel_size", "data_parallel_size", "args"), starts_other),
-            **dict.fromkeys(InferenceSettings.model_fields, is_local or (self.kind == "server" and is_started)),
-            **dict.fromkeys(shared, True),
-            "keep_kv_on_publish": is_local or self.kind == "vllm" or (self.kind == "server" and is_started),
-            "replicas": is_started,
-        }
-        for name, does_act in acts.items():
-            if self.is_set(name) and not does_act:
-                where = f"kind is {self.kind!r}" + ("" if is_started else " and urls are given")
+        idle: Any = type(self).model_fields.keys() - self.acts_with_urls if self.urls else {"api_key"}
+        for name in sorted(idle):
+            if self.is_set(name):
+                where = f"kind is {self.kind!r} and urls are {'given' if self.urls else 'not'}"
                 raise ConfigError(f"{name}={getattr(self, name)!r} cannot act: {where}; remove it")
         return self

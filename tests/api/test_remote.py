@@ -12,7 +12,7 @@ from ludus.api.remote import open_vllm
 from ludus.models.settings import ModelSettings
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, ChatRequest, Message, Sampling
-from tests.engines.http.vllm_server import StandIn, serving
+from tests.engines.vllm.vllm_server import StandIn, serving
 
 
 @pytest.fixture

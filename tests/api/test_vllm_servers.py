@@ -11,10 +11,10 @@ import pytest
 
 from ludus.api.servers import connect, open_files
 from ludus.config import Config
-from ludus.engines.settings import EngineSettings
+from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError, UserError
 from ludus.text.tokenizer import Tokenizer
-from tests.engines.http.vllm_server import StandIn, serving
+from tests.engines.vllm.vllm_server import StandIn, serving
 
 
 @dataclass
@@ -75,8 +75,10 @@ def test_ways_that_do_not_lead_there_are_refused(
 
 def test_keys_that_vllm_has_act() -> None:
     """Memory and batch of a server that is started; those of our own engine alone are refused."""
-    settings = EngineSettings(kind="vllm", kv_bytes=2**28, max_running=8, keep_kv_on_publish=False)
+    settings = VllmSettings(kv_bytes=2**28, max_running=8, keep_kv_on_publish=False)
     assert settings.max_running == 8
-    for engine in ({"kernels": "eager"}, {"kv_bytes": 2**28, "urls": ["http://127.0.0.1:1"]}):
-        with pytest.raises(ConfigError, match="cannot act"):
-            EngineSettings(kind="vllm", **engine)
+    with pytest.raises(ConfigError, match="unknown key 'kernels'"):
+        VllmSettings(kernels="eager")  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="kv_bytes=268435456 cannot act: kind is 'vllm' and urls are given"):
+        VllmSettings(kv_bytes=2**28, urls=("http://127.0.0.1:1",))
+    assert Config(engine={"kind": "vllm", "kernels": "eager"}).engine == VllmSettings()

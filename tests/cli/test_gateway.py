@@ -16,7 +16,7 @@ import pytest
 
 from ludus.runs.store import RunStore
 from ludus.text.tokenizer import Tokenizer
-from tests.engines.http.vllm_server import StandIn, serving
+from tests.engines.vllm.vllm_server import StandIn, serving
 
 
 def test_curl_gets_the_same_text_streamed_and_not(tiny_model_folder: Path, tmp_path: Path) -> None:

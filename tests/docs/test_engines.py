@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from starlette.routing import Route
 
 from ludus.cluster.serving import EngineAddress, serving_engine
 from ludus.config import Config
-from ludus.engines.serving import EngineApi
-from ludus.engines.settings import EngineKind
+from ludus.engines.serving.app import EngineApi
+from ludus.engines.table import ENGINES
 from ludus.rewards.providers import PROVIDERS, Provider
 from tests.docs.pages import DOCS, blocks, run_block
 from tests.rewards.conftest import Endpoint, completion, endpoint
@@ -65,7 +65,7 @@ def test_every_example_runs(
 def test_every_kind_and_route_is_on_the_page() -> None:
     """Kinds of engines, and what our server answers."""
     page = (DOCS / "engines.md").read_text()
-    for kind in get_args(EngineKind):
+    for kind in ENGINES:
         assert f"| `{kind}` |" in page or f"| [`{kind}`](" in page, kind
     unused: Any = None
     for route in EngineApi(unused, unused, unused, model="", key_digest=None).build().routes:

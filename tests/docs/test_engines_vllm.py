@@ -8,7 +8,7 @@ import pytest
 
 from ludus.text.tokenizer import Tokenizer
 from tests.docs.pages import blocks, run_block
-from tests.engines.http.vllm_server import StandIn, serving
+from tests.engines.vllm.vllm_server import StandIn, serving
 
 
 def test_every_example_runs(tokenizer_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,10 @@ Knows: calls, pieces of answers, versions of weights.  Knows not: loops, threads
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import httpx
@@ -47,21 +48,47 @@ class Piece:
     """Prompt tokens that were cached, in the one event that tells them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What every kind of server says of itself, and the name that a run has there."""
+
+    name: str
+    """What its kind is called in messages: vLLM, SGLang."""
+    url: str
+    context_length: int
+    stop_ids: frozenset[int]
+    """End-of-turn ids of the model, of which the server may know fewer."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    publisher: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Stands before a version in the name that the server has for it: it may have got versions of runs before."""
+
+    def named(self, version: int) -> str:
+        return f"{self.publisher}-{version}"
+
+    def version(self, name: str) -> int:
+        """The version that has this name there."""
+        publisher, _, version = name.rpartition("-")
+        return int(version) if publisher == self.publisher else UNPUBLISHED
+
+    def params(self, call: Call) -> dict[str, Any]:
+        """The part of a call's sampling that has one name everywhere. What ends the answer is told in full."""
+        sampling = call.sampling
+        names = (
+            *("temperature", "top_p", "min_p"),
+            *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+        )
+        return {
+            **{name: getattr(sampling, name) for name in names},
+            "stop": list(sampling.stop),
+            "stop_token_ids": sorted(sampling.stop_ids(self.stop_ids)),
+        }
+
+
 class Wire(Protocol):
     """How one kind of server is spoken to. It holds what the server says of itself, and no state of any call."""
 
     @property
-    def name(self) -> str:
-        """What it is called in messages: vLLM, SGLang."""
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-    @property
-    def context_length(self) -> int: ...
+    def server(self) -> Server: ...
 
     @property
     def tells_versions(self) -> bool:

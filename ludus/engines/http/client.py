@@ -16,6 +16,7 @@ import logging
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ class HttpEngine:
     def __init__(self, wire: Wire, *, version: int = 0) -> None:
         """version: of the weights that the server has."""
         self.wire = wire
+        self._server = wire.server
         self._version = version
         self._seeds = random.Random()
         self._running: dict[str, _Running] = {}
@@ -54,7 +56,7 @@ class HttpEngine:
         # Tokens may be minutes away while others are served; a server that is gone closes the connection.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
         self._http = httpx.AsyncClient(
-            base_url=wire.url, headers=dict(wire.headers), limits=limits, timeout=timeout, **direct()
+            base_url=wire.server.url, headers=dict(wire.server.headers), limits=limits, timeout=timeout, **direct()
         )
         self._publishing = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
@@ -62,11 +64,11 @@ class HttpEngine:
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.wire.url}, version={self._version}, running={len(self._running)})"
+        return f"{type(self).__name__}({self._server.url}, version={self._version}, running={len(self._running)})"
 
     @property
     def context_length(self) -> int:
-        return self.wire.context_length
+        return self._server.context_length
 
     @property
     def shares_weights(self) -> bool:
@@ -135,6 +137,9 @@ class HttpEngine:
 
     # ---- on the engine's own loop
 
+    def _failing(self) -> AbstractContextManager[None]:
+        return failing_as_backend(self._server.name, self._server.url)
+
     async def _on_own_loop(self, work: Coroutine[Any, Any, ReturnT]) -> ReturnT:
         if self._is_closed:
             work.close()
@@ -167,7 +172,7 @@ class HttpEngine:
     async def _chunks(self, running: _Running) -> AsyncIterator[TokenChunk]:
         """The tokens as they come. Raises BackendError if the server ends the answer without saying why it ended."""
         path, body = self.wire.question(running.call, running.seed)
-        with failing_as_backend(self.wire.name, self.wire.url):
+        with self._failing():
             async with self._http.stream("POST", path, json=body) as response:
                 if response.is_error:
                     await response.aread()
@@ -183,19 +188,19 @@ class HttpEngine:
         self._num_cached += running.num_cached_tokens
         if running.stop_reason is None:
             raise BackendError(
-                f"the {self.wire.name} at {self.wire.url} ended an answer in the middle; look into its log"
+                f"the {self._server.name} at {self._server.url} ended an answer in the middle; look into its log"
             )
 
     async def _score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        with failing_as_backend(self.wire.name, self.wire.url):
+        with self._failing():
             return await self.wire.score(self._http, token_ids)
 
     async def _check(self) -> None:
-        with failing_as_backend(self.wire.name, self.wire.url):
+        with self._failing():
             response = await self._http.get(HEALTH)
         if response.is_error:
             raise BackendError(
-                f"the {self.wire.name} at {self.wire.url} is not well: {HEALTH} answered {response.status_code}"
+                f"the {self._server.name} at {self._server.url} is not well: {HEALTH} answered {response.status_code}"
             )
         await self._check_weights()
 
@@ -205,7 +210,7 @@ class HttpEngine:
         if not self._has_published or self._publishing.locked():
             return
         try:
-            with failing_as_backend(self.wire.name, self.wire.url):
+            with self._failing():
                 held = await self.wire.held(self._http)
         except UserError as error:  # it took this very question before: another server stands there, or another key
             raise BackendError(str(error)) from error
@@ -217,12 +222,12 @@ class HttpEngine:
         self.wire.forget()
 
     async def _pause(self) -> None:
-        with failing_as_backend(self.wire.name, self.wire.url):
+        with self._failing():
             await self.wire.pause(self._http)
         await asyncio.sleep(SETTLE_S)
 
     async def _resume(self) -> None:
-        with failing_as_backend(self.wire.name, self.wire.url):
+        with self._failing():
             await self.wire.resume(self._http)
 
     async def _publish(self, version: int, weights: WeightSource) -> None:
@@ -242,14 +247,14 @@ class HttpEngine:
 
     async def _load(self, version: int, weights: WeightSource, *, is_again: bool) -> None:
         """is_again: this was tried before, and the server may still be at it, or refuse what it has just finished."""
-        with failing_as_backend(self.wire.name, self.wire.url):
+        with self._failing():
             load = await self.wire.prepare(self._http, version, weights)
         is_held = self._stays_as_it_is
         if not is_held:
             await self._pause()
         try:
             try:
-                with failing_as_backend(self.wire.name, self.wire.url):
+                with self._failing():
                     await load()
             except LudusError:
                 if not is_again or not await self._has(version):
@@ -263,7 +268,7 @@ class HttpEngine:
 
     async def _has(self, version: int) -> bool:
         """Whether the server has loaded it, whatever became of its answer."""
-        with failing_as_backend(self.wire.name, self.wire.url):
+        with self._failing():
             return self._version == version or await self.wire.held(self._http) == version
 
     @property

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ludus.engines.base import OnTokens, WeightSource
+from ludus.engines.kind import LocalKind
 from ludus.engines.lease import ComputeLease, release_workers
 from ludus.engines.local.core import EngineCore, Progress
 from ludus.engines.local.kernels.select import choose_kernel
@@ -351,3 +352,6 @@ def _call_on(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> boo
 
 def _ignore(error: BaseException) -> None:
     del error
+
+
+KIND = LocalKind(LocalEngine)

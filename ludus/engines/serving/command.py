@@ -11,18 +11,16 @@ from collections.abc import Iterator
 
 from ludus.engines.local.settings import InferenceSettings
 from ludus.engines.process import ServerCommand, ServerPlace
-from ludus.engines.settings import EngineSettings
+from ludus.engines.serving.settings import LudusServerSettings
 from ludus.models.settings import ModelSettings
 from ludus.settings import Settings
 
 KEY_VARIABLE = "LUDUS_ENGINE_KEY"
-# Of the one who starts servers: it counts them, and each of them is one.
-_NOT_ITS_OWN = frozenset({"replicas"})
 
 
-def engine_command(engine: EngineSettings, model: ModelSettings, place: ServerPlace) -> ServerCommand:
+def engine_command(engine: LudusServerSettings, model: ModelSettings, place: ServerPlace) -> ServerCommand:
     """The command of one replica, with every setting that is not the default."""
-    inside = frozenset(InferenceSettings.model_fields) - _NOT_ITS_OWN
+    inside = frozenset(InferenceSettings.model_fields)
     overrides = [
         *_overrides("model", model, frozenset(ModelSettings.model_fields) - {"path"}),
         *_overrides("engine", engine, inside),

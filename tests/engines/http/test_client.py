@@ -16,20 +16,22 @@ import torch
 from ludus.engines.base import OnTokens
 from ludus.engines.http.base import UNPUBLISHED
 from ludus.engines.http.client import HttpEngine
-from ludus.engines.http.ludus import LudusEngine
-from ludus.engines.http.sglang import SglangEngine
-from ludus.engines.http.vllm import VllmEngine
-from ludus.engines.http.vllm_weights import FileTransfer
 from ludus.engines.routed.engine import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
-from ludus.engines.serving import EngineApi, Inbox
+from ludus.engines.serving.app import EngineApi
+from ludus.engines.serving.engine import LudusEngine
+from ludus.engines.serving.inbox import Inbox
+from ludus.engines.sglang.engine import SglangEngine
+from ludus.engines.vllm.engine import VllmEngine
+from ludus.engines.vllm.weights import FileTransfer
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.http import HttpServer
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled
 from tests.engines.contract import NoNewWeights, call
-from tests.engines.http import sglang_server, vllm_server
+from tests.engines.sglang import sglang_server
+from tests.engines.vllm import vllm_server
 
 
 class OneTensor:

@@ -6,7 +6,7 @@ import sys
 
 from ludus.engines.process import ServerPlace
 from ludus.engines.serving.command import KEY_VARIABLE, engine_command
-from ludus.engines.settings import EngineSettings
+from ludus.engines.serving.settings import LudusServerSettings
 from ludus.models.settings import LoraSettings, ModelSettings
 
 PLACE = ServerPlace("10.0.0.7", 8123, "secret", seed=5, index=2)
@@ -14,7 +14,7 @@ PLACE = ServerPlace("10.0.0.7", 8123, "secret", seed=5, index=2)
 
 def test_says_what_is_not_the_default() -> None:
     """Model, engine and place are on the command line, the key in the environment, and nothing that is understood."""
-    engine = EngineSettings(kind="server", replicas=3, kv_bytes=2**20, kernels="eager")
+    engine = LudusServerSettings(replicas=3, kv_bytes=2**20, kernels="eager")
     model = ModelSettings(path="org/name", dtype="float32", lora=LoraSettings(rank=4))
     command = engine_command(engine, model, PLACE)
     lora = '{"rank": 4, "alpha": 32.0, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", '

@@ -15,15 +15,16 @@ import torch
 from safetensors.torch import save_file
 
 from ludus.engines.base import Engine
-from ludus.engines.http import ludus as wire_words
 from ludus.engines.http.base import UNPUBLISHED
-from ludus.engines.http.ludus import LudusEngine
-from ludus.engines.http.vllm import VllmEngine
 from ludus.engines.lease import ComputeLease
 from ludus.engines.local.engine import LocalEngine
 from ludus.engines.local.settings import InferenceSettings
-from ludus.engines.serving import EngineApi, Inbox
+from ludus.engines.serving import engine as wire_words
+from ludus.engines.serving.app import EngineApi
+from ludus.engines.serving.engine import LudusEngine
 from ludus.engines.serving.files import FileWeights
+from ludus.engines.serving.inbox import Inbox
+from ludus.engines.vllm.engine import VllmEngine
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.http import HttpServer, digest

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import ludus_vllm
-from ludus.engines.http.vllm_delivery import transfer_backend
 from ludus.engines.process import ServerCommand, ServerPlace
-from ludus.engines.settings import EngineSettings
+from ludus.engines.vllm.delivery import transfer_backend
+from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError
 from ludus.models.resolve import adapter_base, cache_folder, resolve_model
 from ludus.models.settings import ModelSettings
@@ -51,7 +51,7 @@ _OURS: Mapping[str, str] = {
 """Options that are ours to set, and what sets them."""
 
 
-def vllm_command(engine: EngineSettings, model: ModelSettings, place: ServerPlace) -> ServerCommand:
+def vllm_command(engine: VllmSettings, model: ModelSettings, place: ServerPlace) -> ServerCommand:
     """The command of one replica. Raises ConfigError for options that are not for `engine.args` to set."""
     folder = resolve_model(model.path)
     base = adapter_base(folder)
@@ -76,7 +76,7 @@ def vllm_command(engine: EngineSettings, model: ModelSettings, place: ServerPlac
     return ServerCommand(argv, _environment(place))
 
 
-def _sizes(engine: EngineSettings, model: ModelSettings) -> dict[str, Any]:
+def _sizes(engine: VllmSettings, model: ModelSettings) -> dict[str, Any]:
     sizes: dict[str, Any] = {}
     if engine.is_set("max_running"):
         sizes["max_num_seqs"] = engine.max_running

@@ -9,9 +9,8 @@ Never run against a real server: there is none for a processor. Requests are che
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from ludus.engines.http.base import (
     STOP_REASONS,
     UNPUBLISHED,
     Piece,
+    Server,
     ask,
     bearer,
     check_same_ids,
@@ -34,7 +34,8 @@ from ludus.engines.http.base import (
     said_error,
 )
 from ludus.engines.http.client import HttpEngine
-from ludus.engines.settings import EngineSettings
+from ludus.engines.kind import ServerKind
+from ludus.engines.sglang.settings import SglangSettings
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, ConfigError, LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
@@ -71,8 +72,8 @@ class SglangEngine(HttpEngine):
             check_same_ids(read["tokens"], tokenizer)
         has_grammars = info.get("grammar_backend") == "llguidance"
         most_kept = int(info.get("sampling_mask_max_tokens") or 0)
-        length = int(card["max_model_len"])
-        wire = SglangWire(url, length, has_grammars, most_kept, tokenizer.stop_ids, headers, files)
+        server = Server("SGLang", url, int(card["max_model_len"]), tokenizer.stop_ids, headers)
+        wire = SglangWire(server, has_grammars, most_kept, files)
         return cls(wire, version=0 if files is None else UNPUBLISHED)
 
 
@@ -80,20 +81,13 @@ class SglangEngine(HttpEngine):
 class SglangWire:
     """What an SGLang server says of itself, and how it is spoken to."""
 
-    url: str
-    context_length: int
+    server: Server
     has_grammars: bool
     """It reads grammars in llguidance's form."""
     most_kept: int
     """Of a token drawn among more than so many it tells neither which nor the logprob among them."""
-    stop_ids: frozenset[int]
-    """End-of-turn ids of the model, of which SGLang may know fewer."""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     files: WeightFiles | None = None
     """None: weights cannot be published."""
-    name: str = "SGLang"
-    publisher: str = field(default_factory=lambda: secrets.token_hex(4))
-    """Stands before a version in the name that SGLang has for it: a server may have got versions of runs before."""
     tells_versions: bool = False
 
     def check(self, call: Call) -> None:
@@ -143,9 +137,10 @@ class SglangWire:
         sampling = call.sampling
         token_ids = tuple(int(token) for token in new(event.get("output_ids") or ()))
         logprobs = tuple(float(each[0]) for each in new(about.get("output_token_logprobs") or ()))
-        tops = (
-            tuple(_pairs(each) for each in new(about.get("output_top_logprobs") or ())) if sampling.top_logprobs else ()
-        )
+        tops: tuple[tuple[tuple[int, float], ...], ...] = ()
+        if sampling.top_logprobs:  # told as (logprob, id, text), the likeliest first
+            told = new(about.get("output_top_logprobs") or ())
+            tops = tuple(tuple((int(token), float(logprob)) for logprob, token, *_ in each or ()) for each in told)
         kept: tuple[tuple[int, ...] | None, ...] = ()
         if _is_masked(sampling):
             kept = tuple(kept_ids(mask) for mask in new(about.get("output_token_sampling_mask") or ()))
@@ -193,8 +188,8 @@ class SglangWire:
         """Raises UserError if the weights of the server are its own."""
         if self.files is None:
             raise UserError(
-                f"version {version} cannot be published to the SGLang at {self.url}: it was connected to for sampling "
-                "alone"
+                f"version {version} cannot be published to the SGLang at {self.server.url}: it was connected to for "
+                "sampling alone"
             )
         path = await asyncio.to_thread(self.files.write, version, weights)
 
@@ -202,7 +197,7 @@ class SglangWire:
             update = {
                 "model_path": str(path.parent),
                 "flush_cache": True,
-                "weight_version": f"{self.publisher}-{version}",
+                "weight_version": self.server.named(version),
             }
             _checked(await http.post("/update_weights_from_disk", json=update))
 
@@ -212,10 +207,7 @@ class SglangWire:
         if self.files is None:
             return None
         told = _checked(await http.get("/model_info")).get("weight_version")
-        if told is None:
-            return None
-        publisher, _, version = str(told).rpartition("-")
-        return int(version) if publisher == self.publisher else UNPUBLISHED
+        return None if told is None else self.server.version(str(told))
 
     def forget(self) -> None:
         """Nothing but weights is told to it."""
@@ -224,17 +216,10 @@ class SglangWire:
         """The call's sampling in SGLang's words."""
         sampling = call.sampling
         params: dict[str, Any] = {
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
+            **self.server.params(call),
             "top_k": sampling.top_k or -1,
-            "min_p": sampling.min_p,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
-            "repetition_penalty": sampling.repetition_penalty,
             "sampling_seed": seed,
-            "max_new_tokens": call.num_new_tokens(self.context_length),
-            "stop": list(sampling.stop),
-            "stop_token_ids": sorted(sampling.stop_ids(self.stop_ids)),
+            "max_new_tokens": call.num_new_tokens(self.server.context_length),
             "ignore_eos": sampling.ignore_eos,
             "no_stop_trim": True,
             "skip_special_tokens": False,
@@ -246,7 +231,7 @@ class SglangWire:
         return params
 
 
-def sglang_delivery(settings: EngineSettings, files: WeightFiles) -> Mapping[str, Any]:
+def sglang_delivery(settings: SglangSettings, files: WeightFiles) -> Mapping[str, Any]:
     """What `SglangEngine.connect` needs so that weights reach that server by these files.
 
     Raises ConfigError where adapters alone are trained.
@@ -263,11 +248,6 @@ def sglang_delivery(settings: EngineSettings, files: WeightFiles) -> Mapping[str
 def _is_masked(sampling: Sampling) -> bool:
     """The ids that tokens are drawn among are asked for, with the logprobs among them."""
     return sampling.truncates and not sampling.is_greedy
-
-
-def _pairs(told: Sequence[Sequence[Any]] | None) -> tuple[tuple[int, float], ...]:
-    """(id, logprob), the likeliest first, of SGLang's (logprob, id, text)."""
-    return tuple((int(token), float(logprob)) for logprob, token, *_ in told or ())
 
 
 def _ending(finish: Mapping[str, Any] | None) -> tuple[StopReason | None, str | None]:
@@ -306,3 +286,6 @@ def _refusal(response: httpx.Response) -> LudusError:
 
 _ask = partial(ask, name="SGLang", refusal=_refusal)
 _checked = partial(checked, refusal=_refusal)
+
+
+KIND = ServerKind(SglangEngine.connect, delivery=sglang_delivery)

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from ludus.engines.http.vllm import VllmEngine
-from ludus.engines.http.vllm_cuda import NcclTransfer, _buckets
-from ludus.engines.http.vllm_delivery import vllm_delivery
 from ludus.engines.nccl import load_library
-from ludus.engines.settings import EngineSettings
+from ludus.engines.vllm.cuda import NcclTransfer, _buckets
+from ludus.engines.vllm.delivery import vllm_delivery
+from ludus.engines.vllm.engine import VllmEngine
+from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import UserError
 from ludus.text.tokenizer import Tokenizer
 from tests.engines.contract import call
-from tests.engines.http.vllm_server import StandIn, serving
+from tests.engines.vllm.vllm_server import StandIn, serving
 
 UNIQUE_ID = bytes(range(128))
 
@@ -129,7 +129,7 @@ def test_weights_on_a_processor_cannot_be_broadcast(url: str, tokenizer: Tokeniz
 def test_settings_choose_the_way(tmp_path: Path) -> None:
     """nccl and ipc need no files."""
     for route, name in (("nccl", "NcclTransfer"), ("ipc", "IpcTransfer")):
-        found = vllm_delivery(EngineSettings(kind="vllm", weights=route), None)
+        found = vllm_delivery(VllmSettings(weights=route), None)
         assert type(found["transfer"]).__name__ == name and found["keep_kv"] is True
 
 

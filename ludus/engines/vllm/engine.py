@@ -1,16 +1,15 @@
 """A running vLLM server as an engine, through its token-in/token-out interface. Needs no torch.
 
 Knows: vLLM's `/inference/v1/generate` (0.32; served with `--enable-scale-out`), its pause.
-Knows not: how weights travel (`vllm_weights.py`), chat.
+Knows not: how weights travel (`weights.py`), chat.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from ludus.engines.http.base import (
     STOP_REASONS,
     UNPUBLISHED,
     Piece,
+    Server,
     ask,
     bearer,
     check_same_ids,
@@ -33,7 +33,7 @@ from ludus.engines.http.base import (
     said_error,
 )
 from ludus.engines.http.client import HttpEngine
-from ludus.engines.http.vllm_weights import Transfer
+from ludus.engines.vllm.weights import Transfer
 from ludus.errors import BackendError, LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampling
@@ -78,8 +78,8 @@ class VllmEngine(HttpEngine):
             card = _ask(http, "GET", "/v1/models")["data"][0]
             _check_tokenizer(http, tokenizer)
             is_processed = _tells_processed_logprobs(http)
-        length = int(card["max_model_len"])
-        wire = VllmWire(url, card["id"], length, is_processed, tokenizer.stop_ids, headers, transfer, keep_kv)
+        server = Server("vLLM", url, int(card["max_model_len"]), tokenizer.stop_ids, headers)
+        wire = VllmWire(server, card["id"], is_processed, transfer, keep_kv)
         return cls(wire, version=0 if transfer is None else UNPUBLISHED)
 
 
@@ -87,21 +87,14 @@ class VllmEngine(HttpEngine):
 class VllmWire:
     """What a vLLM server says of itself, and how it is spoken to. Only the salt changes, with the weights."""
 
-    url: str
+    server: Server
     model: str
-    context_length: int
     tells_processed_logprobs: bool
     """Its logprobs are those of the distribution sampled from, not of the bare model."""
-    stop_ids: frozenset[int]
-    """End-of-turn ids of the model, of which vLLM may know fewer."""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     transfer: Transfer | None = None
     """None: weights cannot be published."""
     keep_kv: bool = True
-    name: str = "vLLM"
     tells_versions: bool = False
-    publisher: str = field(default_factory=lambda: secrets.token_hex(4))
-    """Stands before a version in the name that vLLM has for it: a server may have got versions of runs before."""
     salt: str | None = None
     """Calls find the keys and values of calls with the same salt alone. None: nothing was published."""
 
@@ -178,10 +171,10 @@ class VllmWire:
     ) -> Callable[[], Awaitable[None]]:
         if self.transfer is None:
             raise UserError(
-                f"version {version} cannot be published to the vLLM at {self.url}: its weights are its own; train with "
-                "`ludus train` and engine.urls, or load new weights into vLLM yourself"
+                f"version {version} cannot be published to the vLLM at {self.server.url}: its weights are its own; "
+                "train with `ludus train` and engine.urls, or load new weights into vLLM yourself"
             )
-        name = f"{self.publisher}-{version}"
+        name = self.server.named(version)
         load = await self.transfer.prepare(http, version, weights, name)
 
         async def load_and_forget() -> None:
@@ -198,7 +191,7 @@ class VllmWire:
         response = await http.get("/weight_info")
         if response.status_code == httpx.codes.NOT_FOUND:  # of 0.31
             return None
-        return self._known(str(checked(response, _refusal)["weight_version"]))
+        return self.server.version(str(checked(response, _refusal)["weight_version"]))
 
     def forget(self) -> None:
         self.salt = None
@@ -208,7 +201,9 @@ class VllmWire:
     async def _switch(self, http: httpx.AsyncClient, path: str, **query: str) -> None:
         response = await http.post(path, params=query)
         if response.status_code == httpx.codes.NOT_FOUND:
-            raise UserError(f"the vLLM at {self.url} does not serve {path}; start it with VLLM_SERVER_DEV_MODE=1")
+            raise UserError(
+                f"the vLLM at {self.server.url} does not serve {path}; start it with VLLM_SERVER_DEV_MODE=1"
+            )
         if response.is_error:
             raise _refusal(response)
 
@@ -219,15 +214,10 @@ class VllmWire:
             return None
         versions: list[int] = []
         for span in spans:
-            versions += [self._known(span["version"])] * (span["end"] - span["start"])
+            versions += [self.server.version(span["version"])] * (span["end"] - span["start"])
         if len(versions) != num_tokens:
             raise BackendError(f"vLLM told the versions of {len(versions)} tokens, and {num_tokens} came")
         return tuple(versions)
-
-    def _known(self, name: str) -> int:
-        """The version that has this name in vLLM."""
-        publisher, _, version = name.rpartition("-")
-        return int(version) if publisher == self.publisher else UNPUBLISHED
 
     @property
     def _asked(self) -> dict[str, Any]:
@@ -236,20 +226,13 @@ class VllmWire:
         return {"model": adapter or self.model, **({} if self.salt is None else {"cache_salt": self.salt})}
 
     def _params(self, call: Call, seed: int) -> dict[str, Any]:
-        """The call's sampling in vLLM's words. What ends the answer is told it in full, so it adds nothing itself."""
+        """The call's sampling in vLLM's words; it adds nothing itself."""
         sampling = call.sampling
         params: dict[str, Any] = {
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
+            **self.server.params(call),
             "top_k": sampling.top_k,
-            "min_p": sampling.min_p,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
-            "repetition_penalty": sampling.repetition_penalty,
             "seed": seed,
-            "max_tokens": call.num_new_tokens(self.context_length),
-            "stop": list(sampling.stop),
-            "stop_token_ids": sorted(sampling.stop_ids(self.stop_ids)),
+            "max_tokens": call.num_new_tokens(self.server.context_length),
             "ignore_eos": True,
             "logprobs": sampling.top_logprobs,
             "detokenize": bool(sampling.stop),

@@ -21,6 +21,7 @@ from ludus.engines.http.base import (
     PROBE_TEXT,
     UNPUBLISHED,
     Piece,
+    Server,
     ask,
     bearer,
     check_same_ids,
@@ -30,9 +31,11 @@ from ludus.engines.http.base import (
     said_error,
 )
 from ludus.engines.http.client import HttpEngine
-from ludus.engines.http.vllm import VllmWire
+from ludus.engines.kind import FILES, ServerKind
 from ludus.engines.serving.app import OWNER
-from ludus.engines.settings import EngineSettings
+from ludus.engines.serving.command import engine_command
+from ludus.engines.serving.settings import LudusServerSettings
+from ludus.engines.vllm.engine import VllmWire
 from ludus.engines.weights import WeightFiles
 from ludus.errors import LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
@@ -65,7 +68,8 @@ class LudusEngine(HttpEngine):
                 )
             check_same_ids(_ask(http, "POST", "/tokenize", {"prompt": PROBE_TEXT})["tokens"], tokenizer)
             version = int(_ask(http, "GET", "/stats")["version"])
-        tokens = VllmWire(url, card["id"], int(card["max_model_len"]), True, tokenizer.stop_ids, headers)
+        server = Server("Ludus engine", url, int(card["max_model_len"]), tokenizer.stop_ids, headers)
+        tokens = VllmWire(server, card["id"], tells_processed_logprobs=True)
         if version == 0:
             return cls(LudusWire(tokens, files))
         return cls(LudusWire(tokens, files, first_version=version + 1), version=UNPUBLISHED)  # it served somebody else
@@ -81,20 +85,11 @@ class LudusWire:
     """None: weights are sent."""
     first_version: int = 0
     """What the server calls version 0: its own versions only rise, whoever publishes."""
-    name: str = "Ludus engine"
     tells_versions: bool = True
 
     @property
-    def url(self) -> str:
-        return self.shared.url
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self.shared.headers
-
-    @property
-    def context_length(self) -> int:
-        return self.shared.context_length
+    def server(self) -> Server:
+        return self.shared.server
 
     def check(self, call: Call) -> None:
         """What the engine cannot serve, it refuses itself, and it tells what it sampled from exactly."""
@@ -157,7 +152,7 @@ class LudusWire:
         """Nothing but weights is told to a server of ours."""
 
 
-def ludus_delivery(settings: EngineSettings, files: WeightFiles) -> Mapping[str, Any]:
+def ludus_delivery(settings: LudusServerSettings, files: WeightFiles) -> Mapping[str, Any]:
     """What `LudusEngine.connect` needs so that weights reach that server by these files."""
     del settings
     return {"files": files}
@@ -193,3 +188,6 @@ def _refusal(response: httpx.Response) -> LudusError:
 
 _ask = partial(ask, name="Ludus engine", refusal=_refusal)
 _checked = partial(checked, refusal=_refusal)
+
+
+KIND = ServerKind(LudusEngine.connect, engine_command, ludus_delivery, (*FILES, "stream"))

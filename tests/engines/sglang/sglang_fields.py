@@ -1,6 +1,6 @@
 """Writes down what SGLang's own wheel says of its interface, which the stand-in and its tests are held to.
 
-    pip download --no-deps sglang && python tests/engines/http/sglang_fields.py sglang-*.whl
+    pip download --no-deps sglang && python tests/engines/sglang/sglang_fields.py sglang-*.whl
 
 Nothing of the wheel is imported or run: it is read as text.
 """

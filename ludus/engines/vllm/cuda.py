@@ -15,8 +15,8 @@ import httpx
 
 from ludus.engines.base import WeightSource
 from ludus.engines.http.base import parse_object
-from ludus.engines.http.vllm_weights import Load, begin, finish, post, start
 from ludus.engines.nccl import NcclGroup, load_library, new_unique_id
+from ludus.engines.vllm.weights import Load, begin, finish, post, start
 from ludus.errors import BackendError, UserError
 
 BUCKET_BYTES = 2**30  # of tensors that are shared at once, and so held at once beside the trainer's own

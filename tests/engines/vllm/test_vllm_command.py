@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from ludus.engines.http import vllm_command as module
-from ludus.engines.http.vllm_command import plugin_folder, vllm_command
 from ludus.engines.process import ServerPlace
-from ludus.engines.settings import EngineSettings
+from ludus.engines.vllm import command as module
+from ludus.engines.vllm.command import plugin_folder, vllm_command
+from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError
 from ludus.models.settings import ModelSettings
 from ludus_vllm.guard import KEY_VARIABLE
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> str:
 
 def options(engine: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, list[str]]:
     """The words of the command after each option."""
-    argv = vllm_command(EngineSettings(kind="vllm", **engine), ModelSettings(**model), PLACE).argv
+    argv = vllm_command(VllmSettings(**engine), ModelSettings(**model), PLACE).argv
     found: dict[str, list[str]] = {}
     for word in argv[3:]:
         if word.startswith("--"):
@@ -53,9 +53,7 @@ def options(engine: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, li
 
 def test_a_run_has_what_exact_records_need(folder: str) -> None:
     """Token ids, logprobs of what was sampled from, weights by our plugin, a key before every path."""
-    command = vllm_command(
-        EngineSettings(kind="vllm", python="/opt/vllm/bin/python"), ModelSettings(path=folder), PLACE
-    )
+    command = vllm_command(VllmSettings(python="/opt/vllm/bin/python"), ModelSettings(path=folder), PLACE)
     assert command.argv[:2] == ("/opt/vllm/bin/python", "-m")
     found = options({}, {"path": folder})
     assert found["--model"] == [folder] and found["--port"] == ["4711"] and found["--host"] == ["127.0.0.1"]

@@ -23,14 +23,14 @@ import torch
 
 from ludus.cluster.address import free_port
 from ludus.cluster.local import LocalProcess
-from ludus.engines.http.vllm import VllmEngine
-from ludus.engines.http.vllm_command import vllm_command
-from ludus.engines.http.vllm_delivery import vllm_delivery
 from ludus.engines.lease import ComputeLease
 from ludus.engines.local.engine import LocalEngine
 from ludus.engines.local.settings import InferenceSettings
 from ludus.engines.process import ServerPlace
-from ludus.engines.settings import EngineSettings
+from ludus.engines.vllm.command import vllm_command
+from ludus.engines.vllm.delivery import vllm_delivery
+from ludus.engines.vllm.engine import VllmEngine
+from ludus.engines.vllm.settings import VllmSettings
 from ludus.engines.weights import LoadedWeights, WeightFiles
 from ludus.episodes.recorder import Recorder
 from ludus.models.load import LoadedModel, load_model
@@ -55,7 +55,7 @@ KEPT = [check for check in CHECKS if check is not check_grammar]
 
 
 @contextmanager
-def serving(engine: EngineSettings, model: ModelSettings, log: Path) -> Iterator[ServerPlace]:
+def serving(engine: VllmSettings, model: ModelSettings, log: Path) -> Iterator[ServerPlace]:
     """A vLLM as Ludus starts it, while the block runs."""
     place = ServerPlace("127.0.0.1", free_port("127.0.0.1"), "a key of this test", seed=0, index=0)
     command = vllm_command(engine, model, place)
@@ -77,8 +77,8 @@ def _is_well(url: str) -> bool:
         return False
 
 
-def settings(**changed: Any) -> EngineSettings:
-    return EngineSettings(kind="vllm", python=os.environ["LUDUS_VLLM"], max_running=16, **{"args": SMALL, **changed})
+def settings(**changed: Any) -> VllmSettings:
+    return VllmSettings(python=os.environ["LUDUS_VLLM"], max_running=16, **{"args": SMALL, **changed})
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from ludus.engines.base import Engine
-from ludus.engines.http.vllm import UNPUBLISHED, VllmEngine
-from ludus.engines.http.vllm_weights import AdapterTransfer, FileTransfer
+from ludus.engines.vllm.engine import UNPUBLISHED, VllmEngine
+from ludus.engines.vllm.weights import AdapterTransfer, FileTransfer
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampling
 from tests.engines.contract import ALLOWED, CHECKS, GRAMMAR, SAMPLING, NoNewWeights, call
-from tests.engines.http.vllm_server import CONTEXT, MODEL, NUM_CACHED, StandIn, serving
+from tests.engines.vllm.vllm_server import CONTEXT, MODEL, NUM_CACHED, StandIn, serving
 
 
 class Tensors:

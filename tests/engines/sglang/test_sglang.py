@@ -14,14 +14,14 @@ import torch
 
 from ludus.engines.base import Engine
 from ludus.engines.http.base import UNPUBLISHED
-from ludus.engines.http.sglang import VERSION, SglangEngine, sglang_delivery
-from ludus.engines.settings import EngineSettings
+from ludus.engines.sglang.engine import VERSION, SglangEngine, sglang_delivery
+from ludus.engines.sglang.settings import SglangSettings
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, ConfigError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampling
 from tests.engines.contract import ALLOWED, CHECKS, GRAMMAR, SAMPLING, NoNewWeights, call
-from tests.engines.http.sglang_server import CONTEXT, NUM_CACHED, RECORD, StandIn, serving
+from tests.engines.sglang.sglang_server import CONTEXT, NUM_CACHED, RECORD, StandIn, serving
 
 
 class OneTensor:
@@ -190,7 +190,7 @@ def test_weights_that_cannot_be_published_say_why(
     asyncio.run(scenario())
     adapters = WeightFiles(tmp_path / "adapters", adapter_config={"r": 4})
     with pytest.raises(ConfigError, match=r"leave model\.lora unset with engine\.kind=sglang"):
-        sglang_delivery(EngineSettings(kind="sglang", urls=("http://h:1",)), adapters)
+        sglang_delivery(SglangSettings(urls=("http://h:1",)), adapters)
 
 
 @pytest.mark.parametrize(

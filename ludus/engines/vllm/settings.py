@@ -1,0 +1,25 @@
+"""Settings of vLLM servers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ludus.engines.settings import BatchSettings, ServerSettings
+
+
+class VllmSettings(BatchSettings, ServerSettings):
+    """Of the memory and the batch, vLLM is told what is given."""
+
+    implementation: ClassVar[str] = "ludus.engines.vllm.kind:KIND"
+    acts_with_urls: ClassVar[frozenset[str]] = ServerSettings.acts_with_urls | {"keep_kv_on_publish"}
+    kind: Literal["vllm"] = "vllm"
+    python: str | None = None
+    """Interpreter of the environment that has vLLM. None: the one that runs Ludus."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Devices that share one replica's weights."""
+    data_parallel_size: int = Field(default=1, ge=1)
+    """Copies of the weights inside one replica."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """More options of the server's own command line, such as {max_model_len: 4096}."""
