@@ -6,6 +6,7 @@ sampled, and updates the weights. Importing this package does not import torch.
 
 from ludus.agents.actors import Actor, ActorReply
 from ludus.agents.adapter import actor
+from ludus.algorithms.base import GroupReturns, LossInputs
 from ludus.api.experiment import ExperimentConfig, load_config
 from ludus.api.gateway import open_gateway
 from ludus.api.play import play
@@ -29,7 +30,9 @@ __all__ = [
     "ConfigError",
     "Evaluation",
     "ExperimentConfig",
+    "GroupReturns",
     "InternalError",
+    "LossInputs",
     "LudusError",
     "Observer",
     "Result",
