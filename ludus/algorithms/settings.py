@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -15,6 +16,8 @@ from ludus.algorithms.normalisers import TokenSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
 from ludus.errors import ConfigError
 from ludus.settings import Choice, OneOf, Settings, nearest
+
+logger = logging.getLogger(__name__)
 
 
 def _settings(rules: Mapping[str, Rule]) -> dict[str, type[Choice]]:
@@ -60,6 +63,8 @@ class AlgorithmSettings(Settings):
             raise ConfigError(f"name={name!r} is not available{hint} there are {', '.join(PRESETS)}")
         preset = PRESETS[name]
         given = {key: _laid_over(preset.get(key), value, _default_kind(key)) for key, value in data.items()}
+        if preset and all(key in data and not _holds(given[key], value) for key, value in preset.items()):
+            logger.warning("algorithm.name=%s has no effect: %s are given otherwise", name, ", ".join(preset))
         made = handler({**preset, **given})
         # what the preset said is not what the user said: settings that are written without defaults name it alone
         made.__pydantic_fields_set__.intersection_update(data)
@@ -90,6 +95,11 @@ def _laid_over(preset: Any, given: Any, default_kind: str | None) -> Any:
     below, above = _as_mapping(preset), _as_mapping(given)
     kind = below.get("kind", default_kind)
     return {**below, **above} if above.get("kind", kind) == kind else given
+
+
+def _holds(given: Any, preset: Any) -> bool:
+    above = _as_mapping(given)
+    return all(above.get(key) == value for key, value in _as_mapping(preset).items())
 
 
 def _as_mapping(choice: Any) -> Mapping[str, Any]:

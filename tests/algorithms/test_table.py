@@ -72,3 +72,12 @@ def test_bounds_that_cannot_act_are_refused() -> None:
             AlgorithmSettings(loss=loss)
         AlgorithmSettings(loss=loss, minibatches=2)
         AlgorithmSettings(loss=loss, correction="bypass")
+
+
+def test_a_name_of_which_nothing_is_left_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """In a configuration that has every key the name alone changes nothing; what was written under it is as it was."""
+    written = AlgorithmSettings().model_dump(mode="json")
+    assert AlgorithmSettings(**AlgorithmSettings(name="dapo").model_dump(mode="json")).minibatches == 4
+    assert not caplog.text
+    assert AlgorithmSettings(**{**written, "name": "dapo"}).minibatches == 1
+    assert "algorithm.name=dapo has no effect: loss, minibatches, dynamic_sampling are given" in caplog.text
