@@ -1,23 +1,28 @@
 """Ludus trains the model inside any LLM agent with reinforcement learning.
 
 The agent keeps its own code and its own SDK; Ludus serves the model it talks to, records every token exactly as it was
-sampled, and updates the weights. Importing this package does not import torch.
+sampled, and updates the weights. Importing this package imports nothing else: a name brings its module when it is first
+used. Importing `Config` brings no server, and nothing here brings torch.
 """
 
-from ludus.agents.actors import Actor, ActorReply
-from ludus.agents.adapter import actor
-from ludus.algorithms.base import GroupReturns, LossInputs
-from ludus.api.experiment import ExperimentConfig, load_config
-from ludus.api.gateway import open_gateway
-from ludus.api.play import play
-from ludus.api.supervised import train_supervised
-from ludus.api.trainer import Trainer
-from ludus.config import Config
-from ludus.episodes.reward import Result
-from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
-from ludus.loop.evaluate import Evaluation
-from ludus.loop.observer import Observer, RunSummary
-from ludus.loop.sft import SftSettings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ludus.agents.actors import Actor, ActorReply
+    from ludus.agents.adapter import actor
+    from ludus.algorithms.base import GroupReturns, LossInputs
+    from ludus.api.experiment import ExperimentConfig, load_config
+    from ludus.api.gateway import open_gateway
+    from ludus.api.play import play
+    from ludus.api.supervised import train_supervised
+    from ludus.api.trainer import Trainer
+    from ludus.config import Config
+    from ludus.episodes.reward import Result
+    from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
+    from ludus.loop.evaluate import Evaluation
+    from ludus.loop.observer import Observer, RunSummary
+    from ludus.loop.sft import SftSettings
 
 __version__ = "0.1.0"
 
@@ -47,3 +52,41 @@ __all__ = [
     "play",
     "train_supervised",
 ]
+
+_MODULES = {
+    "Actor": "ludus.agents.actors",
+    "ActorReply": "ludus.agents.actors",
+    "AgentError": "ludus.errors",
+    "BackendError": "ludus.errors",
+    "Config": "ludus.config",
+    "ConfigError": "ludus.errors",
+    "Evaluation": "ludus.loop.evaluate",
+    "ExperimentConfig": "ludus.api.experiment",
+    "GroupReturns": "ludus.algorithms.base",
+    "InternalError": "ludus.errors",
+    "LossInputs": "ludus.algorithms.base",
+    "LudusError": "ludus.errors",
+    "Observer": "ludus.loop.observer",
+    "Result": "ludus.episodes.reward",
+    "RunSummary": "ludus.loop.observer",
+    "SftSettings": "ludus.loop.sft",
+    "Trainer": "ludus.api.trainer",
+    "UserError": "ludus.errors",
+    "actor": "ludus.agents.adapter",
+    "load_config": "ludus.api.experiment",
+    "open_gateway": "ludus.api.gateway",
+    "play": "ludus.api.play",
+    "train_supervised": "ludus.api.supervised",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'ludus' has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

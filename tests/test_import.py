@@ -1,0 +1,55 @@
+"""What importing the package brings: its names, each with its module when it is first used, and nothing else."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ludus
+
+ROOT = Path(__file__).parent.parent
+
+
+def loaded_by(script: str) -> set[str]:
+    """The modules that a new Python has after `script`."""
+    script = f"import sys\n{script}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_package_alone_loads_nothing() -> None:
+    """No other module of ours, and nothing of others."""
+    loaded = loaded_by("import ludus")
+    foreign = {name.split(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert {name for name in loaded if name.split(".")[0] == "ludus"} == {"ludus"}
+    assert not foreign & {
+        *("torch", "pydantic", "starlette", "uvicorn", "httpx", "yaml", "jinja2", "tokenizers", "llguidance"),
+        *("typer", "rich"),
+    }
+
+
+def test_editors_and_python_read_the_same_names() -> None:
+    """What stands below TYPE_CHECKING is the table; both are `__all__`, sorted, and `dir` tells them."""
+    tree = ast.parse(Path(ludus.__file__).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    places = {alias.name: node.module for node in imports for alias in node.names}
+    assert {name: module for name, module in places.items() if str(module).startswith("ludus.")} == ludus._MODULES
+    assert ludus.__all__ == sorted([*ludus._MODULES, "__version__"])
+    assert set(ludus.__all__) <= set(dir(ludus))
+
+
+@pytest.mark.parametrize("name", [name for name in ludus.__all__ if name != "__version__"])
+def test_a_name_is_that_of_its_module(name: str) -> None:
+    """Also where a function is called as its module is: the name stays the function's."""
+    value = getattr(ludus, name)
+    assert value is getattr(importlib.import_module(ludus._MODULES[name]), name)
+    assert getattr(ludus, name) is value
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """As of every module."""
+    with pytest.raises(AttributeError, match="module 'ludus' has no attribute 'Trainr'"):
+        _ = ludus.Trainr
