@@ -22,9 +22,8 @@ from ludus.cluster.serve.app import Api
 from ludus.cluster.serve.jobs import Jobs
 from ludus.cluster.serve.store import JobStore
 from ludus.engines.serving.app import EngineApi
+from ludus.episodes.episodes import Episodes
 from ludus.gateway.app import PROBES, GatewayOptions
-from ludus.gateway.desk import Desk
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import digest
 from tests.cluster.serve.scripted import ScriptedWorkshop
@@ -193,9 +192,8 @@ def test_a_stranger_is_told_nothing_by_a_run(headers: dict[str, str]) -> None:
 def test_a_stranger_is_told_nothing_by_the_gateway(headers: dict[str, str]) -> None:
     """Neither of sessions nor of their administration; which routes there are is no secret."""
     nobody: Any = None
-    sessions = Sessions()
-    desk = Desk(sessions, nobody, nobody, admin_key=KEY)
-    gateway = GatewayServer(sessions, GatewayOptions(desk=desk))
+    episodes = Episodes(nobody, nobody)
+    gateway = GatewayServer(episodes.keys, GatewayOptions(episodes=episodes, admin_key=KEY))
     answers = strange_answers(gateway.app, TestClient(gateway.app), headers)
     open_to_all = {path for path, status in answers.items() if status != 401}
     probes = {f"GET {path.replace('{secret}', '1')}" for path in PROBES}  # the same for every secret, known or not

@@ -24,7 +24,7 @@ from ludus.api.rows import load_rows
 from ludus.cluster.workers import open_stage, open_workers
 from ludus.config import Config, check_training
 from ludus.errors import ConfigError, LudusError
-from ludus.gateway.keys import check_admin_key
+from ludus.gateway.admin import check_admin_key
 from ludus.http.tls import Tls
 from ludus.loop.batch import BatchRules, group_judge
 from ludus.loop.checkpoint import Progress, latest_checkpoint

@@ -20,9 +20,9 @@ from ludus.cli.options import AdminKey, ModelArgument, Overrides, Port, TlsCert,
 from ludus.cli.recording import Access, open_recording, show_admin_key
 from ludus.cli.signals import until_signalled
 from ludus.config import Config, load_config
+from ludus.episodes.episodes import IDLE_S
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
-from ludus.gateway.desk import IDLE_S
 from ludus.gateway.server import GatewayServer, calm_garbage_collection
 from ludus.gateway.traffic import GatewayStats
 from ludus.http.tls import Tls
@@ -109,17 +109,17 @@ async def _serve(
         open_recording(into, config, recorder, access, idle_s=idle_s) as recording,
     ):
         calm_garbage_collection()
-        server = GatewayServer(recording.sessions, recording.options, tls=access.tls)
+        server = GatewayServer(recording.episodes.keys, recording.options, tls=access.tls)
         url = server.start(access.host, port)
         say(f"serving [bold]{config.model.path}[/] at [bold]{url}/v1[/], model name default")
-        show_admin_key(Console(), recording.desk, access)
+        show_admin_key(Console(), recording, access)
         say(f"[dim]recording into {recording.store.folder}; Ctrl-C ends it[/]")
         try:
             ended_by = await until_signalled()
         finally:
             server.stop()
             say(_summary(server.stats()), style="dim")
-            await recording.desk.aclose("the gateway ended")
+            await recording.episodes.aclose("the gateway ended")
             say(recording.summary(), style="dim")
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt

@@ -1,6 +1,6 @@
-"""What a gateway records while it serves: the run folder, the desk, and what is said of both.
+"""What a gateway records while it serves: the run folder, its sessions, and what is said of both.
 
-Knows: run folders, the desk, addresses.  Knows not: models, sockets.
+Knows: run folders, sessions, addresses.  Knows not: models, sockets.
 """
 
 from __future__ import annotations
@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from ludus.cli.names import free_name
 from ludus.config import Config
+from ludus.episodes.archive import RunArchive
+from ludus.episodes.episodes import IDLE_S, Episodes
 from ludus.episodes.recorder import Recorder
+from ludus.gateway.admin import check_admin_key
 from ludus.gateway.app import GatewayOptions
-from ludus.gateway.archive import RunArchive
-from ludus.gateway.desk import IDLE_S, Desk
-from ludus.gateway.keys import Sessions, check_admin_key
-from ludus.http.keys import is_loopback
+from ludus.http.keys import is_loopback, new_key
 from ludus.http.tls import Tls
 from ludus.runs.exporters import open_exporter
 from ludus.runs.store import RunStore
@@ -56,14 +55,17 @@ class Recording:
 
     def __init__(self, store: RunStore, recorder: Recorder, access: Access, *, idle_s: float = IDLE_S) -> None:
         self.store = store
-        self.sessions = Sessions()
-        opener = partial(recorder.open, sink=store.journal)
-        self.desk = Desk(self.sessions, opener, RunArchive(store), admin_key=access.admin_key, idle_s=idle_s)
-        self.options = GatewayOptions(open_mode=self.desk.open_for if access.is_open else None, desk=self.desk)
+        self.episodes = Episodes(recorder, RunArchive(store), idle_s=idle_s)
+        self.admin_key = access.admin_key or new_key()
+        self.options = GatewayOptions(
+            open_mode=self.episodes.open_for if access.is_open else None,
+            episodes=self.episodes,
+            admin_key=self.admin_key,
+        )
         self._num_before = store.num_episodes
 
     def __repr__(self) -> str:
-        return f"Recording({self.store!r}, {self.desk!r})"
+        return f"Recording({self.store!r}, {self.episodes!r})"
 
     def summary(self) -> str:
         """What was recorded, in one line."""
@@ -95,10 +97,10 @@ async def open_recording(
         try:
             yield recording
         finally:
-            await recording.desk.aclose("the gateway ended")
+            await recording.episodes.aclose("the gateway ended")
 
 
-def show_admin_key(console: Console, desk: Desk, access: Access) -> None:
+def show_admin_key(console: Console, recording: Recording, access: Access) -> None:
     """Says the admin key, once, if it was made here."""
     if access.admin_key is None:
-        console.print(f"admin key [bold]{desk.admin_key}[/], shown this once", highlight=False, soft_wrap=True)
+        console.print(f"admin key [bold]{recording.admin_key}[/], shown this once", highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from ludus.cluster.crew import Crew
 from ludus.cluster.registry import Registered
 from ludus.cluster.supervise import Watch
 from ludus.config import Config
-from ludus.gateway.keys import Sessions
+from ludus.episodes.keys import SessionKeys
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.handout import SERVICE, Handout
 from ludus.rollout.remote import RemoteDoor
@@ -50,4 +50,4 @@ async def open_workers(config: Config, crew: Crew, doors: Sequence[Door | None])
 def open_stage(config: Config, local: LocalModel) -> Stage:
     """Where the agents play: on this machine alone, unless workers of other machines ask the gateway."""
     host = config.scheduler.address if config.rollout.workers else "127.0.0.1"
-    return Stage(local.recorder, GatewayServer(Sessions()), host=host)
+    return Stage(local.recorder, GatewayServer(SessionKeys()), host=host)

@@ -17,7 +17,7 @@ from ludus.episodes.reward import Given, RewardSheet, read
 from ludus.errors import AgentError
 from ludus.types import Episode, Outcome, SessionRecord, Span
 
-_NO_METRICS: Mapping[str, float] = MappingProxyType({})
+NO_METRICS: Mapping[str, float] = MappingProxyType({})
 
 
 def finish(
@@ -28,7 +28,7 @@ def finish(
     started_at: float,
     sheet: RewardSheet | None = None,
     refused: Collection[str] = (),
-    metrics: Mapping[str, float] = _NO_METRICS,
+    metrics: Mapping[str, float] = NO_METRICS,
     spans: tuple[Span, ...] = (),
 ) -> Episode:
     """The episode of a session that ends now. What is wrong with a reward is its outcome.

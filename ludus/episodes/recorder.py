@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 from ludus.engines.base import Engine
 from ludus.episodes.limits import NO_LIMITS, Limits
-from ludus.episodes.session import Session
-from ludus.episodes.sink import TurnSink
+from ludus.episodes.session import Session, TurnSink
 from ludus.text.chat import ChatText
 from ludus.types import Sampling
 

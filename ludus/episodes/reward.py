@@ -154,7 +154,7 @@ def read(returned: object, turns: Sequence[Turn]) -> Given:
 
 
 class RewardSheet:
-    """The rewards of one session as they are given. Not thread-safe."""
+    """The rewards of one session as they are given. Read from any thread; given by one at a time."""
 
     def __init__(self) -> None:
         self.are_returns = False
@@ -168,7 +168,8 @@ class RewardSheet:
     @property
     def by_turn(self) -> dict[str, float]:
         """What names a turn says more than what names none."""
-        return {**{turn_id: bare.value for turn_id, bare in self._bare.items()}, **self._named}
+        # copies first: another thread may give one meanwhile
+        return {**{turn_id: bare.value for turn_id, bare in dict(self._bare).items()}, **dict(self._named)}
 
     @property
     def whole(self) -> float | None:
@@ -177,7 +178,7 @@ class RewardSheet:
         if self.are_returns:
             values = list(self.by_turn.values())
             return math.fsum(values) / len(values) if values else None
-        bare = {id(bare): bare.value for turn_id, bare in self._bare.items() if turn_id not in self._named}
+        bare = {id(bare): bare.value for turn_id, bare in dict(self._bare).items() if turn_id not in self._named}
         values = [*bare.values(), *self._named.values()]
         return math.fsum(values) if values else None
 

@@ -12,9 +12,11 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 from types import MappingProxyType
+from typing import Protocol
 
 from ludus.engines.base import Engine
 from ludus.episodes.completion import Choice, Completion, Listener, OnDelta, OnStart
@@ -26,13 +28,22 @@ from ludus.episodes.reply import replay
 from ludus.episodes.resolve import Resolver
 from ludus.episodes.retry import RetryBook
 from ludus.episodes.seeds import Seeds, session_seed
-from ludus.episodes.sink import TurnSink
 from ludus.episodes.stats import ForkExample, ForkLog, SessionStats
 from ludus.errors import AgentError, UserError
 from ludus.text.chat import ChatText
-from ludus.types import AbortCause, ChatRequest, Message, Sampled, Sampling, SessionRecord, TokenChunk, Turn
+from ludus.types import AbortCause, ChatRequest, Message, Node, Sampled, Sampling, SessionRecord, TokenChunk, Turn
 
 logger = logging.getLogger(__name__)
+
+
+class TurnSink(Protocol):
+    """Keeps turns of many sessions. Called from several threads, and while an answer waits: it must be quick."""
+
+    def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
+        """Durable when it returns. Raises BackendError where it cannot be.
+
+        nodes: those of the session's graph that no earlier turn has told, in the graph's order; the turn's is the last.
+        """
 
 
 class Session:

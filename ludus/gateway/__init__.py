@@ -6,27 +6,17 @@ Knows: wire protocols, keys, sockets, clients.  Knows not: tokens, templates, en
 from __future__ import annotations
 
 from ludus.gateway.app import GatewayOptions, build_app
-from ludus.gateway.archive import Archive, MemoryArchive, RunArchive
-from ludus.gateway.desk import Asked, Desk
-from ludus.gateway.keys import Seat, Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.traffic import GatewayStats
 from ludus.gateway.transport import async_client
 from ludus.gateway.watchdog import Blockage, LoopWatchdog
 
 __all__ = [
-    "Archive",
-    "Asked",
     "Blockage",
-    "Desk",
     "GatewayOptions",
     "GatewayServer",
     "GatewayStats",
     "LoopWatchdog",
-    "MemoryArchive",
-    "RunArchive",
-    "Seat",
-    "Sessions",
     "async_client",
     "build_app",
 ]

@@ -18,13 +18,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ludus.episodes.episodes import Episodes
+from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.keys import unknown_key
 from ludus.episodes.limits import Limits
 from ludus.episodes.outcome import Told
 from ludus.errors import AgentError
 from ludus.gateway.body import json_object, read_body
-from ludus.gateway.desk import Asked, Desk, Held
-from ludus.gateway.keys import unknown_key
-from ludus.http.keys import digest, is_key, keys_of
+from ludus.http.keys import check_key, digest, is_key, keys_of
 from ludus.runs.interactions import STYLES, interactions
 from ludus.settings import nearest
 from ludus.types import Episode
@@ -131,11 +132,11 @@ class AdminRoute:
 
 
 class Administration:
-    """The handlers of `ROUTES` for one desk."""
+    """The handlers of `ROUTES`."""
 
-    def __init__(self, desk: Desk, max_body_bytes: int) -> None:
-        self._desk = desk
-        self._admin_key = digest(desk.admin_key)
+    def __init__(self, episodes: Episodes, admin_key: str, max_body_bytes: int) -> None:
+        self._episodes = episodes
+        self._admin_key = digest(admin_key)
         self._max_body_bytes = max_body_bytes
 
     def routes(self) -> list[BaseRoute]:
@@ -160,21 +161,21 @@ class Administration:
         keys = keys_of(request.headers)
         if any(is_key(key, self._admin_key) for key in keys):
             return asked
-        held = next((held for held in map(self._desk.by_key, keys) if held is not None), None)
-        if held is None:
+        own = next((found for found in map(self._episodes.by_key, keys) if found is not None), None)
+        if own is None:
             raise unknown_key(keys[0] if keys else "")
         if access == "admin":
             raise AgentError("this needs the admin key, not a session's", status=403, code="admin_required")
-        if asked not in (held.id, CURRENT):
+        if asked not in (own, CURRENT):
             # The same for a session that exists and for one that does not.
             raise AgentError("this key is of another session", status=403, code="session_mismatch")
-        return held.id
+        return own
 
     async def open(self, request: Request, body: OpenSession) -> OpenedSession:
         if body.id == CURRENT:
             raise AgentError(f"id={CURRENT!r} stands for the session of a key", code="invalid_value", param="id")
         deadline_at = None if body.max_seconds is None else time.monotonic() + body.max_seconds
-        asked = Asked(
+        spec = SessionSpec(
             id=body.id,
             agent=body.agent,
             group_id=body.group_id,
@@ -182,14 +183,14 @@ class Administration:
             metadata=body.metadata,
             limits=Limits(body.max_turns, body.max_tokens, deadline_at),
         )
-        held, key = await self._desk.open(asked)
+        handle, key = await self._episodes.open_new(spec)
         root = f"{str(request.base_url).rstrip('/')}/s/{key}"
-        view = await self._view(held.id)
+        view = _view_open(handle)
         return OpenedSession(**view.model_dump(), key=key, base_url=f"{root}/v1", anthropic_base_url=root)
 
     async def list_open(self, request: Request) -> SessionList:
         del request
-        return SessionList(sessions=[_view_open(held) for held in self._desk.open_sessions])
+        return SessionList(sessions=[_view_open(handle) for handle in self._episodes.open_sessions])
 
     async def look(self, request: Request, session_id: str) -> SessionView:
         del request
@@ -197,19 +198,16 @@ class Administration:
 
     async def reward(self, request: Request, session_id: str, body: Reward) -> SessionView:
         del request
-        await self._desk.reward(
-            session_id, body.reward if body.completion_id is None else {body.completion_id: body.reward}
-        )
+        value = body.reward if body.completion_id is None else {body.completion_id: body.reward}
+        await asyncio.to_thread(self._episodes.reward, session_id, value)
         return await self._view(session_id)
 
     async def end(self, request: Request, session_id: str, body: EndSession) -> SessionView:
         del request
-        held = self._desk.find(session_id)
-        if held is None:
-            await self._episode(session_id)  # one that ended long ago may be ended again
-        else:
-            await self._desk.end(held, Told(body.outcome, body.reason), body.metrics)
-        return await self._view(session_id)
+        handle = self._episodes.find(session_id)
+        if handle is None:  # it may be ended again
+            return _view_ended(await self._episode(session_id))
+        return _view_ended(await self._episodes.end(handle, Told(body.outcome, body.reason), metrics=body.metrics))
 
     async def export(self, request: Request, session_id: str) -> Export:
         style = request.query_params.get("style", STYLES[0])
@@ -217,19 +215,17 @@ class Administration:
             raise AgentError(
                 f"style={style!r} is unknown; known: {', '.join(STYLES)}", code="invalid_value", param="style"
             )
-        held = self._desk.find(session_id)
-        episode = await self._episode(session_id) if held is None or held.seat is None else self._desk.so_far(held)
+        handle = self._episodes.find(session_id)
+        episode = await self._episode(session_id) if handle is None else self._episodes.so_far(handle)
         rows = await asyncio.to_thread(interactions, episode, style)
         return Export.model_construct(session=await self._view(session_id), style=style, interactions=rows)
 
     async def _view(self, session_id: str) -> SessionView:
-        held = self._desk.find(session_id)
-        if held is not None and held.seat is not None:
-            return _view_open(held)
-        return _view_ended(await self._episode(session_id))
+        handle = self._episodes.find(session_id)
+        return _view_open(handle) if handle is not None else _view_ended(await self._episode(session_id))
 
     async def _episode(self, session_id: str) -> Episode:
-        return await asyncio.to_thread(self._desk.episode, session_id)
+        return await asyncio.to_thread(self._episodes.episode, session_id)
 
 
 ROUTES = (
@@ -243,6 +239,14 @@ ROUTES = (
         query={"style": STYLES},
     ),
 )
+
+
+def check_admin_key(host: str, admin_key: str | None) -> None:
+    """Raises UserError where strangers could do what only the admin may.
+
+    admin_key: the one that was given. None: one will be made.
+    """
+    check_key("a gateway", host, admin_key, variable="LUDUS_ADMIN_KEY")
 
 
 def read_model(model: type[BodyT], body: bytes) -> BodyT:
@@ -265,20 +269,20 @@ def read_model(model: type[BodyT], body: bytes) -> BodyT:
         raise AgentError(message, code="invalid_value", param=param or None) from None
 
 
-def _view_open(held: Held) -> SessionView:
-    stats = held.session.stats()
+def _view_open(handle: Handle) -> SessionView:
+    stats, spec = handle.session.stats(), handle.spec
     return SessionView(
-        id=held.id,
+        id=handle.id,
         state="open",
         outcome=None,
         reason="",
-        agent=held.asked.agent,
-        group_id=held.asked.group_id,
-        metadata=dict(held.asked.metadata),
+        agent=spec.agent,
+        group_id=spec.group_id,
+        metadata=dict(spec.metadata),
         num_turns=stats.num_turns,
         num_sampled_tokens=stats.num_tokens,
-        rewards=held.rewards.by_turn,
-        opened_at=held.opened_at,
+        rewards=handle.rewards.by_turn,
+        opened_at=handle.opened_at,
     )
 
 

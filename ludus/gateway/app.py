@@ -23,15 +23,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from ludus.episodes.episodes import Episodes
+from ludus.episodes.handle import Handle
+from ludus.episodes.keys import OpenMode, SessionKeys
 from ludus.episodes.session import Session
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.admin import Administration
 from ludus.gateway.body import MAX_BODY_BYTES, HeaderBounds, json_object, read_body
-from ludus.gateway.desk import Desk
+from ludus.gateway.clients import Clients
 from ludus.gateway.dialects import COUNTERS, DIALECTS, Dialect, Refusal, refusal
 from ludus.gateway.dialects.base import DEFAULT_MODEL, ParsedRequest
 from ludus.gateway.exchange import Exchange, Headers, Job, send_json, send_refusal
-from ludus.gateway.keys import OpenMode, Seat, Sessions
 from ludus.gateway.openapi import openapi_document
 from ludus.gateway.traffic import Traffic
 from ludus.types import ChatRequest
@@ -56,9 +58,11 @@ class GatewayOptions:
 
     model_name: str = DEFAULT_MODEL
     open_mode: OpenMode | None = None
-    """Gives a seat to a key that names none. None: such a key is refused."""
-    desk: Desk | None = None
-    """Opens, rewards and ends sessions over HTTP. None: there is no administration."""
+    """Gives a session to a key that names none. None: such a key is refused."""
+    episodes: Episodes | None = None
+    """Opened, rewarded and ended over HTTP by whoever has the admin key. None: there is no administration."""
+    admin_key: str | None = None
+    """Set where there are `episodes`."""
     max_body_bytes: int = MAX_BODY_BYTES
     keep_alive_s: float = KEEP_ALIVE_S
     """A stream that says nothing for so long is sent a comment."""
@@ -68,30 +72,32 @@ DEFAULT_OPTIONS = GatewayOptions()
 
 
 def build_app(
-    sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS, traffic: Traffic | None = None
+    keys: SessionKeys, options: GatewayOptions = DEFAULT_OPTIONS, traffic: Traffic | None = None
 ) -> Starlette:
-    """The application that serves `sessions`; it keeps no other state.
+    """The application that serves the sessions of `keys`; it keeps no other state.
 
     traffic: counts the requests. None: nobody will ask.
     """
     counted = Traffic() if traffic is None else traffic
-    models = _Models(sessions, options)
+    models, clients = _Models(keys, options), Clients()
     # Routes are tried one after the other, so those of the many requests come first.
     routes: list[BaseRoute] = []
     for mount in MOUNTS:
         for name, dialect in DIALECTS.items():
-            endpoint = _Endpoint(name, sessions, options, counted)
+            endpoint = _Endpoint(name, keys, clients, options, counted)
             routes += [Route(mount + path, endpoint, methods=["POST"]) for path in dialect.paths]
     for mount in MOUNTS:
         for name, counter in COUNTERS.items():
-            routes += [Route(mount + path, _Count(name, sessions, options), methods=["POST"]) for path in counter.paths]
+            count = _Count(name, keys, clients, options)
+            routes += [Route(mount + path, count, methods=["POST"]) for path in counter.paths]
         for path in MODELS_PATHS:
             routes.append(Route(mount + path, models.list_all, methods=["GET"]))
             routes.append(Route(f"{mount}{path}/{{name:path}}", models.get_one, methods=["GET"]))
     routes += [Route(path, _healthz, methods=["GET"]) for path in PROBES]
     routes.append(Route(DOCUMENT_PATH, _document(options), methods=["GET"]))
-    if options.desk is not None:
-        routes += Administration(options.desk, options.max_body_bytes).routes()
+    if options.episodes is not None:
+        assert options.admin_key is not None, "it is set where there are episodes"
+        routes += Administration(options.episodes, options.admin_key, options.max_body_bytes).routes()
     handlers = {HTTPException: _no_route, LudusError: _refused, Exception: _refused}
     app = Starlette(
         routes=routes, middleware=[Middleware(HeaderBounds, dialect_of=_dialect_of)], exception_handlers=handlers
@@ -104,10 +110,13 @@ def build_app(
 class _Endpoint:
     """ASGI endpoint for the requests of one dialect."""
 
-    def __init__(self, name: str, sessions: Sessions, options: GatewayOptions, traffic: Traffic) -> None:
+    def __init__(
+        self, name: str, keys: SessionKeys, clients: Clients, options: GatewayOptions, traffic: Traffic
+    ) -> None:
         self._name = name
         self._dialect = DIALECTS[name]
-        self._sessions = sessions
+        self._keys = keys
+        self._clients = clients
         self._options = options
         self._traffic = traffic
 
@@ -116,9 +125,9 @@ class _Endpoint:
         # Starlette looks through all of them for each; of one that comes twice, the first counts here too.
         headers = dict(reversed(request.headers.items()))
         try:
-            seat = _seat(self._sessions, request.path_params, headers, self._options)
+            handle = _named(self._keys, request.path_params, headers, self._options)
             body = await read_body(request, self._options.max_body_bytes)
-            job = self._read(seat, headers, body)
+            job = self._read(handle, headers, body)
         except ClientDisconnect:
             return
         except AgentError as error:
@@ -127,26 +136,26 @@ class _Endpoint:
         await self._answer(job, body, headers, receive, send)
 
     async def _answer(self, job: Job, body: bytes, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
-        attempts = job.seat.attempts
-        retry_key, agent = attempts.begin(headers, body), headers.get(AGENT_HEADER, job.seat.agent)
+        attempts = self._clients.of(job.handle).attempts
+        retry_key, agent = attempts.begin(headers, body), headers.get(AGENT_HEADER, job.handle.spec.agent)
         if retry_key is not None or agent:
             job = dataclasses.replace(job, parsed=job.parsed.with_each(partial(_sent_by, agent, retry_key)))
         exchange = Exchange(job, self._dialect, receive, send, keep_alive_s=self._options.keep_alive_s)
-        logger.debug("request.started session=%s stream=%s", job.seat.session.id, job.parsed.stream)
+        logger.debug("request.started session=%s stream=%s", job.handle.id, job.parsed.stream)
         delivered = False
         try:
             delivered = await exchange.run()
         finally:
             attempts.end(retry_key, delivered=delivered)
             self._traffic.end()
-            logger.debug("request.ended session=%s delivered=%s", job.seat.session.id, delivered)
+            logger.debug("request.ended session=%s delivered=%s", job.handle.id, delivered)
 
-    def _read(self, seat: Seat, headers: Mapping[str, str], body: bytes) -> Job:
-        session = seat.session
+    def _read(self, handle: Handle, headers: Mapping[str, str], body: bytes) -> Job:
+        session, read = handle.session, self._clients.of(handle).read
         began_s = time.thread_time()
         value = json_object(body)
         json_s = time.thread_time() - began_s
-        parsed = self._dialect.parse(value, session.sampling, seat.read[self._name])
+        parsed = self._dialect.parse(value, session.sampling, read[self._name])
         self._traffic.add(
             num_body_bytes=len(body),
             num_messages=sum(len(request.messages) for request in parsed.requests),
@@ -157,38 +166,40 @@ class _Endpoint:
         unheard = _unheard(parsed, session)
         dropped = [name for name in self._dialect.ignored_headers if name in headers]
         ignored = (*parsed.ignored, *unheard, *dropped, *(() if parsed.model in known_models else ("model",)))
-        return Job(seat, parsed, _told(ignored, session.pinned_fields(parsed.request)), self._options.model_name)
+        return Job(handle, parsed, _told(ignored, session.pinned_fields(parsed.request)), self._options.model_name)
 
 
 class _Count:
     """ASGI endpoint that tells how many tokens a request's prompt has."""
 
-    def __init__(self, name: str, sessions: Sessions, options: GatewayOptions) -> None:
+    def __init__(self, name: str, keys: SessionKeys, clients: Clients, options: GatewayOptions) -> None:
         self._name = name
-        self._sessions = sessions
+        self._keys = keys
+        self._clients = clients
         self._options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, counter = Request(scope, receive), COUNTERS[self._name]
         try:
-            seat = _seat(self._sessions, request.path_params, request.headers, self._options)
+            handle = _named(self._keys, request.path_params, request.headers, self._options)
+            session = handle.session
             body = json_object(await read_body(request, self._options.max_body_bytes))
-            parsed = counter.parse(body, seat.session.sampling, seat.read[self._name])
-            asked = dataclasses.replace(parsed.request, agent=request.headers.get(AGENT_HEADER, seat.agent))
-            num_tokens = seat.session.count_prompt_tokens(asked)
+            parsed = counter.parse(body, session.sampling, self._clients.of(handle).read[self._name])
+            asked = dataclasses.replace(parsed.request, agent=request.headers.get(AGENT_HEADER, handle.spec.agent))
+            num_tokens = session.count_prompt_tokens(asked)
         except ClientDisconnect:
             return
         except AgentError as error:
             await send_refusal(send, DIALECTS[self._name], refusal(error))
             return
-        ignored = _told((*parsed.ignored, *_unheard(parsed, seat.session)), ())
+        ignored = _told((*parsed.ignored, *_unheard(parsed, session)), ())
         await send_json(send, 200, counter.response(num_tokens), ignored)
 
 
-def _seat(
-    sessions: Sessions, path_params: Mapping[str, str], headers: Mapping[str, str], options: GatewayOptions
-) -> Seat:
-    return sessions.find(path_params.get("secret"), headers, open_mode=options.open_mode)
+def _named(
+    keys: SessionKeys, path_params: Mapping[str, str], headers: Mapping[str, str], options: GatewayOptions
+) -> Handle:
+    return keys.find(path_params.get("secret"), headers, open_mode=options.open_mode)
 
 
 def _unheard(parsed: ParsedRequest, session: Session) -> tuple[str, ...]:
@@ -211,8 +222,8 @@ def _told(ignored: tuple[str, ...], pinned: tuple[str, ...]) -> Headers:
 class _Models:
     """The model list: the served model under its name and as `default`."""
 
-    def __init__(self, sessions: Sessions, options: GatewayOptions) -> None:
-        self._sessions = sessions
+    def __init__(self, keys: SessionKeys, options: GatewayOptions) -> None:
+        self._keys = keys
         self._options = options
         self._names = tuple(dict.fromkeys((options.model_name, DEFAULT_MODEL)))
 
@@ -236,7 +247,7 @@ class _Models:
     def _check_key(self, request: Request) -> None:
         # Where any key may open a session, looking at the list must not open one.
         if self._options.open_mode is None or "secret" in request.path_params:
-            self._sessions.find(request.path_params.get("secret"), request.headers)
+            self._keys.find(request.path_params.get("secret"), request.headers)
 
 
 def _dialect_of(request: Request) -> Dialect:
@@ -250,7 +261,7 @@ def _document(options: GatewayOptions) -> Callable[[Request], Awaitable[Response
     @functools.cache
     def content() -> bytes:
         document = openapi_document(
-            mounts=MOUNTS, models_paths=MODELS_PATHS, probes=PROBES, is_administered=options.desk is not None
+            mounts=MOUNTS, models_paths=MODELS_PATHS, probes=PROBES, is_administered=options.episodes is not None
         )
         return json.dumps(document).encode()
 

@@ -19,10 +19,10 @@ import pydantic_core
 from starlette.types import Receive, Send
 
 from ludus.episodes.completion import OnDelta
+from ludus.episodes.handle import Handle
 from ludus.episodes.session import Session
 from ludus.errors import InternalError, LudusError
 from ludus.gateway.dialects.base import Answer, Dialect, JsonObject, ParsedRequest, Refusal, StreamWriter, refusal
-from ludus.gateway.keys import Seat
 from ludus.text.parsers.base import Delta
 from ludus.types import Turn
 
@@ -44,7 +44,7 @@ EVENT_STREAM: Headers = {
 class Job:
     """A request that was read: for whom, what, and the headers its answer will carry."""
 
-    seat: Seat
+    handle: Handle
     parsed: ParsedRequest
     headers: Headers
     model_name: str
@@ -111,7 +111,7 @@ class Exchange:
         raise _LeftError
 
     async def _complete(self, on_delta: OnDelta) -> _Finished | _Failed:
-        session = self._job.seat.session
+        session = self._job.handle.session
         try:
             return _Finished(await self._turns(session, on_delta))
         except LudusError as error:
@@ -155,7 +155,7 @@ class Exchange:
     # ---- the answer as it comes
 
     async def _write_stream(self, group: asyncio.TaskGroup) -> bool:
-        work = group.create_task(self._work(), name=f"ludus-complete-{self._job.seat.session.id}")
+        work = group.create_task(self._work(), name=f"ludus-complete-{self._job.handle.session.id}")
         try:
             return await self._write_events()
         finally:
@@ -207,7 +207,7 @@ class Exchange:
 
     def _answer(self, turns: tuple[Turn, ...], deltas: tuple[tuple[Delta, ...], ...] = ()) -> Answer:
         """deltas: by choice; a dialect may want to know how an answer at once has grown."""
-        return Answer(turns, self._num_prompt_tokens, self._job.seat.session.token_text, deltas)
+        return Answer(turns, self._num_prompt_tokens, self._job.handle.session.token_text, deltas)
 
 
 def _tell_shifted(on_delta: OnDelta, first_choice_idx: int, choice_idx: int, delta: Delta) -> None:

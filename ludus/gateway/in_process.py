@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.episodes.recorder import Recorder
-from ludus.episodes.session import Session
-from ludus.episodes.sink import TurnSink
+from ludus.episodes.session import Session, TurnSink
 from ludus.errors import UserError
 from ludus.gateway.interactions import SessionRewards
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import ClientFactory, sdk_http_module
 
@@ -30,7 +29,7 @@ class InProcessGateway:
         """sink: keeps turns, such as the `journal` of a `RunStore`. None: they are in memory."""
         self._recorder = recorder
         self._sink = sink
-        self._server = GatewayServer(Sessions())
+        self._server = GatewayServer(SessionKeys())
 
     def __repr__(self) -> str:
         return f"InProcessGateway({self._server!r})"
@@ -60,7 +59,7 @@ class SessionClient(SessionRewards):
     def __init__(self, server: GatewayServer, session: Session) -> None:
         super().__init__(session)
         self.server = server
-        self._secret = server.sessions.add(session)
+        self._secret = server.keys.add(session)
         self._factories: list[ClientFactory] = []
 
     async def __aenter__(self) -> SessionClient:
@@ -97,7 +96,7 @@ class SessionClient(SessionRewards):
 
     async def aclose(self) -> None:
         """Ends the session; its record stays readable, and may still be rewarded."""
-        self.server.sessions.remove(self._secret)
+        self.server.keys.remove(self._secret)
         await self.session.aclose("its client was closed")
         for factory in self._factories:
             await factory.aclose()

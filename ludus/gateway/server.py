@@ -12,8 +12,8 @@ from types import TracebackType
 
 from starlette.types import ASGIApp
 
+from ludus.episodes.keys import SessionKeys
 from ludus.gateway.app import DEFAULT_OPTIONS, GatewayOptions, build_app
-from ludus.gateway.keys import Sessions
 from ludus.gateway.traffic import GatewayStats, Traffic
 from ludus.http.server import HttpServer
 from ludus.http.tls import Tls
@@ -22,18 +22,16 @@ NUM_NEW_OBJECTS = 10_000  # some hundred requests; Python's own 700 are two
 
 
 class GatewayServer:
-    """Serves `sessions` from `start` to `stop`. Safe to use from any thread."""
+    """Serves the sessions of `keys` from `start` to `stop`. Safe to use from any thread."""
 
-    def __init__(
-        self, sessions: Sessions, options: GatewayOptions = DEFAULT_OPTIONS, *, tls: Tls | None = None
-    ) -> None:
+    def __init__(self, keys: SessionKeys, options: GatewayOptions = DEFAULT_OPTIONS, *, tls: Tls | None = None) -> None:
         """tls: None: plain HTTP."""
-        self.sessions = sessions
+        self.keys = keys
         self._traffic = Traffic()
-        beside = None if options.desk is None else options.desk.sweep
+        beside = None if options.episodes is None else options.episodes.sweep
         # Every session has a key. Where unknown keys open one, an admin has let them.
-        is_guarded = options.open_mode is None or options.desk is not None
-        app = build_app(sessions, options, self._traffic)
+        is_guarded = options.open_mode is None or options.admin_key is not None
+        app = build_app(keys, options, self._traffic)
         self._http = HttpServer(app, name="gateway", beside=beside, is_guarded=is_guarded, tls=tls)
 
     @property
@@ -81,7 +79,7 @@ class GatewayServer:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"GatewayServer({self._http!r}, num_sessions={len(self.sessions)})"
+        return f"GatewayServer({self._http!r}, num_sessions={len(self.keys)})"
 
 
 def calm_garbage_collection() -> None:

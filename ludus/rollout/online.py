@@ -1,10 +1,10 @@
 """Sessions that others play, over HTTP, as groups to train on: no rows, no agent of ours.
 
-Knows: the gateway, its desk, ended sessions.  Knows not: advantages, training.
+Knows: the gateway, ended sessions.  Knows not: advantages, training.
 Invariants: a session is in the run store before it is trained on; every session that ended leaves inside an accepted
 group or as discarded with the reason that masks its tokens; where nothing arrives, nothing runs.
 
-    POST /sessions ─▶ desk ─▶ ended ─▶ run store ─▶ its group, once that is complete ─▶ take
+    POST /sessions ─▶ open ─▶ ended ─▶ run store ─▶ its group, once that is complete ─▶ take
 
 A group is complete when as many of its sessions have ended as it will have. Sessions without a group are put together
 in the order in which they end, those that can be trained on; each is then compared with the others of that time.
@@ -14,20 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
+from ludus.episodes.archive import RunArchive
+from ludus.episodes.episodes import Episodes
+from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import MaskReason
 from ludus.episodes.limits import Limits
 from ludus.episodes.recorder import Recorder
-from ludus.episodes.session import Session
-from ludus.errors import AgentError
 from ludus.gateway.app import GatewayOptions
-from ludus.gateway.archive import RunArchive
-from ludus.gateway.desk import Desk
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
+from ludus.http.keys import new_key
 from ludus.http.tls import Tls
 from ludus.rollout.pool import Cursor, Discarded, Judge, Taken, discard_reason, small_group_mask
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
@@ -39,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 OnGateway = Callable[[str, str], None]
 """Told the gateway's address and its admin key."""
-FOREVER_S = 10 * 365 * 86400.0
 
 
 class OnlineRollouts:
@@ -58,8 +55,6 @@ class OnlineRollouts:
         on_gateway: OnGateway | None = None,
     ) -> None:
         """version: steps trained already.  admin_key: None makes one.  on_gateway: None: nobody is told."""
-        self._recorder = recorder
-        self._store = store
         self._settings = settings
         self._generation = generation
         self._judge = judge
@@ -74,11 +69,13 @@ class OnlineRollouts:
         self._accepted: list[Group] = []
         self._discarded: list[Discarded] = []
         self._fault: Exception | None = None
-        sessions = Sessions()
-        idle_s = FOREVER_S if settings.episode_timeout_s is None else settings.episode_timeout_s
-        self._desk = Desk(sessions, self._open, _Arrivals(self, store), admin_key=admin_key, idle_s=idle_s)
+        self._admin_key = admin_key or new_key()
+        archive = RunArchive(store, step=lambda: self._version + 1, on_kept=self.arrived)
+        self._episodes = Episodes(recorder, archive, idle_s=settings.episode_timeout_s, fit=self._fit)
         self._server = GatewayServer(
-            sessions, GatewayOptions(desk=self._desk), tls=Tls.of(settings.agent.tls_cert, settings.agent.tls_key)
+            self._episodes.keys,
+            GatewayOptions(episodes=self._episodes, admin_key=self._admin_key),
+            tls=Tls.of(settings.agent.tls_cert, settings.agent.tls_key),
         )
 
     def __repr__(self) -> str:
@@ -88,12 +85,12 @@ class OnlineRollouts:
     async def __aenter__(self) -> OnlineRollouts:
         self._server.start(self._settings.agent.host, self._settings.agent.port)
         if self._on_gateway is not None:
-            self._on_gateway(self._server.base_url, self._desk.admin_key)
+            self._on_gateway(self._server.base_url, self._admin_key)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._server.stop()
-        await self._desk.aclose("the run ended first")
+        await self._episodes.aclose("the run ended first")
         await asyncio.sleep(0)  # sessions that ended last wait to be entered; who drains next must find them
 
     @property
@@ -142,18 +139,18 @@ class OnlineRollouts:
 
     def resume_admission(self) -> None: ...
 
-    def arrived(self, episode: Episode, *, group_size: int | None) -> None:
+    def arrived(self, episode: Episode, spec: SessionSpec) -> None:
         """A session has ended and is in the run store. From any thread."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._enter, episode, group_size)
+            self._loop.call_soon_threadsafe(self._enter, episode, spec.group_size)
 
     # ---- inside
 
-    def _open(self, *, session_id: str, group_id: str | None, limits: Limits) -> Session:
-        settings = self._settings
-        return self._recorder.open(
-            session_id=session_id,
-            group_id=group_id,
+    def _fit(self, spec: SessionSpec) -> SessionSpec:
+        """Within the limits of the run, and with the sampling that is trained on."""
+        settings, limits = self._settings, spec.limits
+        return replace(
+            spec,
             limits=Limits(
                 max_turns=_least(limits.max_turns, settings.max_turns),
                 max_tokens=_least(limits.max_tokens, settings.max_tokens),
@@ -161,7 +158,6 @@ class OnlineRollouts:
             ),
             sampling=self._generation.sampling(),
             pinned=settings.pinned,
-            sink=self._store.journal,
         )
 
     def _enter(self, episode: Episode, group_size: int | None) -> None:
@@ -214,34 +210,6 @@ class OnlineRollouts:
     def _reject(self, group: Group, mask: MaskReason) -> None:
         logger.info("group.rejected id=%s mask=%s members=%d", group.id, mask, len(group.episodes))
         self._discarded.extend(Discarded(episode, mask) for episode in group.episodes)
-
-
-class _Arrivals:
-    """The run's folder as an `Archive` that tells of every session that ended; rewards can then change no more."""
-
-    def __init__(self, rollouts: OnlineRollouts, store: RunStore) -> None:
-        self._rollouts = rollouts
-        self._folder = RunArchive(store)
-
-    def begin(self, session_id: str, about: Mapping[str, Any]) -> None:
-        self._folder.begin(session_id, about)
-
-    def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None:
-        self._folder.add_rewards(session_id, rewards)
-
-    def keep(self, episode: Episode, *, group_size: int | None) -> None:
-        self._folder.keep(episode, group_size=group_size, step=self._rollouts.version + 1)
-        self._rollouts.arrived(episode, group_size=group_size)
-
-    def find(self, session_id: str) -> Episode | None:
-        return self._folder.find(session_id)
-
-    def change(self, episode: Episode) -> None:
-        raise AgentError(
-            f"the session {episode.id!r} has ended and may have been trained on; reward it before it ends",
-            status=409,
-            code="session_ended",
-        )
 
 
 @dataclass(slots=True)

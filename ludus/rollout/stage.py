@@ -56,7 +56,7 @@ class Stage:
         actors: models that play a part besides. None: there are none.
         """
         assert self._clients is not None, "the stage has been entered"
-        secret, client = self._server.sessions.add(session), self._clients.open()
+        secret, client = self._server.keys.add(session), self._clients.open()
         try:
             yield EpisodeContext(
                 self._server.url_for(secret),
@@ -69,5 +69,5 @@ class Stage:
                 actors=actors or {},
             )
         finally:
-            self._server.sessions.remove(secret)
+            self._server.keys.remove(secret)
             self.agents.submit(client.aclose())  # nobody waits: the agent may block its thread still

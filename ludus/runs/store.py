@@ -219,6 +219,9 @@ class RunStore:
         rows = self._rows("SELECT record FROM episodes WHERE id = ? ORDER BY num DESC LIMIT 1", (episode_id,))
         return decode_episode(*rows[0]) if rows else None
 
+    def has_episode(self, episode_id: str) -> bool:
+        return bool(self._rows("SELECT 1 FROM episodes WHERE id = ?", (episode_id,)))
+
     def episode_rows(self) -> list[dict[str, Any]]:
         """What is known of every episode without its turns: id, step, is_eval, outcome, reward, counts."""
         names = "id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_sampled_tokens, finished_at"

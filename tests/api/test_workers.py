@@ -14,9 +14,9 @@ from ludus.cluster.crew import open_crew
 from ludus.cluster.workers import open_workers
 from ludus.config import Config
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.errors import ConfigError, UserError
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.stage import Stage
@@ -77,7 +77,7 @@ def play(config, tokenizer_folder, drive):
     async def main():
         engine = ScriptedEngine(lambda call: "four", text.tokenizer)
         door = choose_agent(config)
-        with Stage(Recorder(engine, text), GatewayServer(Sessions())) as stage:
+        with Stage(Recorder(engine, text), GatewayServer(SessionKeys())) as stage:
             async with open_crew(config) as crew:
                 await open_workers(config, crew, (door, None))
                 generation = config.gconfig

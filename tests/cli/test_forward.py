@@ -13,11 +13,9 @@ import pytest
 
 from ludus.cli.forward import Forwarder, OutsideSession
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.episodes import Episodes
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import GatewayOptions
-from ludus.gateway.archive import MemoryArchive
-from ludus.gateway.desk import Desk
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.text.chat import ChatText
 
@@ -28,9 +26,9 @@ ASKED = [{"role": "user", "content": "Guess."}]
 def forwarder(tokenizer_folder: Path) -> Iterator[Forwarder]:
     text = ChatText.load(tokenizer_folder)
     recorder = Recorder(ScriptedEngine(lambda call: "eleven of them", text.tokenizer), text)
-    sessions = Sessions()
-    options = GatewayOptions(open_mode=Desk(sessions, recorder.open, MemoryArchive()).open_for)
-    with GatewayServer(sessions, options) as server, Forwarder(f"{server.base_url}/v1", "secret") as forwarder:
+    episodes = Episodes(recorder)
+    options = GatewayOptions(open_mode=episodes.open_for)
+    with GatewayServer(episodes.keys, options) as server, Forwarder(f"{server.base_url}/v1", "secret") as forwarder:
         yield forwarder
 
 

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.episodes import Episodes
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import GatewayOptions
-from ludus.gateway.archive import MemoryArchive
-from ludus.gateway.desk import Desk
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.text.chat import ChatText
 
@@ -24,9 +22,9 @@ def outside_url(tokenizer_folder: Path) -> Iterator[str]:
     """Somebody else's server: written answers behind an OpenAI-compatible URL."""
     text = ChatText.load(tokenizer_folder)
     recorder = Recorder(ScriptedEngine(lambda call: "seven", text.tokenizer), text)
-    sessions = Sessions()
-    options = GatewayOptions(open_mode=Desk(sessions, recorder.open, MemoryArchive()).open_for)
-    with GatewayServer(sessions, options) as server:
+    episodes = Episodes(recorder)
+    options = GatewayOptions(open_mode=episodes.open_for)
+    with GatewayServer(episodes.keys, options) as server:
         yield f"{server.base_url}/v1"
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.text.chat import ChatText
 from tests.gateway.conftest import GatedEngine
@@ -60,14 +60,14 @@ def thinking_text(tokenizer_folder: Path) -> ChatText:
 def open_room() -> Iterator[OpenRoom]:
     """Opens a session; num_free lets every answer stop after so many tokens while the engine's gate is closed."""
     numbers = count()
-    with GatewayServer(Sessions()) as server:
+    with GatewayServer(SessionKeys()) as server:
 
         def open_room(text: ChatText, answers: Any, *, num_free: int | None = None) -> Room:
             engine: Any = ScriptedEngine(answers, text.tokenizer, context_length=CONTEXT_LENGTH)
             if num_free is not None:
                 engine = GatedEngine(engine, num_free=num_free)
             session = Recorder(engine, text).open(session_id=f"room{next(numbers)}")
-            secret = server.sessions.add(session)
+            secret = server.keys.add(session)
             return Room(server.url_for(secret).removesuffix("/v1"), secret, session, engine, text)
 
         yield open_room

@@ -14,12 +14,11 @@ import pytest
 
 from ludus.engines.base import Engine, OnTokens
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.episodes import Episodes
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.gateway.app import GatewayOptions
-from ludus.gateway.archive import MemoryArchive
-from ludus.gateway.desk import Desk as FrontDesk
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.text.chat import ChatText
 from ludus.types import Call, Sampled, TokenChunk
@@ -85,7 +84,7 @@ class Desk:
     """A running gateway and what stands behind it."""
 
     server: GatewayServer
-    sessions: Sessions
+    sessions: SessionKeys
     recorder: Recorder
     engine: Any
 
@@ -106,7 +105,7 @@ def text(tokenizer_folder: Path) -> ChatText:
 @pytest.fixture(scope="session")
 def shared_server() -> Iterator[GatewayServer]:
     """One server for all tests that leave it as it is: starting and stopping one takes longer than most tests."""
-    with GatewayServer(Sessions()) as server:
+    with GatewayServer(SessionKeys()) as server:
         yield server
 
 
@@ -130,11 +129,11 @@ def open_desk(text: ChatText, shared_server: GatewayServer) -> Iterator[OpenDesk
             if num_free is not None:
                 engine = GatedEngine(engine, num_free=num_free)
             recorder = Recorder(_checked(engine), text)
-            sessions = Sessions()
+            sessions = SessionKeys()
             if opens:
-                options["open_mode"] = FrontDesk(sessions, recorder.open, MemoryArchive()).open_for
+                options["open_mode"] = Episodes(recorder, keys=sessions).open_for
             if not options and not own:
-                return Desk(shared_server, shared_server.sessions, recorder, engine)
+                return Desk(shared_server, shared_server.keys, recorder, engine)
             server = stack.enter_context(GatewayServer(sessions, GatewayOptions(**options)))
             return Desk(server, sessions, recorder, engine)
 

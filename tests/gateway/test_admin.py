@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,18 @@ import httpx
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.archive import Archive, MemoryArchive, RunArchive
+from ludus.episodes.episodes import MAX_OPEN_SESSIONS, Episodes
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.keys import SessionKeys
+from ludus.episodes.outcome import Told
 from ludus.episodes.recorder import Recorder
 from ludus.errors import AgentError, BackendError
 from ludus.gateway.admin import ROUTES
 from ludus.gateway.app import GatewayOptions, build_app
-from ludus.gateway.archive import Archive, MemoryArchive, RunArchive
-from ludus.gateway.desk import MAX_OPEN_SESSIONS, Asked, Desk
-from ludus.gateway.keys import Sessions
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
-from ludus.types import Episode, Outcome
+from ludus.types import Episode
 
 ADMIN = {"authorization": "Bearer the-admin-key-of-the-tests"}
 ASK = {"messages": [{"role": "user", "content": "Guess."}]}
@@ -31,14 +32,19 @@ ASK = {"messages": [{"role": "user", "content": "Guess."}]}
 class Office:
     """A gateway with an administration, asked in process."""
 
-    def __init__(self, text: ChatText, archive: Archive, *, opens: bool = False, sink: Any = None) -> None:
+    def __init__(self, text: ChatText, archive: Archive, *, opens: bool = False) -> None:
         self.now = 0.0
-        self.sessions = Sessions(clock=lambda: self.now)
+        keys = SessionKeys(clock=lambda: self.now)
         engine = ScriptedEngine(lambda call: "I say 7.", text.tokenizer)
-        opener = partial(Recorder(engine, text).open, sink=sink)
-        self.desk = Desk(self.sessions, opener, archive, admin_key=ADMIN["authorization"].split()[1], idle_s=60)
-        options = GatewayOptions(open_mode=self.desk.open_for if opens else None, desk=self.desk, max_body_bytes=10_000)
-        transport = httpx.ASGITransport(build_app(self.sessions, options))
+        self.archive = archive
+        self.episodes = Episodes(Recorder(engine, text), archive, keys=keys, idle_s=60)
+        options = GatewayOptions(
+            open_mode=self.episodes.open_for if opens else None,
+            episodes=self.episodes,
+            admin_key=ADMIN["authorization"].split()[1],
+            max_body_bytes=10_000,
+        )
+        transport = httpx.ASGITransport(build_app(keys, options))
         self.http = httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
     async def opened(self, **asked: Any) -> dict[str, Any]:
@@ -99,7 +105,7 @@ def test_a_session_is_opened_used_rewarded_ended_and_exported(visit: Any) -> Non
         await office.post("/sessions/mine/rewards", {"reward": 1})
         ended = await office.post("/sessions/mine/end", {"metrics": {"success": 1.0}})
         assert ended.json()["state"] == "ended" and ended.json()["outcome"] == "ok"
-        episode = office.desk.archive.find("mine")
+        episode = office.archive.find("mine")
         assert episode is not None
         assert episode.rewards == {first: 0.25, second: 1.0} and episode.reward == 1.25
         assert (episode.group_id, episode.metadata, episode.metrics) == ("g1", {"user": "ann"}, {"success": 1.0})
@@ -266,7 +272,7 @@ def test_idle_sessions_end_and_their_record_is_kept(visit: Any) -> None:
         office.now = 50.0
         await office.ask(used)
         office.now = 70.0
-        await office.desk.expire()
+        await office.episodes.expire()
         states = []
         for session in (idle, rewarded, used):
             view = (await office.http.get(f"/sessions/{session['id']}", headers=ADMIN)).json()
@@ -296,7 +302,7 @@ def test_sessions_opened_by_unknown_keys(visit: Any) -> None:
         await office.http.post("/v1/chat/completions", json=ASK, headers=mine)
         again = (await office.http.get("/sessions/current", headers=mine)).json()
         assert again["id"] != ended["id"] and again["num_turns"] == 1
-        assert office.desk.archive.find(ended["id"]) is not None
+        assert office.archive.find(ended["id"]) is not None
 
     visit(main, opens=True)
 
@@ -307,9 +313,9 @@ def test_sessions_opened_by_unknown_keys_are_bounded(visit: Any) -> None:
     async def main(office: Office) -> None:
         for number in range(MAX_OPEN_SESSIONS + 3):
             office.now = float(number) / 1e6
-            office.desk.open_for(f"key-{number}").used_at = office.now
-        assert len(office.desk.open_sessions) == MAX_OPEN_SESSIONS
-        assert office.desk.by_key("key-0") is None and office.desk.by_key("key-3") is not None
+            office.episodes.open_for(f"key-{number}").used_at = office.now
+        assert len(office.episodes.open_sessions) == MAX_OPEN_SESSIONS
+        assert office.episodes.by_key("key-0") is None and office.episodes.by_key("key-3") is not None
 
     visit(main, opens=True)
 
@@ -332,7 +338,7 @@ def test_turns_and_rewards_of_open_sessions_outlive_the_process(
         assert store.episode_rows()[0]["reward"] == 3.0
         assert turn
 
-    visit(main, archive=RunArchive(store), sink=store.journal)
+    visit(main, archive=RunArchive(store))
     store.close()  # as the kernel closes what a killed process had open
     with RunStore.open(tmp_path / "run") as run:
         episode = run.episode("open")
@@ -345,12 +351,12 @@ def test_a_session_without_a_turn_failed(text: ChatText) -> None:
 
     async def main() -> None:
         office = Office(text, MemoryArchive())
-        held, _ = await office.desk.open(Asked(id="empty"))
-        await office.desk.end(held, Outcome("ok"))
-        episode = office.desk.archive.find("empty")
+        held, _ = await office.episodes.open_new(SessionSpec(id="empty"))
+        await office.episodes.end(held, Told("ok"))
+        episode = office.archive.find("empty")
         assert episode is not None and episode.outcome.kind == "failed"
         with pytest.raises(AgentError):
-            await office.desk.reward("empty", {None: 1.0})
+            office.episodes.reward("empty", 1.0)
 
     asyncio.run(main())
 
@@ -363,11 +369,11 @@ class Stubborn(MemoryArchive):
         self.kept: list[str] = []
         self.is_full = True
 
-    def keep(self, episode: Episode, *, group_size: int | None) -> None:
+    def keep(self, episode: Episode, spec: SessionSpec) -> None:
         if self.is_full:
             raise BackendError("the disk is full")
         self.kept.append(episode.id)
-        super().keep(episode, group_size=group_size)
+        super().keep(episode, spec)
 
 
 def test_a_session_that_cannot_be_kept_is_there_still(visit: Any) -> None:
@@ -381,7 +387,7 @@ def test_a_session_that_cannot_be_kept_is_there_still(visit: Any) -> None:
         archive.is_full = False
         for _ in range(2):
             assert (await office.post("/sessions/mine/end", {})).status_code == 200
-        await office.desk.aclose("over")
+        await office.episodes.aclose("over")
         assert archive.kept == ["mine"]
 
     visit(main, archive=archive)

@@ -15,10 +15,10 @@ import pytest
 
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.export import TurnCredit, export_session
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.gateway.app import build_app
-from ludus.gateway.keys import Sessions
 from ludus.text.chat import ChatText
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -75,7 +75,7 @@ async def play(
     text: ChatText, path: str, leaves_at: int | None, *, stream: bool, inside: bool = False
 ) -> tuple[Client, Session, ScriptedEngine]:
     engine = ScriptedEngine([ANSWER], text.tokenizer)
-    sessions = Sessions()
+    sessions = SessionKeys()
     session = Recorder(engine, text).open(session_id="s1")
     app = build_app(sessions)
     client = Client(

@@ -16,20 +16,18 @@ from ludus.runs.store import RunStore
 
 GATEWAY = """
 import sys
-from functools import partial
 from pathlib import Path
 from ludus.engines.scripted import ScriptedEngine
-from ludus.gateway import Desk, GatewayOptions, GatewayServer, RunArchive, Sessions
-from ludus.episodes import Recorder
+from ludus.gateway import GatewayOptions, GatewayServer
+from ludus.episodes import Episodes, Recorder, RunArchive
 from ludus.text import ChatText
 from ludus.runs import RunStore
 text = ChatText.load(Path(sys.argv[1]))
 store = RunStore.create(sys.argv[2], "run", "")
 engine = ScriptedEngine(lambda call: "I say 7, and then " + str(len(call.prompt_ids)), text.tokenizer)
-sessions = Sessions()
-opener = partial(Recorder(engine, text).open, sink=store.journal)
-desk = Desk(sessions, opener, RunArchive(store), admin_key="the-admin-key-of-the-test")
-server = GatewayServer(sessions, GatewayOptions(open_mode=desk.open_for, desk=desk))
+episodes = Episodes(Recorder(engine, text), RunArchive(store))
+options = GatewayOptions(open_mode=episodes.open_for, episodes=episodes, admin_key="the-admin-key-of-the-test")
+server = GatewayServer(episodes.keys, options)
 print(server.start(), flush=True)
 sys.stdin.read()
 """

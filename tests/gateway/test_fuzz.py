@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.archive import MemoryArchive
+from ludus.episodes.episodes import Episodes
+from ludus.episodes.handle import SessionSpec
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import GatewayOptions, build_app
-from ludus.gateway.archive import MemoryArchive
-from ludus.gateway.desk import Desk
 from ludus.gateway.dialects import COUNTERS, DIALECTS
-from ludus.gateway.keys import Sessions
 from ludus.text.chat import ChatText
-from ludus.types import Call
+from ludus.types import Call, Episode
 
 ADMIN_KEY = "the-admin-key-of-the-fuzz"
 PATIENCE_S = 20.0  # of one answer, which takes a millisecond: what takes longer hangs
@@ -138,16 +138,27 @@ JSON = st.recursive(
 CHANGES = st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from(["set", "drop", "add", "twin"]), JSON), max_size=4)
 
 
+class Kept(MemoryArchive):
+    """Tells all that it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Episode] = []
+
+    def keep(self, episode: Episode, spec: SessionSpec) -> None:
+        super().keep(episode, spec)
+        self.kept.append(episode)
+
+
 class Lab:
     """A gateway with every protocol, asked as a server asks its application."""
 
     def __init__(self, text: ChatText) -> None:
         self.engine = ScriptedEngine(_answer, text.tokenizer, context_length=1000)
-        self.sessions = Sessions()
-        self.archive = MemoryArchive()
-        recorder = Recorder(self.engine, text)
-        self.desk = Desk(self.sessions, recorder.open, self.archive, admin_key=ADMIN_KEY)
-        self.app = build_app(self.sessions, GatewayOptions(open_mode=self.desk.open_for, desk=self.desk))
+        self.archive = Kept()
+        self.episodes = Episodes(Recorder(self.engine, text), self.archive)
+        options = GatewayOptions(open_mode=self.episodes.open_for, episodes=self.episodes, admin_key=ADMIN_KEY)
+        self.app = build_app(self.episodes.keys, options)
         self.loop = asyncio.new_event_loop()
         self.num_bodies = 0
 
@@ -187,9 +198,8 @@ class Lab:
 
     def num_recorded(self) -> int:
         """Sampled tokens of every session, ended or not."""
-        self.loop.run_until_complete(self.desk.aclose("the fuzz is over"))
-        episodes = [self.archive.find(held.id) for held in self.desk.ended_sessions]
-        return sum(episode.session.num_sampled_tokens for episode in episodes if episode is not None)
+        self.loop.run_until_complete(self.episodes.aclose("the fuzz is over"))
+        return sum(episode.session.num_sampled_tokens for episode in self.archive.kept)
 
 
 def _answer(call: Call) -> str:

@@ -3,10 +3,12 @@
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.errors import AgentError
-from ludus.gateway.keys import Attempts, Seat, Sessions
+from ludus.gateway.clients import Attempts
 from ludus.http.keys import digest, is_key
 from ludus.text.chat import ChatText
 
@@ -19,7 +21,7 @@ def session(text: ChatText) -> Session:
     return Recorder(ScriptedEngine([], text.tokenizer), text).open(session_id="s1")
 
 
-def refused(sessions: Sessions, path_secret: str | None, headers: dict[str, str]) -> tuple[int, str]:
+def refused(sessions: SessionKeys, path_secret: str | None, headers: dict[str, str]) -> tuple[int, str]:
     with pytest.raises(AgentError) as caught:
         sessions.find(path_secret, headers)
     return caught.value.status, caught.value.code
@@ -27,7 +29,7 @@ def refused(sessions: Sessions, path_secret: str | None, headers: dict[str, str]
 
 def test_secrets_are_long_and_new(session: Session) -> None:
     """A secret has more than 128 bits, and no two are alike."""
-    sessions = Sessions()
+    sessions = SessionKeys()
     made = {sessions.add(session) for _ in range(20)}
     assert len(made) == len(sessions) == 20
     assert all(len(secret) * 6 >= 128 for secret in made)
@@ -35,7 +37,7 @@ def test_secrets_are_long_and_new(session: Session) -> None:
 
 def test_path_or_key_names_the_session(session: Session) -> None:
     """The URL's secret, a bearer token and x-api-key each lead to the session; with the URL any key does."""
-    sessions = Sessions()
+    sessions = SessionKeys()
     secret = sessions.add(session)
     for path_secret, headers in [
         (secret, {}),
@@ -50,7 +52,7 @@ def test_path_or_key_names_the_session(session: Session) -> None:
 
 def test_url_and_key_of_different_sessions_are_refused(session: Session) -> None:
     """A URL with the key of another session, or two keys of two sessions, is 403."""
-    sessions = Sessions()
+    sessions = SessionKeys()
     one, other = sessions.add(session), sessions.add(session)
     assert refused(sessions, one, {"authorization": f"Bearer {other}"}) == (403, "session_mismatch")
     assert refused(sessions, None, {"authorization": f"Bearer {one}", "x-api-key": other})[0] == 403
@@ -58,7 +60,7 @@ def test_url_and_key_of_different_sessions_are_refused(session: Session) -> None
 
 def test_unknown_names_are_refused(session: Session) -> None:
     """An unknown URL, an unknown key and no key are 401, and the key is not shown in full."""
-    sessions = Sessions()
+    sessions = SessionKeys()
     secret = sessions.add(session)
     sessions.remove(secret)
     sessions.remove(secret)
@@ -72,20 +74,20 @@ def test_unknown_names_are_refused(session: Session) -> None:
 
 def test_the_time_a_look_up_takes_tells_nothing(session: Session) -> None:
     """Keys are looked up and kept by digest alone; no key stands in the sessions' memory."""
-    sessions = Sessions()
+    sessions = SessionKeys()
     secret = sessions.add(session)
     assert secret not in repr(vars(sessions))
     assert is_key(secret, digest(secret)) and not is_key(secret[:-1], digest(secret))
 
 
-def test_open_mode_gives_a_seat_to_an_unknown_key(session: Session) -> None:
-    """Where it is allowed, a key that names none is given a seat; one that names one is not, nor is a URL."""
-    sessions = Sessions()
+def test_open_mode_gives_a_session_to_an_unknown_key(session: Session) -> None:
+    """Where it is allowed, a key that names none is given a session; one that names one is not, nor is a URL."""
+    sessions = SessionKeys()
     given, made = sessions.add(session), []
 
-    def open_mode(key: str) -> Seat:
+    def open_mode(key: str) -> Handle:
         made.append(key)
-        return Seat(session)
+        return Handle(SessionSpec(), session)
 
     assert sessions.find(None, {"x-api-key": given}, open_mode=open_mode).session is session
     for headers in ({"authorization": "Bearer me"}, {"x-api-key": "me"}, {}):

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import build_app
 from ludus.gateway.dialects import DIALECTS
-from ludus.gateway.keys import Sessions
 from ludus.text.chat import ChatText
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ def text_of(event: dict[str, Any]) -> str:
 def test_a_retry_is_answered_and_not_sampled(text: ChatText, name: str, headers: Any, stream: bool) -> None:
     """By the SDK's header or by an idempotency key; with another body the key is a 409 that no SDK sends again."""
     engine = ScriptedEngine(["I say 7.", "never"], text.tokenizer)
-    sessions = Sessions()
+    sessions = SessionKeys()
     session = Recorder(engine, text).open(session_id="s")
     key = {"x-api-key": sessions.add(session)}
     path, body = f"/v1{DIALECTS[name].paths[0]}", {**BODIES[name], "stream": stream}

@@ -11,8 +11,8 @@ from typing import Any
 import openai
 import pytest
 
+from ludus.episodes.keys import SessionKeys
 from ludus.errors import InternalError, UserError
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.http.server import listen
 
@@ -203,12 +203,12 @@ def test_taken_port_is_a_clear_error(open_desk: Any) -> None:
     """Listening on a port in use says so, and what to do."""
     port = int(open_desk([]).server.base_url.rpartition(":")[2])
     with pytest.raises(UserError, match=f"127.0.0.1:{port}.*another port"):
-        GatewayServer(Sessions()).start(port=port)
+        GatewayServer(SessionKeys()).start(port=port)
 
 
 def test_stopped_server_has_no_url() -> None:
     """Before start and after stop there is no address; stopping twice is allowed."""
-    server = GatewayServer(Sessions())
+    server = GatewayServer(SessionKeys())
     with server:
         assert server.url_for("abc") == f"{server.base_url}/s/abc/v1"
     server.stop()

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import async_client
 from ludus.settings import import_object
@@ -50,8 +50,8 @@ def play(tokenizer_folder: Path, name: str, replies: list[str]) -> tuple[object,
     text = ChatText.load(tokenizer_folder, chat_template="chatml-tools")
     engine = ScriptedEngine(replies, text.tokenizer)
     session = Recorder(engine, text).open(session_id="calculator")
-    with GatewayServer(Sessions()) as server:
-        secret = server.sessions.add(session)
+    with GatewayServer(SessionKeys()) as server:
+        secret = server.keys.add(session)
         kind = import_object(f"{RECIPE / 'agent.py'}:{name}")
         kind.run.__globals__["MAX_TOKENS"] = 400  # the small tokenizer makes several tokens of a word
         result = asyncio.run(run(server, kind(), secret))

@@ -12,8 +12,8 @@ import pytest
 
 from ludus.agents.kinds import resolve_workflow
 from ludus.engines.scripted import Answers, ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
@@ -45,7 +45,7 @@ def make_runner(tokenizer_folder: Path) -> Iterator[Callable[..., tuple[EpisodeR
             **settings: Any,
         ) -> tuple[EpisodeRunner, ScriptedEngine]:
             engine = ScriptedEngine(answers, text.tokenizer, **(engine_options or {}))
-            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(Sessions())))
+            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings(max_new_tokens=32)
             runner = EpisodeRunner(
                 agent if isinstance(agent, SubprocDoor) else resolve_workflow(agent),

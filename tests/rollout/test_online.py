@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import MaskReason
 from ludus.episodes.recorder import Recorder
 from ludus.rollout.online import OnlineRollouts
@@ -206,7 +207,7 @@ def test_a_session_that_ends_with_the_run_is_accounted_for(arrive: Any, monkeypa
         stop = rollouts._server.stop
 
         def end_one_and_stop() -> None:
-            gateway = threading.Thread(target=rollouts.arrived, args=(last.episode,), kwargs={"group_size": None})
+            gateway = threading.Thread(target=rollouts.arrived, args=(last.episode, SessionSpec()))
             gateway.start()
             gateway.join()
             stop()

@@ -19,11 +19,11 @@ import pytest
 
 from ludus.agents.adapter import About, EpisodeContext, current_episode
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Raised, outcome_of
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.processes import WorkerPool
 from ludus.rollout.playing import guarded
@@ -70,7 +70,7 @@ def play_all(tokenizer_folder: Path, task: EpisodeTask, one_process: WorkerPool)
             **settings: Any,
         ) -> list[Episode]:
             engine = ScriptedEngine(lambda call: "four", text.tokenizer)
-            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(Sessions())))
+            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings(max_new_tokens=32)
             agents = {"mode": "subproc", "subproc_max_workers": max_workers}
             runner = EpisodeRunner(

@@ -29,10 +29,10 @@ from ludus.checks.bench.machine import versions
 from ludus.checks.bench.work import GatewayWork
 from ludus.engines.base import OnTokens
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.errors import BackendError
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer, calm_garbage_collection
 from ludus.runs.journal import Journal
 from ludus.text.chat import ChatText
@@ -94,7 +94,7 @@ def measure_gateway(work: GatewayWork) -> dict[str, Any]:
 
 def _played(work: GatewayWork, recorder: Recorder, journal: Journal) -> Sequence[Mapping[str, float]]:
     """What the client measured of sessions that are recorded as `ludus gateway` records them."""
-    sessions = Sessions()
+    sessions = SessionKeys()
     recorded = [recorder.open(session_id=f"session-{idx}", sink=journal) for idx in range(NUM_SESSIONS)]
     calm_garbage_collection()
     with GatewayServer(sessions) as server:
@@ -129,7 +129,7 @@ def _check(sessions: Sequence[Session], *, num_requests: int) -> None:
 
 def _ceiling(work: GatewayWork) -> float:
     """Requests a second that the client and the server manage when nothing is done."""
-    server = GatewayServer(Sessions())
+    server = GatewayServer(SessionKeys())
     server.app = _Idle(work.reply)
     with server:
         (crowd,) = ask(replace(work, phases=work.phases[-1:]), server.base_url, ["/"])

@@ -20,8 +20,8 @@ from ludus.checks.bench.work import ReplicasWork
 from ludus.engines.base import OnTokens
 from ludus.engines.routed.engine import route
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.pool import RolloutPool
 from ludus.rollout.runner import EpisodeRunner
@@ -71,7 +71,7 @@ async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
     ]
     engine = route(engines, text.tokenizer, seed=work.seed)
     try:
-        with Stage(Recorder(engine, text), GatewayServer(Sessions())) as stage:
+        with Stage(Recorder(engine, text), GatewayServer(SessionKeys())) as stage:
             taken_s = await _play(work, stage)
     finally:
         await engine.close()

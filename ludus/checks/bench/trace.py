@@ -20,7 +20,7 @@ from ludus.api.local import LocalModel, open_local
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.work import TraceWork
 from ludus.config import Config
-from ludus.gateway.keys import Sessions
+from ludus.episodes.keys import SessionKeys
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.stage import Stage
@@ -77,7 +77,7 @@ async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[s
     async with AsyncExitStack() as stack:
         store = stack.enter_context(RunStore.create(config.run_root, config.name, config.to_yaml()))
         store.export_to(stack.enter_context(exporter))
-        stage = stack.enter_context(Stage(local.recorder, GatewayServer(Sessions())))
+        stage = stack.enter_context(Stage(local.recorder, GatewayServer(SessionKeys())))
         runner = await stack.enter_async_context(
             EpisodeRunner(
                 TalkingAgent(work.new_tokens),

@@ -29,9 +29,9 @@ from ludus.engines.lease import ComputeLease
 from ludus.engines.local.engine import LocalEngine
 from ludus.engines.local.settings import InferenceSettings
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.stats import SessionStats
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.models.load import load_model
 from ludus.models.resolve import resolve_model
@@ -68,7 +68,7 @@ def measure(
     """
     folder = resolve_model(model)
     text = ChatText.load(folder, chat_template=TEMPLATE)
-    with GatewayServer(Sessions()) as server:
+    with GatewayServer(SessionKeys()) as server:
         _play(server, text, 2)  # what the first requests of a process pay
         played = [(_play(server, text, short), _play(server, text, long)) for _ in range(pairs)]
         prefilled = _prefilled(server, folder, text, short, long) if prefill else {}
@@ -134,10 +134,10 @@ def _prefilled(server: GatewayServer, folder: Path, text: ChatText, short: int, 
 def _talk(server: GatewayServer, engine: Engine, text: ChatText, num_turns: int, **fields: Any) -> SessionStats:
     """What a session of its own on `engine` came to."""
     session = Recorder(engine, text).open(session_id="turns")
-    secret = server.sessions.add(session)
+    secret = server.keys.add(session)
     with closing(_Client(server.url_for(secret))) as client:
         client.talk(num_turns, **fields)
-    server.sessions.remove(secret)
+    server.keys.remove(secret)
     seen = session.stats()
     assert not seen.forks, f"a session that only goes on has forked: {seen.fork_examples}"
     return seen

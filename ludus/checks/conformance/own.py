@@ -24,14 +24,15 @@ from ludus.checks.conformance.speech import WORDS, Answer, Speech
 from ludus.checks.conformance.stage import Curtain, Heard, Stage
 from ludus.engines.base import Engine
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.archive import MemoryArchive
+from ludus.episodes.episodes import IDLE_S, Episodes
 from ludus.episodes.export import TurnCredit, export_session
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.gateway.app import GatewayOptions
-from ludus.gateway.archive import MemoryArchive
-from ludus.gateway.desk import Desk
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
+from ludus.http.keys import new_key
 from ludus.text.chat import ChatText
 from ludus.types import SessionRecord, Turn
 
@@ -52,7 +53,7 @@ class Parts:
     app: Callable[[ASGIApp], ASGIApp] = lambda app: app
     engine: Callable[[Engine], Engine] = lambda engine: engine
     text: Callable[[ChatText], ChatText] = lambda text: text
-    sessions: Callable[[], Sessions] = Sessions
+    keys: Callable[[], SessionKeys] = SessionKeys
 
 
 WHOLE = Parts()
@@ -68,16 +69,17 @@ class OwnServer:
             ScriptedEngine(self.speech.answer, self.text.tokenizer, context_length=CONTEXT_LENGTH),
         )
         self.recorder = Recorder(parts.engine(self.stage), parts.text(self.text))
-        self.sessions = parts.sessions()
-        self.desk = Desk(self.sessions, self.recorder.open, MemoryArchive())
-        self.server = GatewayServer(self.sessions, GatewayOptions(desk=self.desk, keep_alive_s=KEEP_ALIVE_S))
+        self.keys, self.admin_key = parts.keys(), new_key()
+        episodes = Episodes(self.recorder, MemoryArchive(), keys=self.keys, idle_s=IDLE_S)
+        options = GatewayOptions(episodes=episodes, admin_key=self.admin_key, keep_alive_s=KEEP_ALIVE_S)
+        self.server = GatewayServer(self.keys, options)
         self.server.app = parts.app(self.server.app)
         self._numbers = itertools.count()
 
     def open(self, **options: Any) -> OwnSession:
         """A new session; options as of `Recorder.open`."""
         session = self.recorder.open(session_id=f"case-{next(self._numbers)}", **options)
-        return OwnSession(self, self.sessions.add(session), session)
+        return OwnSession(self, self.keys.add(session), session)
 
     def __enter__(self) -> OwnServer:
         self.server.start()
@@ -114,7 +116,7 @@ class OwnSession:
     @property
     def admin_key(self) -> str:
         """The key that opens, lists and ends every session over HTTP."""
-        return self._server.desk.admin_key
+        return self._server.admin_key
 
     @property
     def calls(self) -> tuple[Heard, ...]:
@@ -147,7 +149,7 @@ class OwnSession:
 
     def remove(self) -> None:
         """From now on nobody reaches the session."""
-        self._server.sessions.remove(self.secret)
+        self._server.keys.remove(self.secret)
 
     async def check(self) -> None:
         """Ends the session and checks its record. Raises UnmetError."""

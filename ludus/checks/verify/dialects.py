@@ -18,8 +18,8 @@ from ludus.checks.verify.author import WORDS, digest, rng_of, sampled_ids, some_
 from ludus.checks.verify.chat import chat_of_words
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.export import TurnCredit, export_session
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.text.chat import ChatText
 from ludus.types import Call, ForkReason, Sampling, SessionRecord
@@ -73,7 +73,7 @@ def verify_dialects(
     """The same conversation by every agent, each in a session of its own. `on_agent` is told how many are done."""
     text = chat_of_words(WORDS)
     traces: dict[str, Trace] = {}
-    sessions = Sessions()
+    sessions = SessionKeys()
     with GatewayServer(sessions) as server:
         for name, make_agent in agents.items():
             engine = ScriptedEngine(_Author(text).answer, text.tokenizer)

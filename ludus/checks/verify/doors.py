@@ -36,9 +36,9 @@ from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.settle import settle_groups
 from ludus.compat.art.turns import TurnBook
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.ledger import Ledger
 from ludus.episodes.recorder import Recorder
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.loop.batch import BatchRules, build_batch
 from ludus.rollout.pool import Taken
@@ -125,7 +125,7 @@ async def play_trajectories(stand: Stand) -> Group:
     """As a backend does it: a session for each rollout, the choices found again in the records."""
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore.create(Path(folder), "doors", "")
-        with store, GatewayServer(sessions := Sessions()) as server:
+        with store, GatewayServer(sessions := SessionKeys()) as server:
             book = TurnBook(stand.recorder, store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0)
 
             async def rollout(member_idx: int, row: Mapping[str, Any]) -> Any:
@@ -171,7 +171,7 @@ async def play_door(stand: Stand, workflow: object, kwargs: Mapping[str, Any] | 
     """As a run does it: the agent on a stage, an episode for each row."""
     generation = GenerationSettings(n_samples=N_MEMBERS, max_new_tokens=MAX_TOKENS)
     async with AsyncExitStack() as stack:
-        stage = stack.enter_context(Stage(stand.recorder, GatewayServer(Sessions())))
+        stage = stack.enter_context(Stage(stand.recorder, GatewayServer(SessionKeys())))
         runner = await stack.enter_async_context(
             EpisodeRunner(
                 resolve_workflow(workflow, kwargs),

@@ -20,11 +20,12 @@ from typing import Protocol
 from starlette.types import Receive, Scope, Send
 
 from ludus.cluster.serve.wire import SESSION
+from ludus.episodes.episodes import IDLE_S, MAX_OPEN_TURNS
+from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.keys import Clock, SessionKeys
 from ludus.episodes.session import Session
 from ludus.errors import AgentError
 from ludus.gateway.app import GatewayOptions, build_app
-from ludus.gateway.desk import IDLE_S, MAX_OPEN_TURNS
-from ludus.gateway.keys import Clock, Seat, Sessions
 
 SHARED = "shared"
 """Name of the session of all requests that name none."""
@@ -52,7 +53,7 @@ class RolloutError(Exception):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Open:
     id: str
-    seat: Seat
+    seat: Handle
 
 
 class ModelGateway:
@@ -68,7 +69,7 @@ class ModelGateway:
         self._open: dict[str, _Open] = {}
         self._retired: list[_Open] = []
         """Shared sessions that are full; they end at the next sweep."""
-        self._sessions = Sessions(clock)
+        self._sessions = SessionKeys(clock)
         self._gateway = build_app(self._sessions, GatewayOptions(model_name=model_name, open_mode=self._open_session))
 
     def __repr__(self) -> str:
@@ -105,7 +106,7 @@ class ModelGateway:
             if now - held.seat.used_at >= self._idle_s and held.seat.session.stats().num_running == 0:
                 await self.end(name)
 
-    def _open_session(self, name: str) -> Seat:
+    def _open_session(self, name: str) -> Handle:
         if name in self._open:  # it is full
             self._retired.append(self._open.pop(name))
         found = _NAME.fullmatch(name)
@@ -113,7 +114,8 @@ class ModelGateway:
         group, own = found["group"], found["name"]
         session_id = own if group is None else f"{group}-{own}"
         session = self._book.open(session_id, is_shared=group is None, group_id=group)
-        seat = Seat(session, max_turns=MAX_OPEN_TURNS if group is None else None)
+        spec = SessionSpec(session.id, most_turns=MAX_OPEN_TURNS if group is None else None)
+        seat = Handle(spec, session)
         self._open[name] = _Open(session.id, seat)
-        self._sessions.seat(name, seat)
+        self._sessions.bind(name, seat)
         return seat

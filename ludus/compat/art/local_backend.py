@@ -28,8 +28,8 @@ from ludus.compat.art.hosted import HostedModel, check_base, copy_checkpoint
 from ludus.compat.art.served import ServedModel
 from ludus.compat.art.trajectory import Trajectory
 from ludus.config import Config
+from ludus.episodes.keys import SessionKeys
 from ludus.errors import ConfigError, UserError
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import InProcessTransport
 from ludus.loop.checkpoint import checkpoints, latest_checkpoint
@@ -182,7 +182,7 @@ class LocalBackend:
             folder=(str(folder.parent), folder.name),
         )
         if self._server is None:
-            self._server = GatewayServer(Sessions())
+            self._server = GatewayServer(SessionKeys())
             await asyncio.to_thread(self._server.start)
         logger.info("model.opening project=%s name=%s base_model=%s", model.project, model.name, model.base_model)
         hosted = await HostedModel.open(config, model.base_model)

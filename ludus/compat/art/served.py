@@ -30,7 +30,7 @@ class ServedModel:
 
     def __post_init__(self) -> None:
         session = self.hosted.book.open(outside_name(self.hosted.step), is_shared=True)
-        self.outside_key = self.server.sessions.add(session)
+        self.outside_key = self.server.keys.add(session)
 
     def __repr__(self) -> str:
         return f"ServedModel({self.hosted!r}, rollouts={len(self._keys)})"
@@ -49,10 +49,10 @@ class ServedModel:
     def _open(self, rollout: Rollout) -> str:
         group_id = self._names.group(rollout, step=self.hosted.step)
         session = self.hosted.book.open(f"{group_id}-{member_name(rollout)}", group_id=group_id)
-        key = self.server.sessions.add(session)
+        key = self.server.keys.add(session)
 
         async def end(error: BaseException | None) -> None:
-            self.server.sessions.remove(self._keys.pop(rollout))
+            self.server.keys.remove(self._keys.pop(rollout))
             await self.hosted.book.end(session.id, error)
 
         rollout.on_end(end)

@@ -13,8 +13,8 @@ import pytest
 
 from ludus.agents.kinds import resolve_workflow
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
@@ -45,7 +45,7 @@ def play(text: ChatText) -> Iterator[Callable[..., Played]]:
 
         def run(agent: Any, answers: Any, row: Any = None, kwargs: Any = None, **settings: Any) -> Played:
             engine = ScriptedEngine(answers, text.tokenizer)
-            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(Sessions())))
+            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings(max_new_tokens=32)
             door = resolve_workflow(agent, kwargs)
             runner = EpisodeRunner(door, stage, RolloutSettings(**settings), training=generation, evaluation=generation)

@@ -17,8 +17,8 @@ from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.compat.verl.tool_loop import ToolAgentLoop
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
-from ludus.gateway.keys import Sessions
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
@@ -62,7 +62,7 @@ def stage(tokenizer_folder: Path) -> Iterator[Any]:
                 return scripts[int(asked.split("Script ")[1].split(".")[0])][asked.count("<tool_response>")]
 
             engine = ScriptedEngine(answer, text.tokenizer, context_length=4096)
-            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(Sessions())))
+            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings()
             runner = EpisodeRunner(
                 resolve_workflow(ToolAgentLoop, loops=plan),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ import pytest
 
 from ludus.cluster.serve.gateways import ModelGateway
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.episodes import MAX_OPEN_TURNS
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.errors import AgentError
-from ludus.gateway.desk import MAX_OPEN_TURNS
 from ludus.text.chat import ChatText
 
 
@@ -136,7 +136,7 @@ def test_a_shared_session_that_is_full_makes_room(room: Room) -> None:
     async def main() -> None:
         await room.ask()
         seat = room.gateway._open["shared"].seat
-        seat.max_turns = 1
+        seat.spec = replace(seat.spec, most_turns=1)
         await room.ask()
         await room.gateway.expire()
 

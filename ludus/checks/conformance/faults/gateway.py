@@ -13,9 +13,10 @@ from ludus.checks.conformance.faults.base import Fault, on_the_wire
 from ludus.checks.conformance.own import Parts
 from ludus.checks.conformance.sse import read_events
 from ludus.checks.conformance.tamper import Headers, Json, Tampering
+from ludus.episodes.handle import Handle
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.session import Session
 from ludus.errors import AgentError
-from ludus.gateway.keys import Seat, Sessions
 from ludus.text.chat import ChatText
 from ludus.text.template import ChatTemplate
 
@@ -163,7 +164,7 @@ async def _next(messages: list[Message], receive: Receive) -> Message:
 # ---- keys
 
 
-class _OpenDoor(Sessions):
+class _OpenDoor(SessionKeys):
     """Lets a wrong key in, to the session that was opened last."""
 
     _last = ""
@@ -172,17 +173,17 @@ class _OpenDoor(Sessions):
         self._last = super().add(session, **options)
         return self._last
 
-    def find(self, path_secret: str | None, headers: Mapping[str, str], **options: Any) -> Seat:
+    def find(self, path_secret: str | None, headers: Mapping[str, str], **options: Any) -> Handle:
         try:
             return super().find(path_secret, headers, **options)
         except AgentError:
             return super().find(self._last, {}, **options)
 
 
-class _PathOnly(Sessions):
+class _PathOnly(SessionKeys):
     """Does not compare the key with the URL."""
 
-    def find(self, path_secret: str | None, headers: Mapping[str, str], **options: Any) -> Seat:
+    def find(self, path_secret: str | None, headers: Mapping[str, str], **options: Any) -> Handle:
         others = {} if path_secret is not None else headers
         return super().find(path_secret, others, **options)
 
@@ -260,8 +261,8 @@ GATEWAY_FAULTS = (
     Fault("deaf to leaving", "the engine goes on when a client leaves", Parts(app=_Deaf), ("chat/streaming",)),
     Fault("no keep-alive", "a quiet stream is sent nothing", Parts(app=_Silent), ("chat/streaming",)),
     Fault("answers shared", "an equal request gets another session's answer", Parts(app=_Cache), ("sessions/keys",)),
-    Fault("key not checked", "a wrong key is let in", Parts(sessions=_OpenDoor), ("chat/keys", "models/keys")),
-    Fault("key beside URL not compared", "two sessions in one request pass", Parts(sessions=_PathOnly), ("chat/keys",)),
+    Fault("key not checked", "a wrong key is let in", Parts(keys=_OpenDoor), ("chat/keys", "models/keys")),
+    Fault("key beside URL not compared", "two sessions in one request pass", Parts(keys=_PathOnly), ("chat/keys",)),
     Fault("line end lost", "no line end between turns", Parts(text=_lost_newline), ("chat/text",)),
     Fault("content stripped", "the prompt lacks blanks around content", Parts(text=_stripped_content), ("chat/text",)),
 )

@@ -1,0 +1,150 @@
+"""Where a session is kept: its turns and rewards before its end, its episode after.
+
+Knows: episodes, a run's folder, exporters.  Knows not: HTTP, keys, engines.
+Invariant: what was acknowledged is durable, as far as the archive is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.session import TurnSink
+from ludus.errors import AgentError, BackendError, UserError
+from ludus.runs.exporters.base import Exporter, Finished
+from ludus.runs.store import RunStore
+from ludus.types import Episode, Node, Turn
+
+
+class Archive(TurnSink, Protocol):
+    """Keeps sessions. `begin` and what is added are quick; the others may wait for a disk. From any thread."""
+
+    def begin(self, spec: SessionSpec, started_at: float) -> None:
+        """A session was opened; the spec has its id."""
+
+    def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None:
+        """An open session was given rewards, by turn id; durable when it returns."""
+
+    def keep(self, episode: Episode, spec: SessionSpec) -> None:
+        """A session has ended; durable when it returns."""
+
+    def has(self, session_id: str) -> bool:
+        """A session with this id has ended here."""
+
+    def find(self, session_id: str) -> Episode | None:
+        """The episode of an ended session. None: it is not here."""
+
+    def change(self, episode: Episode) -> None:
+        """An ended session was given rewards. Raises AgentError where it is too late for them."""
+
+
+class RunArchive:
+    """The folder of a run as an `Archive`."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        *,
+        step: Callable[[], int] | None = None,
+        on_kept: Callable[[Episode, SessionSpec], None] | None = None,
+    ) -> None:
+        """step: tells the training step that may use what ends now. None: the one that asked for it.
+        on_kept: told of each session that is kept, which no reward reaches from then on. None: nobody is."""
+        self._store = store
+        self._step = step
+        self._on_kept = on_kept
+
+    def __repr__(self) -> str:
+        return f"RunArchive({self._store!r})"
+
+    def begin(self, spec: SessionSpec, started_at: float) -> None:
+        group_id = spec.group_id or spec.id
+        facts = {
+            "task_id": spec.task_id or group_id,
+            "group_id": group_id,
+            "metadata": spec.metadata,
+            "started_at": started_at,
+            "is_eval": spec.is_eval,
+        }
+        self._store.journal.about(str(spec.id), facts)
+
+    def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
+        self._store.journal.add_turn(session_id, nodes, turn)
+
+    def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None:
+        self._store.journal.add_rewards(session_id, rewards)
+
+    def keep(self, episode: Episode, spec: SessionSpec) -> None:
+        with _told_as_ours():
+            self._store.add_episode(episode, step=spec.step if self._step is None else self._step())
+        if self._on_kept is not None:
+            self._on_kept(episode, spec)
+
+    def has(self, session_id: str) -> bool:
+        with _told_as_ours():
+            return self._store.has_episode(session_id)
+
+    def find(self, session_id: str) -> Episode | None:
+        with _told_as_ours():
+            return self._store.find_episode(session_id)
+
+    def change(self, episode: Episode) -> None:
+        if self._on_kept is not None:
+            raise AgentError(
+                f"the session {episode.id!r} has ended and may have been trained on; reward it before it ends",
+                status=409,
+                code="session_ended",
+            )
+        with _told_as_ours():
+            self._store.change_episode(episode)
+
+
+@contextmanager
+def _told_as_ours() -> Iterator[None]:
+    """A disk that refuses is the fault of whoever runs the sessions, not of a client."""
+    try:
+        yield
+    except UserError as error:
+        raise BackendError(str(error)) from error
+
+
+class MemoryArchive:
+    """An `Archive` that ends with the process, for programs that hold their sessions themselves."""
+
+    def __init__(self) -> None:
+        self._episodes: dict[str, Episode] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(episodes={len(self._episodes)})"
+
+    def begin(self, spec: SessionSpec, started_at: float) -> None: ...
+
+    def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None: ...
+
+    def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None: ...
+
+    def keep(self, episode: Episode, spec: SessionSpec) -> None:
+        del spec
+        self._episodes[episode.id] = episode
+
+    def has(self, session_id: str) -> bool:
+        return session_id in self._episodes
+
+    def find(self, session_id: str) -> Episode | None:
+        return self._episodes.get(session_id)
+
+    def change(self, episode: Episode) -> None:
+        self._episodes[episode.id] = episode
+
+
+class ExportArchive(MemoryArchive):
+    """Hands every episode to an exporter, and holds none."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        super().__init__()
+        self._exporter = exporter
+
+    def keep(self, episode: Episode, spec: SessionSpec) -> None:
+        self._exporter.add(Finished.of(episode, spec.step))

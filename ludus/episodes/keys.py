@@ -1,0 +1,107 @@
+"""Whose session a request belongs to: secrets in URL paths and keys in headers.
+
+Knows: secrets, sessions by name.  Knows not: HTTP beyond header values, what sessions do.
+Rules: a path names the session, and any key is then accepted unless it names another session (403). Without a path the
+bearer token or `x-api-key` names it. A name nobody has is 401, or opens a session of its own where that is allowed;
+there a request without a key is a session by itself. Of a key only its digest is kept, and digests are what is looked
+up: who measures how long an answer takes learns nothing about any key.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.session import Session
+from ludus.errors import AgentError
+from ludus.http.keys import digest, keys_of, new_key
+
+Clock = Callable[[], float]
+OpenMode = Callable[[str], Handle]
+"""Gives a session to a key that names none; '' for a request without a key."""
+
+
+class SessionKeys:
+    """All sessions that can be reached, by key. Safe to use from any thread."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._handles: dict[bytes, Handle] = {}
+        """By the digest of the key, so that the time a look-up takes tells nothing about any key."""
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def __repr__(self) -> str:
+        return f"SessionKeys(num_sessions={len(self)})"
+
+    def add(self, session: Session, *, key: str | None = None, agent: str = "") -> str:
+        """The secret under which a session that somebody else ends is reached until `remove`. key: None makes one."""
+        secret = new_key() if key is None else key
+        self.bind(secret, Handle(SessionSpec(session.id, agent=agent), session))
+        return secret
+
+    def bind(self, key: str, handle: Handle) -> None:
+        """From now on the key names this session."""
+        handle.key, handle.used_at = digest(key), self.clock()
+        with self._lock:
+            self._handles[handle.key] = handle
+
+    def remove(self, secret: str) -> None:
+        """From now on the secret is unknown. Removing twice is allowed."""
+        with self._lock:
+            self._handles.pop(digest(secret), None)
+
+    def release(self, handle: Handle) -> None:
+        """From now on nothing names this session; its key may name another one already."""
+        with self._lock:
+            if self._handles.get(handle.key) is handle:
+                del self._handles[handle.key]
+
+    def get(self, key: str) -> Handle | None:
+        """The session that the key names. None: it names none."""
+        with self._lock:
+            return self._handles.get(digest(key))
+
+    def find(self, path_secret: str | None, headers: Mapping[str, str], *, open_mode: OpenMode | None = None) -> Handle:
+        """The session that a request names, which is in use from now on. Raises AgentError 401 or 403.
+
+        open_mode: gives a session to a key that names none yet, or a full one. None: such a key is refused.
+        """
+        keys = keys_of(headers)
+        by_path = None if path_secret is None else self.get(path_secret)
+        if path_secret is not None and by_path is None:
+            raise AgentError("No session has this URL; it may have ended.", status=401, code="invalid_session")
+        found = [by_path, *(self.get(key) for key in keys)]
+        named = [handle for handle in found if handle is not None]
+        if any(handle is not named[0] for handle in named):
+            raise AgentError(
+                "URL and key name different sessions; use the key given with this URL.",
+                status=403,
+                code="session_mismatch",
+            )
+        if open_mode is not None and path_secret is None and (not named or named[0].is_full):
+            named = [open_mode(keys[0] if keys else "")]
+        if not named:
+            raise unknown_key(keys[0] if keys else "")
+        named[0].used_at = self.clock()
+        return named[0]
+
+
+def unknown_key(key: str) -> AgentError:
+    if not key:
+        return AgentError(
+            "No API key was given; send the session's key as a bearer token, or use the session's URL.",
+            status=401,
+            code="invalid_api_key",
+        )
+    # The key may be somebody's real one: show only what tells the reader which of his keys it was.
+    shown = f"{key[:3]}***" if len(key) > 8 else "***"
+    return AgentError(
+        f"Incorrect API key provided: {shown}; no session has it, or the session has ended.",
+        status=401,
+        code="invalid_api_key",
+    )
