@@ -193,6 +193,21 @@ def with_value(data: Mapping[str, Any], path: Path_, value: Any, *, whole: str) 
     return {**data, head: with_value(below or {}, rest, value, whole=whole)}
 
 
+def leaves(data: Mapping[str, Any], above: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Path and value of every key that has none below it; a list is a value, and so is an empty mapping."""
+    for name, value in data.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of both nested mappings; where both have one, `above` comes first, key by key."""
+    both = {key for key in above if isinstance(above[key], Mapping) and isinstance(below.get(key), Mapping)}
+    return {**below, **above, **{key: merged(below[key], above[key]) for key in both}}
+
+
 def _explain(cls: type[pydantic.BaseModel], error: pydantic.ValidationError) -> str:
     return "\n".join(dict.fromkeys(_explain_one(cls, detail) for detail in error.errors()))
 

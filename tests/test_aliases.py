@@ -9,7 +9,8 @@ import pytest
 
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.clip import ClipSettings
-from ludus.compat.verl.keys import renamed, table
+from ludus.compat.keys import described
+from ludus.compat.verl.keys import KEYS, renamed
 from ludus.config import Config, load_config
 from ludus.errors import ConfigError
 from ludus.settings import settings_keys
@@ -94,7 +95,7 @@ def test_own_keys_stay_as_they_are() -> None:
 def test_every_target_is_a_key() -> None:
     """The table names keys that there are."""
     known = {".".join(path) for path in settings_keys(Config)}
-    for _, meaning in table():
+    for _, meaning in described(KEYS):
         if not meaning.startswith("must be"):
             for target in meaning.split(" and "):
                 assert target.removesuffix(".*") in known, target

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, get_type_hints
 
 import pydantic
 
 from ludus.config import Config
 from ludus.config import load_config as load_plain
 from ludus.errors import ConfigError
-from ludus.settings import import_object, nearest, parse_override, read_yaml, with_value
+from ludus.settings import Path_, import_object, leaves, merged, nearest, parse_override, read_yaml, with_value
 
 _OWN_NAME = "config"
 _CLASS = "config_class"
@@ -30,8 +30,10 @@ _KWARGS = "config_kwargs"
 class ExperimentConfig:
     """Base of such a class. Every key of the configuration is an attribute: `self.model.path`, `self.seed`."""
 
-    aliases: ClassVar[Mapping[str, str]] = {}
-    """Other names of keys of the configuration, dotted."""
+    @classmethod
+    def renamed(cls, path: Path_, value: Any) -> Iterable[tuple[Path_, Any]]:
+        """A key that was given, as the configuration or the class has it."""
+        return ((path, value),)
 
     @property
     def agent(self) -> Any:
@@ -71,16 +73,18 @@ def load_config(
     if config_class is None:
         return load_plain(path, overrides)
     cls = _import_class(config_class)
-    data = _with_aliases(cls, data)
-    for key, value in keys:
-        data = with_value(data, _renamed(cls, key), value, whole=".".join(key))
+    renamed = cls.renamed if issubclass(cls, ExperimentConfig) else ExperimentConfig.renamed
+    given_keys, data = [*leaves(data), *keys], {}
+    for key, value in given_keys:
+        for own_key, own_value in renamed(key, value):
+            data = with_value(data, own_key, own_value, whole=".".join(map(str, key)))
     own_names = {field.name for field in dataclasses.fields(cls)} - set(Config.model_fields)
     own = {**(data.pop(_KWARGS, None) or {}), **{name: data[name] for name in data if name in own_names}}
     given = {name: value for name, value in data.items() if name not in own_names and name != _CLASS}
     _check_names([*own, *given], own_names, config_class)
     experiment = _made(cls, own)
-    merged = _merged(_merged(_fields_as_keys(experiment), _settings(experiment)), given)
-    return Config(**{**merged, _CLASS: config_class, _KWARGS: own})
+    values = merged(merged(_fields_as_keys(experiment), _settings(experiment)), given)
+    return Config(**{**values, _CLASS: config_class, _KWARGS: own})
 
 
 def _check_names(names: Sequence[str], own_names: Collection[str], config_class: str) -> None:
@@ -164,37 +168,3 @@ def _fields_as_keys(experiment: Any) -> dict[str, Any]:
 
 def _settings(experiment: Any) -> Mapping[str, Any]:
     return experiment.settings() if isinstance(experiment, ExperimentConfig) else {}
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of both; where both have one, `above` comes first, key by key."""
-    merged = dict(below)
-    for name, value in above.items():
-        lower = merged.get(name)
-        both = isinstance(lower, Mapping) and isinstance(value, Mapping)
-        merged[name] = _merged(lower, value) if both else value  # type: ignore[arg-type]
-    return merged
-
-
-def _renamed(cls: type[Any], key: tuple[str, ...]) -> tuple[str, ...]:
-    aliases: Mapping[str, str] = cls.aliases if issubclass(cls, ExperimentConfig) else {}
-    name = aliases.get(".".join(key))
-    return key if name is None else tuple(name.split("."))
-
-
-def _with_aliases(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping of a file with every alias under the name that it stands for."""
-    renamed: dict[str, Any] = {}
-
-    def visit(below: Mapping[str, Any], path: tuple[str, ...]) -> None:
-        nonlocal renamed
-        for name, value in below.items():
-            key = (*path, str(name))
-            new = _renamed(cls, key)
-            if new == key and isinstance(value, Mapping) and value:
-                visit(value, key)
-            else:
-                renamed = with_value(renamed, new, value, whole=".".join(key))
-
-    visit(data, ())
-    return renamed

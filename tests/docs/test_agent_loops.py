@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ludus.compat.verl.keys import table
+from ludus.compat.keys import described
+from ludus.compat.verl.keys import KEYS
 from tests.docs.pages import DOCS, blocks, run_block
 
 
@@ -31,5 +32,5 @@ def test_every_import_line_of_the_table_works() -> None:
 
 def test_every_key_is_on_the_page() -> None:
     page = (DOCS / "coming-from-verl.md").read_text()
-    for key, _ in table():
+    for key, _ in described(KEYS):
         assert key.rpartition(".")[2] in page, key

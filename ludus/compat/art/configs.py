@@ -15,6 +15,7 @@ from ludus.config import Config
 from ludus.errors import ConfigError
 from ludus.loop.batch import BatchRules
 from ludus.models.settings import LoraSettings, ModelSettings
+from ludus.settings import merged
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 
 ANY_AGE = 2**31
@@ -64,7 +65,7 @@ def model_config(config: Config, *, base_model: str, own: Mapping[str, Any], fol
     own: nested keys of the configuration.  folder: where the model's folder lies, and its name.
     """
     values = config.model_dump(mode="json", exclude_unset=True)
-    given = _merged(values, own)
+    given = merged(values, own)
     given.setdefault("model", {})["path"] = base_model
     given["run_root"], given["name"] = folder
     return check_config(Config(**given))
@@ -107,11 +108,3 @@ def _loss(asked: TrainConfig) -> dict[str, Any]:
         return {"kind": "cispo", "clip_high": CISPO_EPSILON_HIGH if asked.epsilon_high is None else asked.epsilon_high}
     low = PPO_EPSILON if asked.epsilon is None else asked.epsilon
     return {"kind": "clip", "clip_low": low, "clip_high": low if asked.epsilon_high is None else asked.epsilon_high}
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged

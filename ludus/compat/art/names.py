@@ -23,7 +23,7 @@ MODULES: Modules = {
     | of(f"{HERE}.trainable", "Model", "TrainableModel")
     | of(f"{HERE}.trajectory", "History", "Trajectory"),
     "dev": of("builtins", EngineArgs="dict", InitArgs="dict", PeftArgs="dict", TrainerArgs="dict")
-    | of(f"{HERE}.internal", InternalModelConfig="internal_model_config"),
+    | of(f"{HERE}.keys", InternalModelConfig="internal_model_config"),
     "gather": of(f"{HERE}.gathering", "gather_trajectories", "gather_trajectory_groups"),
     "langgraph": of(f"{HERE}.langchain", "init_chat_model", "wrap_rollout"),
     "local": of(f"{HERE}.local_backend", "LocalBackend"),

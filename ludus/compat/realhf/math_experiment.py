@@ -6,14 +6,17 @@ Knows: parameters, the agent and the environment that they describe.  Knows not:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ludus.api.experiment import ExperimentConfig
+from ludus.compat.keys import meaning_of
 from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
 from ludus.compat.realhf.generation import GenerationHyperparameters
+from ludus.compat.realhf.keys import KEYS
 from ludus.loop.settings import TrainDatasetSettings
 from ludus.models.settings import ModelSettings
+from ludus.settings import Path_
 
 
 @dataclasses.dataclass
@@ -29,20 +32,14 @@ class PPOHyperparameters:
 class AsyncRLExperimentConfig(ExperimentConfig):
     """Base of configurations that name an agent and an environment; without them nothing is learned."""
 
-    aliases: ClassVar[Mapping[str, str]] = {
-        "experiment_name": "name",
-        "fileroot": "run_root",
-        "actor.path": "model.path",
-        "actor.optimizer.lr": "trainer.optimizer.lr",
-        "dataset.path": "train_dataset.path",
-        "dataset.train_bs_n_seqs": "train_dataset.batch_size",
-        "max_head_offpolicyness": "rollout.max_head_offpolicyness",
-        "max_concurrent_rollouts": "rollout.max_concurrent_rollouts",
-        "exp_ctrl.total_train_epochs": "total_train_epochs",
-        "exp_ctrl.benchmark_steps": "total_train_steps",
-        "exp_ctrl.ckpt_freq_steps": "checkpoint.every_steps",
-        "exp_ctrl.eval_freq_steps": "eval.every_steps",
-    }
+    @classmethod
+    def renamed(cls, path: Path_, value: Any) -> Iterable[tuple[Path_, Any]]:
+        meaning = meaning_of(KEYS, ".".join(map(str, path)), value, {})
+        return (
+            ((path, value),)
+            if meaning is None
+            else [(tuple(own.split(".")), told) for own, told in meaning.ours.items()]
+        )
 
     @property
     def agent(self) -> Any:

@@ -13,6 +13,7 @@ from ludus.agents.tools import ToolLimits, ToolShelf
 from ludus.compat.verl.config_view import LoopConfig
 from ludus.compat.verl.interaction import Interactions
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
+from ludus.settings import merged
 
 DEFAULT_LOOP = "single_turn_agent"
 
@@ -56,7 +57,7 @@ class LoopPlan:
             },
             "reward": self.reward.model_dump(),
         }
-        return LoopConfig(_merged(own, self.config))
+        return LoopConfig(merged(own, self.config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,3 @@ class LoopRun:
         )
         shelf = ToolShelf.load(turns.tool_config_path, turns.function_tool_path, limits=limits)
         return cls(plan, shelf, Interactions.load(turns.interaction_config_path))
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    both = {**below, **above}
-    for key in below.keys() & above.keys():
-        if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
-            both[key] = _merged(below[key], above[key])
-    return both

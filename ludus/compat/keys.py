@@ -1,0 +1,142 @@
+"""What a family's keys of the configuration come to here: one table a family, read by whatever takes its keys.
+
+Knows: names, values, what is said of them.  Knows not: any family, what any key does.
+Invariant: a key of a table becomes ours, does nothing because what it says happens here anyway, or is said to be left
+out; none is lost in silence.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ludus.compat.importing.report import Fate
+from ludus.errors import ConfigError
+from ludus.settings import Path_, leaves, with_value
+
+Given = Mapping[str, Any]
+"""Every key that is set, by its dotted name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What becomes of one key with its value."""
+
+    fate: Fate
+    note: str = ""
+    """What is different, or why it is not taken."""
+    ours: Mapping[str, Any] = field(default_factory=dict)
+    """Values of our keys, by their dotted names."""
+
+
+Rule = Callable[[Any, Given], Meaning]
+"""Of a key whose meaning depends on others: from its value and all that is given."""
+Table = Mapping[str, Rule]
+"""By dotted name or pattern with `*`; a name comes before patterns, and the first pattern that fits counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key whose meaning depends on its value alone."""
+
+    ours: tuple[str, ...] = ()
+    """Ours with the same meaning; more than one: all get the value. `a.*` of a pattern `b.*`: the same name below."""
+    convert: Callable[[Any], Any] = lambda value: value
+    """None as its result: the key is as if it had not been given."""
+    note: str = ""
+    """What is different here, or why it is not needed."""
+    values: tuple[Any, ...] | None = None
+    """Where there is none of ours: the values that are what happens here anyway. None: any."""
+    otherwise: str = ""
+    """Why another value cannot be."""
+
+    def __call__(self, value: Any, _given: Given) -> Meaning:
+        if self.ours:
+            own = self.convert(value)
+            ours = {} if own is None else dict.fromkeys(self.ours, own)
+            return Meaning("changed" if ours and self.note else "taken" if ours else "not needed", self.note, ours)
+        if self.values is None or value in self.values:
+            return Meaning("not needed", self.note)
+        happens = " or ".join(map(repr, self.values))
+        return Meaning("left out", self.otherwise or f"it is {happens} here, as {self.note}")
+
+
+def to(*ours: str, convert: Callable[[Any], Any] = lambda value: value, note: str = "") -> Key:
+    """A key that ours stand for."""
+    return Key(ours, convert, note)
+
+
+def fixed(*values: Any, note: str = "", otherwise: str = "") -> Key:
+    """A key whose value is given here."""
+    return Key(values=values, note=note, otherwise=otherwise)
+
+
+def not_needed(note: str, *names: str) -> dict[str, Rule]:
+    """Keys that do nothing here, whatever their values."""
+    return dict.fromkeys(names, Key(note=note))
+
+
+def left_out(note: str, *names: str) -> dict[str, Rule]:
+    """Keys that do something there that nothing does here."""
+    return dict.fromkeys(names, Key(values=(), otherwise=note))
+
+
+def meaning_of(table: Table, name: str, value: Any, given: Given) -> Meaning | None:
+    """What a key comes to. None: it is not in the table."""
+    pattern = name if name in table else next((each for each in table if fnmatchcase(name, each)), None)
+    if pattern is None:
+        return None
+    meaning = table[pattern](value, given)
+    below = name[len(pattern) - 1 :]
+    ours = {f"{own[:-1]}{below}" if own.endswith("*") else own: told for own, told in meaning.ours.items()}
+    return Meaning(meaning.fate, meaning.note, ours)
+
+
+def read(table: Table, data: Mapping[str, Any]) -> Iterator[tuple[Path_, Any, Meaning | None]]:
+    """Path, value and meaning of every key of nested values."""
+    given = {".".join(map(str, path)): value for path, value in leaves(data)}
+    for path, value in leaves(data):
+        yield path, value, meaning_of(table, ".".join(map(str, path)), value, given)
+
+
+def renamed(table: Table, data: Mapping[str, Any], family: str, roots: Collection[str]) -> dict[str, Any]:
+    """Nested values with the family's keys under our names. roots: a key below them is the family's in any case.
+
+    Raises ConfigError for one that has no counterpart, whose value cannot be, or that is given under both names.
+    """
+    found = list(read(table, data))
+    foreign = [".".join(path) for path, _, meaning in found if meaning is None and path[0] in roots]
+    if foreign:
+        best = difflib.get_close_matches(foreign[0], table, n=1, cutoff=0.8)
+        hint = f" (did you mean {best[0]!r}?)" if best else ""
+        raise ConfigError(
+            f"keys of {family} that have no counterpart here: {', '.join(foreign)}{hint}; leave them out. Those that "
+            f"have one are in docs/coming-from-{family}.md"
+        )
+    ours = {path: value for path, value, meaning in found if meaning is None}
+    tree: dict[str, Any] = {}
+    for path, value, meaning in found:
+        name = ".".join(map(str, path))
+        if meaning is not None and meaning.fate == "left out":
+            raise ConfigError(f"{name}={value!r} is not possible: {meaning.note}")
+        for own, told in ({} if meaning is None else meaning.ours).items():
+            other = ours.setdefault(tuple(own.split(".")), told)
+            if other != told:
+                raise ConfigError(
+                    f"{name}={value!r} is {own} here, which is given as {other!r} too; remove one of them"
+                )
+    for path, value in ours.items():
+        tree = with_value(tree, path, value, whole=".".join(map(str, path)))
+    return tree
+
+
+def described(table: Mapping[str, Key]) -> list[tuple[str, str]]:
+    """A family's keys and what they are here, in the order of the alphabet; a branch ends in `*`."""
+    rows = []
+    for name, key in table.items():
+        values = " or ".join(map(repr, key.values or ()))
+        rows.append((name, " and ".join(key.ours) or f"must be {values}: {key.note}"))
+    return sorted(rows)
