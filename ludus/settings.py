@@ -188,6 +188,8 @@ def with_value(data: Mapping[str, Any], path: Path_, value: Any, *, whole: str) 
     if not rest:
         return {**data, head: value}
     below = data.get(head)
+    if isinstance(below, str):  # the bare kind of a choice; any other text is refused where it is read
+        below = {"kind": below}
     if below is not None and not isinstance(below, Mapping):
         raise ConfigError(f"override {whole!r}: {head!r} holds the value {below!r}, which has no keys below it")
     return {**data, head: with_value(below or {}, rest, value, whole=whole)}

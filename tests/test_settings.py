@@ -147,6 +147,13 @@ def test_a_choice_is_read_from_what_tells_its_kind(given: Any, expected: Choice)
     assert Chosen(**chosen.model_dump(mode="json", exclude_unset=True)) == chosen
 
 
+def test_a_bare_kind_takes_keys_below_it() -> None:
+    """`loss=cispo loss.high=3` says one thing after the other; a text that is no choice is refused as before."""
+    assert load_settings(Chosen, None, ["loss=cispo", "loss.high=3"]).loss == Cispo(high=3.0)
+    with pytest.raises(ConfigError, match=r"^rate=\{'kind': 'fast', 'deep': 1\} is not possible"):
+        load_settings(Outer, None, ["rate=fast", "rate.deep=1"])
+
+
 def test_a_key_of_another_kind_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """So that `loss=cispo` on the command line does not break a file that sets the bounds of clip."""
     assert Chosen(loss={"kind": "cispo", "low": 0.1}).loss == Cispo()  # type: ignore[arg-type]

@@ -377,3 +377,16 @@ def test_two_steps_show_the_same_numbers_as_ever(name: str, tiny_model_folder: P
         metrics = trainer.train_batch(batch)
         trainer.publish().copy_into_shared()
         assert {key: metrics[f"train/{key}"] for key in seen} == pytest.approx(seen, rel=2e-3, abs=1e-6)
+
+
+def test_a_ratio_to_the_sampler_stays_one_with_several_minibatches(tiny_model_folder: Path) -> None:
+    """Where weights hardly move, cispo's ratio over two minibatches is that of one step."""
+    optimizer = OptimizerSettings(lr=1e-9, max_grad_norm=None)
+    batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
+    one, two = (
+        make_trainer(tiny_model_folder, optimizer=optimizer, algorithm={"name": "cispo", "minibatches": count})
+        for count in (1, 2)
+    )
+    expected = one.train_batch(batch)["train/ratio_mean"]
+    assert expected != pytest.approx(1.0, abs=0.1)
+    assert two.train_batch(batch)["train/ratio_mean"] == pytest.approx(expected, rel=1e-4)
