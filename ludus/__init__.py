@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from ludus.agents.actors import Actor, ActorReply
     from ludus.agents.adapter import actor
     from ludus.algorithms.base import GroupReturns, LossInputs
-    from ludus.api.experiment import ExperimentConfig, load_config
+    from ludus.api.experiment import ExperimentConfig
     from ludus.api.gateway import open_gateway
     from ludus.api.play import play
     from ludus.api.supervised import train_supervised
     from ludus.api.trainer import Trainer
-    from ludus.config import Config
+    from ludus.compat.config import Config, load_config
     from ludus.episodes.reward import Result
     from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
     from ludus.loop.evaluate import Evaluation
@@ -58,7 +58,7 @@ _MODULES = {
     "ActorReply": "ludus.agents.actors",
     "AgentError": "ludus.errors",
     "BackendError": "ludus.errors",
-    "Config": "ludus.config",
+    "Config": "ludus.compat.config",
     "ConfigError": "ludus.errors",
     "Evaluation": "ludus.loop.evaluate",
     "ExperimentConfig": "ludus.api.experiment",
@@ -73,7 +73,7 @@ _MODULES = {
     "Trainer": "ludus.api.trainer",
     "UserError": "ludus.errors",
     "actor": "ludus.agents.adapter",
-    "load_config": "ludus.api.experiment",
+    "load_config": "ludus.compat.config",
     "open_gateway": "ludus.api.gateway",
     "play": "ludus.api.play",
     "train_supervised": "ludus.api.supervised",

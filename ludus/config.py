@@ -7,17 +7,15 @@ Invariant: a value set explicitly that differs from its default and cannot act i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
 
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.cluster.settings import SchedulerSettings
-from ludus.compat.verl.keys import renamed
-from ludus.compat.verl.settings import RewardSettings
 from ludus.engines.local.settings import LocalSettings
 from ludus.engines.settings import EngineSettings
 from ludus.engines.table import ENGINES
@@ -34,11 +32,18 @@ from ludus.runs.settings import TraceSettings
 from ludus.settings import OneOf, Settings, dump_settings, read_yaml, with_overrides
 from ludus.trainer.settings import TrainerSettings
 
+ConfigT = TypeVar("ConfigT", bound="Config")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Config(Settings):
-    """One run. Every key has a default but the length of training, which is one of three."""
+    """One run. Every key has a default but the length of training, which is one of three.
+
+    A class of more kinds of agent derives from it, adds their keys, and says which agents and rows are theirs.
+    """
+
+    agent_kinds: ClassVar[Mapping[str, str]] = {}
+    """By a method that an agent has the import string of its `AgentKind`."""
 
     name: str = "run"
     """The run's folder is `run_root/name`."""
@@ -55,7 +60,6 @@ class Config(Settings):
     """How evaluations differ from `gconfig`: the keys given here replace its, and a row is played once unless
     `n_samples` is given. None: by nothing else."""
     rollout: RolloutSettings = RolloutSettings()
-    reward: RewardSettings = RewardSettings()
     train_dataset: TrainDatasetSettings = TrainDatasetSettings()
     valid_dataset: ValidDatasetSettings = ValidDatasetSettings()
     workflow: str | None = None
@@ -112,6 +116,31 @@ class Config(Settings):
             )
         return self
 
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Self:
+        """The configuration that a file says. Raises ConfigError for a key or a value that cannot be."""
+        return cls(**data)
+
+    @classmethod
+    def load(cls, path: Path | str | None = None, overrides: Sequence[str] = ()) -> Self:
+        """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides.
+
+        Raises UserError if the file is missing, ConfigError for a key that is unknown or a value that cannot act.
+        """
+        data = {} if path is None else read_yaml(Path(path))
+        return cls.read(with_overrides(data, overrides))
+
+    def row_kind(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
+        """Import string of the `AgentKind` that plays these rows where no agent is given. None: there is none."""
+        del rows
+        return None
+
+    def unread_by(self, kind: str | None) -> Mapping[str, str]:
+        """Keys that are given and that this kind of agent does not read, and who does. None: an agent that asks over
+        HTTP."""
+        del kind
+        return {}
+
     @property
     def folder(self) -> Path:
         """Of the run."""
@@ -130,13 +159,8 @@ class Config(Settings):
 
 
 def load_config(path: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
-    """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides; verl's names for keys are
-    read too.
-
-    Raises UserError if the file is missing, ConfigError for a key that is unknown or a value that cannot act.
-    """
-    data = {} if path is None else read_yaml(Path(path))
-    return Config(**renamed(with_overrides(data, overrides)))
+    """As `Config.load`."""
+    return Config.load(path, overrides)
 
 
 def check_training(config: Config) -> None:

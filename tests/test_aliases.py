@@ -9,9 +9,9 @@ import pytest
 
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.clip import ClipSettings
+from ludus.compat.config import Config, load_config
 from ludus.compat.keys import described
 from ludus.compat.verl.keys import KEYS, renamed
-from ludus.config import Config, load_config
 from ludus.errors import ConfigError
 from ludus.settings import settings_keys
 

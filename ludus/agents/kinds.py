@@ -1,50 +1,77 @@
-"""Which family an agent belongs to, and the door that plays it.
+"""What plays an agent: agents of kinds that the core does not know say it themselves, or a table says it by a method.
 
-Knows: what tells the families apart.  Knows not: how any of them plays.
+Knows: what tells the kinds apart.  Knows not: how any of them plays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from ludus.agents.adapter import Door
 from ludus.agents.plain import FORMS, from_workflow
-from ludus.compat.areal.adapter import from_rollout_workflow, is_rollout_workflow
-from ludus.compat.realhf.adapter import from_queue, is_queue_agent
-from ludus.compat.verl.adapter import from_loop
-from ludus.compat.verl.base import AgentLoopBase
-from ludus.compat.verl.plan import LoopPlan
 from ludus.errors import UserError
-from ludus.settings import import_object
+from ludus.settings import Settings, import_object
+
+
+class AgentKind(Protocol):
+    """Agents that are written for another system. Found by its import string, and loaded when it is needed.
+
+    All of them ask the model by tokens, in the process of their session.
+    """
+
+    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> Door:
+        """What plays the agent, made with `kwargs`. settings: of the run, where there is one.
+
+        Raises UserError where it cannot play.
+        """
+
+    def of_rows(self, settings: Settings) -> Door:
+        """What plays rows that name their agent themselves. Raises UserError if there is no such agent."""
+
+
+def kind_of(workflow: object, kinds: Mapping[str, str] | None = None) -> str | None:
+    """Import string of the agent's kind: its own `agent_kind`, or that of a method that it has.
+
+    None: it is an agent that reaches the model over HTTP.
+    """
+    own = getattr(workflow, "agent_kind", None)
+    if isinstance(own, str):
+        return own
+    return next((kind for method, kind in (kinds or {}).items() if callable(getattr(workflow, method, None))), None)
+
+
+def load_kind(kind: str) -> AgentKind:
+    found: AgentKind = import_object(kind)
+    return found
 
 
 def resolve_workflow(
     workflow: object,
     kwargs: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
     *,
-    loops: LoopPlan | None = None,
+    kinds: Mapping[str, str] | None = None,
     may_block: bool = False,
 ) -> Door:
-    """The agent behind `workflow`, in any form of any family. kwargs: of its class or function.
+    """The agent behind `workflow`, in any form of any kind. kwargs: of its class or function.
 
-    loops: what the configuration says about agent loops. None: nothing.
-    may_block: it has a process of its own, and need not be async.
+    settings: of the run. None: there is none, and every kind takes its defaults.
+    kinds: by a method that an agent has the import string of its kind.
+    may_block: it has a process of its own: it need not be async, and reaches the model by HTTP alone.
     Raises UserError that names what was got where it is no agent.
     """
     if workflow is None:
         raise UserError(f"no workflow was given; pass {FORMS}")
     if isinstance(workflow, str):
         workflow = import_object(workflow)
-    if isinstance(workflow, type) and issubclass(workflow, AgentLoopBase):
-        return from_loop(workflow, kwargs or {}, loops or LoopPlan())
-    if isinstance(workflow, AgentLoopBase):
+    kind = kind_of(workflow, kinds)
+    if kind is None:
+        return from_workflow(workflow, dict(kwargs or {}), may_block=may_block)
+    if may_block:
         raise UserError(
-            f"an agent loop is given as its class, {type(workflow).__qualname__}, not as an object: each trajectory "
-            "has one of its own; give constructor arguments as workflow_kwargs"
+            f"{getattr(workflow, '__qualname__', type(workflow).__qualname__)} asks the model by tokens, inside this "
+            "program; with rollout.agent.mode=subproc an agent reaches it by HTTP: "
+            "`async def run(self, data, **extra_kwargs)`. Set rollout.agent.mode=inline"
         )
-    if is_rollout_workflow(workflow):
-        return from_rollout_workflow(workflow, kwargs or {})
-    if is_queue_agent(workflow):
-        return from_queue(workflow, kwargs or {})
-    return from_workflow(workflow, dict(kwargs or {}), may_block=may_block)
+    return load_kind(kind).of_agent(workflow, kwargs or {}, settings)

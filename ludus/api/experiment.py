@@ -16,8 +16,7 @@ from typing import Any, get_type_hints
 
 import pydantic
 
-from ludus.config import Config
-from ludus.config import load_config as load_plain
+from ludus.config import Config, ConfigT
 from ludus.errors import ConfigError
 from ludus.settings import Path_, import_object, leaves, merged, nearest, parse_override, read_yaml, with_value
 
@@ -37,12 +36,12 @@ class ExperimentConfig:
 
     @property
     def agent(self) -> Any:
-        """What plays: an `AgentAbstraction`, or a workflow of any other family."""
+        """What plays: an agent of any kind."""
         raise NotImplementedError(f"{type(self).__qualname__} must define the property `agent`")
 
     @property
     def env(self) -> Any:
-        """The environment of a queue agent. None: it needs none."""
+        """The environment that the agent is given. None: it needs none."""
         return None
 
     def settings(self) -> Mapping[str, Any]:
@@ -57,12 +56,17 @@ class ExperimentConfig:
 
 
 def load_config(
-    path: Path | str | None = None, overrides: Sequence[str] = (), *, config_class: str | None = None
-) -> Config:
+    path: Path | str | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    config_class: str | None = None,
+    base: type[ConfigT],
+) -> ConfigT:
     """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides.
 
     config_class: import string of a dataclass that extends it, whose values stand below those of the file. None: the
     one that the file or an override names, if any.
+    base: what reads the keys.
     Raises UserError if the file or the class is missing, ConfigError for a key that is unknown or a value that cannot
     act.
     """
@@ -71,26 +75,26 @@ def load_config(
     named = next((value for key, value in reversed(keys) if key == (_CLASS,)), data.get(_CLASS))
     config_class = config_class or named
     if config_class is None:
-        return load_plain(path, overrides)
+        return base.load(path, overrides)
     cls = _import_class(config_class)
     renamed = cls.renamed if issubclass(cls, ExperimentConfig) else ExperimentConfig.renamed
     given_keys, data = [*leaves(data), *keys], {}
     for key, value in given_keys:
         for own_key, own_value in renamed(key, value):
             data = with_value(data, own_key, own_value, whole=".".join(map(str, key)))
-    own_names = {field.name for field in dataclasses.fields(cls)} - set(Config.model_fields)
+    own_names = {field.name for field in dataclasses.fields(cls)} - set(base.model_fields)
     own = {**(data.pop(_KWARGS, None) or {}), **{name: data[name] for name in data if name in own_names}}
     given = {name: value for name, value in data.items() if name not in own_names and name != _CLASS}
-    _check_names([*own, *given], own_names, config_class)
+    _check_names([*own, *given], own_names, base, config_class)
     experiment = _made(cls, own)
-    values = merged(merged(_fields_as_keys(experiment), _settings(experiment)), given)
-    return Config(**{**values, _CLASS: config_class, _KWARGS: own})
+    values = merged(merged(_fields_as_keys(experiment, base), _settings(experiment)), given)
+    return base(**{**values, _CLASS: config_class, _KWARGS: own})
 
 
-def _check_names(names: Sequence[str], own_names: Collection[str], config_class: str) -> None:
+def _check_names(names: Sequence[str], own_names: Collection[str], base: type[Config], config_class: str) -> None:
     for name in names:
-        if name not in Config.model_fields and name not in own_names:
-            best = nearest(name, [*own_names, *Config.model_fields])
+        if name not in base.model_fields and name not in own_names:
+            best = nearest(name, [*own_names, *base.model_fields])
             hint = f"; did you mean {best!r}?" if best else "."
             known = ", ".join(sorted(own_names)) or "none"
             raise ConfigError(f"unknown key {name!r}{hint} Parameters of {config_class}: {known}")
@@ -101,7 +105,7 @@ def open_experiment(config: Config) -> Any:
     assert config.config_class is not None, "the configuration names a class"
     experiment = _made(_import_class(config.config_class), config.config_kwargs)
     for field in dataclasses.fields(experiment):
-        if field.name in Config.model_fields:
+        if field.name in type(config).model_fields:
             object.__setattr__(experiment, field.name, getattr(config, field.name))
     object.__setattr__(experiment, _OWN_NAME, config)
     return experiment
@@ -160,10 +164,10 @@ def _check_keys(where: str, hint: Any, value: Any) -> None:
         _check_keys(f"{where}.{key}", hints[key], below)
 
 
-def _fields_as_keys(experiment: Any) -> dict[str, Any]:
+def _fields_as_keys(experiment: Any, base: type[Config]) -> dict[str, Any]:
     """Fields of the class that are named as keys of the configuration: other defaults for these."""
     fields = dataclasses.fields(experiment)
-    return {field.name: getattr(experiment, field.name) for field in fields if field.name in Config.model_fields}
+    return {field.name: getattr(experiment, field.name) for field in fields if field.name in base.model_fields}
 
 
 def _settings(experiment: Any) -> Mapping[str, Any]:

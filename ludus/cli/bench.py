@@ -35,7 +35,7 @@ from ludus.checks.bench.work import (
 from ludus.cli.console import counting, say_json
 from ludus.cli.figures import finish, parse_numbers, result_console, show
 from ludus.cli.options import JsonFigures, Model
-from ludus.config import load_config
+from ludus.compat.config import load_config
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
 

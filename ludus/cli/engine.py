@@ -13,7 +13,7 @@ from ludus.cli.console import say
 from ludus.cli.options import ModelArgument, Overrides, Port, TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
 from ludus.cluster.serving import EngineAddress, serving_engine
-from ludus.config import Config, load_config
+from ludus.compat.config import Config, load_config
 from ludus.engines.serving.command import KEY_VARIABLE
 from ludus.gateway.server import calm_garbage_collection
 from ludus.http.tls import Tls

@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ludus.api.experiment import load_config
 from ludus.api.trainer import Trainer
 from ludus.cli.console import plain_table, say_json, waiting
 from ludus.cli.options import JsonAlone, Overrides, file_and_keys
-from ludus.config import Config
+from ludus.compat.config import Config, load_config
 from ludus.errors import UserError
 
 

@@ -19,7 +19,7 @@ from ludus.cli.console import say
 from ludus.cli.options import AdminKey, ModelArgument, Overrides, Port, TlsCert, TlsKey
 from ludus.cli.recording import Access, open_recording, show_admin_key
 from ludus.cli.signals import until_signalled
-from ludus.config import Config, load_config
+from ludus.compat.config import Config, load_config
 from ludus.episodes.episodes import IDLE_S
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError

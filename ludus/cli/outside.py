@@ -18,7 +18,7 @@ from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking
 from ludus.cli.forward import Forwarder, OutsideSession
 from ludus.cli.turns import TurnRow
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import Limits

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ludus.cli.names import free_name
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.episodes.archive import RunArchive
 from ludus.episodes.episodes import IDLE_S, Episodes
 from ludus.episodes.recorder import Recorder

@@ -10,6 +10,7 @@ import typer
 from ludus.cli.signals import until_signalled
 from ludus.cluster.member import Member
 from ludus.cluster.roles import play_role
+from ludus.compat.config import Config
 
 
 def role(
@@ -22,4 +23,4 @@ def role(
     The key is read from LUDUS_HEAD_KEY, and everything else is told by
     the head.
     """
-    play_role(Member.of_environment(head, name, index, os.environ), until_signalled)
+    play_role(Member.of_environment(head, name, index, os.environ), until_signalled, Config)

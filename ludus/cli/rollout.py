@@ -22,7 +22,7 @@ from ludus.cli.console import Bar, counting, end
 from ludus.cli.options import Model, Overrides
 from ludus.cli.outside import play_outside
 from ludus.cli.turns import TurnRow, rows_of_group
-from ludus.config import Config, load_config
+from ludus.compat.config import Config, load_config
 from ludus.models.resolve import resolve_model
 from ludus.runs.view import Decode, TokenView
 from ludus.text.tokenizer import Tokenizer

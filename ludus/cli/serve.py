@@ -18,7 +18,7 @@ from ludus.cluster.serve.server import KEY_VARIABLE, Address, running
 from ludus.cluster.serve.store import JobStore
 from ludus.compat.art.configs import check_config, default_config
 from ludus.compat.art.local_backend import LocalBackend
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.gateway.server import calm_garbage_collection
 from ludus.http.tls import Tls
 from ludus.settings import with_overrides

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from ludus.cluster.base import Resources
 from ludus.cluster.slurm import JOB_VARIABLE, Job, submit
-from ludus.config import Config, check_training
+from ludus.compat.config import Config
+from ludus.config import check_training
 from ludus.runs.store import RunStore
 
 

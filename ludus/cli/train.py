@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ludus.api.experiment import load_config
 from ludus.api.trainer import Trainer
 from ludus.cli.console import plain_table, say, say_json
 from ludus.cli.live import duration, watch
@@ -18,7 +17,7 @@ from ludus.cli.names import free_name
 from ludus.cli.options import AdminKey, Overrides, file_and_keys
 from ludus.cli.report import decoder_of
 from ludus.cli.submit import submit_training, wants_job
-from ludus.config import Config
+from ludus.compat.config import Config, load_config
 from ludus.errors import UserError
 from ludus.loop.observer import RunSummary
 from ludus.loop.train import INTERRUPT

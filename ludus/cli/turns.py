@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ludus.algorithms.settings import AlgorithmSettings
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.episodes.export import TurnCredit, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.loop.batch import BatchRules, credit_groups

@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import yaml
-
 from ludus.cluster.crew import Crew
 from ludus.cluster.member import Brief, Member
 from ludus.cluster.supervise import Watch
@@ -65,13 +63,12 @@ async def open_ranks(
         await crew.stop(ROLE)
 
 
-def follow(member: Member, brief: Brief) -> None:
+def follow(member: Member, config: Config, brief: Brief) -> None:
     """Be one of the other ranks until rank 0 ends it."""
     from ludus.models.device import choose_device
     from ludus.trainer.group import Meeting, TorchRanks
     from ludus.trainer.sharded import obey
 
-    config = Config(**yaml.safe_load(brief.config))
     meeting = Meeting(str(brief.task["host"]), int(brief.task["port"]))
     with member:
         member.join()

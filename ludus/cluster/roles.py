@@ -28,17 +28,21 @@ Until = Callable[[], Coroutine[Any, Any, object]]
 """Returns when the process is told to end."""
 
 
-def play_role(member: Member, until: Until) -> None:
-    """Be a process of the run until it is told to end. Raises UserError for a role that there is not."""
+def play_role(member: Member, until: Until, config_class: type[Config]) -> None:
+    """Be a process of the run until it is told to end. config_class: what reads the run's configuration.
+
+    Raises UserError for a role that there is not.
+    """
     play = ROLES.get(member.name)
     if play is None:
         raise UserError(f"there is no role {member.name!r}; there are {', '.join(sorted(ROLES))}")
-    play(member, member.brief(), until)
+    brief = member.brief()
+    play(member, config_class(**yaml.safe_load(brief.config)), brief, until)
 
 
-def serve_engine(member: Member, brief: Brief, until: Until) -> None:
+def serve_engine(member: Member, config: Config, brief: Brief, until: Until) -> None:
     """One replica of the engine. Raises BackendError if its server ends by itself."""
-    asyncio.run(_serve_engine(member, read_config(brief), str(brief.task[KEY]), until))
+    asyncio.run(_serve_engine(member, config, str(brief.task[KEY]), until))
 
 
 async def _serve_engine(member: Member, config: Config, key: str, until: Until) -> None:
@@ -51,14 +55,14 @@ async def _serve_engine(member: Member, config: Config, key: str, until: Until) 
         raise BackendError(f"the server of {member.name}-{member.index} ended with status {status}")
 
 
-def train_rank(member: Member, brief: Brief, _until: Until) -> None:
+def train_rank(member: Member, config: Config, brief: Brief, _until: Until) -> None:
     """One rank of the trainer beside the head's; to be ended at any moment, for its state is on disk or nowhere."""
-    follow(member, brief)
+    follow(member, config, brief)
 
 
-def play_rollouts(member: Member, brief: Brief, until: Until) -> None:
+def play_rollouts(member: Member, config: Config, brief: Brief, until: Until) -> None:
     """One worker that plays agents. Raises UserError if an agent cannot be set up here."""
-    asyncio.run(_play_rollouts(member, read_config(brief), brief, until))
+    asyncio.run(_play_rollouts(member, config, brief, until))
 
 
 async def _play_rollouts(member: Member, config: Config, brief: Brief, until: Until) -> None:
@@ -76,12 +80,7 @@ async def _play_rollouts(member: Member, config: Config, brief: Brief, until: Un
         raise ended
 
 
-def read_config(brief: Brief) -> Config:
-    """The run's configuration, as the head resolved it."""
-    return Config(**yaml.safe_load(brief.config))
-
-
-ROLES: Mapping[str, Callable[[Member, Brief, Until], None]] = {
+ROLES: Mapping[str, Callable[[Member, Config, Brief, Until], None]] = {
     "engine": serve_engine,
     "rollout": play_rollouts,
     ROLE: train_rank,

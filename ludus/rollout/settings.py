@@ -9,7 +9,6 @@ from typing import Literal, Self
 import pydantic
 
 from ludus.agents.settings import ActorSettings
-from ludus.compat.verl.settings import MultiTurnSettings
 from ludus.errors import ConfigError
 from ludus.settings import Settings
 from ludus.types import Sampling
@@ -49,10 +48,6 @@ class AgentSettings(Settings):
     """individual: a training sequence a turn; concat: one a path. Their gradients are equal."""
     subproc_max_workers: int = pydantic.Field(default=4, ge=1)
     """subproc: processes, and so episodes that play at the same time."""
-    default_agent_loop: str | None = None
-    """The agent loop of rows without `agent_name`. None: single_turn_agent."""
-    agent_loop_config_path: str | None = None
-    """YAML with more agent loops, by name. None: those that code registers."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -99,11 +94,6 @@ class RolloutSettings(Settings):
     """Model calls of one episode. None: no limit."""
     max_tokens: int | None = pydantic.Field(default=None, ge=1)
     """Tokens sampled in one episode. None: no limit."""
-    prompt_length: int | None = pydantic.Field(default=None, ge=1)
-    """Agent loops: most tokens of a row's prompt, tools included. None: what the context holds."""
-    response_length: int | None = pydantic.Field(default=None, ge=1)
-    """Agent loops: most tokens behind the prompt, of model, tools and users together. None: what the context holds."""
-    multi_turn: MultiTurnSettings = MultiTurnSettings()
     pinned: tuple[Pinnable, ...] = (
         "top_p",
         "top_k",

@@ -25,7 +25,6 @@ from typing import Any
 from ludus.agents.adapter import About, Door, EpisodeContext
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.kinds import resolve_workflow
-from ludus.agents.plain import AgentRun
 from ludus.agents.settings import ActorSettings
 from ludus.episodes.outcome import DEADLINE_CODE, Ending, Raised, Returned
 from ludus.errors import UserError
@@ -73,14 +72,16 @@ class SubprocDoor:
         *,
         max_workers: int,
         pool: WorkerPool | None = None,
+        kinds: Mapping[str, str] | None = None,
     ) -> None:
-        """workflow, kwargs: as for `resolve_workflow`; the agent reaches the model by HTTP.
+        """workflow, kwargs, kinds: as for `resolve_workflow`; the agent reaches the model by HTTP.
         pool: processes that others share, and close; None: `max_workers` of its own.
 
         Raises UserError if it cannot travel to another process, or cannot be set up there.
         """
         self.name = workflow if isinstance(workflow, str) else _name_of(workflow)
-        make = partial(_Player.of, dumps(workflow, "the agent"), dumps(dict(kwargs or {}), "workflow_kwargs"))
+        pickled = dumps(workflow, "the agent"), dumps(dict(kwargs or {}), "workflow_kwargs")
+        make = partial(_Player.of, *pickled, dict(kinds or {}))
         self._player = Remote.made_by(make)
         self._pool = pool or WorkerPool(max_workers, name="agents")
         self._owned = self._pool if pool is None else None
@@ -163,22 +164,16 @@ def place_of(door: Door, episode_id: str) -> AbstractAsyncContextManager[None]:
 class _Player:
     """The agent inside a process."""
 
-    def __init__(self, agent: AgentRun) -> None:
+    def __init__(self, agent: Door) -> None:
         self._agent = agent
         self._http_client: Any = None
         """None: no episode was played yet."""
         self._clients = SharedClients()
 
     @classmethod
-    def of(cls, workflow: bytes, kwargs: bytes) -> _Player:
+    def of(cls, workflow: bytes, kwargs: bytes, kinds: Mapping[str, str]) -> _Player:
         """The agent is set up here, once in the life of the process."""
-        agent = resolve_workflow(pickle.loads(workflow), pickle.loads(kwargs), may_block=True)
-        if not isinstance(agent, AgentRun):
-            raise UserError(
-                f"{agent.name} asks the model by tokens, inside this program; with rollout.agent.mode=subproc an agent "
-                "reaches it by HTTP: `async def run(self, data, **extra_kwargs)`. Set rollout.agent.mode=inline"
-            )
-        return cls(agent)
+        return cls(resolve_workflow(pickle.loads(workflow), pickle.loads(kwargs), kinds=kinds, may_block=True))
 
     async def __call__(self, seat: _Seat | None) -> _Played | None:
         """How one episode ended. seat: None: nothing is played; it was asked whether the agent can be set up."""

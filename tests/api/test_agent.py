@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ludus.api.agent import choose_agent
+from ludus.compat.config import load_config
 from ludus.compat.verl.adapter import LoopDoor
 from ludus.compat.verl.single import SingleTurnAgentLoop
-from ludus.config import load_config
 from ludus.errors import ConfigError, UserError
 
 
@@ -54,7 +54,7 @@ def test_keys_of_loops_cannot_act_on_other_agents(override: str) -> None:
 
 def test_loops_play_in_this_process() -> None:
     settings = ["rollout.agent.default_agent_loop=tool_agent", "rollout.agent.mode=subproc"]
-    with pytest.raises(ConfigError, match="agent loops play in this process"):
+    with pytest.raises(ConfigError, match="inside this program"):
         choose_agent(load_config(None, settings))
     with pytest.raises((ConfigError, UserError), match="inside this program"):
         choose_agent(load_config(None, ["rollout.agent.mode=subproc"]), SingleTurnAgentLoop)

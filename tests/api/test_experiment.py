@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ludus.api.agent import choose_agent
-from ludus.api.experiment import ExperimentConfig, load_config, open_experiment
+from ludus.api.experiment import ExperimentConfig, open_experiment
+from ludus.compat.config import load_config
 from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
 from ludus.compat.realhf.math_experiment import AsyncPPOMATHConfig, AsyncPPOMATHMultiTurnConfig, AsyncRLExperimentConfig
 from ludus.config import check_training

@@ -12,7 +12,7 @@ from ludus.api.agent import choose_agent
 from ludus.cluster.board import read_board
 from ludus.cluster.crew import open_crew
 from ludus.cluster.workers import open_workers
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ludus.config import load_config
+from ludus.compat.config import load_config
 
 
 def test_areal(tmp_path: Path, ludus: Callable[..., Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from starlette.routing import Route
 
 from ludus.cluster.serving import EngineAddress, serving_engine
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.engines.serving.app import EngineApi
 from ludus.engines.table import ENGINES
 from ludus.rewards.providers import PROVIDERS, Provider

@@ -12,9 +12,9 @@ from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.clip import ClipSettings
 from ludus.compat.areal.importer import Imported, import_areal
 from ludus.compat.areal.keys import KEYS
+from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import leaves
 from ludus.compat.keys import Key
-from ludus.config import Config
 from ludus.errors import ConfigError
 from ludus.settings import settings_keys
 

@@ -14,7 +14,7 @@ import torch
 
 import ludus.compat.realhf
 from ludus.api.agent import choose_agent
-from ludus.api.experiment import load_config
+from ludus.compat.config import load_config
 from ludus.compat.names import Table
 from ludus.compat.realhf.api.core.agent_api import ALL_AGENTS, ALL_AGNETS, Agent, register_agent
 from ludus.compat.realhf.api.core.config import AgentAbstraction, EnvServiceAbstraction

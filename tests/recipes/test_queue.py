@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ludus.api.agent import choose_agent
-from ludus.api.experiment import load_config, open_experiment
+from ludus.api.experiment import open_experiment
+from ludus.compat.config import load_config
 from ludus.settings import import_object
 from tests.agents.queues.conftest import play, text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,14 @@ def make_runner(tokenizer_folder: Path) -> Iterator[Callable[..., tuple[EpisodeR
             answers: Answers = lambda call: "four",
             *,
             engine_options: dict[str, Any] | None = None,
+            kinds: Mapping[str, str] | None = None,
             **settings: Any,
         ) -> tuple[EpisodeRunner, ScriptedEngine]:
             engine = ScriptedEngine(answers, text.tokenizer, **(engine_options or {}))
             stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings(max_new_tokens=32)
             runner = EpisodeRunner(
-                agent if isinstance(agent, SubprocDoor) else resolve_workflow(agent),
+                agent if isinstance(agent, SubprocDoor) else resolve_workflow(agent, kinds=kinds),
                 stage,
                 RolloutSettings(**settings),
                 training=generation,

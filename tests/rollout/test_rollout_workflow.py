@@ -16,6 +16,7 @@ from ludus.compat.areal.generation import GenerationHyperparameters, ModelReques
 from ludus.compat.areal.openai_client import ArealOpenAI
 from ludus.compat.areal.rollout import EpisodeEngine, RolloutWorkflow, token_rows
 from ludus.compat.areal.verified import MultiTurnWorkflow, RLVRWorkflow
+from ludus.compat.config import Config
 from ludus.errors import UserError
 from ludus.types import Episode
 
@@ -345,4 +346,4 @@ class OtherArguments:
 def test_a_workflow_that_cannot_play_is_refused(agent: object, words: str) -> None:
     """Before anything runs."""
     with pytest.raises(UserError, match=words):
-        resolve_workflow(agent)
+        resolve_workflow(agent, kinds=Config.agent_kinds)

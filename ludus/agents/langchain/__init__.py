@@ -1,4 +1,4 @@
-"""Graphs of LangGraph as agents: a chat model whose answers are recorded, and an agent loop that runs a graph."""
+"""Graphs of LangGraph as agents: a chat model whose answers are recorded."""
 
 try:
     import langchain_core as _langchain_core  # noqa: F401
@@ -8,20 +8,5 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(hint, name=error.name) from None
 
 from ludus.agents.langchain.model import ChatModel, MaxTokenExceededError
-from ludus.compat.verl.graph_loop import (
-    ReactAgentLoop,
-    call_model,
-    convert_to_agent_output,
-    should_continue,
-)
-from ludus.compat.verl.graph_tools import LimitedTools
 
-__all__ = [
-    "ChatModel",
-    "LimitedTools",
-    "MaxTokenExceededError",
-    "ReactAgentLoop",
-    "call_model",
-    "convert_to_agent_output",
-    "should_continue",
-]
+__all__ = ["ChatModel", "MaxTokenExceededError"]

@@ -14,12 +14,10 @@ from ludus.agents.tools.schema import (
 )
 from ludus.agents.tools.shelf import ToolShelf
 from ludus.agents.tools.source import ToolPlan, ToolSource
-from ludus.compat.verl.gsm8k_tool import Gsm8kTool
 
 __all__ = [
     "BaseTool",
     "FunctionTool",
-    "Gsm8kTool",
     "McpAddress",
     "McpServer",
     "McpServers",

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.plain import AgentRun, from_workflow
-from ludus.api.experiment import load_config
 from ludus.api.trainer import Trainer
 from ludus.checks.bench.curves import last_mean
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.step import Steps
 from ludus.checks.bench.work import OverlapWork
-from ludus.config import Config
+from ludus.compat.config import Config, load_config
 from ludus.errors import UserError
 from ludus.runs.metrics import Metrics
 from ludus.settings import import_object

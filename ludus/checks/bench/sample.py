@@ -16,7 +16,7 @@ from ludus.checks.bench.ceiling import copied_bytes_per_s, decoding_bytes, linea
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.profile import SAMPLING, Profiler
 from ludus.checks.bench.work import SampleWork
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.types import Call, Sampling, TokenChunk
 
 Prompts = Sequence[Sequence[int]]

@@ -13,7 +13,7 @@ from typing import Any
 from ludus.api.trainer import Trainer
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.work import StepWork
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.loop.memory import peak_rss_mb
 from ludus.loop.observer import RunSummary
 from ludus.runs.metrics import Metrics

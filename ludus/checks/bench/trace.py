@@ -19,7 +19,7 @@ from ludus.agents.adapter import EpisodeContext
 from ludus.api.local import LocalModel, open_local
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.work import TraceWork
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.episodes.keys import SessionKeys
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner

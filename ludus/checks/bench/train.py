@@ -16,7 +16,7 @@ from ludus.checks.bench.ceiling import finish, matrix_flops_per_s
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.profile import TRAINING, Profiler
 from ludus.checks.bench.work import MemoryWork, Tokens, TrainWork, random_tokens
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.engines.lease import ComputeLease
 from ludus.loop.memory import peak_rss_mb, rss_mb
 from ludus.models.load import LoadedModel, load_model

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ludus.config import Config, load_config
+from ludus.compat.config import Config, load_config
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Message

@@ -35,6 +35,7 @@ from ludus.checks.verify.families import (
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.settle import settle_groups
 from ludus.compat.art.turns import TurnBook
+from ludus.compat.config import Config
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.ledger import Ledger
@@ -174,7 +175,7 @@ async def play_door(stand: Stand, workflow: object, kwargs: Mapping[str, Any] | 
         stage = stack.enter_context(Stage(stand.recorder, GatewayServer(SessionKeys())))
         runner = await stack.enter_async_context(
             EpisodeRunner(
-                resolve_workflow(workflow, kwargs),
+                resolve_workflow(workflow, kwargs, kinds=Config.agent_kinds),
                 stage,
                 RolloutSettings(),
                 training=generation,

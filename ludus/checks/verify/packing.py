@@ -16,7 +16,7 @@ from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.checks.verify.parity import check_config, export_all
 from ludus.checks.verify.play import play_conversations
-from ludus.config import Config
+from ludus.compat.config import Config
 
 if TYPE_CHECKING:
     from ludus.trainer.step import Trainer

@@ -14,7 +14,7 @@ from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.checks.verify.play import play_conversations
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.episodes.export import TurnCredit, export_session
 from ludus.models.settings import ModelSettings
 from ludus.types import SessionRecord

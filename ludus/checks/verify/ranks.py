@@ -24,7 +24,7 @@ from ludus.checks.verify.parity import check_config, export_all
 from ludus.checks.verify.play import play_conversations
 from ludus.cluster.crew import open_crew
 from ludus.cluster.ranks import open_ranks
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.errors import UserError
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from ludus.compat.areal.openai_client import ExportedInteraction, claim_interact
 from ludus.compat.areal.rollout import EpisodeEngine, token_rows
 from ludus.episodes.claim import claim_rows
 from ludus.errors import UserError
+from ludus.settings import Settings
 from ludus.types import SessionRecord
 
 
@@ -42,8 +43,19 @@ class RolloutWorkflowDoor:
         return read_handback(returned, engine.session.snapshot())
 
 
-def is_rollout_workflow(workflow: object) -> bool:
-    return callable(getattr(workflow, "arun_episode", None))
+class RolloutKind:
+    """Workflows with `arun_episode`."""
+
+    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> RolloutWorkflowDoor:
+        del settings
+        return from_rollout_workflow(workflow, kwargs)
+
+    def of_rows(self, settings: Settings) -> RolloutWorkflowDoor:
+        del settings
+        raise UserError("rows name no rollout workflow; set workflow='pkg.mod:Name'")
+
+
+KIND = RolloutKind()
 
 
 def from_rollout_workflow(workflow: Any, kwargs: Mapping[str, Any]) -> RolloutWorkflowDoor:

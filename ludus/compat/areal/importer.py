@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from ludus.compat.areal.keys import KEYS, NORMS, SECTIONS, defaults
+from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import MISSING, leaves
 from ludus.compat.importing.report import Entry
 from ludus.compat.keys import Meaning, meaning_of
-from ludus.config import Config
 from ludus.errors import ConfigError
 from ludus.settings import with_value
 

@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ludus.agents.adapter import EpisodeContext
 from ludus.compat.areal.generation import GenerationHyperparameters, ModelRequest, ModelResponse
@@ -31,6 +31,8 @@ class AgentWorkflow(ABC):
 
 class RolloutWorkflow(ABC):
     """A workflow that plays one episode. Inheriting is optional: the method is enough."""
+
+    agent_kind: ClassVar[str] = "ludus.compat.areal.adapter:KIND"
 
     @abstractmethod
     async def arun_episode(self, engine: Any, data: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus.api.accept import AcceptFn
 from ludus.api.trainer import Trainer
-from ludus.config import Config, load_config
+from ludus.compat.config import Config, load_config
 from ludus.errors import ConfigError
 from ludus.loop.evaluate import Evaluation
 from ludus.loop.observer import RunSummary

@@ -11,7 +11,7 @@ from typing import Any
 
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.art.backends import TrainConfig
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.errors import ConfigError
 from ludus.loop.batch import BatchRules
 from ludus.models.settings import LoraSettings, ModelSettings

@@ -27,7 +27,7 @@ from ludus.compat.art.schedule import learning_rates
 from ludus.compat.art.settle import Settled, settle_groups
 from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.art.turns import TurnBook
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.engines.base import Engine
 from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError

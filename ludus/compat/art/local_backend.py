@@ -27,7 +27,7 @@ from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.hosted import HostedModel, check_base, copy_checkpoint
 from ludus.compat.art.served import ServedModel
 from ludus.compat.art.trajectory import Trajectory
-from ludus.config import Config
+from ludus.compat.config import Config
 from ludus.episodes.keys import SessionKeys
 from ludus.errors import ConfigError, UserError
 from ludus.gateway.server import GatewayServer

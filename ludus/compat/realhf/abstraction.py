@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ludus.errors import UserError
 from ludus.settings import import_object, nearest
@@ -17,6 +17,8 @@ from ludus.settings import import_object, nearest
 @dataclass
 class AgentAbstraction:
     """A registered agent and the arguments of its constructor."""
+
+    agent_kind: ClassVar[str] = "ludus.compat.realhf.adapter:KIND"
 
     type_: str = "null"
     args: dict[str, Any] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from ludus.compat.realhf.sample import SequenceSample
 from ludus.episodes.claim import TokenRow, claim_rows
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
-from ludus.settings import import_object
+from ludus.settings import Settings, import_object
 
 _ENV_FORMS = (
     "an environment or its class, EnvServiceAbstraction(type_, args), the same as a mapping, or a registered name"
@@ -75,9 +75,19 @@ class QueueDoor:
         return result_of(samples, session.snapshot())
 
 
-def is_queue_agent(workflow: object) -> bool:
-    """Whether `workflow` is an agent of this family: an abstraction, or a class or an instance that collects."""
-    return isinstance(workflow, AgentAbstraction) or callable(getattr(workflow, "collect_trajectory", None))
+class QueueKind:
+    """Agents with `collect_trajectory`, and abstractions of registered ones."""
+
+    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> QueueDoor:
+        del settings
+        return from_queue(workflow, kwargs)
+
+    def of_rows(self, settings: Settings) -> QueueDoor:
+        del settings
+        raise UserError("rows name no queue agent; set workflow='pkg.mod:Name'")
+
+
+KIND = QueueKind()
 
 
 def from_queue(workflow: Any, kwargs: Mapping[str, Any]) -> QueueDoor:

@@ -6,7 +6,7 @@ Knows: the agents' register.  Knows not: who answers, what becomes of the trajec
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 from ludus.agents.environments.base import EnvironmentService
 from ludus.compat.realhf.abstraction import AgentAbstraction, make, register
@@ -23,6 +23,8 @@ ALL_AGENTS: dict[str, Any] = {
 
 class Agent:
     """Base of queue agents. One instance plays all episodes, many at once."""
+
+    agent_kind: ClassVar[str] = "ludus.compat.realhf.adapter:KIND"
 
     takes_prompt = True
     """False: the environment gives the first observation, and rows need no prompt; `packed_prompts` is then empty."""

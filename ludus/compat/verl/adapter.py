@@ -13,17 +13,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
+from ludus.compat.config import Config
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.compat.verl.config_view import DictConfigWrap, LoopConfig
 from ludus.compat.verl.messages import plain, prompt_of
 from ludus.compat.verl.output import AgentLoopOutput
-from ludus.compat.verl.plan import LoopPlan, LoopRun
+from ludus.compat.verl.plan import DEFAULT_LOOP, LoopPlan, LoopRun
 from ludus.compat.verl.registry import LoopSpec, find_loop, registered_loops
 from ludus.compat.verl.scoring import Score, load_compute_score, score_outputs
 from ludus.compat.verl.server import AsyncLLMServerManager, sampling_params_of
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.episodes.claim import claim_rows
 from ludus.errors import UserError
+from ludus.rollout.settings import GenerationSettings
+from ludus.settings import Settings
 
 _TIMES = ("generate_sequences", "tool_calls", "compute_score")
 
@@ -108,14 +111,65 @@ class LoopDoor:
         return score
 
 
-def from_loop(cls: type[AgentLoopBase], kwargs: Mapping[str, Any], plan: LoopPlan) -> LoopDoor:
-    """The door of a loop's class, made with `kwargs` beside what all loops get. Raises UserError if it has no `run`."""
+class LoopKind:
+    """Agent loops, given as a class or named by rows."""
+
+    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> LoopDoor:
+        return from_loop(workflow, kwargs, plan_of(settings) if isinstance(settings, Config) else LoopPlan())
+
+    def of_rows(self, settings: Settings) -> LoopDoor:
+        assert isinstance(settings, Config), "rows name loops where the configuration knows them"
+        return LoopDoor(plan_of(settings))
+
+
+KIND = LoopKind()
+
+
+def plan_of(config: Config) -> LoopPlan:
+    """What the configuration says about agent loops."""
+    rollout, generation, evaluation = config.rollout, config.gconfig, config.eval_generation
+    return LoopPlan(
+        default_agent_loop=rollout.agent.default_agent_loop or DEFAULT_LOOP,
+        agent_loop_config_path=rollout.agent.agent_loop_config_path,
+        multi_turn=rollout.multi_turn,
+        prompt_length=rollout.prompt_length,
+        response_length=rollout.response_length,
+        reward=config.reward,
+        config={
+            "actor_rollout_ref": {
+                "model": {"path": config.model.path},
+                "rollout": {**_sampling(generation), "val_kwargs": _sampling(evaluation)},
+            },
+            "trainer": {"project_name": config.run_root, "experiment_name": config.name},
+        },
+    )
+
+
+def from_loop(cls: Any, kwargs: Mapping[str, Any], plan: LoopPlan) -> LoopDoor:
+    """The door of a loop's class, made with `kwargs` beside what all loops get.
+
+    Raises UserError if it is an object, or has no `run`.
+    """
+    if not (inspect.isclass(cls) and issubclass(cls, AgentLoopBase)):
+        raise UserError(
+            f"an agent loop is given as its class, {type(cls).__qualname__}, not as an object: each trajectory has one "
+            "of its own; give constructor arguments as workflow_kwargs"
+        )
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise UserError(
             f"{cls.__qualname__} has no `{missing}`; write `async def run(self, sampling_params, **kwargs)`"
         )
     return LoopDoor(plan, LoopSpec(cls, dict(kwargs)))
+
+
+def _sampling(generation: GenerationSettings) -> dict[str, Any]:
+    return {
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "top_k": generation.top_k or -1,
+        "n": generation.n_samples,
+    }
 
 
 async def _run(

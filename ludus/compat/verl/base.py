@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from ludus.compat.verl.config_view import DictConfigWrap
 from ludus.compat.verl.output import AgentLoopOutput
@@ -21,6 +21,7 @@ from ludus.compat.verl.tokens import LoopTokenizer
 class AgentLoopBase(ABC):
     """Derive from it, name it with `@register`, and write `run`."""
 
+    agent_kind: ClassVar[str] = "ludus.compat.verl.adapter:KIND"
     _class_initialized = False
 
     def __init__(

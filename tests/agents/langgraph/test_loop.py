@@ -14,7 +14,8 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import RetryPolicy
 
-from ludus.agents.langchain import ChatModel, ReactAgentLoop, convert_to_agent_output
+from ludus.agents.langchain import ChatModel
+from ludus.compat.verl.graph_loop import ReactAgentLoop, convert_to_agent_output
 from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings
 from ludus.episodes.limits import Limits

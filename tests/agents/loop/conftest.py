@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ludus.agents.adapter import About, EpisodeContext
-from ludus.agents.kinds import resolve_workflow
+from ludus.compat.verl.adapter import from_loop
 from ludus.compat.verl.plan import LoopPlan
 from ludus.engines.scripted import Answers, ScriptedEngine
 from ludus.episodes.episode import finish
@@ -19,6 +19,7 @@ from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
+from ludus.settings import import_object
 from ludus.text.chat import ChatText
 from ludus.types import Episode, Sampling, SessionRecord, Span
 
@@ -60,7 +61,8 @@ class Player:
         recorder = Recorder(engine, self.text)
 
         async def play() -> Played:
-            door = resolve_workflow(workflow, kwargs, loops=plan)
+            loop = import_object(workflow) if isinstance(workflow, str) else workflow
+            door = from_loop(loop, kwargs or {}, plan or LoopPlan())
             await door.setup()
             try:
                 for idx, data in enumerate(rows):

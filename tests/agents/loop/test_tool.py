@@ -343,7 +343,7 @@ def test_an_unknown_user_is_named(play: Play, users: Callable[..., LoopPlan]) ->
 
 def test_a_user_that_says_something_else_is_named(play: Play, users: Callable[..., LoopPlan], tmp_path: Path) -> None:
     (tmp_path / "mute.py").write_text(
-        "from ludus.agents.loop import BaseInteraction\n"
+        "from ludus.compat.verl import BaseInteraction\n"
         "class Mute(BaseInteraction):\n"
         "    async def generate_response(self, instance_id, messages, **kwargs):\n"
         "        return 'what'\n"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ludus.agents.kinds import resolve_workflow
+from ludus.compat.config import Config
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
@@ -47,7 +48,7 @@ def play(text: ChatText) -> Iterator[Callable[..., Played]]:
             engine = ScriptedEngine(answers, text.tokenizer)
             stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings(max_new_tokens=32)
-            door = resolve_workflow(agent, kwargs)
+            door = resolve_workflow(agent, kwargs, kinds=Config.agent_kinds)
             runner = EpisodeRunner(door, stage, RolloutSettings(**settings), training=generation, evaluation=generation)
 
             async def enter_and_run() -> Episode:

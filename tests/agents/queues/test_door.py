@@ -9,6 +9,7 @@ import pytest
 
 from ludus.agents.environments.base import EnvironmentService
 from ludus.agents.kinds import resolve_workflow
+from ludus.compat.config import Config
 from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
 from ludus.compat.realhf.agent import Agent
 from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
@@ -292,7 +293,7 @@ def test_agents_and_environments_by_registered_name(play):
 def test_what_cannot_play_is_refused_before_anything_runs(workflow, kwargs, message):
     """Agent, its arguments and its environment are looked at when the run begins."""
     with pytest.raises(UserError, match=message):
-        resolve_workflow(workflow, kwargs)
+        resolve_workflow(workflow, kwargs, kinds=Config.agent_kinds)
 
 
 def test_an_agent_of_ones_own_keeps_its_state(play):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.kinds import resolve_workflow
+from ludus.compat.verl.adapter import from_loop
 from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.compat.verl.tool_loop import ToolAgentLoop
@@ -65,7 +65,7 @@ def stage(tokenizer_folder: Path) -> Iterator[Any]:
             stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings()
             runner = EpisodeRunner(
-                resolve_workflow(ToolAgentLoop, loops=plan),
+                from_loop(ToolAgentLoop, {}, plan),
                 stage,
                 RolloutSettings(episode_timeout_s=60),
                 training=generation,

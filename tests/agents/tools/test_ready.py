@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.tools import Gsm8kTool, PythonTool, Toolbox, ToolShelf
+from ludus.agents.tools import PythonTool, Toolbox, ToolShelf
+from ludus.compat.verl.gsm8k_tool import Gsm8kTool
 from ludus.errors import ConfigError
 from ludus.types import ToolCall
 

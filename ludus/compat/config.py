@@ -1,0 +1,105 @@
+"""The configuration with the guests' keys: what the command line and `ludus.Config` read.
+
+Knows: which keys and rows ask for which kind of agent.  Knows not: what the core does with its own keys.
+Invariant: everything that the core's configuration can say means the same here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import pydantic
+
+from ludus import config as core
+from ludus.api import experiment
+from ludus.compat.verl.keys import renamed
+from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
+from ludus.rollout import settings as rollout
+from ludus.settings import Settings
+
+_AREAL = "ludus.compat.areal.adapter:KIND"
+_REALHF = "ludus.compat.realhf.adapter:KIND"
+_VERL = "ludus.compat.verl.adapter:KIND"
+
+
+class AgentSettings(rollout.AgentSettings):
+    """How the agent is run; agent loops by name."""
+
+    default_agent_loop: str | None = None
+    """The agent loop of rows without `agent_name`. None: single_turn_agent."""
+    agent_loop_config_path: str | None = None
+    """YAML with more agent loops, by name. None: those that code registers."""
+
+
+class RolloutSettings(rollout.RolloutSettings):
+    """How episodes are played, agent loops among them."""
+
+    agent: AgentSettings = AgentSettings()
+    prompt_length: int | None = pydantic.Field(default=None, ge=1)
+    """Agent loops: most tokens of a row's prompt, tools included. None: what the context holds."""
+    response_length: int | None = pydantic.Field(default=None, ge=1)
+    """Agent loops: most tokens behind the prompt, of model, tools and users together. None: what the context holds."""
+    multi_turn: MultiTurnSettings = MultiTurnSettings()
+
+    @pydantic.field_validator("agent", mode="before")
+    @classmethod
+    def _with_loops(cls, given: Any) -> Any:
+        return _lifted(given, AgentSettings)
+
+
+class Config(core.Config):
+    """One run, of an agent of any kind."""
+
+    agent_kinds: ClassVar[Mapping[str, str]] = {"arun_episode": _AREAL, "collect_trajectory": _REALHF}
+    rollout: RolloutSettings = RolloutSettings()
+    reward: RewardSettings = RewardSettings()
+
+    @pydantic.field_validator("rollout", mode="before")
+    @classmethod
+    def _with_guests(cls, given: Any) -> Any:
+        return _lifted(given, RolloutSettings)
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Self:
+        """verl's names for keys are read too."""
+        return cls(**renamed(data))
+
+    def row_kind(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
+        """Agent loops, where a key or the first row names one."""
+        agent = self.rollout.agent
+        is_named = agent.default_agent_loop is not None or agent.agent_loop_config_path is not None
+        return _VERL if is_named or (len(rows) > 0 and rows[0].get("agent_name") is not None) else None
+
+    def unread_by(self, kind: str | None) -> Mapping[str, str]:
+        own, agent = self.rollout, self.rollout.agent
+        given = {
+            "rollout.agent.default_agent_loop": agent.is_set("default_agent_loop"),
+            "rollout.agent.agent_loop_config_path": agent.is_set("agent_loop_config_path"),
+            "rollout.prompt_length": own.is_set("prompt_length"),
+            "rollout.response_length": own.is_set("response_length"),
+            "rollout.multi_turn": own.is_set("multi_turn"),
+            "reward": self.is_set("reward"),
+        }
+        return {} if kind == _VERL else {name: "agent loops" for name, is_set in given.items() if is_set}
+
+
+def load_config(
+    path: Path | str | None = None, overrides: Sequence[str] = (), *, config_class: str | None = None
+) -> Config:
+    """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides; verl's names for keys are
+    read too.
+
+    config_class: import string of a dataclass that extends it, whose values stand below those of the file. None: the
+    one that the file or an override names, if any.
+    Raises UserError if the file or the class is missing, ConfigError for a key that is unknown or a value that cannot
+    act.
+    """
+    return experiment.load_config(path, overrides, config_class=config_class, base=Config)
+
+
+def _lifted(given: Any, cls: type[Settings]) -> Any:
+    """The core's settings as those with the guests' keys, none of which it sets."""
+    is_cores = isinstance(given, Settings) and not isinstance(given, cls)
+    return given.model_dump(exclude_unset=True) if is_cores else given
