@@ -53,11 +53,13 @@ class Case:
     run: Body
     ours: str | None = None
     """Why other servers are not asked. None: every server of the protocol owes it."""
+    title: str = ""
+    """Its own part of the name; '' is that of the function."""
 
     @property
     def name(self) -> str:
         """Such as `chat/tools/two_calls`."""
-        return f"{self.protocol}/{self.topic}/{self.run.__name__}".replace(" ", "-")
+        return f"{self.protocol}/{self.topic}/{self.title or self.run.__name__}".replace(" ", "-")
 
 
 def case(protocol: Protocol, topic: Topic, law: str, *, ours: str | None = None) -> Callable[[Body], Case]:

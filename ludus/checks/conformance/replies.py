@@ -5,8 +5,9 @@ Knows: the shapes of the SDKs' objects.  Knows not: what they should hold.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -27,6 +28,17 @@ class Reply:
     ended: str | None
     calls: tuple[Called, ...] = ()
     reasoning: str = ""
+    id: str = field(default="", compare=False)
+    num_prompt: int | None = field(default=None, compare=False)
+    """Tokens of the prompt. None: not told."""
+    num_sampled: int | None = field(default=None, compare=False)
+    raw: Any = field(default=None, compare=False, repr=False)
+    """The SDK's object, or the events that it gave."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tools that are called."""
+        return [call.name for call in self.calls]
 
 
 def of_choice(choice: Any) -> Reply:
@@ -36,7 +48,7 @@ def of_choice(choice: Any) -> Reply:
     return Reply(message.content or "", choice.finish_reason, calls, reasoning_of(message))
 
 
-def of_chunks(chunks: Iterable[Any], index: int = 0) -> Reply:
+def of_chunks(chunks: Sequence[Any], index: int = 0) -> Reply:
     """The reply that the chunks of a streamed ChatCompletion add up to, for the choice of that index."""
     text, reasoning, ended = [], [], None
     calls: dict[int, Called] = {}
@@ -51,7 +63,8 @@ def of_chunks(chunks: Iterable[Any], index: int = 0) -> Reply:
                 known.name or part.function.name or "",
                 known.arguments + (part.function.arguments or ""),
             )
-    return Reply("".join(text), ended, tuple(calls[at] for at in sorted(calls)), "".join(reasoning))
+    called = tuple(calls[at] for at in sorted(calls))
+    return Reply("".join(text), ended, called, "".join(reasoning), raw=chunks, **_counts(chunks[-1].usage))
 
 
 def reasoning_of(message: Any) -> str:
@@ -60,22 +73,46 @@ def reasoning_of(message: Any) -> str:
     return str(extra.get("reasoning_content") or extra.get("reasoning") or "")
 
 
+def of_chat(answer: Any) -> Reply:
+    """The reply in the first choice of a ChatCompletion, with its id and counts."""
+    reply = of_choice(answer.choices[0])
+    told = {"id": answer.id, "raw": answer, **_counts(answer.usage)}
+    return Reply(reply.text, reply.ended, reply.calls, reply.reasoning, **told)
+
+
+def of_completion(answer: Any) -> Reply:
+    """The reply in the first choice of a plain Completion."""
+    choice = answer.choices[0]
+    return Reply(choice.text, choice.finish_reason, id=answer.id, raw=answer, **_counts(answer.usage))
+
+
+def of_completion_chunks(chunks: Sequence[Any]) -> Reply:
+    """The reply that the chunks of a streamed Completion add up to."""
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    ends = [choice.finish_reason for choice in choices if choice.finish_reason]
+    text = "".join(choice.text for choice in choices)
+    return Reply(text, ends[-1] if ends else None, raw=chunks, **_counts(chunks[-1].usage))
+
+
 def of_response(response: Any) -> Reply:
-    """The reply in a Response."""
+    """The reply in a Response; of an incomplete one the end is its reason."""
     calls = [item for item in response.output if item.type == "function_call"]
     thoughts = [part.text for item in response.output if item.type == "reasoning" for part in item.content or ()]
     return Reply(
         response.output_text,
-        response.status,
+        _end_of(response, response.status),
         tuple(Called(call.call_id, call.name, call.arguments) for call in calls),
         "".join(thoughts),
+        id=response.id,
+        raw=response,
+        **_counts(response.usage),
     )
 
 
 def of_response_events(events: Sequence[Any]) -> Reply:
     """The reply that the deltas of a streamed Response add up to; how it ended, from the last event."""
-    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-    thoughts = "".join(event.delta for event in events if event.type == "response.reasoning_text.delta")
+    text = _joined(events, "response.output_text.delta")
+    thoughts = _joined(events, "response.reasoning_text.delta")
     arguments: dict[int, str] = {}
     items: dict[int, Any] = {}
     for event in events:
@@ -84,7 +121,17 @@ def of_response_events(events: Sequence[Any]) -> Reply:
         if event.type == "response.function_call_arguments.delta":
             arguments[event.output_index] = arguments.get(event.output_index, "") + event.delta
     calls = tuple(Called(item.call_id, item.name, arguments.get(at, "")) for at, item in sorted(items.items()))
-    return Reply(text, events[-1].response.status, calls, thoughts)
+    last = events[-1]
+    ended = _end_of(last.response, last.type.removeprefix("response."))
+    return Reply(text, ended, calls, thoughts, raw=events, **_counts(last.response.usage))
+
+
+def _end_of(response: Any, status: str) -> str:
+    return str(response.incomplete_details.reason) if status == "incomplete" else status
+
+
+def _joined(events: Iterable[Any], kind: str) -> str:
+    return "".join(event.delta for event in events if event.type == kind)
 
 
 def of_message(message: Any) -> Reply:
@@ -93,6 +140,47 @@ def of_message(message: Any) -> Reply:
     return Reply(
         "".join(block.text for block in blocks if block.type == "text"),
         message.stop_reason,
-        tuple(Called(block.id, block.name, repr(block.input)) for block in blocks if block.type == "tool_use"),
+        tuple(Called(block.id, block.name, json.dumps(block.input)) for block in blocks if block.type == "tool_use"),
         "".join(block.thinking for block in blocks if block.type == "thinking"),
+        id=message.id,
+        num_prompt=num_input_tokens(message.usage),
+        num_sampled=message.usage.output_tokens,
+        raw=message,
     )
+
+
+def of_message_events(events: Sequence[Any]) -> Reply:
+    """The reply that the deltas of a streamed Message add up to."""
+    deltas = [event for event in events if event.type == "content_block_delta"]
+    opened = {event.index: event.content_block for event in events if event.type == "content_block_start"}
+    calls = []
+    for at, block in sorted(opened.items()):
+        if block.type == "tool_use":
+            pieces = (event.delta.partial_json for event in deltas if event.index == at)
+            calls.append(Called(block.id, block.name, json.dumps(json.loads("".join(pieces)))))
+    end = next(event for event in events if event.type == "message_delta")
+    return Reply(
+        "".join(event.delta.text for event in deltas if event.delta.type == "text_delta"),
+        end.delta.stop_reason,
+        tuple(calls),
+        "".join(event.delta.thinking for event in deltas if event.delta.type == "thinking_delta"),
+        num_prompt=num_input_tokens(events[0].message.usage),
+        num_sampled=end.usage.output_tokens,
+        raw=events,
+    )
+
+
+def num_input_tokens(usage: Any) -> int:
+    """All tokens of the prompt of a Message; the protocol counts those that were cached apart."""
+    cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    return int(usage.input_tokens + cached)
+
+
+def _counts(usage: Any) -> dict[str, Any]:
+    """What OpenAI's protocols count, by their two pairs of names."""
+    if usage is None:
+        return {}
+    told = usage.model_dump()
+    prompt = told["prompt_tokens"] if "prompt_tokens" in told else told["input_tokens"]
+    sampled = told["completion_tokens"] if "completion_tokens" in told else told["output_tokens"]
+    return {"num_prompt": prompt, "num_sampled": sampled}

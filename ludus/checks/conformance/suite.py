@@ -6,6 +6,7 @@ Knows: the files of cases.  Knows not: what they try.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from types import ModuleType
 
 from ludus.checks.conformance.case import PROTOCOLS, TOPICS, Case
@@ -21,6 +22,7 @@ from ludus.checks.conformance.cases import (
     errors,
     message_tools,
     messages,
+    refusals,
     response_tools,
     responses,
     sessions,
@@ -42,12 +44,15 @@ FILES: tuple[ModuleType, ...] = (
     errors,
     sessions,
     administration,
+    refusals,
 )
 
 
 def all_cases() -> tuple[Case, ...]:
     """Every case, by protocol and topic."""
-    cases = [value for file in FILES for value in vars(file).values() if isinstance(value, Case)]
+    values = [value for file in FILES for value in vars(file).values()]
+    tables = [value for value in values if isinstance(value, tuple)]
+    cases = [value for value in (*values, *itertools.chain(*tables)) if isinstance(value, Case)]
     return tuple(sorted(cases, key=lambda one: (PROTOCOLS.index(one.protocol), TOPICS.index(one.topic))))
 
 

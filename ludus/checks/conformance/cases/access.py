@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 
 from ludus.checks.conformance import expect
 from ludus.checks.conformance.case import EXTENSION, SCRIPT, SESSIONS, case
-from ludus.checks.conformance.cases.errors import CHAT, check_error
+from ludus.checks.conformance.cases.asks import check_error
+from ludus.checks.conformance.cases.errors import CHAT
 from ludus.checks.conformance.probe import Probe
 from ludus.checks.conformance.replies import of_choice, of_chunks
 from ludus.checks.conformance.sse import DONE

@@ -8,7 +8,7 @@ import httpx
 
 from ludus.checks.conformance import expect
 from ludus.checks.conformance.case import SESSIONS, case
-from ludus.checks.conformance.cases.errors import check_error
+from ludus.checks.conformance.cases.asks import check_error
 from ludus.checks.conformance.probe import Probe
 
 

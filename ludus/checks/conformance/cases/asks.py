@@ -1,4 +1,4 @@
-"""What several cases ask for: tools, schemas, and what our own model answers to them.
+"""What several cases ask for: tools, schemas, what our own model answers to them, and the shape of an error.
 
 Knows: words.  Knows not: protocols beyond the shape of a tool.
 """
@@ -6,6 +6,10 @@ Knows: words.  Knows not: protocols beyond the shape of a tool.
 from __future__ import annotations
 
 from typing import Any
+
+import httpx
+
+from ludus.checks.conformance import expect
 
 CITY: dict[str, Any] = {
     "type": "object",
@@ -66,3 +70,23 @@ WEATHER_CALL = call_text("get_weather", WEATHER_ARGUMENTS)
 TIME_CALL = call_text("get_time", TIME_ARGUMENTS)
 BROKEN_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": }}\n</tool_call>'
 UNICODE = "Zażółć gęślą 日本語 🏳️‍🌈 שלום a\u2028b \U0001f468\u200d\U0001f469\u200d\U0001f467 e\u0301 ﷽."
+
+
+def chat_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """A `response_format`."""
+    return {"type": "json_schema", "json_schema": {"name": "point", "schema": schema, "strict": True}}
+
+
+def check_error(answer: httpx.Response, *statuses: int, of_messages: bool = False) -> dict[str, Any]:
+    """The error in `answer`, in the shape of OpenAI's protocols, or of Anthropic's."""
+    expect.one_of(f"status of {answer.text[:120]!r}", answer.status_code, statuses)
+    expect.contains("content-type", answer.headers.get("content-type"), "application/json")
+    body = expect.json_object("the body", answer.text)
+    if of_messages:
+        expect.equal("type of the body", body.get("type"), "error")
+    error = body.get("error")
+    if not isinstance(error, dict):
+        raise expect.UnmetError("the body", "an object under 'error'", body)
+    expect.text("message of the error", error.get("message"))
+    expect.text("type of the error", error.get("type"))
+    return error

@@ -86,16 +86,6 @@ async def plain_format(probe: Probe) -> None:
     expect.text("content", await text_of(probe, response_format={"type": "text"}))
 
 
-@case("chat", "structured output", "an unknown type of response is refused")
-async def unknown_format(probe: Probe) -> None:
-    await probe.refused(probe.chat(response_format={"type": "haiku"}))
-
-
-@case("chat", "structured output", "a schema that is none is refused")
-async def bad_schema(probe: Probe) -> None:
-    await probe.refused(probe.chat(response_format=json_schema({"type": "colour"})))
-
-
 # ---- reasoning
 
 
@@ -161,11 +151,6 @@ async def no_effort(probe: Probe) -> None:
     await probe.chat(reasoning_effort="none")
     prompt = probe.own.prompt_text()
     expect.that("end of the prompt", prompt.endswith("<think>\n\n</think>\n\n"), "closed thinking", prompt[-60:])
-
-
-@case("chat", "reasoning", "an unknown reasoning_effort is refused")
-async def strange_effort(probe: Probe) -> None:
-    await probe.refused(probe.chat(reasoning_effort="heroic"))
 
 
 @case("chat", "reasoning", "chat_template_kwargs reach the template", ours=RECORD)

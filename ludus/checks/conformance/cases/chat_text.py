@@ -220,18 +220,13 @@ async def streamed_choices(probe: Probe) -> None:
     expect.equal("indices", sorted({choice.index for chunk in chunks for choice in chunk.choices}), [0, 1])
 
 
-@case("chat", "n", "n=0 is refused")
-async def no_choices(probe: Probe) -> None:
-    await probe.refused(probe.chat(n=0))
-
-
-@case("chat", "n", "n=129 is refused, as more than 128 are by the protocol's own server", ours=EXTENSION)
-async def too_many_choices(probe: Probe) -> None:
-    await probe.refused(probe.chat(n=129), param="n")
-
-
 @case("chat", "n", "the choices of one request do not mix", ours=SCRIPT)
 async def choices_apart(probe: Probe) -> None:
     answer = await probe.chat(n=4, temperature=1, seed=1)
     said = {probe.own.decode(turn.sampled.token_ids).removesuffix("<|im_end|>") for turn in probe.own.turns}
     expect.equal("texts", {of_choice(choice).text for choice in answer.choices}, said)
+
+
+@case("chat", "n", "n=129 is refused, as more than 128 are by the protocol's own server", ours=EXTENSION)
+async def too_many_choices(probe: Probe) -> None:
+    await probe.refused(probe.chat(n=129), param="n")

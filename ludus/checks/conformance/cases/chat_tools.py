@@ -245,16 +245,6 @@ async def no_parameters(probe: Probe) -> None:
     expect.that("usage", answer.usage.completion_tokens > 0, "an answer", answer.usage)
 
 
-@case("chat", "tools", "a tool of an unknown type is refused")
-async def unknown_type(probe: Probe) -> None:
-    await probe.refused(probe.chat(messages=ASK_WEATHER, tools=[{"type": "telepathy"}]))
-
-
-@case("chat", "tools", "a tool without a name is refused")
-async def unnamed(probe: Probe) -> None:
-    await probe.refused(probe.chat(messages=ASK_WEATHER, tools=[{"type": "function", "function": {}}]))
-
-
 # ---- forced
 
 
@@ -328,22 +318,6 @@ async def strict(probe: Probe) -> None:
     tool = chat_tool("get_weather", "The weather.", strict=True)
     reply = await reply_to(probe, max_tokens=ROOM, tools=[tool], tool_choice="required")
     check_city(reply.calls[0].arguments)
-
-
-@case("chat", "forced tools", "a choice that names no offered tool is refused")
-async def unknown_name(probe: Probe) -> None:
-    choice = {"type": "function", "function": {"name": "get_lost"}}
-    await probe.refused(probe.chat(**TOOLS, tool_choice=choice))
-
-
-@case("chat", "forced tools", "required without tools is refused")
-async def required_without_tools(probe: Probe) -> None:
-    await probe.refused(probe.chat(tool_choice="required"))
-
-
-@case("chat", "forced tools", "an unknown tool_choice is refused")
-async def unknown_choice(probe: Probe) -> None:
-    await probe.refused(probe.chat(**TOOLS, tool_choice="perhaps"))
 
 
 def check_city(arguments: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from ludus.checks.conformance import expect
 from ludus.checks.conformance.case import EXTENSION, RECORD, SCRIPT, case
 from ludus.checks.conformance.cases.asks import UNICODE
-from ludus.checks.conformance.cases.errors import check_error
 from ludus.checks.conformance.probe import Probe
 from ludus.checks.conformance.sse import DONE
 
@@ -165,21 +164,6 @@ async def logprobs(probe: Probe) -> None:
 async def recorded(probe: Probe) -> None:
     told = (await probe.complete(logprobs=1)).choices[0].logprobs
     expect.equal("logprobs", list(told.token_logprobs), list(probe.own.turns[0].sampled.logprobs))
-
-
-@case("completions", "errors", "a request without a prompt is refused")
-async def no_prompt(probe: Probe) -> None:
-    check_error(await probe.post(PATH, {"model": probe.model}), 400, 422)
-
-
-@case("completions", "errors", "token ids beyond the vocabulary are refused")
-async def unknown_ids(probe: Probe) -> None:
-    await probe.refused(probe.complete(prompt=[10_000_000]))
-
-
-@case("completions", "errors", "a misspelt field is refused, not left unread")
-async def misspelt(probe: Probe) -> None:
-    await probe.refused(probe.complete(extra_body={"temprature": 1}))
 
 
 @case("completions", "retries", "a completion that is asked for again is one turn", ours=SCRIPT)

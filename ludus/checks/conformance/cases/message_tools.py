@@ -153,11 +153,6 @@ async def one_at_most(probe: Probe) -> None:
     expect.equal("names", [call.name for call in reply.calls], ["get_weather"])
 
 
-@case("messages", "forced tools", "a choice that names no offered tool is refused")
-async def unknown_name(probe: Probe) -> None:
-    await probe.refused(probe.message(**TOOLS, tool_choice={"type": "tool", "name": "get_lost"}))
-
-
 @case("messages", "structured output", "an output format: the text is JSON that fits the schema", ours=EXTENSION)
 async def schema(probe: Probe) -> None:
     form = {"format": {"type": "json_schema", "schema": POINT}}

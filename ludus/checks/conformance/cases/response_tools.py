@@ -99,11 +99,6 @@ async def choice_none(probe: Probe) -> None:
     expect.equal("calls", reply.calls, ())
 
 
-@case("responses", "tools", "a tool of an unknown type is refused")
-async def unknown_tool(probe: Probe) -> None:
-    await probe.refused(probe.respond(tools=[{"type": "telepathy"}]))
-
-
 @case("responses", "forced tools", "tool_choice required: at least one call, with arguments that fit the schema")
 async def required(probe: Probe) -> None:
     reply = of_response(await probe.respond(**TOOLS, tool_choice="required", max_output_tokens=ROOM))
@@ -124,11 +119,6 @@ async def one_at_most(probe: Probe) -> None:
     probe.script(f"{WEATHER_CALL}\n{TIME_CALL}")
     reply = of_response(await probe.respond(**TOOLS, parallel_tool_calls=False))
     expect.equal("names", [call.name for call in reply.calls], ["get_weather"])
-
-
-@case("responses", "forced tools", "a choice that names no offered tool is refused")
-async def unknown_name(probe: Probe) -> None:
-    await probe.refused(probe.respond(**TOOLS, tool_choice={"type": "function", "name": "get_lost"}))
 
 
 @case("responses", "forced tools", "a strict tool's arguments fit its schema")
@@ -171,11 +161,6 @@ async def parsed(probe: Probe) -> None:
     fields = probe.response_fields(max_output_tokens=200)
     response = await probe.openai.responses.parse(**fields, text_format=Colour)
     expect.that("the parsed object", isinstance(response.output_parsed, Colour), "a Colour", response.output_parsed)
-
-
-@case("responses", "structured output", "an unknown format is refused")
-async def unknown_format(probe: Probe) -> None:
-    await probe.refused(probe.respond(text={"format": {"type": "haiku"}}))
 
 
 # ---- reasoning

@@ -12,7 +12,6 @@ from ludus.checks.conformance.cases.asks import (
     TIME_CALL,
     UNICODE,
 )
-from ludus.checks.conformance.cases.errors import check_error
 from ludus.checks.conformance.probe import ASK, Probe
 from ludus.checks.conformance.replies import of_response, of_response_events
 
@@ -239,12 +238,6 @@ async def branches(probe: Probe) -> None:
     expect.equal("prefixes", [turn.prefix for turn in rest], [root.id, root.id])
 
 
-@case("responses", "errors", "an unknown previous_response_id is refused with 404 or 400")
-async def unknown_previous(probe: Probe) -> None:
-    answer = await probe.post(PATH, probe.response_fields(previous_response_id="resp_nobody"))
-    check_error(answer, 404, 400)
-
-
 # ---- logprobs, limits, errors, headers
 
 
@@ -271,36 +264,6 @@ async def limit_streamed(probe: Probe) -> None:
     events = await probe.response_events(max_output_tokens=3)
     expect.equal("the last event", events[-1].type, "response.incomplete")
     expect.equal("output_tokens", events[-1].response.usage.output_tokens, 3)
-
-
-@case("responses", "limits", "max_output_tokens=0 is refused")
-async def no_room(probe: Probe) -> None:
-    await probe.refused(probe.respond(max_output_tokens=0))
-
-
-@case("responses", "errors", "a request without input is refused in the protocol's shape")
-async def no_input(probe: Probe) -> None:
-    check_error(await probe.post(PATH, {"model": probe.model}), 400)
-
-
-@case("responses", "errors", "a misspelt field is refused, not left unread")
-async def misspelt(probe: Probe) -> None:
-    await probe.refused(probe.respond(extra_body={"temprature": 1}))
-
-
-@case("responses", "errors", "an item of an unknown type is refused")
-async def unknown_item(probe: Probe) -> None:
-    await probe.refused(probe.respond(input=[{"type": "telepathy"}]))
-
-
-@case("responses", "errors", "a role that the protocol does not know is refused")
-async def unknown_role(probe: Probe) -> None:
-    await probe.refused(probe.respond(input=[{"role": "king", "content": "Name a colour."}]))
-
-
-@case("responses", "errors", "a refused stream is a plain error with its status")
-async def refused_stream(probe: Probe) -> None:
-    check_error(await probe.post(PATH, {**probe.response_fields(temperature=-1), "stream": True}), 400, 422)
 
 
 @case("responses", "sampling fields", "what a request names is what the engine samples with", ours=RECORD)
