@@ -62,10 +62,11 @@ class Case:
         return f"{self.protocol}/{self.topic}/{self.title or self.run.__name__}".replace(" ", "-")
 
 
-def case(protocol: Protocol, topic: Topic, law: str, *, ours: str | None = None) -> Callable[[Body], Case]:
-    """Makes a Case of the function below it."""
+def case(protocol: Protocol, topic: Topic, *, ours: str | None = None) -> Callable[[Body], Case]:
+    """Makes a Case of the function below it, whose docstring is the law."""
+    return lambda body: Case(protocol, topic, law_of(body), body, ours)
 
-    def make(body: Body) -> Case:
-        return Case(protocol, topic, law, body, ours)
 
-    return make
+def law_of(body: Callable[..., object]) -> str:
+    """What the docstring of `body` says, without its full stop."""
+    return (body.__doc__ or "").removesuffix(".")

@@ -20,6 +20,7 @@ from ludus.checks.conformance.cases import (
     chat_tools,
     completions,
     errors,
+    laws,
     message_tools,
     messages,
     refusals,
@@ -45,6 +46,7 @@ FILES: tuple[ModuleType, ...] = (
     sessions,
     administration,
     refusals,
+    laws,
 )
 
 

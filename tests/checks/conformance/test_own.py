@@ -13,8 +13,9 @@ from ludus.checks.conformance.probe import Probe
 from tests.checks.conformance.conftest import PlayOwn
 
 
-@case("sessions", "records", "a record that lost a turn, a token or a call is not taken")
+@case("sessions", "records")
 async def record_is_checked(probe: Probe) -> None:
+    """A record that lost a turn, a token or a call is not taken."""
     for _ in range(2):
         await probe.chat()
     record, calls = probe.own.session.snapshot(), probe.own.calls

@@ -82,28 +82,33 @@ def test_a_server_that_is_none_is_the_users_error() -> None:
         play_foreign("http://127.0.0.1:9/v1", "chat/text")
 
 
-@case("chat", "text", "always")
+@case("chat", "text")
 async def keeps(probe: Probe) -> None:
+    """Always."""
     await probe.chat()
 
 
-@case("chat", "text", "never")
+@case("chat", "text")
 async def breaks(probe: Probe) -> None:
+    """Never."""
     expect.equal("content", (await probe.chat()).choices[0].message.content, "no colour")
 
 
-@case("chat", "text", "a case that is wrong itself")
+@case("chat", "text")
 async def crashes(probe: Probe) -> None:
+    """A case that is wrong itself."""
     raise KeyError("no such thing")
 
 
-@case("chat", "text", "a case that waits for ever")
+@case("chat", "text")
 async def hangs(probe: Probe) -> None:
+    """A case that waits for ever."""
     await asyncio.Event().wait()
 
 
-@case("chat", "text", "a request that is refused")
+@case("chat", "text")
 async def is_refused(probe: Probe) -> None:
+    """A request that is refused."""
     await probe.chat(temperature=-1)
 
 

@@ -36,8 +36,9 @@ async def view(probe: Probe, session: dict[str, Any]) -> dict[str, Any]:
     return expect.json_object("the session", (await ask(probe, "GET", f"/sessions/{session['id']}")).text)
 
 
-@case("sessions", "text", "a session that is opened has an id, a key and URLs, and counts its turns", ours=SESSIONS)
+@case("sessions", "text", ours=SESSIONS)
 async def open_one(probe: Probe) -> None:
+    """A session that is opened has an id, a key and URLs, and counts its turns."""
     session = await opened(probe, metadata={"customer": "7"})
     for name in ("id", "key", "base_url", "anthropic_base_url"):
         expect.text(name, session.get(name))
@@ -48,8 +49,9 @@ async def open_one(probe: Probe) -> None:
     expect.that("the session", "key" not in seen, "without its key", seen)
 
 
-@case("sessions", "text", "both SDKs reach a session by its URLs, and are one session", ours=SESSIONS)
+@case("sessions", "text", ours=SESSIONS)
 async def both_sdks(probe: Probe) -> None:
+    """Both SDKs reach a session by its URLs, and are one session."""
     session = await opened(probe)
     await chat_in(probe, session)
     _, client = probe.with_key("DUMMY", root=session["anthropic_base_url"])
@@ -57,16 +59,18 @@ async def both_sdks(probe: Probe) -> None:
     expect.equal("number of turns", (await view(probe, session))["num_turns"], 2)
 
 
-@case("sessions", "text", "the key alone names a session", ours=SESSIONS)
+@case("sessions", "text", ours=SESSIONS)
 async def key_alone(probe: Probe) -> None:
+    """The key alone names a session."""
     session = await opened(probe)
     client, _ = probe.with_key(session["key"], root=probe.own.gateway)
     await client.chat.completions.create(**probe.chat_fields())
     expect.equal("number of turns", (await view(probe, session))["num_turns"], 1)
 
 
-@case("sessions", "text", "a turn is rewarded by the id that its client got, the last one without an id", ours=SESSIONS)
+@case("sessions", "text", ours=SESSIONS)
 async def rewards(probe: Probe) -> None:
+    """A turn is rewarded by the id that its client got, the last one without an id."""
     session = await opened(probe)
     first, last = (await chat_in(probe, session)).id, (await chat_in(probe, session)).id
     path = f"/sessions/{session['id']}/rewards"
@@ -75,8 +79,9 @@ async def rewards(probe: Probe) -> None:
     expect.equal("rewards", (await view(probe, session))["rewards"], {first: 0.25, last: 1.0})
 
 
-@case("sessions", "text", "a message's id rewards its turn too", ours=SESSIONS)
+@case("sessions", "text", ours=SESSIONS)
 async def reward_message(probe: Probe) -> None:
+    """A message's id rewards its turn too."""
     session = await opened(probe)
     _, client = probe.with_key("DUMMY", root=session["anthropic_base_url"])
     shown = (await client.messages.create(**probe.message_arguments())).id
@@ -85,8 +90,9 @@ async def reward_message(probe: Probe) -> None:
     expect.equal("rewards", list((await view(probe, session))["rewards"].values()), [0.5])
 
 
-@case("sessions", "records", "what a session exports are its turns, token by token, with their rewards", ours=SESSIONS)
+@case("sessions", "records", ours=SESSIONS)
 async def export(probe: Probe) -> None:
+    """What a session exports are its turns, token by token, with their rewards."""
     session = await opened(probe)
     await chat_in(probe, session)
     await ask(probe, "POST", f"/sessions/{session['id']}/rewards", {"reward": 1})
@@ -95,8 +101,9 @@ async def export(probe: Probe) -> None:
     expect.equal("rewards", list(body["session"]["rewards"].values()), [1.0])
 
 
-@case("sessions", "limits", "a session that has ended takes no request, and can still be read", ours=SESSIONS)
+@case("sessions", "limits", ours=SESSIONS)
 async def ended(probe: Probe) -> None:
+    """A session that has ended takes no request, and can still be read."""
     session = await opened(probe)
     await chat_in(probe, session)
     await ask(probe, "POST", f"/sessions/{session['id']}/end", {"outcome": "ok"})
@@ -105,16 +112,18 @@ async def ended(probe: Probe) -> None:
     expect.equal("state and outcome", (seen["state"], seen["outcome"]), ("ended", "ok"))
 
 
-@case("sessions", "limits", "limits that a session is opened with hold", ours=SESSIONS)
+@case("sessions", "limits", ours=SESSIONS)
 async def limits(probe: Probe) -> None:
+    """Limits that a session is opened with hold."""
     session = await opened(probe, max_turns=1)
     await chat_in(probe, session)
     told = await probe.refused(chat_in(probe, session))
     expect.equal("code", told.error.get("code"), "turn_limit")
 
 
-@case("sessions", "keys", "without the admin key no session is opened or listed", ours=SESSIONS)
+@case("sessions", "keys", ours=SESSIONS)
 async def admin_key(probe: Probe) -> None:
+    """Without the admin key no session is opened or listed."""
     session = await opened(probe)
     for method in ("GET", "POST"):
         body: dict[str, Any] | None = {} if method == "POST" else None
@@ -123,13 +132,9 @@ async def admin_key(probe: Probe) -> None:
         check_error(await ask(probe, method, "/sessions", body, key=""), 401)
 
 
-@case(
-    "sessions",
-    "keys",
-    "a session's key opens nothing of another session, nor tells if there is one",
-    ours=SESSIONS,
-)
+@case("sessions", "keys", ours=SESSIONS)
 async def other_session(probe: Probe) -> None:
+    """A session's key opens nothing of another session, nor tells if there is one."""
     one, other = await opened(probe), await opened(probe)
     told = []
     for path in (f"/sessions/{other['id']}", "/sessions/nobody", f"/sessions/{other['id']}/export"):
@@ -141,8 +146,9 @@ async def other_session(probe: Probe) -> None:
     expect.equal("rewards of the other session", (await view(probe, other))["rewards"], {})
 
 
-@case("sessions", "keys", "a session's key reads and rewards its own", ours=SESSIONS)
+@case("sessions", "keys", ours=SESSIONS)
 async def own_key(probe: Probe) -> None:
+    """A session's key reads and rewards its own."""
     session = await opened(probe)
     await chat_in(probe, session)
     answer = await ask(probe, "POST", "/sessions/current/rewards", {"reward": 1}, key=session["key"])
@@ -150,8 +156,9 @@ async def own_key(probe: Probe) -> None:
     expect.equal("rewards", list((await view(probe, session))["rewards"].values()), [1.0])
 
 
-@case("sessions", "errors", "a reward of an unknown turn is a 404, one that is no number a 400", ours=SESSIONS)
+@case("sessions", "errors", ours=SESSIONS)
 async def wrong_rewards(probe: Probe) -> None:
+    """A reward of an unknown turn is a 404, one that is no number a 400."""
     session = await opened(probe)
     await chat_in(probe, session)
     path = f"/sessions/{session['id']}/rewards"
@@ -160,8 +167,9 @@ async def wrong_rewards(probe: Probe) -> None:
     check_error(await ask(probe, "POST", path, {"rewrad": 1}), 400)
 
 
-@case("sessions", "errors", "an id that is taken is a 409, and a session that nobody opened a 404", ours=SESSIONS)
+@case("sessions", "errors", ours=SESSIONS)
 async def ids(probe: Probe) -> None:
+    """An id that is taken is a 409, and a session that nobody opened a 404."""
     session = await opened(probe)
     check_error(await ask(probe, "POST", "/sessions", {"id": session["id"]}), 409)
     check_error(await ask(probe, "GET", "/sessions/nobody"), 404)

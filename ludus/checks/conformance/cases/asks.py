@@ -11,6 +11,9 @@ import httpx
 
 from ludus.checks.conformance import expect
 
+THOUGHT = "<think>\nParis is in France.\n</think>\n\nIt rains."
+# A model that is forced to call may still write its JSON with many blanks.
+ROOM = 256
 CITY: dict[str, Any] = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
@@ -90,3 +93,35 @@ def check_error(answer: httpx.Response, *statuses: int, of_messages: bool = Fals
     expect.text("message of the error", error.get("message"))
     expect.text("type of the error", error.get("type"))
     return error
+
+
+def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """A format of Responses."""
+    return {"type": "json_schema", "name": "point", "schema": schema, "strict": True}
+
+
+def check_point(text: str) -> None:
+    """The schema `POINT`, by hand."""
+    value = expect.json_object("the text", text)
+    expect.equal("fields", sorted(value), ["origin", "tags", "unit", "x"])
+    expect.that("x", type(value["x"]) is int, "an integer", value["x"])
+    expect.one_of("unit", value["unit"], ("m", "km"))
+    tags = value["tags"]
+    is_list = isinstance(tags, list) and 1 <= len(tags) <= 2 and all(isinstance(tag, str) for tag in tags)
+    expect.that("tags", is_list, "one or two strings", tags)
+    expect.that("origin", isinstance(value["origin"].get("known"), bool), "an object with a boolean", value["origin"])
+
+
+def check_json_object(text: str, *, is_cut: bool) -> None:
+    """The text of a JSON object; of one that a limit cut, the beginning: what stands in it is the model's affair."""
+    if is_cut:
+        expect.that("the text, which was cut", text.lstrip().startswith("{"), "the beginning of a JSON object", text)
+    else:
+        expect.json_object("the text", text)
+
+
+def check_city(arguments: str) -> None:
+    """The schema `CITY`, by hand: an object with one city of two."""
+    value = expect.json_object("arguments", arguments)
+    expect.equal("fields of the arguments", sorted(value), ["city"])
+    expect.one_of("city", value["city"], ("Paris", "Rome"))

@@ -20,72 +20,66 @@ async def text_of(probe: Probe, **fields: Any) -> str:
 # ---- sampling fields
 
 
-@case("chat", "sampling fields", "at temperature 0 the same request has the same answer")
+@case("chat", "sampling fields")
 async def greedy(probe: Probe) -> None:
+    """At temperature 0 the same request has the same answer."""
     expect.equal("the second answer", await text_of(probe, max_tokens=16), await text_of(probe, max_tokens=16))
 
 
-@case("chat", "sampling fields", "the same seed gives the same answer")
-async def same_seed(probe: Probe) -> None:
-    fields = {"temperature": 1, "seed": 11, "max_tokens": 16}
-    expect.equal("the second answer", await text_of(probe, **fields), await text_of(probe, **fields))
-
-
-@case("chat", "sampling fields", "other seeds give other answers")
+@case("chat", "sampling fields")
 async def other_seeds(probe: Probe) -> None:
+    """Other seeds give other answers."""
     texts = {await text_of(probe, temperature=1, seed=seed, max_tokens=16) for seed in range(8)}
     expect.that("number of different answers", len(texts) > 1, "more than 1 of 8", len(texts))
 
 
-@case("chat", "sampling fields", "without a seed two equal requests are drawn apart", ours=RECORD)
+@case("chat", "sampling fields", ours=RECORD)
 async def drawn_seeds(probe: Probe) -> None:
+    """Without a seed two equal requests are drawn apart."""
     for _ in range(3):
         await probe.chat(temperature=1)
     seeds = {heard.call.sampling.seed for heard in probe.own.calls}
     expect.equal("number of different seeds", len(seeds), 3)
 
 
-@case("chat", "sampling fields", "every sampling field of the protocol is taken")
+@case("chat", "sampling fields")
 async def all_fields(probe: Probe) -> None:
+    """Every sampling field of the protocol is taken."""
     fields = {"temperature": 0.7, "top_p": 0.9, "presence_penalty": 0.1, "frequency_penalty": -0.1, "seed": 1}
     expect.text("content", await text_of(probe, **fields))
 
 
-@case("chat", "sampling fields", "what a request names is what the engine samples with", ours=RECORD)
-async def fields_act(probe: Probe) -> None:
-    named = {"temperature": 0.7, "top_p": 0.9, "presence_penalty": 0.1, "frequency_penalty": -0.1, "seed": 1}
-    more = {"top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1}
-    await probe.chat(**named, extra_body=more)
-    sampling = probe.own.calls[0].call.sampling
-    expect.equal("sampling", {name: getattr(sampling, name) for name in (*named, *more)}, {**named, **more})
-
-
-@case("chat", "sampling fields", "logit_bias reaches the engine, each token once", ours=RECORD)
+@case("chat", "sampling fields", ours=RECORD)
 async def bias_acts(probe: Probe) -> None:
+    """logit_bias reaches the engine, each token once."""
     await probe.chat(logit_bias={"30": -100, "20": 5})
     expect.equal("logit_bias", probe.own.calls[0].call.sampling.logit_bias, ((20, 5.0), (30, -100.0)))
 
 
-@case("chat", "sampling fields", "logit_bias is taken")
+@case("chat", "sampling fields")
 async def bias(probe: Probe) -> None:
+    """logit_bias is taken."""
     expect.text("content", await text_of(probe, logit_bias={"5": -100}))
 
 
-@case("chat", "sampling fields", "the error names the field at fault", ours=EXTENSION)
+@case("chat", "sampling fields", ours=EXTENSION)
 async def names_field(probe: Probe) -> None:
+    """The error names the field at fault."""
     for name, value in (("temperature", -1), ("top_p", 2), ("frequency_penalty", 3), ("seed", "one"), ("n", 1.5)):
         await probe.refused(probe.chat(**{name: value}), param=name)
 
 
-@case("chat", "sampling fields", "null is as if the field were not there")
+@case("chat", "sampling fields")
 async def nulls(probe: Probe) -> None:
+    """Null is as if the field were not there."""
     fields = dict.fromkeys(("top_p", "stop", "seed", "tools", "logit_bias", "response_format", "user"))
     answer = await probe.post("/chat/completions", {**probe.chat_fields(), **fields})
     expect.equal("status", answer.status_code, 200)
 
 
-@case("chat", "sampling fields", "sampling that the session pins is told in a header, and is what acts", ours=EXTENSION)
+@case("chat", "sampling fields", ours=EXTENSION)
 async def pinned(probe: Probe) -> None:
+    """Sampling that the session pins is told in a header, and is what acts."""
     other = probe.another(pinned=("top_p",))
     raw = await other.openai.chat.completions.with_raw_response.create(**other.chat_fields(top_p=0.5))
     expect.equal("x-ludus-pinned", raw.headers.get("x-ludus-pinned"), "top_p")
@@ -95,27 +89,24 @@ async def pinned(probe: Probe) -> None:
 # ---- stop
 
 
-@case("chat", "stop", "an answer ends before its stop string")
-async def stop_string(probe: Probe) -> None:
-    text = await text_of(probe, stop="e")
-    expect.that("the text", "e" not in text, "no 'e' in it", text)
-
-
-@case("chat", "stop", "several stop strings: none of them is in the answer")
+@case("chat", "stop")
 async def stop_list(probe: Probe) -> None:
+    """Several stop strings: none of them is in the answer."""
     text = await text_of(probe, stop=["e", "a", "o", "Q"])
     expect.that("the text", not set("eaoQ") & set(text), "none of e, a, o, Q in it", text)
 
 
-@case("chat", "stop", "streamed, no part of a stop string leaves")
+@case("chat", "stop")
 async def stop_streamed(probe: Probe) -> None:
+    """Streamed, no part of a stop string leaves."""
     probe.script("red green blue white")
     reply = of_chunks(await probe.chat_chunks(stop=[" green blue", "een b"]))
     expect.that("the text", "een b" not in reply.text, "no 'een b' in it", reply.text)
 
 
-@case("chat", "stop", "the text before the stop string is whole, and nothing after it is there", ours=SCRIPT)
+@case("chat", "stop", ours=SCRIPT)
 async def stop_exact(probe: Probe) -> None:
+    """The text before the stop string is whole, and nothing after it is there."""
     said = "red green blue white green"
     probe.script(said, said)
     fields = {"stop": [" white", "blue w"]}
@@ -125,16 +116,18 @@ async def stop_exact(probe: Probe) -> None:
     expect.equal("how they ended", (whole.ended, streamed.ended), ("stop", "stop"))
 
 
-@case("chat", "stop", "text that only begins like a stop string is said", ours=SCRIPT)
+@case("chat", "stop", ours=SCRIPT)
 async def stop_begun(probe: Probe) -> None:
+    """Text that only begins like a stop string is said."""
     probe.script("red green blue", "red green blue")
     expect.equal("text", await text_of(probe, stop=["blues", "green black"]), "red green blue")
     streamed = of_chunks(await probe.chat_chunks(stop=["blues", "green black"]))
     expect.equal("streamed text", streamed.text, "red green blue")
 
 
-@case("chat", "stop", "a stop string ends the sampling too: no token after it is counted", ours=RECORD)
+@case("chat", "stop", ours=RECORD)
 async def stop_ends(probe: Probe) -> None:
+    """A stop string ends the sampling too: no token after it is counted."""
     probe.script("red green blue white black " * 10)
     answer = await probe.chat(stop="blue")
     most = len(probe.own.encode("red green blue"))
@@ -142,8 +135,9 @@ async def stop_ends(probe: Probe) -> None:
     expect.that("completion_tokens", used <= most, f"at most {most}", used)
 
 
-@case("chat", "stop", "a token id can end an answer", ours=EXTENSION)
+@case("chat", "stop", ours=EXTENSION)
 async def stop_id(probe: Probe) -> None:
+    """A token id can end an answer."""
     probe.script("red green blue")
     last = probe.own.encode(" green")[0]
     answer = await probe.chat(extra_body={"stop_token_ids": [last]})
@@ -154,31 +148,18 @@ async def stop_id(probe: Probe) -> None:
 # ---- limits
 
 
-@case("chat", "limits", "max_tokens ends an answer: not one token more, and the end is length")
-async def max_tokens(probe: Probe) -> None:
-    probe.script("red green blue white black")
-    answer = await probe.chat(max_tokens=3)
-    expect.equal("completion_tokens", answer.usage.completion_tokens, 3)
-    expect.equal("finish_reason", answer.choices[0].finish_reason, "length")
-
-
-@case("chat", "limits", "max_completion_tokens is the same limit under its newer name")
+@case("chat", "limits")
 async def max_completion_tokens(probe: Probe) -> None:
+    """max_completion_tokens is the same limit under its newer name."""
     probe.script("red green blue white black")
     answer = await probe.chat(max_completion_tokens=2)
     expect.equal("completion_tokens", answer.usage.completion_tokens, 2)
     expect.equal("finish_reason", answer.choices[0].finish_reason, "length")
 
 
-@case("chat", "limits", "a limit streamed: the end is length too")
-async def limit_streamed(probe: Probe) -> None:
-    probe.script("red green blue white black")
-    reply = of_chunks(await probe.chat_chunks(max_tokens=3))
-    expect.equal("how it ended", reply.ended, "length")
-
-
-@case("chat", "limits", "an answer that ends a call half-way ends with length, and the text is kept", ours=SCRIPT)
+@case("chat", "limits", ours=SCRIPT)
 async def cut_call(probe: Probe) -> None:
+    """An answer that ends a call half-way ends with length, and the text is kept."""
     probe.script(TIME_CALL)
     num_tokens = len(probe.own.encode(TIME_CALL)) - 6
     answer = await probe.chat(**TOOLS, max_tokens=num_tokens)
@@ -188,13 +169,15 @@ async def cut_call(probe: Probe) -> None:
 # ---- logprobs
 
 
-@case("chat", "logprobs", "not asked for, there are none")
+@case("chat", "logprobs")
 async def no_logprobs(probe: Probe) -> None:
+    """Not asked for, there are none."""
     expect.equal("logprobs", (await probe.chat()).choices[0].logprobs, None)
 
 
-@case("chat", "logprobs", "one entry a token, each a logarithm of a probability")
+@case("chat", "logprobs")
 async def logprobs(probe: Probe) -> None:
+    """One entry a token, each a logarithm of a probability."""
     answer = await probe.chat(logprobs=True, max_tokens=8)
     entries, num_tokens = answer.choices[0].logprobs.content, answer.usage.completion_tokens
     # The token that ends an answer has no text, and servers differ in whether it has an entry.
@@ -203,24 +186,27 @@ async def logprobs(probe: Probe) -> None:
     expect.equal("logprobs above 0 or without a value", bad, [])
 
 
-@case("chat", "logprobs", "the tokens' texts put together begin with the answer's text")
+@case("chat", "logprobs")
 async def token_texts(probe: Probe) -> None:
+    """The tokens' texts put together begin with the answer's text."""
     answer = await probe.chat(logprobs=True, max_tokens=8)
     together = "".join(entry.token for entry in answer.choices[0].logprobs.content)
     text = answer.choices[0].message.content
     expect.that("the tokens' texts", together.startswith(text), f"beginning with {text!r}", together)
 
 
-@case("chat", "logprobs", "a token's bytes are its text")
+@case("chat", "logprobs")
 async def token_bytes(probe: Probe) -> None:
+    """A token's bytes are its text."""
     entries = (await probe.chat(logprobs=True, max_tokens=8)).choices[0].logprobs.content
     for entry in entries:
         if entry.bytes is not None:
             expect.equal("bytes as text", bytes(entry.bytes).decode(errors="replace"), entry.token)
 
 
-@case("chat", "logprobs", "top_logprobs: so many entries a token, the likeliest first")
+@case("chat", "logprobs")
 async def top_logprobs(probe: Probe) -> None:
+    """top_logprobs: so many entries a token, the likeliest first."""
     entries = (await probe.chat(logprobs=True, top_logprobs=3, max_tokens=8)).choices[0].logprobs.content
     for entry in entries:
         values = [likely.logprob for likely in entry.top_logprobs]
@@ -228,16 +214,18 @@ async def top_logprobs(probe: Probe) -> None:
         expect.equal("their order", values, sorted(values, reverse=True))
 
 
-@case("chat", "logprobs", "at temperature 0 the sampled token is the likeliest of those told", ours=None)
+@case("chat", "logprobs", ours=None)
 async def greedy_is_first(probe: Probe) -> None:
+    """At temperature 0 the sampled token is the likeliest of those told."""
     entries = (await probe.chat(logprobs=True, top_logprobs=2, max_tokens=4)).choices[0].logprobs.content
     expect.that("entries", entries, "at least one", entries)
     told = [entry for entry in entries if entry.logprob > entry.top_logprobs[0].logprob + 1e-4]
     expect.equal("tokens likelier than the likeliest", [entry.token for entry in told], [])
 
 
-@case("chat", "logprobs", "streamed logprobs are those of the answer at once")
+@case("chat", "logprobs")
 async def streamed_logprobs(probe: Probe) -> None:
+    """Streamed logprobs are those of the answer at once."""
     fields = {"logprobs": True, "top_logprobs": 1, "max_tokens": 8, "seed": 5}
     whole = (await probe.chat(**fields)).choices[0].logprobs.content
     chunks = await probe.chat_chunks(**fields)
@@ -246,16 +234,18 @@ async def streamed_logprobs(probe: Probe) -> None:
     expect.equal("tokens", streamed, [entry.token for entry in whole])
 
 
-@case("chat", "logprobs", "each logprob is the one that is recorded for its token", ours=RECORD)
+@case("chat", "logprobs", ours=RECORD)
 async def recorded_logprobs(probe: Probe) -> None:
+    """Each logprob is the one that is recorded for its token."""
     entries = (await probe.chat(logprobs=True)).choices[0].logprobs.content
     sampled = probe.own.turns[0].sampled
     recorded = [(probe.own.decode([token]), p) for token, p in zip(sampled.token_ids, sampled.logprobs, strict=True)]
     expect.equal("tokens and logprobs", [(entry.token, entry.logprob) for entry in entries], recorded)
 
 
-@case("chat", "logprobs", "the likeliest tokens told are those that are recorded", ours=RECORD)
+@case("chat", "logprobs", ours=RECORD)
 async def recorded_top(probe: Probe) -> None:
+    """The likeliest tokens told are those that are recorded."""
     entries = (await probe.chat(logprobs=True, top_logprobs=2)).choices[0].logprobs.content
     recorded = [
         [(probe.own.decode([token]), logprob) for token, logprob in likeliest]
@@ -265,6 +255,7 @@ async def recorded_top(probe: Probe) -> None:
     expect.equal("likeliest tokens", told, recorded)
 
 
-@case("chat", "stop", "an empty stop string is refused", ours=EXTENSION)
+@case("chat", "stop", ours=EXTENSION)
 async def empty_stop(probe: Probe) -> None:
+    """An empty stop string is refused."""
     await probe.refused(probe.chat(stop=""), param="stop")

@@ -2,65 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ludus.checks.conformance import expect
 from ludus.checks.conformance.case import RECORD, SCRIPT, case
-from ludus.checks.conformance.cases.asks import POINT, TIME_CALL
+from ludus.checks.conformance.cases.asks import POINT, THOUGHT, TIME_CALL, chat_schema, check_json_object, check_point
 from ludus.checks.conformance.cases.chat_fields import text_of
 from ludus.checks.conformance.cases.chat_tools import TOOLS
-from ludus.checks.conformance.probe import ASK, Probe
+from ludus.checks.conformance.probe import Probe
 from ludus.checks.conformance.replies import of_choice, of_chunks
-
-THOUGHT = "<think>\nParis is in France.\n</think>\n\nIt rains."
-
 
 # ---- structured output
 
 
-def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "point", "schema": schema, "strict": True}}
-
-
-def check_point(text: str) -> None:
-    """The schema `POINT`, by hand."""
-    value = expect.json_object("the text", text)
-    expect.equal("fields", sorted(value), ["origin", "tags", "unit", "x"])
-    expect.that("x", type(value["x"]) is int, "an integer", value["x"])
-    expect.one_of("unit", value["unit"], ("m", "km"))
-    tags = value["tags"]
-    is_list = isinstance(tags, list) and 1 <= len(tags) <= 2 and all(isinstance(tag, str) for tag in tags)
-    expect.that("tags", is_list, "one or two strings", tags)
-    expect.that("origin", isinstance(value["origin"].get("known"), bool), "an object with a boolean", value["origin"])
-
-
-def check_json_object(text: str, *, is_cut: bool) -> None:
-    """The text of a JSON object; of one that a limit cut, the beginning: what stands in it is the model's affair."""
-    if is_cut:
-        expect.that("the text, which was cut", text.lstrip().startswith("{"), "the beginning of a JSON object", text)
-    else:
-        expect.json_object("the text", text)
-
-
-@case("chat", "structured output", "json_object: the text is a JSON object")
+@case("chat", "structured output")
 async def json_object(probe: Probe) -> None:
+    """json_object: the text is a JSON object."""
     reply = of_choice((await probe.chat(response_format={"type": "json_object"}, max_tokens=200)).choices[0])
     check_json_object(reply.text, is_cut=reply.ended == "length")
 
 
-@case("chat", "structured output", "json_schema: the text is JSON that fits the schema")
-async def schema(probe: Probe) -> None:
-    check_point(await text_of(probe, response_format=json_schema(POINT), max_tokens=200))
-
-
-@case("chat", "structured output", "json_schema streamed: the deltas add up to JSON that fits")
+@case("chat", "structured output")
 async def schema_streamed(probe: Probe) -> None:
-    chunks = await probe.chat_chunks(response_format=json_schema(POINT), max_tokens=200)
+    """json_schema streamed: the deltas add up to JSON that fits."""
+    chunks = await probe.chat_chunks(response_format=chat_schema(POINT), max_tokens=200)
     check_point(of_chunks(chunks).text)
 
 
-@case("chat", "structured output", "the SDK's parse hands out the parsed object")
+@case("chat", "structured output")
 async def parsed(probe: Probe) -> None:
+    """The SDK's parse hands out the parsed object."""
     import pydantic
 
     class Colour(pydantic.BaseModel):
@@ -73,32 +42,36 @@ async def parsed(probe: Probe) -> None:
     expect.that("the parsed object", isinstance(value, Colour), "a Colour", value)
 
 
-@case("chat", "structured output", "a constrained answer is drawn under a grammar, a free one is not", ours=RECORD)
+@case("chat", "structured output", ours=RECORD)
 async def grammars(probe: Probe) -> None:
-    await probe.chat(response_format=json_schema(POINT))
+    """A constrained answer is drawn under a grammar, a free one is not."""
+    await probe.chat(response_format=chat_schema(POINT))
     await probe.chat(response_format={"type": "text"})
     held = [heard.call.sampling.grammar is not None for heard in probe.own.calls]
     expect.equal("calls with a grammar", held, [True, False])
 
 
-@case("chat", "structured output", "the type text asks for nothing")
+@case("chat", "structured output")
 async def plain_format(probe: Probe) -> None:
+    """The type text asks for nothing."""
     expect.text("content", await text_of(probe, response_format={"type": "text"}))
 
 
 # ---- reasoning
 
 
-@case("chat", "reasoning", "thinking stands apart from the text", ours=SCRIPT)
+@case("chat", "reasoning", ours=SCRIPT)
 async def thinking(probe: Probe) -> None:
+    """Thinking stands apart from the text."""
     probe.script(THOUGHT)
     reply = of_choice((await probe.chat()).choices[0])
     expect.equal("reasoning", reply.reasoning.strip(), "Paris is in France.")
     expect.equal("text", reply.text, "It rains.")
 
 
-@case("chat", "reasoning", "streamed thinking comes before the text and adds up to the same", ours=SCRIPT)
+@case("chat", "reasoning", ours=SCRIPT)
 async def thinking_streamed(probe: Probe) -> None:
+    """Streamed thinking comes before the text and adds up to the same."""
     probe.script(THOUGHT, THOUGHT)
     whole = of_choice((await probe.chat()).choices[0])
     chunks = await probe.chat_chunks()
@@ -107,8 +80,9 @@ async def thinking_streamed(probe: Probe) -> None:
     expect.equal("order of the deltas", kinds, sorted(kinds, reverse=True))
 
 
-@case("chat", "reasoning", "a call inside thinking is no call", ours=SCRIPT)
+@case("chat", "reasoning", ours=SCRIPT)
 async def call_in_thinking(probe: Probe) -> None:
+    """A call inside thinking is no call."""
     probe.script(f"<think>\nPerhaps {TIME_CALL}?\n</think>\n\nNo.")
     reply = of_choice((await probe.chat(**TOOLS)).choices[0])
     expect.equal("calls", reply.calls, ())
@@ -116,45 +90,41 @@ async def call_in_thinking(probe: Probe) -> None:
     expect.contains("reasoning", reply.reasoning, "get_time")
 
 
-@case("chat", "reasoning", "a call after thinking is a call", ours=SCRIPT)
+@case("chat", "reasoning", ours=SCRIPT)
 async def call_after_thinking(probe: Probe) -> None:
+    """A call after thinking is a call."""
     probe.script(f"<think>\nI ask.\n</think>\n\n{TIME_CALL}")
     reply = of_choice((await probe.chat(**TOOLS)).choices[0])
     expect.equal("names", [call.name for call in reply.calls], ["get_time"])
     expect.equal("how it ended", reply.ended, "tool_calls")
 
 
-@case("chat", "reasoning", "thinking that is sent back leaves the tokens as they were sampled", ours=RECORD)
-async def thinking_sent_back(probe: Probe) -> None:
-    probe.script(THOUGHT)
-    reply = (await probe.chat()).choices[0].message.model_dump(exclude_none=True)
-    await probe.chat(messages=[*ASK, reply, {"role": "user", "content": "And in Rome?"}])
-    first, second = probe.own.turns
-    expect.equal("the turn that the second extends", (second.prefix, second.fork), (first.id, None))
-
-
-@case("chat", "reasoning", "a model that does not think has no thinking in its answer", ours=SCRIPT)
+@case("chat", "reasoning", ours=SCRIPT)
 async def no_thinking(probe: Probe) -> None:
+    """A model that does not think has no thinking in its answer."""
     probe.script("It rains.")
     message = (await probe.chat()).choices[0].message
     expect.equal("reasoning_content", (message.model_extra or {}).get("reasoning_content"), None)
 
 
-@case("chat", "reasoning", "reasoning_effort is taken")
+@case("chat", "reasoning")
 async def effort(probe: Probe) -> None:
+    """reasoning_effort is taken."""
     answer = await probe.chat(reasoning_effort="low")
     expect.that("usage", answer.usage.completion_tokens > 0, "an answer", answer.usage)
 
 
-@case("chat", "reasoning", "reasoning_effort none closes the thinking where the template can", ours=RECORD)
+@case("chat", "reasoning", ours=RECORD)
 async def no_effort(probe: Probe) -> None:
+    """reasoning_effort none closes the thinking where the template can."""
     await probe.chat(reasoning_effort="none")
     prompt = probe.own.prompt_text()
     expect.that("end of the prompt", prompt.endswith("<think>\n\n</think>\n\n"), "closed thinking", prompt[-60:])
 
 
-@case("chat", "reasoning", "chat_template_kwargs reach the template", ours=RECORD)
+@case("chat", "reasoning", ours=RECORD)
 async def template_kwargs(probe: Probe) -> None:
+    """chat_template_kwargs reach the template."""
     await probe.chat(extra_body={"chat_template_kwargs": {"enable_thinking": False}})
     prompt = probe.own.prompt_text()
     expect.that("end of the prompt", prompt.endswith("<think>\n\n</think>\n\n"), "closed thinking", prompt[-60:])

@@ -11,20 +11,19 @@ from ludus.checks.conformance.cases.asks import (
     ASK_WEATHER,
     BROKEN_CALL,
     CHAT_TOOLS,
+    ROOM,
     TIME_ARGUMENTS,
     TIME_CALL,
     WEATHER_ARGUMENTS,
     WEATHER_CALL,
     call_text,
-    chat_tool,
+    check_city,
 )
 from ludus.checks.conformance.probe import Probe
 from ludus.checks.conformance.replies import Reply, of_choice, of_chunks
 
 TOOLS: dict[str, Any] = {"messages": ASK_WEATHER, "tools": CHAT_TOOLS}
 NAMES = ("get_weather", "get_time")
-# A model that is forced to call may still write its JSON with many blanks.
-ROOM = 256
 
 
 async def reply_to(probe: Probe, **fields: Any) -> Reply:
@@ -41,8 +40,9 @@ def history(*calls: tuple[str, str, str]) -> list[dict[str, Any]]:
     return [*ASK_WEATHER, {"role": "assistant", "content": None, "tool_calls": called}, *results]
 
 
-@case("chat", "tools", "offered tools are taken: the answer is text, or calls of these tools with JSON arguments")
+@case("chat", "tools")
 async def offered(probe: Probe) -> None:
+    """Offered tools are taken: the answer is text, or calls of these tools with JSON arguments."""
     reply = await reply_to(probe)
     expect.that("the answer", reply.text or reply.calls, "text or calls", reply)
     for call in reply.calls:
@@ -50,15 +50,17 @@ async def offered(probe: Probe) -> None:
         expect.json_object("arguments of a call", call.arguments)
 
 
-@case("chat", "tools", "the tools are shown to the model: they make the prompt longer")
+@case("chat", "tools")
 async def shown(probe: Probe) -> None:
+    """The tools are shown to the model: they make the prompt longer."""
     plain = (await probe.chat(messages=ASK_WEATHER)).usage.prompt_tokens
     with_tools = (await probe.chat(**TOOLS)).usage.prompt_tokens
     expect.that("prompt_tokens with tools", with_tools > plain, f"more than {plain}", with_tools)
 
 
-@case("chat", "tools", "a call has an id, a type, its name and its arguments; its end is tool_calls", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def one_call(probe: Probe) -> None:
+    """A call has an id, a type, its name and its arguments; its end is tool_calls."""
     probe.script(TIME_CALL)
     choice = (await probe.chat(**TOOLS)).choices[0]
     expect.equal("finish_reason", choice.finish_reason, "tool_calls")
@@ -70,29 +72,33 @@ async def one_call(probe: Probe) -> None:
     expect.equal("arguments", call.function.arguments, TIME_ARGUMENTS)
 
 
-@case("chat", "tools", "arguments are the text that was sampled: blanks, escapes and order stay", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def arguments_as_sampled(probe: Probe) -> None:
+    """Arguments are the text that was sampled: blanks, escapes and order stay."""
     probe.script(WEATHER_CALL)
     expect.equal("arguments", (await reply_to(probe)).calls[0].arguments, WEATHER_ARGUMENTS)
 
 
-@case("chat", "tools", "streamed arguments are the text that was sampled", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def streamed_as_sampled(probe: Probe) -> None:
+    """Streamed arguments are the text that was sampled."""
     probe.script(WEATHER_CALL)
     reply = of_chunks(await probe.chat_chunks(**TOOLS))
     expect.equal("arguments", [call.arguments for call in reply.calls], [WEATHER_ARGUMENTS])
 
 
-@case("chat", "tools", "two calls in one answer are both there, in order, with ids of their own", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def two_calls(probe: Probe) -> None:
+    """Two calls in one answer are both there, in order, with ids of their own."""
     probe.script(f"{WEATHER_CALL}\n{TIME_CALL}")
     calls = (await reply_to(probe)).calls
     expect.equal("names", [call.name for call in calls], ["get_weather", "get_time"])
     expect.equal("number of different ids", len({call.id for call in calls}), 2)
 
 
-@case("chat", "tools", "two calls stream under the indices 0 and 1, each with its id and name once", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def two_calls_streamed(probe: Probe) -> None:
+    """Two calls stream under the indices 0 and 1, each with its id and name once."""
     probe.script(f"{WEATHER_CALL}\n{TIME_CALL}")
     chunks = await probe.chat_chunks(**TOOLS)
     parts = [part for chunk in chunks for part in chunk.choices[0].delta.tool_calls or ()]
@@ -106,8 +112,9 @@ async def two_calls_streamed(probe: Probe) -> None:
     expect.equal("how it ended", reply.ended, "tool_calls")
 
 
-@case("chat", "tools", "streamed calls are those of the answer at once", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def streamed_calls(probe: Probe) -> None:
+    """Streamed calls are those of the answer at once."""
     said = f"I look it up.\n{WEATHER_CALL}\n{TIME_CALL}"
     probe.script(said, said)
     whole, streamed = await reply_to(probe), of_chunks(await probe.chat_chunks(**TOOLS))
@@ -116,39 +123,44 @@ async def streamed_calls(probe: Probe) -> None:
     expect.equal("calls", _contents(streamed), _contents(whole))
 
 
-@case("chat", "tools", "the SDK's stream helper puts together the calls", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def helper(probe: Probe) -> None:
+    """The SDK's stream helper puts together the calls."""
     probe.script(f"{WEATHER_CALL}\n{TIME_CALL}")
     async with probe.openai.chat.completions.stream(**probe.chat_fields(**TOOLS)) as stream:
         reply = of_choice((await stream.get_final_completion()).choices[0])
     expect.equal("calls", _contents(reply), [("get_weather", WEATHER_ARGUMENTS), ("get_time", TIME_ARGUMENTS)])
 
 
-@case("chat", "tools", "arguments leave while they are sampled, not in one piece", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def arguments_in_pieces(probe: Probe) -> None:
+    """Arguments leave while they are sampled, not in one piece."""
     probe.script(WEATHER_CALL)
     chunks = await probe.chat_chunks(**TOOLS)
     parts = [part for chunk in chunks for part in chunk.choices[0].delta.tool_calls or () if part.function.arguments]
     expect.that("number of pieces", len(parts) > 3, "more than 3", len(parts))
 
 
-@case("chat", "tools", "text before a call stays text", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def text_before(probe: Probe) -> None:
+    """Text before a call stays text."""
     probe.script(f"I look it up.\n{TIME_CALL}")
     reply = await reply_to(probe)
     expect.equal("text", reply.text, "I look it up.")
     expect.equal("number of calls", len(reply.calls), 1)
 
 
-@case("chat", "tools", "a closing mark inside an argument ends nothing", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def mark_inside(probe: Probe) -> None:
+    """A closing mark inside an argument ends nothing."""
     arguments = '{"city": "</tool_call> } \\" {", "deep": [{"a": ["}"]}]}'
     probe.script(call_text("get_time", arguments))
     expect.equal("arguments", [call.arguments for call in (await reply_to(probe)).calls], [arguments])
 
 
-@case("chat", "tools", "arguments keep characters of every script, at once and streamed", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def unicode_arguments(probe: Probe) -> None:
+    """Arguments keep characters of every script, at once and streamed."""
     arguments = '{"city": "Łódź 東京 🏳️‍🌈"}'
     probe.script(call_text("get_time", arguments), call_text("get_time", arguments))
     expect.equal("arguments", (await reply_to(probe)).calls[0].arguments, arguments)
@@ -156,30 +168,18 @@ async def unicode_arguments(probe: Probe) -> None:
     expect.equal("streamed arguments", streamed.calls[0].arguments, arguments)
 
 
-@case("chat", "tools", "results are taken back, one for each call, in any order")
+@case("chat", "tools")
 async def results(probe: Probe) -> None:
+    """Results are taken back, one for each call, in any order."""
     messages = history(("call_a", "get_weather", '{"city": "Paris"}'), ("call_b", "get_time", '{"city": "Paris"}'))
     for order in (messages, [*messages[:-2], messages[-1], messages[-2]]):
         answer = await probe.chat(messages=order, tools=CHAT_TOOLS)
         expect.that("usage", answer.usage.completion_tokens > 0, "an answer", answer.usage)
 
 
-@case("chat", "tools", "after a call and its result the second turn extends the first, token by token", ours=RECORD)
-async def extends(probe: Probe) -> None:
-    probe.script(f"{WEATHER_CALL}\n{TIME_CALL}", "18 degrees.")
-    reply = await reply_to(probe)
-    called = [(call.id, call.name, call.arguments) for call in reply.calls]
-    await probe.chat(messages=history(*called), tools=CHAT_TOOLS)
-    first, second = probe.own.turns
-    expect.equal("the turn that the second extends", second.prefix, first.id)
-    expect.equal("fork of the second", second.fork, None)
-    before = (*probe.own.calls[0].call.prompt_ids, *first.sampled.token_ids)
-    after = probe.own.calls[1].call.prompt_ids
-    expect.equal("beginning of the second prompt", after[: len(before)], before)
-
-
-@case("chat", "tools", "a result reaches the model with a line end after the call and before the answer", ours=RECORD)
+@case("chat", "tools", ours=RECORD)
 async def result_prompt(probe: Probe) -> None:
+    """A result reaches the model with a line end after the call and before the answer."""
     probe.script(TIME_CALL, "18 degrees.")
     (call,) = (await reply_to(probe)).calls
     await probe.chat(messages=history((call.id, call.name, call.arguments)), tools=CHAT_TOOLS)
@@ -190,17 +190,9 @@ async def result_prompt(probe: Probe) -> None:
     expect.that("end of the prompt", prompt.endswith(expected), repr(expected), prompt[-len(expected) - 20 :])
 
 
-@case("chat", "tools", "a call that cannot be decoded stays in the text, and the end is stop", ours=SCRIPT)
-async def undecoded(probe: Probe) -> None:
-    probe.script(BROKEN_CALL)
-    reply = await reply_to(probe)
-    expect.equal("calls", reply.calls, ())
-    expect.equal("text", reply.text, BROKEN_CALL)
-    expect.equal("how it ended", reply.ended, "stop")
-
-
-@case("chat", "tools", "a call that cannot be decoded is told in a header and kept with its turn", ours=EXTENSION)
+@case("chat", "tools", ours=EXTENSION)
 async def undecoded_header(probe: Probe) -> None:
+    """A call that cannot be decoded is told in a header and kept with its turn."""
     probe.script(BROKEN_CALL)
     raw = await probe.openai.chat.completions.with_raw_response.create(**probe.chat_fields(**TOOLS))
     told = raw.headers.get("x-ludus-undecoded", "")
@@ -208,38 +200,34 @@ async def undecoded_header(probe: Probe) -> None:
     expect.equal("undecoded texts of the turn", probe.own.turns[0].undecoded, (BROKEN_CALL,))
 
 
-@case("chat", "tools", "streamed, the text of a call that cannot be decoded is all there", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def undecoded_streamed(probe: Probe) -> None:
+    """Streamed, the text of a call that cannot be decoded is all there."""
     probe.script(BROKEN_CALL)
     reply = of_chunks(await probe.chat_chunks(**TOOLS))
     expect.equal("text", reply.text, BROKEN_CALL)
     expect.equal("how it ended", reply.ended, "stop")
 
 
-@case("chat", "tools", "without tools, text that looks like a call is text", ours=SCRIPT)
+@case("chat", "tools", ours=SCRIPT)
 async def no_tools(probe: Probe) -> None:
+    """Without tools, text that looks like a call is text."""
     probe.script(TIME_CALL)
     reply = of_choice((await probe.chat()).choices[0])
     expect.equal("text", reply.text, TIME_CALL)
     expect.equal("how it ended", reply.ended, "stop")
 
 
-@case("chat", "tools", "tool_choice none: no calls, whatever the model says")
-async def choice_none(probe: Probe) -> None:
-    probe.script(TIME_CALL)
-    reply = await reply_to(probe, tool_choice="none")
-    expect.equal("calls", reply.calls, ())
-    expect.one_of("how it ended", reply.ended, ("stop", "length"))
-
-
-@case("chat", "tools", "an empty list of tools is no tools")
+@case("chat", "tools")
 async def empty_tools(probe: Probe) -> None:
+    """An empty list of tools is no tools."""
     answer = await probe.chat(tools=[])
     expect.text("content", answer.choices[0].message.content)
 
 
-@case("chat", "tools", "a tool without parameters is taken")
+@case("chat", "tools")
 async def no_parameters(probe: Probe) -> None:
+    """A tool without parameters is taken."""
     tool = {"type": "function", "function": {"name": "get_date"}}
     answer = await probe.chat(messages=ASK_WEATHER, tools=[tool])
     expect.that("usage", answer.usage.completion_tokens > 0, "an answer", answer.usage)
@@ -248,32 +236,18 @@ async def no_parameters(probe: Probe) -> None:
 # ---- forced
 
 
-@case("chat", "forced tools", "tool_choice required: at least one call, with arguments that fit the schema")
-async def required(probe: Probe) -> None:
-    reply = await reply_to(probe, max_tokens=ROOM, tool_choice="required")
-    expect.that("calls", reply.calls, "at least one", reply)
-    for call in reply.calls:
-        expect.one_of("name of a call", call.name, NAMES)
-        check_city(call.arguments)
-
-
-@case("chat", "forced tools", "a named tool is the one that is called, with arguments that fit its schema")
-async def named(probe: Probe) -> None:
-    reply = await reply_to(probe, max_tokens=ROOM, tool_choice={"type": "function", "function": {"name": "get_time"}})
-    expect.equal("names", sorted({call.name for call in reply.calls}), ["get_time"])
-    check_city(reply.calls[0].arguments)
-
-
-@case("chat", "forced tools", "a named tool is called once: one call, not several")
+@case("chat", "forced tools")
 async def named_once(probe: Probe) -> None:
+    """A named tool is called once: one call, not several."""
     reply = await reply_to(
         probe, max_tokens=ROOM, tool_choice={"type": "function", "function": {"name": "get_weather"}}
     )
     expect.equal("number of calls", len(reply.calls), 1)
 
 
-@case("chat", "forced tools", "a forced call streams as a call: id and name first, arguments that add up")
+@case("chat", "forced tools")
 async def required_streamed(probe: Probe) -> None:
+    """A forced call streams as a call: id and name first, arguments that add up."""
     chunks = await probe.chat_chunks(**TOOLS, max_tokens=ROOM, tool_choice="required")
     parts = [part for chunk in chunks for part in chunk.choices[0].delta.tool_calls or ()]
     expect.that("parts of calls", parts, "at least one", parts)
@@ -281,58 +255,41 @@ async def required_streamed(probe: Probe) -> None:
     check_city(of_chunks(chunks).calls[0].arguments)
 
 
-@case("chat", "forced tools", "an answer that was forced to call ends with tool_calls", ours=EXTENSION)
+@case("chat", "forced tools", ours=EXTENSION)
 async def forced_end(probe: Probe) -> None:
+    """An answer that was forced to call ends with tool_calls."""
     expect.equal("how it ended", (await reply_to(probe, max_tokens=ROOM, tool_choice="required")).ended, "tool_calls")
 
 
-@case("chat", "forced tools", "required: the sampled tokens are drawn under a grammar", ours=RECORD)
+@case("chat", "forced tools", ours=RECORD)
 async def grammar(probe: Probe) -> None:
+    """Required: the sampled tokens are drawn under a grammar."""
     await reply_to(probe, max_tokens=ROOM, tool_choice="required")
     sampling = probe.own.calls[0].call.sampling
     expect.that("grammar of the engine's call", sampling.grammar, "one", sampling.grammar)
 
 
-@case("chat", "forced tools", "auto: the sampled tokens are free", ours=RECORD)
+@case("chat", "forced tools", ours=RECORD)
 async def no_grammar(probe: Probe) -> None:
+    """Auto: the sampled tokens are free."""
     await reply_to(probe, max_tokens=ROOM, tool_choice="auto")
     expect.equal("grammar of the engine's call", probe.own.calls[0].call.sampling.grammar, None)
 
 
-@case("chat", "forced tools", "parallel_tool_calls=false: one call at most")
+@case("chat", "forced tools")
 async def one_at_most(probe: Probe) -> None:
+    """parallel_tool_calls=false: one call at most."""
     reply = await reply_to(probe, max_tokens=ROOM, tool_choice="required", parallel_tool_calls=False)
     expect.equal("number of calls", len(reply.calls), 1)
-
-
-@case("chat", "forced tools", "parallel_tool_calls=false: an answer ends after its first call", ours=SCRIPT)
-async def ends_after_first(probe: Probe) -> None:
-    probe.script(f"{WEATHER_CALL}\n{TIME_CALL}")
-    reply = await reply_to(probe, max_tokens=ROOM, parallel_tool_calls=False)
-    expect.equal("names", [call.name for call in reply.calls], ["get_weather"])
-    expect.equal("how it ended", reply.ended, "tool_calls")
-
-
-@case("chat", "forced tools", "a strict tool is taken, and forced its arguments fit the schema")
-async def strict(probe: Probe) -> None:
-    tool = chat_tool("get_weather", "The weather.", strict=True)
-    reply = await reply_to(probe, max_tokens=ROOM, tools=[tool], tool_choice="required")
-    check_city(reply.calls[0].arguments)
-
-
-def check_city(arguments: str) -> None:
-    """The schema `CITY`, by hand: an object with one city of two."""
-    value = expect.json_object("arguments", arguments)
-    expect.equal("fields of the arguments", sorted(value), ["city"])
-    expect.one_of("city", value["city"], ("Paris", "Rome"))
 
 
 def _contents(reply: Reply) -> list[tuple[str, str]]:
     return [(call.name, call.arguments) for call in reply.calls]
 
 
-@case("chat", "tools", "a call keeps its id when its answer is sent again", ours=EXTENSION)
+@case("chat", "tools", ours=EXTENSION)
 async def same_id_on_retry(probe: Probe) -> None:
+    """A call keeps its id when its answer is sent again."""
     probe.script(TIME_CALL)
     body = json.dumps(probe.chat_fields(**TOOLS)).encode()
     headers = {"idempotency-key": "once"}

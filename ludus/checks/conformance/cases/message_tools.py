@@ -8,18 +8,17 @@ from typing import Any
 from ludus.checks.conformance import expect
 from ludus.checks.conformance.case import EXTENSION, RECORD, SCRIPT, case
 from ludus.checks.conformance.cases.asks import (
-    BROKEN_CALL,
     MESSAGE_TOOLS,
     POINT,
     QUESTION,
+    THOUGHT,
     TIME_ARGUMENTS,
     TIME_CALL,
     WEATHER_ARGUMENTS,
     WEATHER_CALL,
+    check_point,
 )
-from ludus.checks.conformance.cases.chat_forms import THOUGHT, check_point
-from ludus.checks.conformance.cases.chat_tools import ROOM
-from ludus.checks.conformance.probe import ASK, Probe
+from ludus.checks.conformance.probe import Probe
 from ludus.checks.conformance.replies import of_message
 
 PATH = "/messages"
@@ -30,8 +29,9 @@ ENDS = ("end_turn", "max_tokens")
 # ---- tools
 
 
-@case("messages", "tools", "a call is a tool_use block: id, name, input as an object; its end is tool_use", ours=SCRIPT)
+@case("messages", "tools", ours=SCRIPT)
 async def call(probe: Probe) -> None:
+    """A call is a tool_use block: id, name, input as an object; its end is tool_use."""
     probe.script(TIME_CALL)
     message = await probe.message(**TOOLS)
     (block,) = message.content
@@ -42,8 +42,9 @@ async def call(probe: Probe) -> None:
     expect.equal("stop_reason", message.stop_reason, "tool_use")
 
 
-@case("messages", "tools", "text and two calls are three blocks, in the order in which they were said", ours=SCRIPT)
+@case("messages", "tools", ours=SCRIPT)
 async def three_blocks(probe: Probe) -> None:
+    """Text and two calls are three blocks, in the order in which they were said."""
     said = f"I look it up.\n{WEATHER_CALL}\n{TIME_CALL}"
     probe.script(said, said)
     message = await probe.message(**TOOLS)
@@ -54,13 +55,9 @@ async def three_blocks(probe: Probe) -> None:
     expect.equal("blocks opened", opened, [(0, "text"), (1, "tool_use"), (2, "tool_use")])
 
 
-@case(
-    "messages",
-    "tools",
-    "a streamed call opens with an empty input, and its pieces are the JSON as sampled",
-    ours=SCRIPT,
-)
+@case("messages", "tools", ours=SCRIPT)
 async def streamed_call(probe: Probe) -> None:
+    """A streamed call opens with an empty input, and its pieces are the JSON as sampled."""
     probe.script(WEATHER_CALL)
     events = await probe.message_events(**TOOLS)
     (opened,) = [event.content_block for event in events if event.type == "content_block_start"]
@@ -70,8 +67,9 @@ async def streamed_call(probe: Probe) -> None:
     expect.equal("the pieces together", "".join(delta.partial_json for delta in deltas), WEATHER_ARGUMENTS)
 
 
-@case("messages", "tools", "the SDK's stream helper puts together the calls", ours=SCRIPT)
+@case("messages", "tools", ours=SCRIPT)
 async def helper_calls(probe: Probe) -> None:
+    """The SDK's stream helper puts together the calls."""
     probe.script(f"{WEATHER_CALL}\n{TIME_CALL}", f"{WEATHER_CALL}\n{TIME_CALL}")
     async with probe.anthropic.messages.stream(**probe.message_arguments(**TOOLS)) as stream:
         final = of_message(await stream.get_final_message())
@@ -88,8 +86,9 @@ def results(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
     return [*TOOLS["messages"], {"role": "assistant", "content": used}, {"role": "user", "content": list(blocks)}]
 
 
-@case("messages", "tools", "results are taken back: as text, as blocks, as an error, beside text")
+@case("messages", "tools")
 async def result_shapes(probe: Probe) -> None:
+    """Results are taken back: as text, as blocks, as an error, beside text."""
     text = {"type": "tool_result", "tool_use_id": "toolu_a", "content": "noon"}
     in_blocks = {**text, "tool_use_id": "toolu_b", "content": [{"type": "text", "text": "noon"}]}
     failed = {**text, "tool_use_id": "toolu_c", "is_error": True}
@@ -98,63 +97,9 @@ async def result_shapes(probe: Probe) -> None:
         expect.that("output_tokens", message.usage.output_tokens > 0, "an answer", message.usage)
 
 
-@case("messages", "tools", "after a call and its result the second turn extends the first", ours=RECORD)
-async def extends(probe: Probe) -> None:
-    probe.script(f"I look it up.\n{WEATHER_CALL}\n{TIME_CALL}", "It is noon.")
-    first = await probe.message(**TOOLS)
-    content = [block.model_dump(exclude_none=True) for block in first.content]
-    outputs = [{"type": "tool_result", "tool_use_id": c["id"], "content": "noon"} for c in content if "id" in c]
-    messages = [
-        *TOOLS["messages"],
-        {"role": "assistant", "content": content},
-        {"role": "user", "content": outputs},
-    ]
-    await probe.message(messages=messages, tools=MESSAGE_TOOLS)
-    before, after = probe.own.turns
-    expect.equal("prefix and fork of the second turn", (after.prefix, after.fork), (before.id, None))
-
-
-@case("messages", "tools", "a call that cannot be decoded stays text, and the end is end_turn", ours=SCRIPT)
-async def undecoded(probe: Probe) -> None:
-    probe.script(BROKEN_CALL)
-    reply = of_message(await probe.message(**TOOLS))
-    expect.equal("calls and text", (reply.calls, reply.text), ((), BROKEN_CALL))
-    expect.equal("stop_reason", reply.ended, "end_turn")
-
-
-@case("messages", "tools", "tool_choice none: no calls, whatever the model says")
-async def choice_none(probe: Probe) -> None:
-    probe.script(TIME_CALL)
-    reply = of_message(await probe.message(**TOOLS, tool_choice={"type": "none"}))
-    expect.equal("calls", reply.calls, ())
-
-
-@case("messages", "forced tools", "tool_choice any: at least one call, with input that fits the schema")
-async def any_tool(probe: Probe) -> None:
-    message = await probe.message(**TOOLS, tool_choice={"type": "any"}, max_tokens=ROOM)
-    used = [block for block in message.content if block.type == "tool_use"]
-    expect.that("calls", used, "at least one", message.content)
-    expect.equal("fields of the input", sorted(used[0].input), ["city"])
-    expect.one_of("city", used[0].input["city"], ("Paris", "Rome"))
-    expect.equal("stop_reason", message.stop_reason, "tool_use")
-
-
-@case("messages", "forced tools", "a named tool is the one that is called, once")
-async def named(probe: Probe) -> None:
-    message = await probe.message(**TOOLS, tool_choice={"type": "tool", "name": "get_time"}, max_tokens=ROOM)
-    expect.equal("names", [block.name for block in message.content if block.type == "tool_use"], ["get_time"])
-
-
-@case("messages", "forced tools", "disable_parallel_tool_use: one call at most", ours=SCRIPT)
-async def one_at_most(probe: Probe) -> None:
-    probe.script(f"{WEATHER_CALL}\n{TIME_CALL}")
-    choice = {"type": "auto", "disable_parallel_tool_use": True}
-    reply = of_message(await probe.message(**TOOLS, tool_choice=choice))
-    expect.equal("names", [call.name for call in reply.calls], ["get_weather"])
-
-
-@case("messages", "structured output", "an output format: the text is JSON that fits the schema", ours=EXTENSION)
+@case("messages", "structured output", ours=EXTENSION)
 async def schema(probe: Probe) -> None:
+    """An output format: the text is JSON that fits the schema."""
     form = {"format": {"type": "json_schema", "schema": POINT}}
     check_point(of_message(await probe.message(output_config=form)).text)
 
@@ -162,8 +107,9 @@ async def schema(probe: Probe) -> None:
 # ---- thinking
 
 
-@case("messages", "reasoning", "thinking is a signed block of its own before the text", ours=SCRIPT)
+@case("messages", "reasoning", ours=SCRIPT)
 async def thinking(probe: Probe) -> None:
+    """Thinking is a signed block of its own before the text."""
     probe.script(THOUGHT)
     message = await probe.message()
     expect.equal("types", [block.type for block in message.content], ["thinking", "text"])
@@ -172,8 +118,9 @@ async def thinking(probe: Probe) -> None:
     expect.equal("text", message.content[1].text, "It rains.")
 
 
-@case("messages", "reasoning", "streamed thinking has its own deltas and a signature at its end", ours=SCRIPT)
+@case("messages", "reasoning", ours=SCRIPT)
 async def thinking_streamed(probe: Probe) -> None:
+    """Streamed thinking has its own deltas and a signature at its end."""
     probe.script(THOUGHT, THOUGHT)
     deltas = [event for event in await probe.message_events() if event.type == "content_block_delta"]
     kinds = [event.delta.type for event in deltas if event.index == 0]
@@ -184,25 +131,17 @@ async def thinking_streamed(probe: Probe) -> None:
     expect.equal("thinking", final.reasoning.strip(), "Paris is in France.")
 
 
-@case("messages", "reasoning", "thinking that is sent back leaves the tokens as they were sampled", ours=RECORD)
-async def thinking_back(probe: Probe) -> None:
-    probe.script(THOUGHT)
-    content = [block.model_dump(exclude_none=True) for block in (await probe.message()).content]
-    messages = [*ASK, {"role": "assistant", "content": content}, {"role": "user", "content": "And in Rome?"}]
-    await probe.message(messages=messages)
-    first, second = probe.own.turns
-    expect.equal("prefix and fork of the second turn", (second.prefix, second.fork), (first.id, None))
-
-
-@case("messages", "reasoning", "thinking that is disabled is closed where the template can", ours=RECORD)
+@case("messages", "reasoning", ours=RECORD)
 async def disabled(probe: Probe) -> None:
+    """Thinking that is disabled is closed where the template can."""
     await probe.message(thinking={"type": "disabled"})
     prompt = probe.own.prompt_text()
     expect.that("end of the prompt", prompt.endswith("<think>\n\n</think>\n\n"), "closed thinking", prompt[-60:])
 
 
-@case("messages", "reasoning", "thinking with a budget is taken")
+@case("messages", "reasoning")
 async def budget(probe: Probe) -> None:
+    """Thinking with a budget is taken."""
     # The protocol wants temperature 1 and room beyond the budget; the stop sequence keeps a real model from using it.
     fields: dict[str, Any] = {"temperature": 1, "max_tokens": 1100, "stop_sequences": ["e"]}
     fields["thinking"] = {"type": "enabled", "budget_tokens": 1024}

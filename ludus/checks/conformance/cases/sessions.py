@@ -30,21 +30,24 @@ async def talk(probe: Probe, *answers: str) -> SessionRecord:
     return probe.own.session.snapshot()
 
 
-@case("sessions", "records", "every answer is a turn, by the id that its client got", ours=RECORD)
+@case("sessions", "records", ours=RECORD)
 async def turns(probe: Probe) -> None:
+    """Every answer is a turn, by the id that its client got."""
     ids = [(await probe.chat()).id for _ in range(3)]
     expect.equal("ids of the turns", [turn.id for turn in probe.own.turns], ids)
 
 
-@case("sessions", "records", "a conversation is one path of tokens without a fork", ours=RECORD)
+@case("sessions", "records", ours=RECORD)
 async def one_path(probe: Probe) -> None:
+    """A conversation is one path of tokens without a fork."""
     record = await talk(probe, "red", "green\n", " blue ")
     expect.equal("forks", [turn.fork for turn in record.turns], [None, None, None])
     expect.equal("prefixes", [turn.prefix for turn in record.turns], [None, *[turn.id for turn in record.turns[:-1]]])
 
 
-@case("sessions", "records", "the last path holds all that was sampled, each token once, in its place", ours=RECORD)
+@case("sessions", "records", ours=RECORD)
 async def last_path(probe: Probe) -> None:
+    """The last path holds all that was sampled, each token once, in its place."""
     record = await talk(probe, "red", "green", "blue")
     text = probe.own.decode(record.path_ids(record.turns[-1].node))
     expected = (
@@ -55,8 +58,9 @@ async def last_path(probe: Probe) -> None:
     expect.equal("text of the path", text, expected)
 
 
-@case("sessions", "records", "only what was sampled is marked as sampled", ours=RECORD)
+@case("sessions", "records", ours=RECORD)
 async def masks(probe: Probe) -> None:
+    """Only what was sampled is marked as sampled."""
     record = await talk(probe, "red", "green")
     sampled = {turn.node: turn.sampled.token_ids for turn in record.turns}
     marked = {idx: node.token_ids for idx, node in enumerate(record.nodes) if node.turn_id is not None}
@@ -65,38 +69,43 @@ async def masks(probe: Probe) -> None:
     expect.equal("their texts", texts, ["red<|im_end|>", "green<|im_end|>"])
 
 
-@case("sessions", "records", "logprobs and versions stand beside every sampled token", ours=RECORD)
+@case("sessions", "records", ours=RECORD)
 async def beside_tokens(probe: Probe) -> None:
+    """Logprobs and versions stand beside every sampled token."""
     record = await talk(probe, "red", "green")
     for turn in record.turns:
         lengths = {len(turn.sampled.token_ids), len(turn.sampled.logprobs), len(turn.sampled.versions)}
         expect.equal("number of different lengths", len(lengths), 1)
 
 
-@case("sessions", "records", "history that was edited forks, by name", ours=RECORD)
+@case("sessions", "records", ours=RECORD)
 async def edited(probe: Probe) -> None:
+    """History that was edited forks, by name."""
     await talk(probe, "red")
     await probe.chat(messages=[*ASK, {"role": "assistant", "content": "crimson"}, user("Go on.")])
     last = probe.own.turns[-1]
     expect.equal("prefix of the second turn", last.prefix, None)
 
 
-@case("sessions", "records", "two questions at once are two branches of one beginning", ours=RECORD)
+@case("sessions", "records", ours=RECORD)
 async def branches(probe: Probe) -> None:
+    """Two questions at once are two branches of one beginning."""
     await asyncio.gather(*(probe.chat(messages=[*ASK, user(f"Question {number}.")]) for number in range(6)))
     expect.equal("number of turns", len({turn.id for turn in probe.own.turns}), 6)
     expect.equal("prefixes", {turn.prefix for turn in probe.own.turns}, {None})
 
 
-@case("sessions", "records", "sub-agents are told apart by their header", ours=SESSIONS)
+@case("sessions", "records", ours=SESSIONS)
 async def agents(probe: Probe) -> None:
+    """Sub-agents are told apart by their header."""
     for name in ("critic", "painter"):
         await probe.chat(extra_headers={"x-ludus-agent": name})
     expect.equal("agents", [turn.agent for turn in probe.own.turns], ["critic", "painter"])
 
 
-@case("sessions", "records", "the three chat protocols make the same tokens of the same conversation", ours=RECORD)
+@case("sessions", "records", ours=RECORD)
 async def one_prompt(probe: Probe) -> None:
+    """The three chat protocols make the same tokens of the same conversation."""
     probes = [probe, probe.another(), probe.another()]
     for one in probes:
         one.script(TIME_CALL, "It is noon.")
@@ -155,23 +164,26 @@ async def _stopped(probe: Probe, code: str) -> None:
     expect.equal("x-should-retry", told.headers.get("x-should-retry"), "false")
 
 
-@case("sessions", "limits", "a session's turns are limited by a typed 400", ours=SESSIONS)
+@case("sessions", "limits", ours=SESSIONS)
 async def turn_limit(probe: Probe) -> None:
+    """A session's turns are limited by a typed 400."""
     other = probe.another(limits=Limits(max_turns=1))
     await other.chat()
     await _stopped(other, "turn_limit")
 
 
-@case("sessions", "limits", "n choices that go beyond the limit of turns are refused before they begin", ours=SESSIONS)
+@case("sessions", "limits", ours=SESSIONS)
 async def turn_limit_of_choices(probe: Probe) -> None:
+    """N choices that go beyond the limit of turns are refused before they begin."""
     other = probe.another(limits=Limits(max_turns=2))
     told = await other.refused(other.chat(n=3))
     expect.equal("code", told.error.get("code"), "turn_limit")
     expect.equal("number of calls", len(other.own.calls), 0)
 
 
-@case("sessions", "limits", "a budget of tokens ends the answer where it stands, then requests", ours=SESSIONS)
+@case("sessions", "limits", ours=SESSIONS)
 async def token_limit(probe: Probe) -> None:
+    """A budget of tokens ends the answer where it stands, then requests."""
     other = probe.another(limits=Limits(max_tokens=3))
     other.script("red green blue white black")
     answer = await other.chat()
@@ -180,28 +192,32 @@ async def token_limit(probe: Probe) -> None:
     await _stopped(other, "token_limit")
 
 
-@case("sessions", "limits", "after its deadline a session answers with a typed 400", ours=SESSIONS)
+@case("sessions", "limits", ours=SESSIONS)
 async def deadline(probe: Probe) -> None:
+    """After its deadline a session answers with a typed 400."""
     await _stopped(probe.another(limits=Limits(deadline_at=time.monotonic())), "deadline")
 
 
-@case("sessions", "limits", "after its end a session answers with a typed 400", ours=SESSIONS)
+@case("sessions", "limits", ours=SESSIONS)
 async def closed(probe: Probe) -> None:
+    """After its end a session answers with a typed 400."""
     other = probe.another()
     await other.chat()
     other.own.session.close("the episode has ended")
     await _stopped(other, "session_closed")
 
 
-@case("sessions", "limits", "a prompt without room for an answer names its reason", ours=SESSIONS)
+@case("sessions", "limits", ours=SESSIONS)
 async def context(probe: Probe) -> None:
+    """A prompt without room for an answer names its reason."""
     told = await probe.refused(probe.chat(messages=[user("Ω" * 5000)]))
     expect.equal("code", told.error.get("code"), "context_length_exceeded")
     expect.equal("number of calls", len(probe.own.calls), 0)
 
 
-@case("sessions", "limits", "an answer is cut where the context ends, with length", ours=RECORD)
+@case("sessions", "limits", ours=RECORD)
 async def context_room(probe: Probe) -> None:
+    """An answer is cut where the context ends, with length."""
     probe.script("red " * 300)
     messages = [user("Ω" * 1900)]
     answer = await probe.chat(messages=messages, max_tokens=1000)
@@ -212,8 +228,9 @@ async def context_room(probe: Probe) -> None:
 # ---- apart
 
 
-@case("sessions", "keys", "sessions that talk at once record their own answers alone", ours=SESSIONS)
+@case("sessions", "keys", ours=SESSIONS)
 async def apart(probe: Probe) -> None:
+    """Sessions that talk at once record their own answers alone."""
     others = [probe.another() for _ in range(12)]
     for number, other in enumerate(others):
         other.script(f"first {number}", f"second {number}")
@@ -225,8 +242,9 @@ async def apart(probe: Probe) -> None:
         expect.equal(f"texts that session {number} got", own, set(texts))
 
 
-@case("sessions", "keys", "an equal request of another session is answered by that session", ours=SESSIONS)
+@case("sessions", "keys", ours=SESSIONS)
 async def equal_requests(probe: Probe) -> None:
+    """An equal request of another session is answered by that session."""
     other = probe.another()
     probe.script("red")
     other.script("green")
@@ -235,16 +253,18 @@ async def equal_requests(probe: Probe) -> None:
     expect.equal("numbers of turns", (len(probe.own.turns), len(other.own.turns)), (1, 1))
 
 
-@case("sessions", "keys", "a response of another session cannot be gone on with", ours=SESSIONS)
+@case("sessions", "keys", ours=SESSIONS)
 async def foreign_response(probe: Probe) -> None:
+    """A response of another session cannot be gone on with."""
     other = probe.another()
     foreign = (await other.respond()).id
     told = await probe.refused(probe.respond(previous_response_id=foreign), status=404)
     expect.that("the error", other.own.secret not in str(told.body), "without the secret", told.body)
 
 
-@case("sessions", "keys", "a session that has ended is a 401 under its secret", ours=SESSIONS)
+@case("sessions", "keys", ours=SESSIONS)
 async def removed(probe: Probe) -> None:
+    """A session that has ended is a 401 under its secret."""
     other = probe.another()
     await other.chat()
     other.own.remove()
