@@ -28,7 +28,8 @@ from starlette.routing import Route
 from ludus.episodes.graph import SessionGraph
 from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.errors import AgentError
-from ludus.gateway.dialects import DIALECTS, refusal
+from ludus.gateway.dialects.base import refusal
+from ludus.gateway.dialects.chat.dialect import CHAT
 from ludus.http.sse import DONE, whole_data
 from ludus.types import Message, Sampled, Sampling, SessionRecord
 
@@ -187,7 +188,7 @@ class Forwarder:
 
 def _refused(error: AgentError) -> Response:
     told = refusal(error)
-    return JSONResponse(DIALECTS["chat"].error(told), told.status)
+    return JSONResponse(CHAT.error(told), told.status)
 
 
 def _with_logprobs(body: bytes) -> bytes | None:

@@ -31,8 +31,8 @@ from ludus.errors import AgentError, LudusError
 from ludus.gateway.admin import Administration
 from ludus.gateway.body import MAX_BODY_BYTES, HeaderBounds, json_object, read_body
 from ludus.gateway.clients import Clients
-from ludus.gateway.dialects import COUNTERS, DIALECTS, Dialect, Refusal, refusal
-from ludus.gateway.dialects.base import DEFAULT_MODEL, ParsedRequest
+from ludus.gateway.dialects.base import DEFAULT_MODEL, Counter, Dialect, ParsedRequest, Refusal, refusal
+from ludus.gateway.dialects.table import DIALECTS
 from ludus.gateway.exchange import Exchange, Headers, Job, send_json, send_refusal
 from ludus.gateway.openapi import openapi_document
 from ludus.gateway.traffic import Traffic
@@ -87,9 +87,10 @@ def build_app(
             endpoint = _Endpoint(name, keys, clients, options, counted)
             routes += [Route(mount + path, endpoint, methods=["POST"]) for path in dialect.paths]
     for mount in MOUNTS:
-        for name, counter in COUNTERS.items():
-            count = _Count(name, keys, clients, options)
-            routes += [Route(mount + path, count, methods=["POST"]) for path in counter.paths]
+        for name, dialect in DIALECTS.items():
+            if dialect.counter is not None:
+                count = _Count(name, dialect.counter, keys, clients, options)
+                routes += [Route(mount + path, count, methods=["POST"]) for path in dialect.counter.paths]
         for path in MODELS_PATHS:
             routes.append(Route(mount + path, models.list_all, methods=["GET"]))
             routes.append(Route(f"{mount}{path}/{{name:path}}", models.get_one, methods=["GET"]))
@@ -172,19 +173,22 @@ class _Endpoint:
 class _Count:
     """ASGI endpoint that tells how many tokens a request's prompt has."""
 
-    def __init__(self, name: str, keys: SessionKeys, clients: Clients, options: GatewayOptions) -> None:
+    def __init__(
+        self, name: str, counter: Counter, keys: SessionKeys, clients: Clients, options: GatewayOptions
+    ) -> None:
         self._name = name
+        self._counter = counter
         self._keys = keys
         self._clients = clients
         self._options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, counter = Request(scope, receive), COUNTERS[self._name]
+        request = Request(scope, receive)
         try:
             handle = _named(self._keys, request.path_params, request.headers, self._options)
             session = handle.session
             body = json_object(await read_body(request, self._options.max_body_bytes))
-            parsed = counter.parse(body, session.sampling, self._clients.of(handle).read[self._name])
+            parsed = self._counter.parse(body, session.sampling, self._clients.of(handle).read[self._name])
             asked = dataclasses.replace(parsed.request, agent=request.headers.get(AGENT_HEADER, handle.spec.agent))
             num_tokens = session.count_prompt_tokens(asked)
         except ClientDisconnect:
@@ -193,7 +197,7 @@ class _Count:
             await send_refusal(send, DIALECTS[self._name], refusal(error))
             return
         ignored = _told((*parsed.ignored, *_unheard(parsed, session)), ())
-        await send_json(send, 200, counter.response(num_tokens), ignored)
+        await send_json(send, 200, self._counter.response(num_tokens), ignored)
 
 
 def _named(

@@ -12,9 +12,9 @@ from typing import Any
 import pydantic
 
 from ludus.gateway.admin import ROUTES, AdminRoute
-from ludus.gateway.dialects import COUNTERS, DIALECTS
 from ludus.gateway.dialects.base import JsonObject
 from ludus.gateway.dialects.fields import FieldTable
+from ludus.gateway.dialects.table import DIALECTS
 
 VERSION = "3.1.0"
 SECRET = "{secret}"
@@ -57,8 +57,9 @@ def openapi_document(
 def _protocols() -> Iterator[tuple[str, str, FieldTable]]:
     for name, dialect in DIALECTS.items():
         yield from ((path, f"A request in the protocol {name}", dialect.fields) for path in dialect.paths)
-    for name, counter in COUNTERS.items():
-        yield from ((path, f"How long its prompt would be ({name})", counter.fields) for path in counter.paths)
+    for name, dialect in DIALECTS.items():
+        paths = () if dialect.counter is None else dialect.counter.paths
+        yield from ((path, f"How long its prompt would be ({name})", dialect.fields) for path in paths)
 
 
 def _fields_schema(fields: FieldTable) -> JsonObject:

@@ -19,7 +19,7 @@ from ludus.algorithms.settings import SUPERVISED, AlgorithmSettings
 from ludus.engines.base import WeightSource
 from ludus.errors import AgentError, UserError
 from ludus.gateway.dialects.base import ReadMessages
-from ludus.gateway.dialects.chat import ChatDialect
+from ludus.gateway.dialects.chat.dialect import CHAT
 from ludus.runs.metrics import Metrics
 from ludus.settings import Settings
 from ludus.text.chat import ChatText
@@ -95,7 +95,7 @@ def conversation_sequences(row: Mapping[str, Any], text: ChatText, *, at: str = 
         raise UserError(f"{at} has no 'messages'; its columns are {', '.join(map(repr, row)) or 'none'}")
     body = {"model": "default", "messages": row["messages"]} | ({"tools": row["tools"]} if row.get("tools") else {})
     try:
-        request = ChatDialect().parse(body, Sampling(), ReadMessages()).request
+        request = CHAT.parse(body, Sampling(), ReadMessages()).request
         return [
             _reply_sequence(request.messages[: index + 1], request.tools, text, at=f"{at}, message {index}")
             for index, message in enumerate(request.messages)

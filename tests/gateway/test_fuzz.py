@@ -22,7 +22,7 @@ from ludus.episodes.episodes import Episodes
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import GatewayOptions, build_app
-from ludus.gateway.dialects import COUNTERS, DIALECTS
+from ludus.gateway.dialects.table import DIALECTS
 from ludus.text.chat import ChatText
 from ludus.types import Call, Episode
 
@@ -262,7 +262,7 @@ FUZZ = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 PATHS = [(name, path) for name, dialect in DIALECTS.items() for path in dialect.paths[:1]]
-PATHS += [(name, path) for name, counter in COUNTERS.items() for path in counter.paths[:1]]
+PATHS += [(name, path) for name, dialect in DIALECTS.items() if dialect.counter for path in dialect.counter.paths[:1]]
 
 
 @pytest.mark.parametrize(("name", "path"), PATHS)

@@ -14,7 +14,7 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import build_app
-from ludus.gateway.dialects import DIALECTS
+from ludus.gateway.dialects.table import DIALECTS
 from ludus.text.chat import ChatText
 
 BODIES: dict[str, dict[str, Any]] = {

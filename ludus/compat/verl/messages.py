@@ -10,7 +10,7 @@ from typing import Any
 
 from ludus.errors import UserError
 from ludus.gateway.dialects.base import ReadMessages
-from ludus.gateway.dialects.chat import ChatDialect
+from ludus.gateway.dialects.chat.dialect import CHAT
 from ludus.types import Message, Sampling, ToolSpec
 
 
@@ -21,7 +21,7 @@ def read_messages(values: Iterable[Mapping[str, Any] | Message]) -> tuple[Messag
     written = [plain(entry) for entry in entries if not isinstance(entry, Message)]
     if entries and not written:
         return tuple(entry for entry in entries if isinstance(entry, Message))
-    read = iter(ChatDialect().parse({"messages": written}, Sampling(), ReadMessages()).request.messages)
+    read = iter(CHAT.parse({"messages": written}, Sampling(), ReadMessages()).request.messages)
     return tuple(entry if isinstance(entry, Message) else next(read) for entry in entries)
 
 
@@ -31,7 +31,7 @@ def read_tools(values: Iterable[Any] | None) -> tuple[ToolSpec, ...]:
         return ()
     tools = [value if isinstance(value, Mapping) else value.model_dump(exclude_none=True) for value in values]
     body = {"messages": [{"role": "user", "content": "x"}], "tools": [plain(tool) for tool in tools]}
-    return ChatDialect().parse(body, Sampling(), ReadMessages()).request.tools
+    return CHAT.parse(body, Sampling(), ReadMessages()).request.tools
 
 
 def message_value(message: Message) -> dict[str, Any]:

@@ -5,8 +5,8 @@ Invariants: dialects are pure and keep no state between requests; what a session
 them by whoever has the session, and equal JSON is read as equal messages; the deltas of a stream, put together, are
 the body that the same request gets unstreamed.
 
-To add a protocol: a folder with `fields.py` (every field and its class), `read.py`, `write.py` and `dialect.py` (a
-class that is a `Dialect`), and one line in the table of `dialects/__init__.py`.
+To add a protocol: a folder with `fields.py` (every field and its class), `read.py`, `write.py` and `dialect.py` (its
+`Dialect`), and one line in `dialects/table.py`.
 """
 
 from __future__ import annotations
@@ -77,6 +77,13 @@ class Answer:
         return sum(len(turn.sampled.token_ids) for turn in self.turns)
 
 
+Parse = Callable[[JsonObject, Sampling, ReadMessages], ParsedRequest]
+"""(body, defaults, read): the request in a body; sampling values it does not name are the defaults'. Raises AgentError.
+
+read: messages that the body begins with and that stand there are not read again; the others are added.
+"""
+
+
 class StreamWriter(Protocol):
     """Writes one streamed answer. Call order: `start`, any number of `delta`, then `finish` or `error`."""
 
@@ -88,53 +95,6 @@ class StreamWriter(Protocol):
 
     def error(self, error: Refusal) -> bytes:
         """The end of a stream that broke after it had begun; also allowed before `start`."""
-
-
-class Dialect(Protocol):
-    """One wire protocol, pure: no method waits, reads a clock it was not given or keeps anything."""
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Paths below `/v1` to which requests of this protocol are posted."""
-
-    @property
-    def fields(self) -> FieldTable:
-        """Of a request."""
-
-    @property
-    def ignored_headers(self) -> tuple[str, ...]:
-        """Headers that clients of this protocol send and that cannot change a token, in small letters."""
-
-    def parse(self, body: JsonObject, defaults: Sampling, read: ReadMessages) -> ParsedRequest:
-        """The request in `body`; sampling values it does not name are those of `defaults`. Raises AgentError.
-
-        read: messages that `body` begins with and that stand there are not read again; the others are added.
-        """
-
-    def response(self, answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject: ...
-
-    def writer(self, parsed: ParsedRequest, model_name: str, created_at: float) -> StreamWriter: ...
-
-    def error(self, error: Refusal) -> JsonObject: ...
-
-    def model(self, name: str) -> JsonObject:
-        """A model of that name, as the protocol lists models."""
-
-    def models(self, models: list[JsonObject]) -> JsonObject: ...
-
-
-class Counter(Protocol):
-    """A protocol's way to ask how long a prompt would be; pure like a `Dialect`."""
-
-    @property
-    def paths(self) -> tuple[str, ...]: ...
-
-    @property
-    def fields(self) -> FieldTable: ...
-
-    def parse(self, body: JsonObject, defaults: Sampling, read: ReadMessages) -> ParsedRequest: ...
-
-    def response(self, num_tokens: int) -> JsonObject: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +111,39 @@ class Refusal:
     def may_retry(self) -> bool:
         """The same request could succeed later."""
         return self.code == BACKEND_FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A protocol's way to ask how long a prompt would be."""
+
+    paths: tuple[str, ...]
+    """Below `/v1`; the fields are those of a request."""
+    parse: Parse
+    response: Callable[[int], JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One wire protocol as pure functions: none waits, reads a clock it was not given or keeps anything."""
+
+    paths: tuple[str, ...]
+    """Paths below `/v1` to which requests of this protocol are posted."""
+    fields: FieldTable
+    """Of a request."""
+    parse: Parse
+    response: Callable[[Answer, ParsedRequest, str], JsonObject]
+    """(answer, request, name of the model): the body of an answer that is not streamed."""
+    writer: Callable[[ParsedRequest, str, float], StreamWriter]
+    """(request, name of the model, time of creation)"""
+    error: Callable[[Refusal], JsonObject]
+    model: Callable[[str], JsonObject]
+    """A model of that name, as the protocol lists models."""
+    models: Callable[[list[JsonObject]], JsonObject]
+    ignored_headers: tuple[str, ...] = ()
+    """Headers that clients of this protocol send and that cannot change a token, in small letters."""
+    counter: Counter | None = None
+    """None: the protocol cannot ask how long a prompt would be."""
 
 
 BACKEND_FAILED = "backend_error"

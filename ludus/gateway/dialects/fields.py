@@ -100,15 +100,21 @@ def json_kind(value: object) -> str:
     return "null" if value is None else kinds.get(type(value), "an object")
 
 
+def _read(body: Mapping[str, Any], name: str, kind: Any, expected: str, at: str) -> Any:
+    """The value of that kind under `name`. None: there is none."""
+    value = body.get(name)
+    if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+        raise wrong_type(value, expected, join(at, name))
+    return value
+
+
 def read_number(
     body: Mapping[str, Any], name: str, default: float, *, low: float = -math.inf, high: float = math.inf, at: str = ""
 ) -> float:
     """A finite number in [low, high]."""
-    value = body.get(name)
+    value = _read(body, name, int | float, "a number", at)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise wrong_type(value, "a number", join(at, name))
     if not low <= value <= high or not math.isfinite(value):
         raise wrong_value(value, _interval(low, high), join(at, name))
     return float(value)
@@ -118,32 +124,22 @@ def read_integer(
     body: Mapping[str, Any], name: str, default: int, *, low: float = -math.inf, high: float = math.inf, at: str = ""
 ) -> int:
     """An integer in [low, high]."""
-    value = body.get(name)
+    value: int | None = _read(body, name, int, "an integer", at)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong_type(value, "an integer", join(at, name))
     if not low <= value <= high:
         raise wrong_value(value, _interval(low, high), join(at, name))
     return value
 
 
 def read_boolean(body: Mapping[str, Any], name: str, default: bool, *, at: str = "") -> bool:
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise wrong_type(value, "a boolean", join(at, name))
-    return value
+    value: bool | None = _read(body, name, bool, "a boolean", at)
+    return default if value is None else value
 
 
 def read_text(body: Mapping[str, Any], name: str, *, at: str = "") -> str | None:
     """The string under `name`. None: there is none."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise wrong_type(value, "a string", join(at, name))
+    value: str | None = _read(body, name, str, "a string", at)
     return value
 
 
@@ -168,12 +164,8 @@ def as_object(value: object, param: str) -> dict[str, Any]:
 
 def read_array(body: Mapping[str, Any], name: str, *, at: str = "") -> list[Any]:
     """The array under `name`, empty if there is none."""
-    value = body.get(name)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise wrong_type(value, "an array", join(at, name))
-    return value
+    value: list[Any] | None = _read(body, name, list, "an array", at)
+    return [] if value is None else value
 
 
 def read_choice(body: Mapping[str, Any], name: str, allowed: Collection[str], *, at: str = "") -> str | None:

@@ -5,10 +5,19 @@ Knows: those shapes.  Knows not: what the protocols do not share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ludus.gateway.dialects.base import Answer, JsonObject, Refusal
+from ludus.gateway.dialects.base import (
+    Answer,
+    Counter,
+    Dialect,
+    JsonObject,
+    Parse,
+    ParsedRequest,
+    Refusal,
+    StreamWriter,
+)
 from ludus.gateway.dialects.fields import FieldTable, read_boolean, read_object, wrong_value
 from ludus.types import Turn
 
@@ -40,19 +49,27 @@ def read_stream(body: JsonObject) -> Streaming:
     return Streaming(stream, include_usage, ignored if obfuscates else ())
 
 
-class OpenAIDialect:
-    """What is the same in every protocol of OpenAI's: headers without effect, errors, the list of models."""
-
-    ignored_headers = ("openai-beta", "openai-organization", "openai-project")
-
-    def error(self, error: Refusal) -> JsonObject:
-        return error_json(error)
-
-    def model(self, name: str) -> JsonObject:
-        return {"id": name, "object": "model", "created": 0, "owned_by": "ludus"}
-
-    def models(self, models: list[JsonObject]) -> JsonObject:
-        return {"object": "list", "data": models}
+def openai_dialect(
+    paths: tuple[str, ...],
+    fields: FieldTable,
+    parse: Parse,
+    response: Callable[[Answer, ParsedRequest, str], JsonObject],
+    writer: Callable[[ParsedRequest, str, float], StreamWriter],
+    counter: Counter | None = None,
+) -> Dialect:
+    """With what is the same in every protocol of OpenAI's: headers without effect, errors, the list of models."""
+    return Dialect(
+        paths,
+        fields,
+        parse,
+        response,
+        writer,
+        error_json,
+        lambda name: {"id": name, "object": "model", "created": 0, "owned_by": "ludus"},
+        lambda models: {"object": "list", "data": models},
+        ignored_headers=("openai-beta", "openai-organization", "openai-project"),
+        counter=counter,
+    )
 
 
 def error_json(error: Refusal) -> JsonObject:

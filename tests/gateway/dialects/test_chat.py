@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from ludus.errors import AgentError, BackendError
 from ludus.gateway.dialects.base import Answer, ParsedRequest, ReadMessages, refusal
-from ludus.gateway.dialects.chat import ChatDialect
+from ludus.gateway.dialects.chat.dialect import CHAT as DIALECT
 from ludus.gateway.dialects.chat.fields import REQUEST
 from ludus.text.parsers.base import ContentDelta, ReasoningDelta, ToolCallBroken, ToolCallDelta
 from ludus.types import ChatRequest, Message, ResponseFormat, Sampled, Sampling, ToolCall, ToolSpec, Turn
 
-DIALECT = ChatDialect()
 USER = {"role": "user", "content": "Guess."}
 ADD = {"type": "function", "function": {"name": "add", "description": "Sum.", "parameters": {"type": "object"}}}
 

@@ -10,13 +10,11 @@ from openai.types.completion_create_params import CompletionCreateParamsBase
 
 from ludus.errors import AgentError
 from ludus.gateway.dialects.base import ParsedRequest, ReadMessages
-from ludus.gateway.dialects.completions import CompletionsDialect
+from ludus.gateway.dialects.completions.dialect import COMPLETIONS as DIALECT
 from ludus.gateway.dialects.completions.fields import REQUEST
 from ludus.text.parsers.base import ContentDelta
 from ludus.types import ChatRequest, Sampling
 from tests.gateway.dialects.replies import answer_of, events
-
-DIALECT = CompletionsDialect()
 
 
 def parse(*, limit: int | None = None, **fields: Any) -> ParsedRequest:

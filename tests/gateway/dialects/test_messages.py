@@ -15,13 +15,12 @@ from anthropic.types.message_create_params import MessageCreateParamsBase
 
 from ludus.errors import AgentError, BackendError
 from ludus.gateway.dialects.base import ParsedRequest, ReadMessages, refusal
-from ludus.gateway.dialects.messages import MessagesCounter, MessagesDialect
+from ludus.gateway.dialects.messages.dialect import MESSAGES as DIALECT
 from ludus.gateway.dialects.messages.fields import REQUEST
 from ludus.text.parsers.base import ContentDelta, ReasoningDelta, ToolCallBroken, ToolCallDelta
 from ludus.types import Message, ResponseFormat, Sampling, ToolCall, ToolSpec
 from tests.gateway.dialects.replies import answer_of, events
 
-DIALECT = MessagesDialect()
 USER = {"role": "user", "content": "Guess."}
 ADD: dict[str, Any] = {"name": "add", "description": "Sum.", "input_schema": {"type": "object"}}
 REPLY = (ReasoningDelta("hm"), ContentDelta("7"), ToolCallDelta(0, "c1", "add", '{"a": 1}'))
@@ -322,6 +321,6 @@ def test_models_and_counts_have_anthropics_shapes() -> None:
     model = DIALECT.model("tiny")
     ModelInfo.model_validate_json(json.dumps(model), strict=True)
     assert DIALECT.models([model])["first_id"] == "tiny"
-    counter = MessagesCounter()
+    counter = DIALECT.counter
     parsed = counter.parse({"messages": [USER]}, Sampling(), ReadMessages())
     assert (parsed.request.messages, counter.response(7)) == ((Message("user", "Guess."),), {"input_tokens": 7})

@@ -12,13 +12,12 @@ from openai.types.responses.response_includable import ResponseIncludable
 
 from ludus.errors import AgentError, BackendError
 from ludus.gateway.dialects.base import ParsedRequest, ReadMessages, refusal
-from ludus.gateway.dialects.responses import ResponsesCounter, ResponsesDialect
+from ludus.gateway.dialects.responses.dialect import RESPONSES as DIALECT
 from ludus.gateway.dialects.responses.fields import INCLUDED, INCLUDES, REQUEST
 from ludus.text.parsers.base import ContentDelta, ReasoningDelta, ToolCallBroken, ToolCallDelta
 from ludus.types import Message, ResponseFormat, Sampling, ToolCall, ToolSpec
 from tests.gateway.dialects.replies import answer_of, events
 
-DIALECT = ResponsesDialect()
 ADD: dict[str, Any] = {"type": "function", "name": "add", "description": "Sum.", "parameters": {"type": "object"}}
 REPLY = (ReasoningDelta("hm"), ContentDelta("7"), ToolCallDelta(0, "c1", "add", '{"a": 1}'))
 EVENT = pydantic.TypeAdapter(ResponseStreamEvent)
@@ -288,4 +287,4 @@ def test_prompts_are_counted() -> None:
     """The count has the SDK's shape."""
     from openai.types.responses.input_token_count_response import InputTokenCountResponse
 
-    assert InputTokenCountResponse.model_validate(ResponsesCounter().response(7), strict=True).input_tokens == 7
+    assert InputTokenCountResponse.model_validate(DIALECT.counter.response(7), strict=True).input_tokens == 7

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.gateway.dialects import DIALECTS
 from ludus.gateway.dialects.base import ReadMessages
+from ludus.gateway.dialects.table import DIALECTS
 from ludus.text.parsers.base import Delta
 from ludus.types import Sampling
 from tests.gateway.dialects.replies import NUM_PROMPT_TOKENS, answer_of, events, replies

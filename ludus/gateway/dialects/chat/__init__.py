@@ -1,7 +1,1 @@
 """OpenAI Chat Completions."""
-
-from __future__ import annotations
-
-from ludus.gateway.dialects.chat.dialect import ChatDialect
-
-__all__ = ["ChatDialect"]

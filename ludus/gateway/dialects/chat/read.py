@@ -5,8 +5,6 @@ Knows: the fields of the protocol.  Knows not: how an answer is written.
 
 from __future__ import annotations
 
-from itertools import chain
-
 from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
 from ludus.gateway.dialects.chat import fields
 from ludus.gateway.dialects.fields import (
@@ -15,7 +13,6 @@ from ludus.gateway.dialects.fields import (
     missing,
     no_text,
     numbered,
-    read_array,
     read_boolean,
     read_choice,
     read_integer,
@@ -27,6 +24,7 @@ from ludus.gateway.dialects.fields import (
     wrong_type,
     wrong_value,
 )
+from ludus.gateway.dialects.history import read_messages
 from ludus.gateway.dialects.openai import read_stream
 from ludus.gateway.dialects.sampling import EFFORTS, read_sampling
 from ludus.gateway.dialects.tools import ToolUse, read_format, read_function, read_tool_choice, tool_use
@@ -41,10 +39,11 @@ def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> Pa
     if body.get("top_logprobs") is not None and not logprobs:
         raise wrong_value(body["top_logprobs"], "only together with 'logprobs': true", "top_logprobs")
     streaming = read_stream(body)
-    messages, num_new_messages, ignored_inside = _messages(body, read)
+    ignored_inside = dict[str, None]()
+    messages, num_new = read_messages(body, read, lambda entry, at: (_message(entry, at, ignored_inside),))
     use = _tool_use(body)
     request = ChatRequest(
-        messages=messages,
+        messages=tuple(messages),
         tools=use.tools,
         sampling=read_sampling(body, defaults, limits=fields.LIMITS),
         n=read_integer(body, "n", 1, low=1, high=MAX_CHOICES),
@@ -62,24 +61,11 @@ def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> Pa
         include_usage=streaming.include_usage,
         logprobs=logprobs,
         ignored=(*ignored, *streaming.ignored, *ignored_inside),
-        num_new_messages=num_new_messages,
+        num_new_messages=num_new,
     )
 
 
 # Messages
-
-
-def _messages(body: JsonObject, read: ReadMessages) -> tuple[tuple[Message, ...], int, list[str]]:
-    """The messages, how many of them were not known, and the fields of those that are ignored."""
-    entries = read_array(body, "messages")
-    if not entries:
-        raise missing("messages") if body.get("messages") is None else wrong_value([], "at least one", "messages")
-    messages, ignored = read.known(entries), dict[str, None]()
-    num_known = len(messages)
-    for at, entry in numbered("messages", entries, start=num_known):
-        messages.append((_message(as_object(entry, at), at, ignored),))
-    read.remember(entries, messages)
-    return tuple(chain.from_iterable(messages)), len(entries) - num_known, list(ignored)
 
 
 def _message(entry: JsonObject, at: str, ignored: dict[str, None]) -> Message:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest
+from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
 from ludus.gateway.dialects.completions import fields
 from ludus.gateway.dialects.fields import (
     missing,
@@ -28,7 +28,8 @@ DEFAULT_MAX_TOKENS = 16  # as OpenAI's own
 Prompt = str | tuple[int, ...]
 
 
-def read_request(body: JsonObject, defaults: Sampling) -> ParsedRequest:
+def read_request(body: JsonObject, defaults: Sampling, _read: ReadMessages) -> ParsedRequest:
+    """There is no history of messages that could be known."""
     ignored = fields.REQUEST.check(body)
     streaming = read_stream(body)
     prompts = _prompts(body.get("prompt"))

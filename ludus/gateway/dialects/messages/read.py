@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 from ludus.episodes.ids import turn_id_of
@@ -21,7 +20,6 @@ from ludus.gateway.dialects.fields import (
     missing,
     no_text,
     numbered,
-    read_array,
     read_boolean,
     read_choice,
     read_integer,
@@ -33,6 +31,7 @@ from ludus.gateway.dialects.fields import (
     wrong_type,
     wrong_value,
 )
+from ludus.gateway.dialects.history import read_messages
 from ludus.gateway.dialects.messages import fields
 from ludus.gateway.dialects.sampling import read_sampling
 from ludus.gateway.dialects.tools import Choice, ToolUse, read_format, read_function, tool_use
@@ -122,21 +121,15 @@ def _system(body: JsonObject, ignored: dict[str, None]) -> tuple[Message, ...]:
     return (Message("system", text),) if text else ()
 
 
-def _messages(body: JsonObject, read: ReadMessages, ignored: dict[str, None]) -> tuple[tuple[Message, ...], int]:
+def _messages(body: JsonObject, read: ReadMessages, ignored: dict[str, None]) -> tuple[list[Message], int]:
     """The messages, and how many entries of the history were not known."""
-    entries = read_array(body, "messages")
-    if not entries:
-        raise missing("messages") if body.get("messages") is None else wrong_value([], "at least one", "messages")
-    messages = read.known(entries)
-    num_known = len(messages)
-    for at, entry in numbered("messages", entries, start=num_known):
-        messages.append(_message(as_object(entry, at), at, ignored))
-    read.remember(entries, messages)
-    if entries[-1]["role"] == "assistant":
+    found = read_messages(body, read, lambda entry, at: _message(entry, at, ignored))
+    if body["messages"][-1]["role"] == "assistant":
         raise unsupported(
-            f"messages[{len(entries) - 1}]", "An answer cannot be begun for the model; end with a user's message."
+            f"messages[{len(body['messages']) - 1}]",
+            "An answer cannot be begun for the model; end with a user's message.",
         )
-    return tuple(chain.from_iterable(messages)), len(entries) - num_known
+    return found
 
 
 def _message(entry: JsonObject, at: str, ignored: dict[str, None]) -> tuple[Message, ...]:

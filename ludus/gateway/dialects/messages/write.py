@@ -40,6 +40,10 @@ def model_json(name: str) -> JsonObject:
     return {"type": "model", "id": name, **shown}
 
 
+def models_json(models: list[JsonObject]) -> JsonObject:
+    return {"data": models, "has_more": False, "first_id": models[0]["id"], "last_id": models[-1]["id"]}
+
+
 def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
     """The body of an answer that is not streamed."""
     [turn] = answer.turns

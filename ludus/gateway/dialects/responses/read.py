@@ -30,6 +30,7 @@ from ludus.gateway.dialects.fields import (
     wrong_type,
     wrong_value,
 )
+from ludus.gateway.dialects.history import read_entries
 from ludus.gateway.dialects.openai import read_stream
 from ludus.gateway.dialects.responses import fields
 from ludus.gateway.dialects.sampling import EFFORTS, read_sampling
@@ -110,12 +111,7 @@ def _items(body: JsonObject, read: ReadMessages, ignored: dict[str, None]) -> tu
         return [Message("user", given)], 1
     if not isinstance(given, list):
         raise wrong_type(given, "a string or an array of items", "input")
-    pieces = read.known(given)
-    num_known = len(pieces)
-    for at, item in numbered("input", given, start=num_known):
-        pieces.append((_item(as_object(item, at), at, ignored),))
-    read.remember(given, pieces)
-    return [piece for (piece,) in pieces], len(given) - num_known
+    return read_entries("input", given, read, lambda item, at: (_item(item, at, ignored),))
 
 
 def merged(pieces: Sequence[Message]) -> list[Message]:
