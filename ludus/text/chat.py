@@ -5,10 +5,12 @@ Knows: how the three are found in a model's folder.  Knows not: engines, session
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from ludus.errors import UserError
 from ludus.text.constraint import Constraints
@@ -17,7 +19,9 @@ from ludus.text.parsers import ToolParser
 from ludus.text.parsers.plain import PlainParser
 from ludus.text.template import ChatTemplate
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import ChatRequest
+from ludus.types import ChatRequest, Message
+
+_ANSWER = "REPLYSTANDSHERE"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,25 @@ class ChatText:
     def constraints(self) -> Constraints:
         """Grammars of answers, compiled for this tokenizer."""
         return Constraints(self.tokenizer)
+
+    def follow_up(self, messages: Sequence[Message], stop_ids: Iterable[int], **template: Any) -> str:
+        """What the template writes after an answer of the model when these messages come next: what closes the answer
+        behind the one of `stop_ids` that ended it, the messages, and what begins the next answer. No system message is
+        shown again. template: as of `ChatTemplate.render`.
+        """
+        history = (Message("user", "x"), Message("assistant", _ANSWER), *messages)
+        _, mark, tail = self.template.render(history, **template).partition(_ANSWER)
+        if not mark:
+            raise UserError("the chat template shows no answers of the model, so nothing can be said after one")
+        stops = tuple(self.tokenizer.decode((token,)) for token in stop_ids)
+        stop = next(filter(tail.lstrip().startswith, stops), None)
+        return tail if stop is None else tail.partition(stop)[2]
+
+    def follow_up_ids(self, answer_ids: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids that come after an answer; those that were sampled are not tokenized again."""
+        last = answer_ids[-1] if answer_ids else None
+        ended_by = (last,) if last is not None and last in self.tokenizer.stop_ids else ()
+        return self.tokenizer.encode(self.follow_up(messages, ended_by), after=last)
 
     def parser_of(self, request: ChatRequest) -> ToolParser:
         """The parser for replies to `request`. Where no tool may be called, nothing is a call: whatever looks like one

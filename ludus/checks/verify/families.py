@@ -18,11 +18,12 @@ from ludus.compat.areal.rollout import RolloutWorkflow
 from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.realhf.agent import Agent
 from ludus.compat.realhf.generation import GenerationHyperparameters
-from ludus.compat.realhf.prompts import follow_up_ids, prompt_ids
+from ludus.compat.realhf.prompts import prompt_ids
 from ludus.compat.realhf.sample import SequenceSample
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.compat.verl.output import AgentLoopOutput
 from ludus.text.chat import ChatText
+from ludus.types import Message
 
 MAX_TOKENS = 64
 
@@ -65,7 +66,7 @@ class RolloutAgent(RolloutWorkflow):
             mask += [1] * response.output_len
             answer = self._text.tokenizer.decode(response.output_tokens_without_stop)
             if said is not None:
-                added = follow_up_ids(self._text, response.output_tokens, said)
+                added = self._text.follow_up_ids(response.output_tokens, [Message("user", said)])
                 token_ids = [*token_ids, *added]
                 mask += [0] * len(added)
         rows = {"input_ids": [token_ids], "attention_mask": [[1] * len(token_ids)], "loss_mask": [mask]}
@@ -153,7 +154,7 @@ class QueueAgent(Agent):
             token_ids = token_ids + answer_ids
             is_prompt += [0] * len(answer_ids)
             if said is not None:
-                added = follow_up_ids(self._text, answer_ids, said)
+                added = self._text.follow_up_ids(answer_ids, [Message("user", said)])
                 token_ids = [*token_ids, *added]
                 is_prompt += [1] * len(added)
         stop_ids = self._text.tokenizer.stop_ids

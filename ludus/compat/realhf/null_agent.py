@@ -10,7 +10,7 @@ from typing import Any
 
 from ludus.agents.environments.base import EnvironmentService
 from ludus.compat.realhf.agent import Agent
-from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
+from ludus.compat.realhf.generation import GenerationHyperparameters
 from ludus.compat.realhf.sample import SequenceSample
 from ludus.compat.realhf.trajectory import TrajectoryBuilder
 
@@ -32,8 +32,5 @@ class NullAgent(Agent):
         _, token_ids = next(prompt.sequences("packed_prompts"))
         trajectory = TrajectoryBuilder(prompt)
         for _ in range(self.episode_length):
-            await obs_queue.put((prompt.ids[0], token_ids, GenerationHyperparameters()))
-            bundle: BundledGenerationOutputs = await act_queue.get()
-            trajectory.add(bundle)
-            await env.step(bundle)
+            await env.step(await trajectory.ask(obs_queue, act_queue, token_ids, GenerationHyperparameters()))
         return [trajectory.build([0.0] * self.episode_length)] * self.traj_size

@@ -1,12 +1,11 @@
-"""A row becomes what a queue agent is given, and what is said next becomes token ids.
+"""A row becomes what a queue agent is given.
 
 Knows: columns of rows, the chat template, token ids.  Knows not: queues, agents.
-Invariant: tokens that were sampled are never tokenized again; only what is new after them is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ludus.compat.realhf.sample import SequenceSample, import_torch
@@ -20,7 +19,6 @@ RL_TASKS = ("math", "code", "rlhf", "stem")
 ROW = "row"
 """Under this key of a prompt's metadata its row lies, with all its columns."""
 _ID_COLUMNS = ("query_id", "qid", "id")
-_MARK = "REPLYSTANDSHERE"
 
 
 def query_id(row: Mapping[str, Any], task_id: str) -> str:
@@ -58,19 +56,6 @@ def prompt_ids(row: Mapping[str, Any], text: ChatText) -> tuple[int, ...]:
             f", messages, question (text) or prompt_ids; it has {', '.join(map(str, row))}"
         )
     return text.tokenizer.encode(text.template.render([_message(item) for item in messages]))
-
-
-def follow_up_ids(text: ChatText, answer_ids: Sequence[int], said: str) -> tuple[int, ...]:
-    """Token ids that come after an answer when the user says something: the answer's closing, as far as the model did
-    not sample it itself, the user's message, and what begins the next answer. No system message is shown again."""
-    history = (Message("user", "?"), Message("assistant", _MARK), Message("user", said))
-    _, mark, tail = text.template.render(history).partition(_MARK)
-    if not mark:
-        raise UserError("the chat template shows no answers of the model, so nothing can be said after one")
-    last = answer_ids[-1] if answer_ids else None
-    if last is not None and last in text.tokenizer.stop_ids:
-        tail = tail.removeprefix(text.tokenizer.decode((last,)))
-    return text.tokenizer.encode(tail, after=last)
 
 
 def _message(item: Any) -> Message:

@@ -11,9 +11,9 @@ from typing import Any
 from ludus.agents.adapter import current_episode
 from ludus.agents.environments.base import EnvironmentService
 from ludus.compat.realhf.agent import Agent
-from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
+from ludus.compat.realhf.generation import GenerationHyperparameters
 from ludus.compat.realhf.math_agents import discounted
-from ludus.compat.realhf.prompts import ROW, follow_up_ids
+from ludus.compat.realhf.prompts import ROW
 from ludus.compat.realhf.sample import SequenceSample
 from ludus.compat.realhf.trajectory import TrajectoryBuilder
 from ludus.errors import UserError
@@ -61,15 +61,13 @@ class TextEnvironmentAgent(Agent):
         trajectory, has_ended = TrajectoryBuilder(prompt), False
         rewards: list[float] = []
         while not has_ended and len(rewards) < self.max_turns:
-            await obs_queue.put((prompt.ids[0], token_ids, self.gconfig))
-            act: BundledGenerationOutputs = await act_queue.get()
-            trajectory.add(act)
+            act = await trajectory.ask(obs_queue, act_queue, token_ids, self.gconfig)
             action = text.tokenizer.decode(act.output_ids[0], skip_special=True)
             observation, reward, terminated, truncated, info = await env.step(action)
             rewards.append(float(reward))
             has_ended = terminated or truncated
             if not has_ended:
-                token_ids = [*act.seqs[0], *follow_up_ids(text, act.output_ids[0], observation)]
+                token_ids = [*act.seqs[0], *text.follow_up_ids(act.output_ids[0], [Message("user", observation)])]
         metrics: dict[str, list[float]] = {"return": [sum(rewards)], "num_turns": [float(len(rewards))]}
         success = next((info[name] for name in _SUCCESS if name in info), None)
         if success is not None:

@@ -6,8 +6,10 @@ Invariant: every answer is one sequence, with its own mask, reward and versions.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from ludus.compat.realhf.generation import BundledGenerationOutputs
@@ -24,6 +26,15 @@ class TrajectoryBuilder:
 
     def __repr__(self) -> str:
         return f"TrajectoryBuilder({self._prompt.ids[0]!r}, answers={sum(len(b.seqs) for b in self._bundles)})"
+
+    async def ask(
+        self, obs_queue: asyncio.Queue[Any], act_queue: asyncio.Queue[Any], token_ids: Sequence[int], gconfig: Any
+    ) -> BundledGenerationOutputs:
+        """The answers to these tokens; they are the trajectory's next."""
+        await obs_queue.put((self._prompt.ids[0], token_ids, gconfig))
+        bundle: BundledGenerationOutputs = await act_queue.get()
+        self.add(bundle)
+        return bundle
 
     def add(self, bundle: BundledGenerationOutputs) -> None:
         self._bundles.append(bundle)
@@ -56,13 +67,9 @@ class TrajectoryBuilder:
             dtypes={key: dtype for key, (dtype, _) in lists.items()},
             ids=[self._prompt.ids[0]],
             seqlens={key: [[len(row) for row in rows]] for key, (_, rows) in lists.items()},
-            data={key: torch.tensor(_flat(rows), dtype=dtype) for key, (dtype, rows) in lists.items()},
+            data={key: torch.tensor([*chain(*rows)], dtype=dtype) for key, (dtype, rows) in lists.items()},
             metadata={name: list(values) for name, values in (metadata or {}).items()},
         )
         if "task_ids" in self._prompt.keys:
             sample.update_(self._prompt.select(["task_ids"]))
         return sample
-
-
-def _flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
-    return [value for row in rows for value in row]

@@ -13,9 +13,6 @@ from ludus.compat.verl.messages import read_messages, read_tools
 from ludus.text.chat import ChatText
 from ludus.types import Message
 
-# Before a message that stands in the middle: some templates want a user first, and an answer before a tool's.
-_BEFORE = (Message("user", "x"), Message("assistant", "x"))
-
 
 class LoopTokenizer:
     """One chat model's tokenizer, with the names of transformers' that loops use."""
@@ -85,23 +82,13 @@ class LoopTokenizer:
         for name in ("return_dict", "return_tensors", "padding", "truncation"):  # their defaults are what is returned
             template_kwargs.pop(name, None)
         messages, specs = read_messages(conversation), read_tools(tools)
-        before = _BEFORE if remove_system_prompt else ()
-        template = self.text.template
-        shown = template.render(
-            (*before, *messages), specs, generation_prompt=add_generation_prompt, template_kwargs=template_kwargs
-        )
-        if before:
-            known = template.render(before, specs, generation_prompt=False, template_kwargs=template_kwargs)
-            shown = shown[self._end_of_answer(known) :]
-        if not tokenize:
-            return shown
-        after = self.eos_token_id if before else None
-        return list(self.text.tokenizer.encode(shown, after=after))
-
-    def _end_of_answer(self, shown: str) -> int:
-        """Where a conversation that ends with an answer has shown all of what the model would have sampled."""
-        stops = [self.text.tokenizer.decode((token,)) for token in self.text.tokenizer.stop_ids]
-        return max((shown.rfind(stop) + len(stop) for stop in stops if stop in shown), default=len(shown))
+        given = {"tools": specs, "generation_prompt": add_generation_prompt, "template_kwargs": template_kwargs}
+        if remove_system_prompt:
+            shown = self.text.follow_up(messages, self.text.tokenizer.stop_ids, **given)
+        else:
+            shown = self.text.template.render(messages, **given)
+        after = self.eos_token_id if remove_system_prompt else None
+        return list(self.text.tokenizer.encode(shown, after=after)) if tokenize else shown
 
     def _id(self, name: str) -> int | None:
         token = self.text.tokenizer.special_tokens.get(name)

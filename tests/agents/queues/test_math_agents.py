@@ -8,9 +8,10 @@ import pytest
 
 from ludus.agents.environments.base import EnvironmentService
 from ludus.compat.realhf.math_agents import MathMultiTurnAgent, MathSingleStepAgent, discounted
-from ludus.compat.realhf.prompts import follow_up_ids, prompt_ids
+from ludus.compat.realhf.prompts import prompt_ids
 from ludus.compat.tokenizer import load_hf_tokenizer
 from ludus.errors import UserError
+from ludus.types import Message
 
 
 class Contains4(EnvironmentService):
@@ -66,9 +67,9 @@ def test_feedback_after_an_answer_that_was_cut(text):
     """What closes the answer is shown only where the model did not sample it; no system message comes again."""
     said = "Hm."
     ended = (*text.tokenizer.encode("5"), *text.tokenizer.stop_ids)
-    after_end = text.tokenizer.decode(follow_up_ids(text, ended, said))
+    after_end = text.tokenizer.decode(text.follow_up_ids(ended, [Message("user", said)]))
     assert after_end == "\n<|im_start|>user\nHm.<|im_end|>\n<|im_start|>assistant\n"
-    after_cut = text.tokenizer.decode(follow_up_ids(text, text.tokenizer.encode("5"), said))
+    after_cut = text.tokenizer.decode(text.follow_up_ids(text.tokenizer.encode("5"), [Message("user", said)]))
     assert after_cut == "<|im_end|>" + after_end
 
 
