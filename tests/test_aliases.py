@@ -9,6 +9,7 @@ import pytest
 
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.clip import ClipSettings
+from ludus.algorithms.normalisers import EpisodeSettings
 from ludus.compat.config import Config, load_config
 from ludus.compat.keys import described
 from ludus.compat.verl.keys import KEYS, renamed
@@ -40,7 +41,8 @@ def test_a_command_line_of_verl_is_read() -> None:
             "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
             "custom_reward_function.path=score.py",
             "algorithm.adv_estimator=grpo",
-            "algorithm.advantage.scale=none",
+            "algorithm.norm_adv_by_std_in_grpo=False",
+            "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",
             "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla",
             "trainer.total_epochs=2",
             "trainer.test_freq=-1",
@@ -58,6 +60,7 @@ def test_a_command_line_of_verl_is_read() -> None:
     assert config.reward.custom_reward_function.path == "score.py"
     assert config.total_train_epochs == 2 and config.eval.every_steps is None
     assert config.trainer.row_tokens == 512 and config.algorithm.advantage == GroupSettings(scale="none")
+    assert config.algorithm.normaliser == EpisodeSettings()
 
 
 @pytest.mark.parametrize(

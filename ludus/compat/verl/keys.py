@@ -41,6 +41,11 @@ def _one_of(**kinds: str) -> Callable[[Any], Any]:
     return convert
 
 
+def _scale(value: Any) -> str:
+    return "std" if value else "none"
+
+
+_NORMALISERS = {"token-mean": "token", "seq-mean-token-mean": "episode"}
 _ROLLOUT = "actor_rollout_ref.rollout."
 _ACTOR = "actor_rollout_ref.actor."
 KEYS: Mapping[str, Key] = {
@@ -81,6 +86,8 @@ KEYS: Mapping[str, Key] = {
     _ACTOR + "clip_ratio_low": to("algorithm.loss.clip_low"),
     _ACTOR + "clip_ratio_high": to("algorithm.loss.clip_high"),
     _ACTOR + "policy_loss.loss_mode": to("algorithm.loss.kind", convert=_one_of(vanilla="clip", cispo="cispo")),
+    _ACTOR + "loss_agg_mode": to("algorithm.normaliser.kind", convert=_one_of(**_NORMALISERS)),
+    "algorithm.norm_adv_by_std_in_grpo": to("algorithm.advantage.scale", convert=_scale),
     "algorithm.adv_estimator": to("algorithm.name", convert=_one_of(grpo="grpo", rloo="rloo")),
     "algorithm.filter_groups.enable": to("algorithm.dynamic_sampling"),
     "trainer.total_epochs": to("total_train_epochs"),
