@@ -82,7 +82,11 @@ class LoopTokenizer:
         for name in ("return_dict", "return_tensors", "padding", "truncation"):  # their defaults are what is returned
             template_kwargs.pop(name, None)
         messages, specs = read_messages(conversation), read_tools(tools)
-        given = {"tools": specs, "generation_prompt": add_generation_prompt, "template_kwargs": template_kwargs}
+        given: dict[str, Any] = {
+            "tools": specs,
+            "generation_prompt": add_generation_prompt,
+            "template_kwargs": template_kwargs,
+        }
         if remove_system_prompt:
             shown = self.text.follow_up(messages, self.text.tokenizer.stop_ids, **given)
         else:
