@@ -1,6 +1,7 @@
 # Every target sets up what it needs by itself: Python 3.11+, make and (for speed) a C++ compiler are all that must be there.
 #   make demo    train a real model on a real task, on this CPU, and show the result
-#   make test    run every test
+#   make test    run every test that needs nothing but the package
+#   make test-all    those, and those of test-launch and test-browser, in one run
 #   make fuzz    send the gateway 10,000 bodies of all kinds
 #   make setup   only set up; .venv/bin/ludus then works
 #   make test-frameworks   run agents of many frameworks, those that need an environment of their own too
@@ -18,39 +19,55 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# One thread: the models of the tests are tiny, and two threads would mostly wait for each other. Two processes share the
+# files, the longest first (tests/conftest.py): a file stays in one.
+PYTEST    := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+PROCESSES ?= 2
+SHARED    := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+
+# What some tests need of the machine. Debian starts what it installs, unless policy-rc.d says no.
+SSHD     := test -x /usr/sbin/sshd || tests/cluster/remote/install-sshd.sh
+CHROMIUM := command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+
 # Where the environment forbids bytecode, every process that a test starts would compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: demo test test-launch test-browser test-frameworks test-engines test-slurm fuzz setup lint check bench clean
+.PHONY: demo test test-all machine test-launch test-browser test-frameworks test-engines test-slurm fuzz setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	$(BIN)/ludus train recipes/guess/run.yaml --new --json seed=$(SEED)
 
-# One thread: the models of the tests are tiny, and two threads would mostly wait for each other.
 test: $(READY)
 	$(BIN)/ludus models get smollm2-135m
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	$(PYTEST) $(SHARED)
+
+test-all: $(READY) machine
+	$(BIN)/ludus models get smollm2-135m
+	$(PYTEST) $(SHARED) -o 'python_files=test_*.py in_browser.py over_ssh.py over_ray.py'
+
+machine:
+	$(SSHD)
+	$(CHROMIUM)
 
 test-frameworks: $(READY) $(FRAMEWORKS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o 'python_files=test_*.py separate.py' tests/frameworks
+	$(PYTEST) -o 'python_files=test_*.py separate.py' tests/frameworks
 
-# Debian starts what it installs, unless policy-rc.d says no.
 test-launch: $(READY)
-	test -x /usr/sbin/sshd || tests/cluster/remote/install-sshd.sh
+	$(SSHD)
 	$(BIN)/ludus models get smollm2-135m
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o 'python_files=over_ssh.py over_ray.py' tests/cluster/remote tests/docs
+	$(PYTEST) -o 'python_files=over_ssh.py over_ray.py' tests/cluster/remote tests/docs
 
 test-browser: $(READY)
-	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o 'python_files=in_browser.py' tests
+	$(CHROMIUM)
+	$(PYTEST) -o 'python_files=in_browser.py' tests
 
 # More than 10,000 bodies, most of them wrong, to every route of the gateway.
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/gateway/test_fuzz.py --hypothesis-profile=fuzz --timeout=1200
+	$(PYTEST) tests/gateway/test_fuzz.py --hypothesis-profile=fuzz --timeout=1200
 
 test-engines: $(READY)
 	$(BIN)/ludus models get smollm2-135m

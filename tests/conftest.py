@@ -19,6 +19,32 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("fuzz", max_examples=1000, deadline=None)
 
+# Where several processes share the files, whoever gets one of these last would work on it alone at the end.
+LONGEST = (
+    "tests/cluster/test_recovery.py",
+    "tests/api/test_ranks.py",
+    "tests/cluster/test_ray.py",
+    "tests/api/test_misbehaving.py",
+    "tests/checks/verify/test_ranks.py",
+    "tests/trainer/test_sharded.py",
+    "tests/checks/verify/test_resume.py",
+    "tests/cluster/serve/test_two_machines.py",
+    "tests/api/test_workers.py",
+    "tests/runs/exporters/in_browser.py",
+    "tests/runs/exporters/test_mlflow.py",
+    "tests/api/test_interrupts.py",
+    "tests/cluster/remote/over_ssh.py",
+    "tests/cluster/remote/over_ray.py",
+    "tests/rollout/test_subproc.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, the others as they come."""
+    places = {path: place for place, path in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
+
 CHATML = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
     "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"

@@ -81,6 +81,8 @@ class HttpServer:
                 f"the {self._name} wants no key, and on {host} other machines could use it; let it listen on 127.0.0.1"
             )
         listener = listen(host, port)
+        scheme = "http" if self._tls is None else "https"
+        self._base_url = f"{scheme}://{_host_in_url(host)}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
             self.app,
             http="auto",  # httptools if it is installed, else h11
@@ -102,8 +104,6 @@ class HttpServer:
         )
         self._thread.start()
         is_running.wait()
-        scheme = "http" if self._tls is None else "https"
-        self._base_url = f"{scheme}://{_host_in_url(host)}:{listener.getsockname()[1]}"
         logger.info("%s.started url=%s", self._name, self._base_url)
         return self._base_url
 
@@ -153,18 +153,20 @@ class _Server(uvicorn.Server):
 
     def end(self) -> None:
         """On the server's own loop."""
-        self.should_exit = True
         self._ending.set()
 
     async def main_loop(self) -> None:
-        # Tick 0 writes the date that answers carry.
-        while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), _DATE_EVERY_S)
+        try:
+            while not self._ending.is_set():
+                await self.on_tick(0)  # tick 0 writes the date that answers carry
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_DATE_EVERY_S):
+                        await self._ending.wait()
+        finally:
+            for server in self.servers:
+                server.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in self.servers:
-            server.close()
         for listener in sockets or []:
             listener.close()
         state = self.server_state

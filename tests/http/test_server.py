@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from ludus.errors import UserError
+from ludus.http import server as server_module
 from ludus.http.server import STOP_GRACE_S, HttpServer
 from ludus.http.tls import client_context
 from tests.http.conftest import Authority
@@ -113,8 +114,9 @@ def test_a_stop_waits_for_answers_alone() -> None:
             assert time.monotonic() - began < STOP_GRACE_S
 
 
-def test_an_answer_in_flight_is_finished() -> None:
+def test_an_answer_in_flight_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it, though the server was told to stop before it began."""
+    monkeypatch.setattr(server_module, "STOP_GRACE_S", 60)
     slow, answers = Slow(), list[str]()
     with HttpServer(slow.app, name="server") as server:
         asking = ask(server, "/long", answers)
@@ -138,10 +140,18 @@ def test_what_does_not_end_is_cut_off(path: str) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_server_whose_companion_failed_can_be_stopped() -> None:
     """Its loop has ended by then."""
+    may_fail = threading.Event()
 
     async def fail() -> None:
+        while not may_fail.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
         raise ValueError("on purpose")
 
     server = HttpServer(APP, name="server", beside=fail)
     server.start()
+    assert httpx.get(server.base_url).text == "here"
+    may_fail.set()
+    with pytest.raises(httpx.ConnectError):
+        while True:
+            httpx.get(server.base_url)
     server.stop()
