@@ -15,7 +15,6 @@ import pydantic
 
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
-from ludus.cluster.settings import SchedulerSettings
 from ludus.engines.local.settings import LocalSettings
 from ludus.engines.settings import EngineSettings
 from ludus.engines.table import ENGINES
@@ -27,6 +26,7 @@ from ludus.loop.settings import (
     ValidDatasetSettings,
 )
 from ludus.models.settings import ModelSettings
+from ludus.processes.placement import SchedulerSettings
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.runs.settings import TraceSettings
 from ludus.settings import OneOf, Settings, dump_settings, read_yaml, with_overrides
@@ -44,6 +44,8 @@ class Config(Settings):
 
     agent_kinds: ClassVar[Mapping[str, str]] = {}
     """By a method that an agent has the import string of its `AgentKind`."""
+    processes: ClassVar[str] = "ludus.api.processes:alone"
+    """Import string of what opens the run's `Processes`."""
 
     name: str = "run"
     """The run's folder is `run_root/name`."""

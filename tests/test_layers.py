@@ -99,9 +99,10 @@ def test_every_room_has_a_floor():
 
 
 def test_imports_go_down_only():
-    """No file imports from a floor above it or from another room on its own floor."""
+    """No file imports from a floor above it or from another room on its own floor; the package's own `__init__` says
+    where its names are, on any floor."""
     wrong = []
-    for path in sources():
+    for path in (path for path in sources() if path != PACKAGE / "__init__.py"):
         here = room_of(module_name(path))
         for line, module in imported_modules(ast.parse(path.read_text())):
             if module.split(".")[0] != "ludus":

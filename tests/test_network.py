@@ -37,7 +37,7 @@ LISTENERS = {
     "ludus/http/server.py": "the one server: what wants no key is refused every address but loopback",
     "ludus/cli/forward.py": "127.0.0.1, for the agents of one command, behind secret URLs",
     "ludus/checks/bench/upstream.py": "127.0.0.1, while a bench runs: answers that are made up",
-    "ludus/cluster/address.py": "looks for a free port, and closes it",
+    "ludus/processes/address.py": "looks for a free port, and closes it",
     "ludus/trainer/group.py": "the ranks of one trainer: loopback, unless scheduler.host names a network of their own",
 }
 _LISTENING = {

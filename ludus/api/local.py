@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.api.engines import open_engines
-from ludus.cluster.crew import Crew, open_crew
-from ludus.cluster.ranks import open_ranks
+from ludus.api.processes import Processes, open_processes
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.lease import ComputeLease
 from ludus.engines.settings import ServerSettings
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
+from ludus.gateway.server import GatewayServer
+from ludus.rollout.stage import Stage
 from ludus.text.chat import ChatText
 
 if TYPE_CHECKING:
@@ -42,8 +44,8 @@ class LocalModel:
     lease: ComputeLease
     chat_template: str | None
     """Text of the template, if it is not the model's own."""
-    crew: Crew
-    """The run's other processes, the engine's among them if it is none of this one."""
+    processes: Processes
+    """The run's others, the engine's among them if it is none of this one."""
 
     def trainer(self, config: Config) -> Trainer:
         """A trainer of the same weights, in this process alone."""
@@ -65,8 +67,13 @@ class LocalModel:
             yield self.trainer(config)
             return
         sampling = None if isinstance(config.engine, ServerSettings) else self.model
-        async with open_ranks(config, self.crew, self.text.tokenizer, sampling=sampling) as trainer:
+        async with self.processes.ranks(self.text.tokenizer, sampling=sampling) as trainer:
             yield trainer
+
+    def stage(self, config: Config) -> Stage:
+        """Where agents play: on this machine alone, unless workers of other machines ask the gateway."""
+        host = config.scheduler.address if config.rollout.workers else "127.0.0.1"
+        return Stage(self.recorder, GatewayServer(SessionKeys()), host=host)
 
     def save(self, learner: Trainer | ShardedTrainer, folder: Path) -> None:
         """Write the model that was trained so that plain transformers or peft load it."""
@@ -77,7 +84,7 @@ class LocalModel:
 async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[LocalModel]:
     """The model that the configuration names, loaded, with an engine that runs until the block ends.
 
-    is_run: as for `open_crew`.
+    is_run: as for `open_processes`.
     """
     try:
         from ludus.models.load import load_model
@@ -90,7 +97,7 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     lease = ComputeLease()
     template = None if config.model.chat_template is None else text.template.source
     async with (
-        open_crew(config, is_run=is_run) as crew,
-        open_engines(config, model, text.tokenizer, lease, crew) as engine,
+        open_processes(config, is_run=is_run) as processes,
+        open_engines(config, model, text.tokenizer, lease, processes) as engine,
     ):
-        yield LocalModel(model, text, engine, Recorder(engine, text), lease, template, crew)
+        yield LocalModel(model, text, engine, Recorder(engine, text), lease, template, processes)

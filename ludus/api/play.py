@@ -12,7 +12,6 @@ from ludus.api.agent import choose_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.api.rows import load_rows
-from ludus.cluster.workers import open_stage, open_workers
 from ludus.config import Config
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
@@ -51,8 +50,8 @@ async def _play(
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config, is_run=False))
         stack.enter_context(exporter)
-        stage = stack.enter_context(open_stage(config, local))
-        await open_workers(config, local.crew, (agent,))
+        stage = stack.enter_context(local.stage(config))
+        await local.processes.workers((agent,))
         runner = await stack.enter_async_context(
             EpisodeRunner(
                 agent,
@@ -75,7 +74,7 @@ async def _play(
                 tasks = [group.create_task(play_one(task)) for task in _tasks(config, rows)]
             return tuple(task.result() for task in tasks)
 
-        return await local.crew.unless_lost(play_all())
+        return await local.processes.unless_lost(play_all())
 
 
 def _tasks(config: Config, rows: Sequence[Row]) -> list[EpisodeTask]:

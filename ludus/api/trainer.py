@@ -21,7 +21,6 @@ from ludus.api.agent import choose_agent, choose_eval_agent
 from ludus.api.blocking import run_blocking
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
-from ludus.cluster.workers import open_stage, open_workers
 from ludus.config import Config, check_training
 from ludus.errors import ConfigError, LudusError
 from ludus.gateway.admin import check_admin_key
@@ -134,7 +133,7 @@ class Trainer:
             # Only now, so that a run whose model cannot be opened leaves no folder that stands in the next one's way.
             store = stack.enter_context(self._open_store(resume))
             store.export_to(stack.enter_context(exporter))
-            local.crew.announce()
+            local.processes.announce()
             found = latest_checkpoint(store.checkpoints) if resume else None
             if found is not None:
                 learner.load(found.trainer_folder)
@@ -153,14 +152,14 @@ class Trainer:
                 save_model=partial(local.save, learner),
                 arrivals=self._arrivals(local, door, store, plan, start) if isinstance(door, _Online) else None,
             )
-            local.crew.on_end(interrupts.request)
+            local.processes.on_end(interrupts.request)
             try:
                 summary = await train(parts, plan, start)
             except LudusError:
-                local.crew.check()  # a lost process explains more than what did not work without it
+                local.processes.check()  # a lost process explains more than what did not work without it
                 raise
             if summary.stopped_by == INTERRUPT:
-                local.crew.check()
+                local.processes.check()
             return summary
 
     def _arrivals(
@@ -182,7 +181,7 @@ class Trainer:
             local = await stack.enter_async_context(open_local(self.config, is_run=False))
             exporter = stack.enter_context(open_exporter(self.config.trace, self.config.name))
             runner = await self._runner(stack, local, agent, None if isinstance(exporter, NoExporter) else exporter)
-            return await local.crew.unless_lost(evaluate(runner.run, plan, step=0))
+            return await local.processes.unless_lost(evaluate(runner.run, plan, step=0))
 
     async def _runner(
         self,
@@ -198,8 +197,8 @@ class Trainer:
             elif kept_by is not None:
                 kept_by.add(Finished.of(episode, step))
 
-        stage = stack.enter_context(open_stage(self.config, local))
-        await open_workers(self.config, local.crew, (agent, eval_agent))
+        stage = stack.enter_context(local.stage(self.config))
+        await local.processes.workers((agent, eval_agent))
         runner = EpisodeRunner(
             agent,
             stage,

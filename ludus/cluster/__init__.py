@@ -5,8 +5,8 @@ from ludus.cluster.board import Board, read_board
 from ludus.cluster.local import LocalLauncher
 from ludus.cluster.member import Brief, Member, join
 from ludus.cluster.registry import Registered, Registry
-from ludus.cluster.settings import RoleSettings, SchedulerSettings
 from ludus.cluster.supervise import Supervisor, Watch
+from ludus.processes.placement import RoleSettings, SchedulerSettings
 
 __all__ = [
     "Board",

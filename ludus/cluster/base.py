@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ludus.cluster.settings import RoleSettings
+from ludus.processes.placement import RoleSettings
 
 KEY_VARIABLE = "LUDUS_HEAD_KEY"
 ATTEMPT_VARIABLE = "LUDUS_ROLE_ATTEMPT"

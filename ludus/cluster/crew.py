@@ -13,19 +13,30 @@ import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ludus.agents.adapter import Door
 from ludus.cluster.base import Launcher, Resources, Role, role_command
 from ludus.cluster.board import Board, HeadView, RoleView, clear_board, is_free, write_board
 from ludus.cluster.local import LocalLauncher
+from ludus.cluster.ranks import open_ranks
 from ludus.cluster.ray import RayLauncher
 from ludus.cluster.registry import Registered, Registry
+from ludus.cluster.replicas import start_engine
 from ludus.cluster.slurm import SlurmLauncher
 from ludus.cluster.supervise import Supervisor, Watch
+from ludus.cluster.workers import open_workers
 from ludus.config import Config
+from ludus.engines.base import Engine
+from ludus.engines.weights import WeightFiles
 from ludus.errors import LudusError
+from ludus.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ludus.models.load import LoadedModel
+    from ludus.trainer.sharded import ShardedTrainer
 
 ResultT = TypeVar("ResultT")
 
@@ -81,6 +92,20 @@ class Crew:
         self._is_announced = True
         self._stack.callback(clear_board, self._config.folder)
         self._tell(() if self._supervisor is None else self._supervisor.views())
+
+    async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
+        """The engine of the configuration's replicas, each of which is a process; one that is lost is replaced."""
+        return await start_engine(self._config, self, tokenizer, files)
+
+    def ranks(
+        self, tokenizer: Tokenizer, *, sampling: LoadedModel | None
+    ) -> AbstractAsyncContextManager[ShardedTrainer]:
+        """As `open_ranks`."""
+        return open_ranks(self._config, self, tokenizer, sampling=sampling)
+
+    async def workers(self, agents: Sequence[Door | None]) -> None:
+        """As `open_workers`."""
+        await open_workers(self._config, self, agents)
 
     async def stop(self, name: str) -> None:
         """End the processes of a role. Does nothing if there are none."""

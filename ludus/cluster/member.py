@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ludus.cluster.address import address_towards
 from ludus.cluster.base import ATTEMPT_VARIABLE, KEY_VARIABLE
 from ludus.errors import BackendError, UserError
+from ludus.processes.address import address_towards
 
 logger = logging.getLogger(__name__)
 

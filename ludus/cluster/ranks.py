@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ludus.cluster.crew import Crew
 from ludus.cluster.member import Brief, Member
 from ludus.cluster.supervise import Watch
 from ludus.config import Config
@@ -22,6 +21,7 @@ from ludus.models.resolve import resolve_model
 from ludus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from ludus.cluster.crew import Crew
     from ludus.models.load import LoadedModel
     from ludus.trainer.group import TorchRanks
     from ludus.trainer.sharded import ShardedTrainer

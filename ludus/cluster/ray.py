@@ -21,8 +21,8 @@ from typing import Any
 
 from ludus.cluster.base import Resources, Role, last_lines, log_path
 from ludus.cluster.local import LocalProcess
-from ludus.cluster.settings import RaySettings
 from ludus.errors import UserError
+from ludus.processes.placement import RaySettings
 
 INSTALL_HINT = "pip install 'ludus[ray]'"
 _CHUNK_BYTES = 1 << 20

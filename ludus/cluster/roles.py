@@ -15,13 +15,13 @@ import yaml
 from ludus.agents.actors import check_actors
 from ludus.api.agent import worker_door
 from ludus.api.servers import KEY, server_command
-from ludus.cluster.address import free_port
 from ludus.cluster.member import Brief, Member
 from ludus.cluster.ranks import ROLE, follow
 from ludus.config import Config
 from ludus.engines import process
 from ludus.engines.process import ServerPlace
 from ludus.errors import BackendError, UserError
+from ludus.processes.address import free_port
 from ludus.rollout.worker import AGENTS, CAPACITY, RolloutWorker
 
 Until = Callable[[], Coroutine[Any, Any, object]]

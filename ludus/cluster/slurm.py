@@ -20,8 +20,8 @@ import jinja2
 
 from ludus.cluster.base import Resources, Role, last_lines, log_path
 from ludus.cluster.local import LocalProcess
-from ludus.cluster.settings import SchedulerSettings
 from ludus.errors import BackendError, UserError
+from ludus.processes.placement import SchedulerSettings
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 _TEMPLATE = Path(__file__).with_name("job.sbatch.jinja")

@@ -6,19 +6,18 @@ Knows: the crew, the doors of agents.  Knows not: how a worker plays, or where i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ludus.agents.adapter import Door
-from ludus.api.local import LocalModel
-from ludus.cluster.crew import Crew
 from ludus.cluster.registry import Registered
 from ludus.cluster.supervise import Watch
 from ludus.config import Config
-from ludus.episodes.keys import SessionKeys
-from ludus.gateway.server import GatewayServer
 from ludus.rollout.handout import SERVICE, Handout
 from ludus.rollout.remote import RemoteDoor
-from ludus.rollout.stage import Stage
 from ludus.rollout.worker import AGENTS, CAPACITY
+
+if TYPE_CHECKING:
+    from ludus.cluster.crew import Crew
 
 
 async def open_workers(config: Config, crew: Crew, doors: Sequence[Door | None]) -> None:
@@ -45,9 +44,3 @@ async def open_workers(config: Config, crew: Crew, doors: Sequence[Door | None])
     watch = Watch(task, on_join=joined, on_lost=lost, max_restarts=config.scheduler.max_restarts)
     for found in await crew.start("rollout", config.rollout.workers, watch):
         await joined(found)
-
-
-def open_stage(config: Config, local: LocalModel) -> Stage:
-    """Where the agents play: on this machine alone, unless workers of other machines ask the gateway."""
-    host = config.scheduler.address if config.rollout.workers else "127.0.0.1"
-    return Stage(local.recorder, GatewayServer(SessionKeys()), host=host)

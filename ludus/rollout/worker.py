@@ -12,13 +12,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
 from ludus.agents.adapter import EpisodeContext
 from ludus.agents.settings import ActorSettings
-from ludus.cluster.member import Member
 from ludus.episodes.outcome import Raised
 from ludus.errors import BackendError
 from ludus.processes.pool import Lease, WorkerPool
@@ -39,6 +38,25 @@ AGAIN_S = 0.5
 # The same body meets the same fault: what passes by itself, such as a head short of files, has passed after 5 s.
 MAX_FAILED = 10
 MakeDoor = Callable[[AgentName, WorkerPool], SubprocDoor]
+
+
+class Member(Protocol):
+    """This process towards the head of its run."""
+
+    @property
+    def head_url(self) -> str: ...
+    @property
+    def key(self) -> str:
+        """The run's."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def attempt(self) -> int:
+        """How often it was started before."""
+
+    def join(self) -> None:
+        """Say that it is ready. Raises BackendError if the head cannot be reached, or has another in this place."""
 
 
 @dataclass(slots=True, eq=False)

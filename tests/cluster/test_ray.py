@@ -8,9 +8,9 @@ import time
 import pytest
 
 from ludus.cluster.ray import RayLauncher, RoleHost
-from ludus.cluster.settings import RaySettings
 from ludus.cluster.supervise import Supervisor, Watch
 from ludus.errors import UserError
+from ludus.processes.placement import RaySettings
 from tests.cluster.conftest import is_alive
 
 pytestmark = [

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from ludus.cluster.base import Resources, Role
-from ludus.cluster.settings import SchedulerSettings
 from ludus.cluster.slurm import Job, SlurmLauncher, job_of, step_command, submit
 from ludus.errors import ConfigError, UserError
+from ludus.processes.placement import SchedulerSettings
 
 HEAD = """
 import signal, sys, time

@@ -42,6 +42,20 @@ def test_every_name_of_the_tables_is_there(family: str, path: str) -> None:
         assert getattr(module, name) is load(target)
 
 
+def test_nothing_is_loaded_before_a_name_is_read() -> None:
+    """Importing a family, or a module of it, loads the tables alone."""
+    code = (
+        "import sys, ludus.compat.verl, ludus.compat.areal.api.workflow_api\n"
+        "print(sorted(name for name in sys.modules if name.startswith('ludus.compat.')))"
+    )
+    assert run(code) == str(
+        sorted(
+            f"{HERE}.{name}"
+            for name in ("areal", "areal.api", "areal.api.workflow_api", "areal.names", "names", "verl", "verl.names")
+        )
+    )
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_file_of_ours_has_a_name_of_theirs(family: str) -> None:
     """A file or a folder would stand before the table, whatever it holds."""

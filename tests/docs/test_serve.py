@@ -18,6 +18,7 @@ from ludus.cluster.serve.jobs import Jobs
 from ludus.cluster.serve.server import Address, running
 from ludus.cluster.serve.store import JobStore
 from ludus.compat.art.local_backend import LocalBackend
+from ludus.compat.art.workshop import BackendWorkshop
 from ludus.http.keys import digest
 from tests.cluster.serve.scripted import ScriptedWorkshop
 from tests.docs.pages import DOCS, blocks, run_block
@@ -35,7 +36,10 @@ def serving(folder: Path) -> Iterator[str]:
     async def serve() -> None:
         backend = LocalBackend(path=folder / "models", config=ludus.Config(**CONFIG))
         with JobStore(folder) as store:
-            async with backend, running(store, backend, Address("127.0.0.1", 0, KEY)) as server:
+            async with (
+                backend,
+                running(store, backend, BackendWorkshop(backend), Address("127.0.0.1", 0, KEY)) as server,
+            ):
                 told.append(server.url)
                 is_up.set()
                 await is_over.wait()

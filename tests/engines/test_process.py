@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from ludus.cluster.address import free_port
 from ludus.engines.process import ServerCommand, ServerPlace, run
 from ludus.errors import BackendError
+from ludus.processes.address import free_port
 
 SERVER = """
 import http.server, os, sys, time

@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 
-from ludus.cluster.address import free_port
 from ludus.cluster.remote.base import Look, Started
 from ludus.cluster.remote.folder import KEY_VARIABLE, becoming, check_same, serve_command
 from ludus.cluster.remote.settings import LaunchSettings
@@ -23,6 +22,7 @@ from ludus.cluster.remote.spot import Spot
 from ludus.cluster.remote.tunnel import Tunnel
 from ludus.errors import BackendError, UserError
 from ludus.http.keys import new_key
+from ludus.processes.address import free_port
 
 ADDRESS_VARIABLE, TOKEN_VARIABLE = "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN"
 """Ray's own: where its dashboard is, and the token of a cluster that wants one."""

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from ludus.cluster.address import free_port
 from ludus.cluster.remote.base import EndedError, Look, Place
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import UnreachableError
 from ludus.cluster.remote.spot import Spot
 from ludus.cluster.remote.tunnel import Tunnel
 from ludus.errors import BackendError
+from ludus.processes.address import free_port
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pydantic
 
-from ludus.cluster.settings import RoleSettings
+from ludus.processes.placement import RoleSettings
 from ludus.settings import Settings
 
 

@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import httpx
 
-from ludus.cluster.address import address_of_machine
 from ludus.errors import BackendError
 from ludus.http.keys import is_loopback
+from ludus.processes.address import address_of_machine
 
 _FIELDS = {"url", "host", "port", "pid"}
 

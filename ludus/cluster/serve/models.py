@@ -1,6 +1,6 @@
 """The models of a server: loaded when they are needed, answering below their own path.
 
-Knows: the backend and the loop that it runs on.  Knows not: jobs, URLs.
+Knows: the host and the loop that it runs on.  Knows not: jobs, URLs.
 Invariant: a model is loaded once, however many ask for it at once; who waits for one does not hold up the others.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ludus.cluster.serve.gateways import ModelGateway
 from ludus.cluster.serve.wire import ModelView, RegisterModel
-from ludus.cluster.serve.work import Described, ServableBackend
+from ludus.cluster.serve.work import Described, Host
 from ludus.errors import LudusError
 
 logger = logging.getLogger(__name__)
@@ -23,20 +23,18 @@ SECONDS_BETWEEN_SWEEPS = 30.0  # a session may be idle for an hour; half a minut
 ResultT = TypeVar("ResultT")
 
 
-class BackendModels:
-    """`Models` of a backend. Called on the server's loop; the backend is called on its own."""
+class HostedModels:
+    """`Models` of a host. Called on the server's loop; the host is called on its own."""
 
-    def __init__(
-        self, backend: ServableBackend, loop: asyncio.AbstractEventLoop, *, patience_s: float = PATIENCE_S
-    ) -> None:
+    def __init__(self, host: Host, loop: asyncio.AbstractEventLoop, *, patience_s: float = PATIENCE_S) -> None:
         """patience_s: after so long a model that is being loaded is said to be."""
-        self._backend = backend
+        self._host = host
         self._loop = loop
         self._patience_s = patience_s
         self._loading: dict[tuple[str, str], asyncio.Future[ModelGateway]] = {}
 
     def __repr__(self) -> str:
-        return f"BackendModels({self._backend!r}, loaded={len(self._loading)})"
+        return f"HostedModels({self._host!r}, loaded={len(self._loading)})"
 
     async def ready(self, model: RegisterModel) -> ModelView:
         loading = self._load(model)
@@ -53,14 +51,14 @@ class BackendModels:
             name=model.name,
             base_model=model.base_model,
             config=model.config,
-            step=await self._there(self._backend.get_step(Described.of(model))) if is_loaded else None,
+            step=await self._there(self._host.get_step(Described.of(model))) if is_loaded else None,
             inference_name=model.name,
             inference_path=f"/m/{model.project}/{model.name}/v1",
         )
 
     async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView:
         await asyncio.shield(self._load(model))
-        await self._there(self._backend.delete_checkpoints(Described.of(model), steps))
+        await self._there(self._host.delete_checkpoints(Described.of(model), steps))
         return await self.look(model)
 
     async def gateway(self, model: RegisterModel) -> ModelGateway:
@@ -86,9 +84,9 @@ class BackendModels:
         return loading
 
     async def _open(self, model: RegisterModel) -> ModelGateway:
-        hosted = await self._there(self._backend.hosted(Described.of(model)))
+        hosted = await self._there(self._host.hosted(Described.of(model)))
         return ModelGateway(hosted.book, model.name)
 
     async def _there(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """The result of a call that runs on the backend's loop."""
+        """The result of a call that runs on the host's loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))

@@ -1,4 +1,4 @@
-"""A server of training put together: its folder, its key, its backend, its jobs, its socket.
+"""A server of training put together: its folder, its key, its models, its jobs, its socket.
 
 Knows: which part is given to which.  Knows not: what any of them does.
 """
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from ludus.cluster.serve.activity import Activity
 from ludus.cluster.serve.app import PROBES, Api
-from ludus.cluster.serve.jobs import Jobs
-from ludus.cluster.serve.models import BackendModels
+from ludus.cluster.serve.jobs import Jobs, Workshop
+from ludus.cluster.serve.models import HostedModels
 from ludus.cluster.serve.store import JobStore
-from ludus.cluster.serve.work import BackendWorkshop, ServableBackend
+from ludus.cluster.serve.work import Host
 from ludus.http.keys import check_key, digest, new_key
 from ludus.http.server import HttpServer
 from ludus.http.tls import Tls
@@ -51,12 +51,15 @@ class Running:
 
 
 @asynccontextmanager
-async def running(store: JobStore, backend: ServableBackend, address: Address) -> AsyncIterator[Running]:
-    """A server until the block ends; jobs that are not done then are done when the folder is served again."""
+async def running(store: JobStore, host: Host, workshop: Workshop, address: Address) -> AsyncIterator[Running]:
+    """A server until the block ends; jobs that are not done then are done when the folder is served again.
+
+    host: has the models.  workshop: does the jobs on them.
+    """
     address.check()
     key_digest, made = _key(store, address.key)
-    jobs = Jobs(store, BackendWorkshop(backend))
-    models = BackendModels(backend, asyncio.get_running_loop())
+    jobs = Jobs(store, workshop)
+    models = HostedModels(host, asyncio.get_running_loop())
     app = Api(jobs, models, key_digest).build()
     activity = Activity(app, is_busy=lambda: store.next_job() is not None, unheeded=(*PROBES, "/api"))
     http = HttpServer(activity, name="server", beside=models.sweep, is_guarded=True, tls=address.tls)

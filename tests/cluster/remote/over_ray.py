@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from ludus.cluster.address import free_port
 from ludus.cluster.remote.base import EndedError
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.server_backend import ServerBackend
 from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
+from ludus.processes.address import free_port
 from tests.cluster.serve.specs import Model
 
 TOKEN = "a-token-of-the-cluster-of-these-tests"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 
-from ludus.cluster.address import address_of_machine
 from ludus.cluster.remote import announcement
 from ludus.cluster.remote.spot import Spot
+from ludus.processes.address import address_of_machine
 
 
 def test_what_is_announced_is_found() -> None:

@@ -12,6 +12,7 @@ import ludus
 from ludus.cluster.serve.server import Address, running
 from ludus.cluster.serve.store import JobStore
 from ludus.compat import art
+from ludus.compat.art.workshop import BackendWorkshop
 
 SMALL: dict[str, Any] = {
     "model": {"dtype": "float32", "lora": {"rank": 4, "alpha": 8.0}},
@@ -78,7 +79,10 @@ def test_a_server_changes_no_number(tiny_model_folder: Path, tmp_path: Path) -> 
     async def there() -> list[Any]:
         backend = art.LocalBackend(path=tmp_path / "there", config=ludus.Config(**SMALL))
         with JobStore(tmp_path / "there") as store:
-            async with backend, running(store, backend, Address("127.0.0.1", 0, KEY)) as server:
+            async with (
+                backend,
+                running(store, backend, BackendWorkshop(backend), Address("127.0.0.1", 0, KEY)) as server,
+            ):
                 return await asyncio.to_thread(asyncio.run, laptop(server.url))
 
     async def laptop(url: str) -> list[Any]:

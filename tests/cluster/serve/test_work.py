@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from ludus.cluster.serve.models import BackendModels
+from ludus.cluster.serve.models import HostedModels
 from ludus.cluster.serve.store import BegunJob
 from ludus.cluster.serve.wire import RegisterModel, SubmitJob
-from ludus.cluster.serve.work import BackendWorkshop
 from ludus.compat.art.backends import (
     Inference,
     OnProgress,
@@ -25,6 +24,7 @@ from ludus.compat.art.backends import (
 )
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.trajectory import Trajectory
+from ludus.compat.art.workshop import BackendWorkshop
 from ludus.errors import AgentError, UserError
 
 MODEL = RegisterModel(project="mail", name="agent-001", base_model="smollm2-135m", config={"seed": 3})
@@ -188,7 +188,7 @@ def test_a_model_is_loaded_once_and_not_waited_for_too_long(backend: ScriptedBac
     backend.loading.clear()
 
     async def main() -> None:
-        models = BackendModels(backend, asyncio.get_running_loop(), patience_s=0.01)
+        models = HostedModels(backend, asyncio.get_running_loop(), patience_s=0.01)
         assert (await models.look(MODEL)).step is None and backend.calls == []
         assert {(await models.ready(MODEL)).step for _ in range(3)} == {None}
         backend.loading.set()
@@ -208,7 +208,7 @@ def test_what_loading_raises_is_told_and_may_be_tried_again(backend: ScriptedBac
     backend.error = UserError("there is no model 'smollm2-135m' here")
 
     async def main() -> None:
-        models = BackendModels(backend, asyncio.get_running_loop())
+        models = HostedModels(backend, asyncio.get_running_loop())
         with pytest.raises(UserError, match="no model 'smollm2-135m' here"):
             await models.ready(MODEL)
         assert (await models.look(MODEL)).step is None

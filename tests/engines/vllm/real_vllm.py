@@ -21,7 +21,6 @@ import httpx
 import pytest
 import torch
 
-from ludus.cluster.address import free_port
 from ludus.cluster.local import LocalProcess
 from ludus.engines.lease import ComputeLease
 from ludus.engines.local.engine import LocalEngine
@@ -36,6 +35,7 @@ from ludus.episodes.recorder import Recorder
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.resolve import resolve_model
 from ludus.models.settings import LoraSettings, ModelSettings
+from ludus.processes.address import free_port
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ChatRequest, Message, Sampling

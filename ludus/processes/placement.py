@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ludus.cluster.address import address_of_machine
 from ludus.errors import ConfigError
+from ludus.processes.address import address_of_machine
 from ludus.settings import Settings
 
 

@@ -1,0 +1,50 @@
+"""Replicas of an engine, each a process of the run.
+
+Knows: the crew, how a server is reached.  Knows not: how it samples.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ludus.api.servers import KEY, connect, server_command
+from ludus.cluster.registry import Registered
+from ludus.cluster.supervise import Watch
+from ludus.config import Config
+from ludus.engines.base import Engine
+from ludus.engines.process import ServerPlace
+from ludus.engines.routed.engine import RoutedEngine
+from ludus.engines.weights import WeightFiles
+from ludus.http.keys import new_key
+from ludus.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ludus.cluster.crew import Crew
+
+
+async def start_engine(config: Config, crew: Crew, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
+    """Engines in processes of the run; one that is lost is replaced, and has the newest weights before it samples."""
+    key = new_key()
+    server_command(config, ServerPlace("127.0.0.1", 1, key, config.seed, 0))  # what cannot be started is said here
+    router: asyncio.Future[RoutedEngine] = asyncio.get_running_loop().create_future()
+    numbers: dict[int, int] = {}
+    """In the router, by index of the process."""
+
+    async def lost(_name: str, index: int) -> None:
+        if index in numbers:  # else it was lost again before it could be used
+            engine = await (await router).remove(numbers.pop(index))
+            await engine.close()
+
+    async def joined(found: Registered) -> None:
+        numbers[found.index] = await (await router).add(await connect(config, found.url, tokenizer, key, files))
+
+    restarts = config.scheduler.max_restarts
+    watch = Watch({KEY: key}, on_join=joined, on_lost=lost, max_restarts=restarts)
+    found = await crew.start("engine", config.engine.replicas, watch)
+    engines = [await connect(config, each.url, tokenizer, key, files) for each in found]
+    # Calls wait as long as a replica in the place of a lost one may take to start; the crew ends the run otherwise.
+    routed = RoutedEngine(engines, stop_ids=tokenizer.stop_ids, seed=config.seed, patience_s=watch.start_timeout_s)
+    numbers.update({each.index: number for each, number in zip(found, sorted(routed.loads()), strict=True)})
+    router.set_result(routed)
+    return routed
