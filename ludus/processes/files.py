@@ -26,3 +26,12 @@ def lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def hold(path: Path) -> int | None:
+    """The open file, made if it is not there, which this process has until it is closed. None: another has it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if lock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.processes.files import lock
+from ludus.processes.files import hold
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
+from ludus.runs.database import Database
 from ludus.runs.exporters.base import Exporter, Finished, NoExporter
 from ludus.runs.journal import Journal, Unfinished, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
@@ -292,34 +293,26 @@ class RunStore:
     # Inside
 
     def _rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        with self._lock, _explained(self.folder, "read run.db"):
-            return self._db.execute(sql, values).fetchall()
+        with _explained(self.folder, "read run.db"):
+            return self._db.rows(sql, values)
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
         with self._lock, _explained(self.folder, doing):
             self._become_writer()
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # SQLite has rolled back by itself when the disk is full
-                    self._db.execute("ROLLBACK")
-                raise
+            with self._db.transaction() as db:
+                yield db
 
     def _become_writer(self) -> None:
         if self._writer_lock is not None:
             return
         with _explained(self.folder, "lock the run for writing"):
-            descriptor = os.open(self.folder / "writer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if not lock(descriptor):
-                os.close(descriptor)
-                raise UserError(
-                    f"another process is writing the run {str(self.folder)!r}; "
-                    "wait until it has ended, or choose another name (name=...)"
-                )
-        self._writer_lock = descriptor
+            self._writer_lock = hold(self.folder / "writer.lock")
+        if self._writer_lock is None:
+            raise UserError(
+                f"another process is writing the run {str(self.folder)!r}; "
+                "wait until it has ended, or choose another name (name=...)"
+            )
         self._adopt(left_behind(self.folder))
 
     def _adopt(self, segments: tuple[Path, ...]) -> None:
@@ -366,21 +359,13 @@ def _broken_off(found: Unfinished) -> Episode:
     )
 
 
-def _connect(folder: Path) -> sqlite3.Connection:
-    path = folder / "run.db"
-    # A finished run on a read-only disk can still be read; SQLite must then not look for its journal.
-    options = "" if os.access(folder, os.W_OK) else "?mode=ro&immutable=1"
+def _connect(folder: Path) -> Database:
     with _explained(folder, "open run.db"):
-        uri = path.absolute().as_uri() + options
-        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
-        if not options:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-        found, is_empty = db.execute(
-            "SELECT user_version, NOT EXISTS (SELECT 1 FROM sqlite_master) FROM pragma_user_version"
-        ).fetchone()
+        db = Database(folder / "run.db")
+        sql = "SELECT user_version, NOT EXISTS (SELECT 1 FROM sqlite_master) FROM pragma_user_version"
+        ((found, is_empty),) = db.rows(sql)
         if is_empty:
-            db.executescript(_SCHEMA)
+            db.create(_SCHEMA)
         elif found != FORMAT:
             db.close()
             raise UserError(

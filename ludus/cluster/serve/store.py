@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
 import time
 import uuid
 import zlib
@@ -26,7 +25,8 @@ from typing import Any, Literal
 
 from ludus.cluster.serve.wire import ErrorView, EventKind, JobEvent, JobView, RegisterModel, SubmitJob
 from ludus.errors import AgentError, BackendError, UserError
-from ludus.processes.files import lock
+from ludus.processes.files import hold
+from ludus.runs.database import Database
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -88,21 +88,17 @@ class JobStore:
     def __init__(self, folder: Path) -> None:
         """Raises UserError if the folder cannot be written, or if another process serves it."""
         self.folder = folder
-        self._mutex = threading.RLock()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = hold(folder / "server.lock")
         except OSError as error:
             raise UserError(f"cannot serve from {str(folder)!r}: {error.strerror or error}; choose another") from error
-        if not lock(self._descriptor):
-            os.close(self._descriptor)
+        if self._lock is None:
             raise UserError(
                 f"another process serves from {str(folder)!r}; wait until it has ended, or choose another folder"
             )
-        self._db = sqlite3.connect(folder / "jobs.db", isolation_level=None, check_same_thread=False, timeout=30.0)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.executescript(_SCHEMA)
+        self._db = Database(folder / "jobs.db")
+        self._db.create(_SCHEMA)
 
     def __repr__(self) -> str:
         return f"JobStore({str(self.folder)!r}, jobs={self._one('SELECT COUNT(*) FROM jobs')[0]})"
@@ -115,11 +111,10 @@ class JobStore:
 
     def close(self) -> None:
         """Let another process serve the folder. Closing twice is allowed."""
-        with self._mutex:
-            if self._descriptor >= 0:
-                self._db.close()
-                os.close(self._descriptor)
-                self._descriptor = -1
+        self._db.close()
+        held, self._lock = self._lock, None
+        if held is not None:
+            os.close(held)
 
     # ---- the key
 
@@ -269,8 +264,8 @@ class JobStore:
             _finish(db, job_id, state, json.loads(text))
 
     def _rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        with self._mutex, _explained(self.folder):
-            return self._db.execute(sql, values).fetchall()
+        with _explained(self.folder):
+            return self._db.rows(sql, values)
 
     def _one(self, sql: str, values: tuple[object, ...] = ()) -> tuple[Any, ...]:
         return self._rows(sql, values)[0]
@@ -280,15 +275,8 @@ class JobStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._mutex, _explained(self.folder):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # SQLite has rolled back by itself when the disk is full
-                    self._db.execute("ROLLBACK")
-                raise
+        with _explained(self.folder), self._db.transaction() as db:
+            yield db
 
 
 def _add_event(db: sqlite3.Connection, job_num: int | None, kind: EventKind, data: Mapping[str, Any]) -> None:
