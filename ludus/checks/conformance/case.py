@@ -5,9 +5,11 @@ Knows: names.  Knows not: servers, SDKs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from types import ModuleType
+from typing import Literal, TypeVar, get_args
 
 from ludus.checks.conformance.probe import Probe
 
@@ -34,6 +36,7 @@ Topic = Literal[
 ]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 TOPICS: tuple[Topic, ...] = get_args(Topic)
+Found = TypeVar("Found")
 Body = Callable[[Probe], Awaitable[None]]
 
 # Why a case is tried on our own server alone.
@@ -70,3 +73,10 @@ def case(protocol: Protocol, topic: Topic, *, ours: str | None = None) -> Callab
 def law_of(body: Callable[..., object]) -> str:
     """What the docstring of `body` says, without its full stop."""
     return (body.__doc__ or "").removesuffix(".")
+
+
+def found(kind: type[Found], *files: ModuleType) -> tuple[Found, ...]:
+    """Everything of a kind that the files define, also in tables, in their order."""
+    values = [value for file in files for value in vars(file).values()]
+    tables = [value for value in values if isinstance(value, tuple)]
+    return tuple(value for value in (*values, *itertools.chain(*tables)) if isinstance(value, kind))

@@ -11,18 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ludus.checks.conformance.case import Case
+from ludus.checks.conformance.case import Case, found
 from ludus.checks.conformance.clients import Clients
+from ludus.checks.conformance.faults import chat, engine, gateway, protocols
 from ludus.checks.conformance.faults.base import Fault
-from ludus.checks.conformance.faults.chat import CHAT_FAULTS
-from ludus.checks.conformance.faults.engine import ENGINE_FAULTS
-from ludus.checks.conformance.faults.gateway import GATEWAY_FAULTS
-from ludus.checks.conformance.faults.protocols import PROTOCOL_FAULTS
 from ludus.checks.conformance.own import OwnServer, Parts
 from ludus.checks.conformance.run import Report, Result, own_target, play
 from ludus.checks.conformance.tamper import NOTHING, Tampered
 
-FAULTS: tuple[Fault, ...] = (*CHAT_FAULTS, *PROTOCOL_FAULTS, *GATEWAY_FAULTS, *ENGINE_FAULTS)
+FAULTS: tuple[Fault, ...] = found(Fault, chat, protocols, gateway, engine)
 LEAST_CAUGHT = 0.95
 WHOLE_TIMEOUT_S = 20.0  # for the server without a fault: the machine may be busy
 TIMEOUT_S = 5.0  # a fault that makes a case wait for ever is caught after so long

@@ -6,10 +6,9 @@ Knows: the files of cases.  Knows not: what they try.
 from __future__ import annotations
 
 import fnmatch
-import itertools
 from types import ModuleType
 
-from ludus.checks.conformance.case import PROTOCOLS, TOPICS, Case
+from ludus.checks.conformance.case import PROTOCOLS, TOPICS, Case, found
 from ludus.checks.conformance.cases import (
     access,
     administration,
@@ -52,10 +51,7 @@ FILES: tuple[ModuleType, ...] = (
 
 def all_cases() -> tuple[Case, ...]:
     """Every case, by protocol and topic."""
-    values = [value for file in FILES for value in vars(file).values()]
-    tables = [value for value in values if isinstance(value, tuple)]
-    cases = [value for value in (*values, *itertools.chain(*tables)) if isinstance(value, Case)]
-    return tuple(sorted(cases, key=lambda one: (PROTOCOLS.index(one.protocol), TOPICS.index(one.topic))))
+    return tuple(sorted(found(Case, *FILES), key=lambda one: (PROTOCOLS.index(one.protocol), TOPICS.index(one.topic))))
 
 
 def chosen(pattern: str | None) -> tuple[Case, ...]:

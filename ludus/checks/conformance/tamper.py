@@ -5,6 +5,7 @@ Knows: ASGI messages, JSON, event streams.  Knows not: protocols, what a fault i
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -134,6 +135,43 @@ def each_json(change: Callable[[Json], Json | None]) -> Callable[[Json], OnEvent
         return [] if value is None else [changed(event, value)]
 
     return lambda _asked: on_event
+
+
+def put(at: str, new: Any, *kinds: str) -> Callable[..., Json]:
+    """Exchanges what stands at a path such as `choices.*.index`, where `*` is every element; what is not there stays.
+
+    new: the value, or a function of the old one. kinds: only in events whose type begins so. None: in all.
+    """
+
+    def walk(value: Any, names: Sequence[str]) -> None:
+        name, *rest = names
+        keys: Any = (
+            range(len(value or ())) if name == "*" else (name,) if isinstance(value, dict) and name in value else ()
+        )
+        for key in keys:
+            if rest:
+                walk(value[key], rest)
+            else:
+                value[key] = new(value[key]) if callable(new) else new
+
+    def change(value: Json, *_asked: Json) -> Json:
+        if not kinds or value.get("type", "").startswith(kinds):
+            walk(value, at.split("."))
+        return value
+
+    return change
+
+
+def numbered(
+    change: Callable[[Event, int], Sequence[Event]], has_number: Callable[[Event], object]
+) -> Callable[[Json], OnEvent]:
+    """Counts the events that `has_number`, from 1, and sends what `change` makes of each; the others stay."""
+
+    def events(_asked: Json) -> OnEvent:
+        numbers = itertools.count(1)
+        return lambda event: change(event, next(numbers)) if has_number(event) else [event]
+
+    return events
 
 
 def _object(raw: bytes) -> Json:

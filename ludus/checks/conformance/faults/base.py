@@ -5,10 +5,15 @@ Knows: the parts of the server.  Knows not: how they are changed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from ludus.checks.conformance.case import law_of
 from ludus.checks.conformance.own import Parts
-from ludus.checks.conformance.tamper import Tampered, Tampering
+from ludus.checks.conformance.tamper import Json, Tampered, Tampering, each_json, put
+
+PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +31,38 @@ class Fault:
 def on_the_wire(name: str, says: str, tampering: Tampering, *near: str) -> Fault:
     """A fault between the application and the socket."""
     return Fault(name, says, Parts(app=lambda app: Tampered(app, tampering)), near)
+
+
+def answers(name: str, near: str, at: str) -> Callable[[Callable[[Any], Any]], Fault]:
+    """In every answer at once the function below it exchanges what is at a path; its docstring says what is wrong."""
+    return lambda new: on_the_wire(name, law_of(new), Tampering(_path(near), body=put(at, new)), near)
+
+
+def events(name: str, near: str, at: str, *kinds: str) -> Callable[[Callable[[Any], Any]], Fault]:
+    """The same in every event of these kinds."""
+    return lambda new: on_the_wire(
+        name, law_of(new), Tampering(_path(near), events=each_json(put(at, new, *kinds))), near
+    )
+
+
+def without(name: str, near: str) -> Callable[[Callable[[Json], object]], Fault]:
+    """The events of which the function below it is true are missing; its docstring says so."""
+
+    def make(is_dropped: Callable[[Json], object]) -> Fault:
+        change = each_json(lambda event: None if is_dropped(event) else event)
+        return on_the_wire(name, law_of(is_dropped), Tampering(_path(near), events=change), near)
+
+    return make
+
+
+def unread(name: str, says: str, field: str, *near: str) -> Fault:
+    """A field of requests is not read."""
+
+    def request(asked: Json) -> Json:
+        return {name: value for name, value in asked.items() if name != field}
+
+    return on_the_wire(name, says, Tampering(_path(near[0]), request=request), *near)
+
+
+def _path(near: str) -> str:
+    return PATHS.get(near.partition("/")[0], "")

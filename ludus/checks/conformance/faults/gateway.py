@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ludus.checks.conformance.faults.base import Fault, on_the_wire
+from ludus.checks.conformance.faults.base import Fault, on_the_wire, unread
 from ludus.checks.conformance.own import Parts
 from ludus.checks.conformance.sse import read_events
-from ludus.checks.conformance.tamper import Headers, Json, Tampering
+from ludus.checks.conformance.tamper import Headers, Json, Tampering, put
 from ludus.episodes.handle import Handle
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.session import Session
@@ -24,10 +24,6 @@ CHAT = "/chat/completions"
 
 
 # ---- requests read wrongly
-
-
-def _without(*names: str) -> Callable[[Json], Json]:
-    return lambda asked: {name: value for name, value in asked.items() if name not in names}
 
 
 def _one_token_more(asked: Json) -> Json:
@@ -48,14 +44,15 @@ def _other_shape(body: Json, _asked: Json) -> Json:
     return {"detail": body["error"]["message"]} if "error" in body else body
 
 
-def _no_param(body: Json, _asked: Json) -> Json:
-    if "error" in body:
-        body["error"]["param"] = None
-    return body
+def _no_header(name: str, says: str, header: bytes, near: str) -> Fault:
+    def drop(headers: Headers) -> Headers:
+        return [pair for pair in headers if pair[0].lower() != header]
+
+    return on_the_wire(name, says, Tampering(headers=drop), near)
 
 
-def _drop_header(name: bytes) -> Callable[[Headers], Headers]:
-    return lambda headers: [pair for pair in headers if pair[0].lower() != name]
+def _for_400(name: str, says: str, other: int) -> Fault:
+    return on_the_wire(name, says, Tampering(status=lambda status: other if status == 400 else status), "errors/errors")
 
 
 def _plain_json(headers: Headers) -> Headers:
@@ -70,13 +67,10 @@ def _no_retry_headers(headers: Headers) -> Headers:
 # ---- whole applications
 
 
-class _Buffered:
+def buffered(app: ASGIApp) -> ASGIApp:
     """Sends a stream when it has ended."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
         parts: list[bytes] = []
 
         async def keep(message: Message) -> None:
@@ -87,16 +81,15 @@ class _Buffered:
             if not message.get("more_body", False):
                 await send({**message, "body": b"".join(parts)})
 
-        await self._app(scope, receive, keep)
+        await app(scope, receive, keep)
+
+    return call
 
 
-class _Deaf:
+def deaf(app: ASGIApp) -> ASGIApp:
     """Never hears that a client has left."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
         async def listen() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -109,41 +102,39 @@ class _Deaf:
             except OSError:
                 return
 
-        await self._app(scope, listen, shout)
+        await app(scope, listen, shout)
+
+    return call
 
 
-class _Silent:
+def silent(app: ASGIApp) -> ASGIApp:
     """Sends no comments, so nothing keeps a quiet stream open."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
         async def without_comments(message: Message) -> None:
             body = message.get("body", b"")
             if body.startswith(b":") and not read_events(body.decode()):
                 return
             await send(message)
 
-        await self._app(scope, receive, without_comments)
+        await app(scope, receive, without_comments)
+
+    return call
 
 
-class _Cache:
+def cached(app: ASGIApp) -> ASGIApp:
     """Answers an equal request as the first of its kind was answered, whoever asks."""
+    known: dict[bytes, list[Message]] = {}
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._known: dict[bytes, list[Message]] = {}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
         _, mark, route = scope["path"].rpartition("/v1/")
         if not mark:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         first = await receive()
         key = route.encode() + first.get("body", b"")
-        if key in self._known:
-            for message in self._known[key]:
+        if key in known:
+            for message in known[key]:
                 await send(message)
             return
         told: list[Message] = []
@@ -153,8 +144,10 @@ class _Cache:
             await send(message)
 
         messages = [first]
-        await self._app(scope, lambda: _next(messages, receive), keep)
-        self._known[key] = told
+        await app(scope, lambda: _next(messages, receive), keep)
+        known[key] = told
+
+    return call
 
 
 async def _next(messages: list[Message], receive: Receive) -> Message:
@@ -208,46 +201,25 @@ def _with_template(text: ChatText, old: str, new: str) -> ChatText:
 
 
 GATEWAY_FAULTS = (
-    on_the_wire(
-        "seed ignored", "the seed is not read", Tampering(CHAT, request=_without("seed")), "chat/n", "chat/sam"
-    ),
-    on_the_wire("n ignored", "one choice whatever is asked", Tampering(CHAT, request=_without("n")), "chat/n"),
-    on_the_wire("stop ignored", "stop strings are not read", Tampering(CHAT, request=_without("stop")), "chat/stop"),
-    on_the_wire("top_p ignored", "top_p is not read", Tampering(CHAT, request=_without("top_p")), "chat/sampling"),
+    unread("seed ignored", "the seed is not read", "seed", "chat/n", "chat/sam"),
+    unread("n ignored", "one choice whatever is asked", "n", "chat/n"),
+    unread("stop ignored", "stop strings are not read", "stop", "chat/stop"),
+    unread("top_p ignored", "top_p is not read", "top_p", "chat/sampling"),
     on_the_wire("max_tokens off by one", "one token too many", Tampering(CHAT, request=_one_token_more), "chat/limits"),
     on_the_wire("tool_choice none ignored", "calls are made", Tampering(CHAT, request=_no_choice), "chat/tools"),
-    on_the_wire(
-        "misspelt fields dropped",
-        "unknown fields are left unread",
-        Tampering("", request=_without("temprature")),
-        "errors/errors",
-    ),
-    on_the_wire(
-        "200 instead of 400",
-        "errors come as answers",
-        Tampering("", status=lambda status: 200 if status == 400 else status),
-        "errors/errors",
-    ),
-    on_the_wire(
-        "500 instead of 400",
-        "the client's faults are called the server's",
-        Tampering("", status=lambda status: 500 if status == 400 else status),
-        "errors/errors",
-    ),
+    unread("misspelt fields dropped", "unknown fields are left unread", "temprature", "errors/errors"),
+    _for_400("200 instead of 400", "errors come as answers", 200),
+    _for_400("500 instead of 400", "the client's faults are called the server's", 500),
     on_the_wire("another error shape", "errors are under `detail`", Tampering("", body=_other_shape), "errors/errors"),
-    on_the_wire("fault not named", "errors name no field", Tampering("", body=_no_param), "chat/sampling", "errors"),
     on_the_wire(
-        "no x-should-retry",
-        "SDKs are not told whether to try again",
-        Tampering("", headers=_drop_header(b"x-should-retry")),
-        "errors/headers",
+        "fault not named",
+        "errors name no field",
+        Tampering("", body=put("error.param", None)),
+        "chat/sampling",
+        "errors",
     ),
-    on_the_wire(
-        "ignored in silence",
-        "x-ludus-ignored is missing",
-        Tampering("", headers=_drop_header(b"x-ludus-ignored")),
-        "chat/headers",
-    ),
+    _no_header("no x-should-retry", "SDKs are not told whether to try again", b"x-should-retry", "errors/headers"),
+    _no_header("ignored in silence", "x-ludus-ignored is missing", b"x-ludus-ignored", "chat/headers"),
     on_the_wire(
         "stream as JSON", "a stream has another content type", Tampering("", headers=_plain_json), "chat/streaming"
     ),
@@ -257,10 +229,10 @@ GATEWAY_FAULTS = (
         Tampering("", sent_headers=_no_retry_headers),
         "chat/retries",
     ),
-    Fault("stream at the end", "nothing leaves before the answer is whole", Parts(app=_Buffered), ("chat/streaming",)),
-    Fault("deaf to leaving", "the engine goes on when a client leaves", Parts(app=_Deaf), ("chat/streaming",)),
-    Fault("no keep-alive", "a quiet stream is sent nothing", Parts(app=_Silent), ("chat/streaming",)),
-    Fault("answers shared", "an equal request gets another session's answer", Parts(app=_Cache), ("sessions/keys",)),
+    Fault("stream at the end", "nothing leaves before the answer is whole", Parts(app=buffered), ("chat/streaming",)),
+    Fault("deaf to leaving", "the engine goes on when a client leaves", Parts(app=deaf), ("chat/streaming",)),
+    Fault("no keep-alive", "a quiet stream is sent nothing", Parts(app=silent), ("chat/streaming",)),
+    Fault("answers shared", "an equal request gets another session's answer", Parts(app=cached), ("sessions/keys",)),
     Fault("key not checked", "a wrong key is let in", Parts(keys=_OpenDoor), ("chat/keys", "models/keys")),
     Fault("key beside URL not compared", "two sessions in one request pass", Parts(keys=_PathOnly), ("chat/keys",)),
     Fault("line end lost", "no line end between turns", Parts(text=_lost_newline), ("chat/text",)),
