@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 
@@ -35,23 +36,14 @@ from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.spans import span
 from ludus.text.chat import ChatText
 from ludus.types import Episode
+from tests.rollout.agents import Broken, answer, ask, ask_with_sdk
 
 PlayAll = Callable[..., list[Episode]]
 
 
-def ask(text: str = "2+2?") -> Any:
-    """One blocking call of the SDK, which finds the model in its environment."""
-    with openai.OpenAI(max_retries=0) as client:
-        return client.chat.completions.create(model="default", messages=[{"role": "user", "content": text}])
-
-
-async def answer(data: Mapping[str, Any]) -> float:
-    return float(ask().choices[0].message.content == "four")
-
-
 @pytest.fixture(scope="module")
 def one_process() -> Iterator[WorkerPool]:
-    """A process that most tests share: importing the SDKs takes most of their time."""
+    """A process that most tests share: importing takes most of their time."""
     with WorkerPool(1) as pool:
         yield pool
 
@@ -195,7 +187,7 @@ def test_results_numbers_and_spans_come_back(play_all: PlayAll) -> None:
         context.numbers.setdefault("tries", []).extend([1.0, 3.0])
         with span("tool", "add", inputs={"a": 1}) as begun:
             begun.outputs = 2
-        return Result({ask().id: True}, {"success": 1}, {"note": "kept"})
+        return Result({ask(): True}, {"success": 1}, {"note": "kept"})
 
     (episode,) = play_all(run)
     assert episode.rewards == {episode.session.turns[0].id: 1.0}
@@ -278,8 +270,8 @@ def test_a_limit_met_there_is_a_truncated_episode(play_all: PlayAll) -> None:
     """The typed code of a refused request arrives with the error that it became."""
 
     def run(data: Mapping[str, Any]) -> float:
-        ask()
-        ask("again")
+        ask_with_sdk()
+        ask_with_sdk("again")
         return 1.0
 
     (episode,) = play_all(run, max_turns=1)
@@ -296,8 +288,8 @@ def test_a_call_after_the_end_is_refused(play_all: PlayAll) -> None:
             time.sleep(0.3)
             try:
                 ask("late")
-            except openai.APIStatusError as error:
-                sys.stdout.write(f"refused {error.status_code}\n")
+            except httpx.HTTPStatusError as error:
+                sys.stdout.write(f"refused {error.response.status_code}\n")
 
         ask()
         base_url = os.environ["OPENAI_BASE_URL"]
@@ -326,14 +318,6 @@ def test_an_unknown_completion_fails_the_episode_by_name(play_all: PlayAll) -> N
 
     (episode,) = play_all(run)
     assert "unknown completion id 'chatcmpl-nobody'" in episode.outcome.reason
-
-
-class Broken:
-    def __init__(self) -> None:
-        raise OSError("the index is not there")
-
-    async def run(self, data: Mapping[str, Any]) -> float:
-        return 1.0
 
 
 @pytest.mark.parametrize(
