@@ -1,13 +1,14 @@
 """The whole configuration of a run, composed of the settings that stand beside each component.
 
 Knows: which keys act together.  Knows not: files of data, agents, tensors.
-Invariant: a value set explicitly that differs from its default and cannot act is an error, here or where it is used.
+Invariant: a value set explicitly that differs from its default and does not act is named in a warning, here or where it
+is used; values that contradict each other are an error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -27,12 +28,23 @@ from ludus.loop.settings import (
 )
 from ludus.models.settings import ModelSettings
 from ludus.processes.placement import SchedulerSettings
-from ludus.rollout.settings import GenerationSettings, RolloutSettings
-from ludus.runs.settings import TraceSettings
-from ludus.settings import OneOf, Settings, dump_settings, read_yaml, with_overrides
+from ludus.rollout.settings import GenerationSettings, OnlineSettings, RolloutSettings
+from ludus.runs.settings import TRACES, NoTraceSettings, TraceSettings
+from ludus.settings import (
+    Idle,
+    OneOf,
+    Settings,
+    acting,
+    dump_settings,
+    idle_keys,
+    read_yaml,
+    with_overrides,
+    without_idle,
+)
 from ludus.trainer.settings import TrainerSettings
 
 ConfigT = TypeVar("ConfigT", bound="Config")
+_ENDS = "total_train_steps, total_train_epochs or total_train_seconds"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -83,7 +95,7 @@ class Config(Settings):
     """Wall time of training, evaluations left out; with a number of steps, whichever ends first."""
     eval: EvalSettings = EvalSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
-    trace: TraceSettings = TraceSettings()
+    trace: Annotated[TraceSettings, OneOf(TRACES, "none")] = NoTraceSettings()
 
     @pydantic.field_serializer("eval_gconfig")
     def _keys_given(self, settings: GenerationSettings | None) -> dict[str, Any] | None:
@@ -98,30 +110,36 @@ class Config(Settings):
             raise ConfigError("total_train_steps and total_train_epochs say the same thing twice; set one of them")
         if self.config_class is not None and self.workflow is not None:
             raise ConfigError("workflow and config_class both name an agent; remove one of them")
-        if self.config_kwargs and self.config_class is None:
-            raise ConfigError("config_kwargs cannot act: they are parameters of a config_class, and none is named")
         rollout, n_samples = self.rollout, self.gconfig.n_samples
         if rollout.is_set("min_members") and rollout.min_members > n_samples:
             raise ConfigError(
                 f"rollout.min_members={rollout.min_members} is more than gconfig.n_samples={n_samples}: "
                 "no group could ever be complete"
             )
-        if self.engine.is_set("keep_kv_on_publish") and rollout.max_head_offpolicyness == 0:
-            raise ConfigError(
-                "engine.keep_kv_on_publish cannot act: with rollout.max_head_offpolicyness=0 nothing is being sampled "
-                "when weights are published"
+        return self
+
+    def idle(self) -> Iterator[Idle]:
+        if self.config_kwargs and self.config_class is None:
+            yield Idle("config_kwargs", "no config_class is named")
+        if self.engine.is_set("keep_kv_on_publish") and self.rollout.max_head_offpolicyness == 0:
+            yield Idle(
+                "engine.keep_kv_on_publish",
+                "with rollout.max_head_offpolicyness=0 nothing is being sampled when weights are published",
             )
         if self.scheduler.is_set("trainer") and self.trainer.ranks == 1:
-            raise ConfigError(
-                "scheduler.trainer cannot act: with trainer.ranks=1 the run's own process trains alone; remove it, or "
-                "set trainer.ranks"
-            )
-        return self
+            yield Idle("scheduler.trainer", "with trainer.ranks=1 the run's own process trains alone")
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
         """The configuration that a file says. Raises ConfigError for a key or a value that cannot be."""
-        return cls(**data)
+        return cls.of(data)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The configuration of these values, without those that do not act; one warning names them all."""
+        kept, idle = without_idle(cls, values)
+        config = cls(**kept)
+        return acting(config, [*idle, *idle_keys(config)])
 
     @classmethod
     def load(cls, path: Path | str | None = None, overrides: Sequence[str] = ()) -> Self:
@@ -165,11 +183,17 @@ def load_config(path: Path | str | None = None, overrides: Sequence[str] = ()) -
     return Config.load(path, overrides)
 
 
-def check_training(config: Config) -> None:
-    """Raises ConfigError if training with this configuration could not do what it says."""
+def check_training(config: ConfigT) -> ConfigT:
+    """The configuration without what does not act in training, which a warning names.
+
+    Raises ConfigError if training with this configuration could not do what it says.
+    """
+    is_online = isinstance(config.rollout.agent, OnlineSettings)
+    config = acting(config, [*idle_keys(config), *(_idle_online(config) if is_online else _idle_evaluation(config))])
     limits = (config.total_train_steps, config.total_train_epochs, config.total_train_seconds)
     if all(limit is None for limit in limits):
-        raise ConfigError("training has no end: set total_train_steps, total_train_epochs or total_train_seconds")
+        allowed = "total_train_steps or total_train_seconds" if is_online else _ENDS
+        raise ConfigError(f"training has no end: set {allowed}")
     generation, needs = config.gconfig, algorithm_of(config.algorithm).needs
     if generation.temperature == 0.0:
         raise ConfigError("gconfig.temperature=0 samples greedily, and greedy tokens cannot be trained on")
@@ -184,14 +208,12 @@ def check_training(config: Config) -> None:
             "whole group, answers to one prompt that have a reward each, set gconfig.n_samples=1 and "
             "rollout.min_members=1"
         )
-    if config.rollout.agent.is_online:
-        _check_online(config)
-    _check_evaluation(config)
+    return config
 
 
-def _check_online(config: Config) -> None:
+def _idle_online(config: Config) -> Iterator[Idle]:
     """Keys that only act where Ludus plays the agent itself."""
-    deaf = {
+    given = {
         "workflow": config.workflow is not None,
         "config_class": config.config_class is not None,
         "train_dataset.path": config.train_dataset.path is not None,
@@ -202,17 +224,16 @@ def _check_online(config: Config) -> None:
         "rollout.actors": config.rollout.is_set("actors"),
         "rollout.max_concurrent_rollouts": config.rollout.is_set("max_concurrent_rollouts"),
         "rollout.max_consecutive_failures": config.rollout.is_set("max_consecutive_failures"),
+        "rollout.oversample": config.rollout.oversample > 0,
         "eval": config.eval.is_asked,
+        "eval_gconfig": config.eval_gconfig is not None,
+        "eval_workflow": config.eval_workflow is not None,
     }
-    for name, is_set in deaf.items():
-        if is_set:
-            raise ConfigError(
-                f"{name} cannot act with rollout.agent.mode=online: the sessions of others are trained on, as they "
-                "arrive; remove it"
-            )
+    why = "with rollout.agent.mode=online the sessions of others are trained on, as they arrive"
+    yield from (Idle(name, why) for name, is_given in given.items() if is_given)
 
 
-def _check_evaluation(config: Config) -> None:
+def _idle_evaluation(config: Config) -> Iterator[Idle]:
     if config.eval.is_asked:
         return
     held_out = (
@@ -220,9 +241,5 @@ def _check_evaluation(config: Config) -> None:
         ("valid_dataset.max_rows", config.valid_dataset.max_rows),
         ("eval_workflow", config.eval_workflow),
     )
-    for name, value in held_out:
-        if value is not None:
-            raise ConfigError(
-                f"{name} cannot act: no evaluation is asked for; set eval.before, eval.after or eval.every_steps, "
-                "or remove it"
-            )
+    why = "no evaluation is asked for; eval.before, eval.after or eval.every_steps ask for one"
+    yield from (Idle(name, why) for name, value in held_out if value is not None)

@@ -17,7 +17,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
 import pydantic
 import yaml
@@ -52,6 +52,8 @@ for _each in (_Loader, _Dumper):
 class Settings(pydantic.BaseModel):
     """Base of every settings record: frozen, and closed to keys it does not know."""
 
+    has_presets: ClassVar[bool] = False
+    """What a key stands for when it is not given depends on another."""
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_default=False, protected_namespaces=())
 
     def __init__(self, **data: Any) -> None:
@@ -71,58 +73,139 @@ class Settings(pydantic.BaseModel):
         field = type(self).model_fields[name]
         return bool(getattr(self, name) != field.get_default(call_default_factory=True, validated_data={}))
 
+    def idle(self) -> Iterable[Idle]:
+        """Keys of its own that were given and have no effect with the others."""
+        return ()
 
-class Choice(Settings):
-    """One of several settings that may stand below one key, told apart by `kind`."""
 
-    kind: str
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A key that was given and has no effect."""
+
+    key: str
+    why: str
+
+
+class Tagged(Settings):
+    """One of several settings that may stand below one key, told apart by the key that `tag` names."""
+
+    tag: ClassVar[str] = "kind"
 
     @pydantic.model_validator(mode="after")
     def _keep_kind(self) -> Self:
-        self.__pydantic_fields_set__.add("kind")  # or what is written without defaults would come back as another kind
+        self.__pydantic_fields_set__.add(self.tag)  # or what is written without defaults would come back as another
         return self
+
+
+class Choice(Tagged):
+    """One of several settings that are told apart by `kind`."""
+
+    kind: str
 
 
 @dataclass(frozen=True)
 class OneOf:
     """Annotation of a key whose value is one of the settings of a table: `Annotated[Choice, OneOf(table, "clip")]`.
 
-    What is given may be such settings, a mapping (without `kind` it is the default's), or the bare name of a kind. A
+    What is given may be such settings, a mapping (without its kind it is the default's), or the bare name of a kind. A
     key that only another kind knows is left out with a warning, so that one word on the command line changes the kind.
     """
 
-    table: Mapping[str, type[Choice]]
+    table: Mapping[str, type[Tagged]]
     default: str
     own: str | None = None
     """The kind that a bare import string stands for, as its `path`. None: import strings are not taken."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> Any:
         choices = {kind: handler.generate_schema(cls) for kind, cls in self.table.items()}
-        union = core_schema.tagged_union_schema(dict(choices), discriminator=_kind_of)
+        union = core_schema.tagged_union_schema(dict(choices), discriminator=self._kind_of)
         return core_schema.no_info_before_validator_function(self._read, union)
 
+    @property
+    def tag(self) -> str:
+        return self.table[self.default].tag
+
+    def _kind_of(self, value: Any) -> Any:
+        return value[self.tag] if isinstance(value, Mapping) else getattr(value, self.tag)
+
     def _read(self, given: Any) -> Any:
-        if isinstance(given, Choice):
-            return given
+        kept, idle = self.split(given)
+        for name, why in idle.items():
+            logger.warning("%s=%r does not act: %s", name, given[name], why)
+        return kept
+
+    def split(self, given: Any) -> tuple[Any, dict[str, str]]:
+        """What was given as its kind takes it, and why each key that is left out of it does not act.
+
+        Raises ConfigError for what is no settings of the table.
+        """
+        if isinstance(given, Tagged):
+            return given, {}
+        tag = self.tag
         if isinstance(given, str):
-            given = {"kind": self.own, "path": given} if self.own and ":" in given else {"kind": given}
+            given = {tag: self.own, "path": given} if self.own and ":" in given else {tag: given}
         if not isinstance(given, Mapping):
-            raise ConfigError(f"must be one of {', '.join(self.table)}, or a mapping with it as `kind`, got {given!r}")
-        kind = given.get("kind", self.default)
+            raise ConfigError(f"must be one of {', '.join(self.table)}, or a mapping with it as `{tag}`, got {given!r}")
+        kind = given.get(tag, self.default)
         if kind not in self.table:
             best = nearest(str(kind), self.table)
             hint = f"; did you mean {best!r}?" if best else ";"
             raise ConfigError(f"{kind!r} is not available{hint} there are {', '.join(self.table)}")
-        known = self.table[kind].model_fields
-        others = {name: other for other, cls in self.table.items() for name in cls.model_fields if name not in known}
-        idle = [name for name in given if name in others]
-        for name in idle:
-            logger.warning("%s=%r has no effect with %s: it is a key of %s", name, given[name], kind, others[name])
-        return {name: value for name, value in given.items() if name not in idle} | {"kind": kind}
+        known, idle = self.table[kind].model_fields, {}
+        for name in given:
+            others = [other for other, cls in self.table.items() if name in cls.model_fields]
+            if name not in known and others:
+                idle[name] = f"{tag} is {kind!r}, and it is a key of {' and '.join(map(repr, others))}"
+        return {name: value for name, value in given.items() if name not in idle} | {tag: kind}, idle
 
 
-def _kind_of(value: Any) -> Any:
-    return value["kind"] if isinstance(value, Mapping) else value.kind
+def without_idle(cls: type[pydantic.BaseModel], data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Idle]]:
+    """The values of such settings without the keys of kinds that were not chosen, and those keys.
+
+    Below settings with presets a choice whose kind is not named is left as it is: the preset decides.
+    """
+    kept, idle = dict(data), list[Idle]()
+    for name, value in data.items():
+        field = cls.model_fields.get(name)
+        choice = None if field is None else _choice_of(field)
+        below = None if field is None else _model_of(field.annotation)
+        is_preset = issubclass(cls, Settings) and cls.has_presets
+        default = None if choice is None or is_preset else choice.default
+        if choice is not None and isinstance(value, Mapping) and value.get(choice.tag, default) in choice.table:
+            kept[name], found = choice.split(value)
+            idle += [Idle(f"{name}.{key}", why) for key, why in found.items()]
+            below = choice.table[kept[name][choice.tag]]
+        if below is not None and isinstance(value, Mapping):
+            kept[name], more = without_idle(below, kept[name])
+            idle += [Idle(f"{name}.{each.key}", each.why) for each in more]
+    return kept, idle
+
+
+def idle_keys(settings: Settings) -> list[Idle]:
+    """The keys that have no effect, of these settings and of those below them."""
+    idle = list(settings.idle())
+    for name in type(settings).model_fields:
+        below = getattr(settings, name)
+        if isinstance(below, Settings):
+            idle += [Idle(f"{name}.{each.key}", each.why) for each in idle_keys(below)]
+    return idle
+
+
+def acting(settings: SettingsT, idle: Sequence[Idle]) -> SettingsT:
+    """The settings as if these keys had not been given; one warning names them all."""
+    if not idle:
+        return settings
+    reasons = dict.fromkeys(each.why for each in idle)
+    told = (f"{', '.join(each.key for each in idle if each.why == why)} ({why})" for why in reasons)
+    logger.warning("these keys do not act: %s", "; ".join(told))
+    values = settings.model_dump(exclude_unset=True)
+    for each in idle:
+        *path, name = each.key.split(".")
+        below = values
+        for part in path:
+            below = below.get(part, {})
+        below.pop(name, None)
+    return type(settings)(**values)
 
 
 def load_settings(cls: type[SettingsT], yaml_path: Path | None, overrides: Sequence[str] = ()) -> SettingsT:
@@ -278,8 +361,13 @@ def _models_of(field: Any) -> list[type[pydantic.BaseModel]]:
     return list(_table_of(field).values()) or ([] if model is None else [model])
 
 
-def _table_of(field: Any) -> Mapping[str, type[Choice]]:
-    return next((each.table for each in field.metadata if isinstance(each, OneOf)), {})
+def _table_of(field: Any) -> Mapping[str, type[Tagged]]:
+    choice = _choice_of(field)
+    return {} if choice is None else choice.table
+
+
+def _choice_of(field: Any) -> OneOf | None:
+    return next((each for each in field.metadata if isinstance(each, OneOf)), None)
 
 
 def _model_of(annotation: Any) -> type[pydantic.BaseModel] | None:

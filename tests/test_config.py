@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ludus.algorithms.losses.clip import ClipSettings
 from ludus.config import Config, check_training, load_config
@@ -16,20 +18,12 @@ from ludus.errors import ConfigError
     [
         (
             ["rollout.agent.mode=thread"],
-            r"rollout.agent: mode='thread' is not available; there are 'inline', 'subproc', 'online'",
+            r"rollout.agent: 'thread' is not available; there are inline, subproc, online",
         ),
-        (["rollout.agent.subproc_max_workers=8"], r"subproc_max_workers=8 cannot act: mode is 'inline'"),
         (["total_train_steps=1", "total_train_epochs=1"], "say the same thing twice"),
         (["gconfig.n_samples=2", "rollout.min_members=3"], "no group could ever be complete"),
-        (["engine.keep_kv_on_publish=false"], "keep_kv_on_publish cannot act"),
-        (["scheduler.trainer.cpus=2"], "scheduler.trainer cannot act: with trainer.ranks=1"),
         (["algorithm.normaliser=constant"], "algorithm.normaliser.tokens must be given"),
         (["trainer.minibatches=4"], r"unknown key 'trainer.minibatches'; did you mean 'algorithm.minibatches'\?"),
-        (
-            ["algorithm.loss.clip_high=0.28"],
-            r"algorithm: loss.clip_high=0.28 cannot act.*minibatches to.*correction to bypass",
-        ),
-        (["algorithm.loss.clip_low=0.1"], r"loss.clip_low=0.1 cannot act"),
         (["name=../elsewhere"], "must be a folder's name"),
         (["rollout.max_concurent_rollouts=8"], r"did you mean 'rollout.max_concurrent_rollouts'\?"),
         (["n_samples=8"], r"did you mean 'gconfig.n_samples'\?"),
@@ -37,15 +31,84 @@ from ludus.errors import ConfigError
     ],
 )
 def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
-    """Unknown keys and values that cannot act are errors that say what would."""
+    """Unknown keys and values that contradict each other are errors that say what would do."""
     with pytest.raises(ConfigError, match=message):
         load_config(None, overrides)
 
 
-def test_values_equal_to_the_default_are_never_ineffective() -> None:
+@pytest.mark.parametrize(
+    ("overrides", "idle"),
+    [
+        (["engine.keep_kv_on_publish=false"], "engine.keep_kv_on_publish (with rollout.max_head_offpolicyness=0"),
+        (["scheduler.trainer.cpus=2"], "scheduler.trainer (with trainer.ranks=1"),
+        (["scheduler.slurm.nodes=2"], "scheduler.slurm (type is 'local')"),
+        (["scheduler.engine.memory_gb=2"], "scheduler.engine.memory_gb (type is 'local', where nothing is reserved)"),
+        (
+            ["engine.urls=[http://a:1]"],
+            "engine.urls (kind is 'local', and it is a key of 'server' and",
+        ),
+        (["rollout.oversample_rest=cancel"], "rollout.oversample_rest (oversample is 0)"),
+        (["config_kwargs={a: 1}"], "config_kwargs (no config_class is named)"),
+        (["algorithm.loss.clip_high=0.28"], "algorithm.loss.clip_high (with minibatches=1 the ratio"),
+        (["algorithm.loss.clip_low=0.1", "name=x"], "algorithm.loss.clip_low (with minibatches=1 the ratio"),
+    ],
+)
+def test_what_does_not_act_is_a_warning(
+    overrides: list[str], idle: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """One, that names the key and why; the configuration is as if it had not been given, and is quiet ever after."""
+    config = load_config(None, overrides)
+    (warning,) = caplog.messages
+    assert warning.startswith("these keys do not act: ") and idle in warning
+    assert config == load_config(None, [key for key in overrides if key == "name=x"])
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    assert load_config(tmp_path / "config.yaml", ["total_train_steps=1"]) == check_training(
+        config.model_copy(update={"total_train_steps": 1})
+    )
+    assert len(caplog.messages) == 1
+
+
+_KINDS: dict[str, tuple[str, dict[str, dict[str, object]]]] = {
+    "rollout.agent": (
+        "mode",
+        {
+            "inline": {},
+            "subproc": {"subproc_max_workers": 8, "workers": 2},
+            "online": {"host": "::1", "port": 0, "tls_cert": "a.pem", "tls_key": "b.pem"},
+        },
+    ),
+    "trace": ("backend", {"none": {}, "mlflow": {"tracking_uri": "sqlite:///a.db", "project_name": "p"}}),
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "own", "other"),
+    [(where, *pair) for where, (_, kinds) in _KINDS.items() for pair in itertools.permutations(kinds, 2)],
+)
+def test_a_file_of_one_kind_loads_as_another(
+    where: str, own: str, other: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One word on the command line changes the kind and back; one warning names exactly the keys of the other."""
+    tag, kinds = _KINDS[where]
+    values: object = {tag: own, **kinds[own]}
+    for name in reversed(where.split(".")):
+        values = {name: values}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    before, change = load_config(tmp_path / "run.yaml"), [f"{where}.{tag}={other}"]
+    assert not caplog.messages
+    assert load_config(tmp_path / "run.yaml", change) == load_config(None, change)
+    idle = ", ".join(f"{where}.{key}" for key in kinds[own])
+    told = f"these keys do not act: {idle} ({tag} is {other!r}, and it is a key of {own!r})"
+    assert caplog.messages == ([told] if idle else [])
+    caplog.clear()
+    assert load_config(tmp_path / "run.yaml", [*change, f"{where}.{tag}={own}"]) == before
+    assert not caplog.messages
+
+
+def test_values_equal_to_the_default_are_never_ineffective(caplog: pytest.LogCaptureFixture) -> None:
     """A key may be written out with its default even where it does not act."""
-    load_config(None, ["rollout.agent.subproc_max_workers=4", "engine.keep_kv_on_publish=true"])
-    load_config(None, ["algorithm.loss.clip_low=0.2"])
+    load_config(None, ["engine.keep_kv_on_publish=true", "algorithm.loss.clip_low=0.2"])
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("where", ["algorithm.minibatches=2", "algorithm.correction=bypass"])
@@ -56,12 +119,19 @@ def test_clipping_is_allowed_where_it_acts(where: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["valid_dataset.max_rows=2", "eval_gconfig.temperature=0"])
-def test_settings_of_evaluations_that_nobody_asks_for_are_refused_in_training(key: str) -> None:
+def test_settings_of_evaluations_that_nobody_asks_for_do_not_act_in_training(
+    key: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """They are for `ludus eval` in any case, and for training once an evaluation is asked for."""
     values = ["total_train_steps=1", key]
-    with pytest.raises(ConfigError, match=rf"{key.partition('=')[0].removesuffix('.temperature')} cannot act"):
-        check_training(load_config(None, values))
+    check_training(load_config(None, values))
+    name = key.partition("=")[0].removesuffix(".temperature")
+    assert caplog.messages == [
+        f"these keys do not act: {name} (no evaluation is asked for; "
+        "eval.before, eval.after or eval.every_steps ask for one)"
+    ]
     check_training(load_config(None, [*values, "eval.after=true"]))
+    assert len(caplog.messages) == 1
 
 
 def test_the_resolved_config_reads_back(tmp_path: Path) -> None:

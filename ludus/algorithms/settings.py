@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Self
 
 import pydantic
@@ -15,7 +15,7 @@ from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.normalisers import TokenSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
 from ludus.errors import ConfigError
-from ludus.settings import Choice, OneOf, Settings, nearest
+from ludus.settings import Choice, Idle, OneOf, Settings, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ class KlSettings(Settings):
 class AlgorithmSettings(Settings):
     """From rewards to advantages to the loss of a token. The defaults are GRPO with token-mean."""
 
+    has_presets = True
     name: str = "grpo"
     """The preset that the other keys start from."""
     advantage: Annotated[Choice, OneOf(_settings(ESTIMATORS), "group", own="own")] = GroupSettings()
@@ -70,17 +71,13 @@ class AlgorithmSettings(Settings):
         made.__pydantic_fields_set__.intersection_update(data)
         return made
 
-    @pydantic.model_validator(mode="after")
-    def _check_ratio(self) -> Self:
+    def idle(self) -> Iterator[Idle]:
         is_one = self.minibatches == 1 and CORRECTIONS[self.correction.kind].needs(self.correction).proximal
-        if is_one and LOSSES[self.loss.kind].is_of_ratio:
+        if is_one and LOSSES[self.loss.kind].is_of_ratio and "loss" in self.model_fields_set:
             for name in type(self.loss).model_fields:
                 if self.loss.is_set(name):
-                    raise ConfigError(
-                        f"loss.{name}={getattr(self.loss, name)} cannot act: with minibatches=1 the ratio to the "
-                        "weights that the batch began with is 1; set minibatches to 2 or more, or correction to bypass"
-                    )
-        return self
+                    why = "with minibatches=1 the ratio to the weights that the batch began with is 1"
+                    yield Idle(f"loss.{name}", f"{why}; it acts with minibatches above 1, or with correction bypass")
 
 
 def _default_kind(key: str) -> str | None:

@@ -5,6 +5,7 @@ Knows: which keys of the configuration belong to which agent.  Knows not: how an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,9 +16,12 @@ from ludus.config import Config
 from ludus.errors import ConfigError
 from ludus.processes.pool import WorkerPool
 from ludus.rollout.remote import AgentName, RemoteDoor
+from ludus.rollout.settings import SubprocSettings
 from ludus.rollout.subproc import SubprocDoor
 from ludus.rollout.tasks import Row
 from ludus.settings import import_object
+
+logger = logging.getLogger(__name__)
 
 
 def choose_agent(
@@ -26,15 +30,16 @@ def choose_agent(
     """The agent, with its keyword arguments; where the configuration or `rows` name one of another kind, that.
 
     kwargs: None: those of the configuration for the agent that it names, none for another.
-    Raises ConfigError if there is no agent, or if the configuration says something about another kind of agent.
+    Raises ConfigError if there is no agent; what the configuration says about another kind of agent is a warning.
     """
+    agent = config.rollout.agent
     if workflow is None and config.config_class is not None:
-        if config.rollout.workers:
+        if config.rollout.num_workers:
             return RemoteDoor(AgentName("", {}))
         workflow, kwargs = _of_experiment(config)
     named_by_rows = config.row_kind(rows) if workflow is None and config.workflow is None else None
     if named_by_rows is not None:
-        _refuse_processes(config, "agents that rows name")
+        _say_processes(config)
         return load_kind(named_by_rows).of_rows(config)
     if workflow is None and config.workflow is None:
         raise ConfigError(
@@ -42,28 +47,27 @@ def choose_agent(
             "where rows have the column 'agent_name' or rollout.agent.default_agent_loop is set"
         )
     if workflow is not None and config.workflow_kwargs and config.workflow is None:
-        raise ConfigError(
-            "workflow_kwargs of the configuration cannot act: they belong to the agent that `workflow` names there, "
-            "and the agent was passed in Python; pass workflow_kwargs=… beside it"
-        )
+        _warn("workflow_kwargs", "they are of the agent that `workflow` names, and the agent was passed in Python")
     if workflow is None:
         workflow, kwargs = config.workflow, config.workflow_kwargs if kwargs is None else kwargs
     door: Door
     kind = None
-    if config.rollout.workers:
+    if isinstance(agent, SubprocSettings) and agent.workers:
         door = RemoteDoor(AgentName.of(workflow, kwargs))
-    elif config.rollout.agent.mode == "subproc":
-        if kind_of(workflow, config.agent_kinds) is not None:
-            _refuse_processes(config, "agents of this kind")
-        own = config.rollout.agent.subproc_max_workers
-        door = SubprocDoor(workflow, kwargs, max_workers=own, kinds=config.agent_kinds)
+    elif isinstance(agent, SubprocSettings) and kind_of(workflow, config.agent_kinds) is None:
+        door = SubprocDoor(workflow, kwargs, max_workers=agent.subproc_max_workers, kinds=config.agent_kinds)
     else:
         workflow = import_object(workflow) if isinstance(workflow, str) else workflow
         kind = kind_of(workflow, config.agent_kinds)
+        _say_processes(config)
         door = resolve_workflow(workflow, kwargs, config, kinds=config.agent_kinds)
     for name, readers in config.unread_by(kind).items():
-        raise ConfigError(f"{name} cannot act: {readers} alone read it, and {door.name} is none; remove it")
+        _warn(name, f"{readers} alone read it, and {door.name} is none")
     return door
+
+
+def _warn(key: str, why: str) -> None:
+    logger.warning("%s does not act: %s", key, why)
 
 
 def worker_door(config: Config, agent: AgentName, pool: WorkerPool) -> SubprocDoor:
@@ -84,14 +88,16 @@ def choose_eval_agent(
 ) -> Door | None:
     """The agent of evaluations, as `choose_agent` chooses. None: the one that is trained."""
     if workflow is None and config.eval_workflow is None:
-        if kwargs or config.eval_workflow_kwargs:
+        if kwargs:
             raise ConfigError(
                 "eval_workflow_kwargs cannot act without eval_workflow: evaluations are played by the agent that is "
-                "trained, with its workflow_kwargs; set eval_workflow, to the same agent if you like"
+                "trained, with its workflow_kwargs; pass eval_workflow=…, the same agent if you like"
             )
+        if config.eval_workflow_kwargs:
+            _warn("eval_workflow_kwargs", "without eval_workflow the agent that is trained plays evaluations too")
         return None
     if workflow is not None and config.eval_workflow_kwargs and config.eval_workflow is None:
-        raise ConfigError("eval_workflow_kwargs of the configuration cannot act: the agent was passed in Python")
+        _warn("eval_workflow_kwargs", "they are of the agent that `eval_workflow` names, and it was passed in Python")
     named = config.eval_workflow if workflow is None else workflow
     if workflow is None and kwargs is None:
         kwargs = config.eval_workflow_kwargs
@@ -99,9 +105,6 @@ def choose_eval_agent(
     return choose_agent(own, named, kwargs, rows=rows)
 
 
-def _refuse_processes(config: Config, what: str) -> None:
-    """Raises ConfigError if the agent is to have processes of its own, and cannot."""
+def _say_processes(config: Config) -> None:
     if config.rollout.agent.mode == "subproc":
-        raise ConfigError(
-            f"rollout.agent.mode='subproc' cannot act: {what} ask the model by tokens, inside this program; remove it"
-        )
+        _warn("rollout.agent.mode", "agents of this kind ask the model by tokens, inside this program")

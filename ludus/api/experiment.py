@@ -88,7 +88,7 @@ def load_config(
     _check_names([*own, *given], own_names, base, config_class)
     experiment = _made(cls, own)
     values = merged(merged(_fields_as_keys(experiment, base), _settings(experiment)), given)
-    return base(**{**values, _CLASS: config_class, _KWARGS: own})
+    return base.of({**values, _CLASS: config_class, _KWARGS: own})
 
 
 def _check_names(names: Sequence[str], own_names: Collection[str], base: type[Config], config_class: str) -> None:

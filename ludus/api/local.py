@@ -72,7 +72,7 @@ class LocalModel:
 
     def stage(self, config: Config) -> Stage:
         """Where agents play: on this machine alone, unless workers of other machines ask the gateway."""
-        host = config.scheduler.address if config.rollout.workers else "127.0.0.1"
+        host = config.scheduler.address if config.rollout.num_workers else "127.0.0.1"
         return Stage(self.recorder, GatewayServer(SessionKeys()), host=host)
 
     def save(self, learner: Trainer | ShardedTrainer, folder: Path) -> None:

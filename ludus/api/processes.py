@@ -71,7 +71,7 @@ class Alone:
 
     async def workers(self, agents: Sequence[Door | None]) -> None:
         if any(isinstance(agent, RemoteDoor) for agent in agents):
-            _refuse("rollout.workers")
+            _refuse("rollout.agent.workers")
 
     def announce(self) -> None:
         """Nobody asks who its head is."""

@@ -34,6 +34,7 @@ from ludus.loop.train import INTERRUPT, Parts, Plan, train
 from ludus.rollout.online import OnGateway, OnlineRollouts
 from ludus.rollout.pool import Judge
 from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.settings import OnlineSettings
 from ludus.rollout.tasks import Row, derive_seed
 from ludus.runs.exporters import Exporter, Finished, NoExporter, open_exporter
 from ludus.runs.store import RunStore
@@ -64,8 +65,8 @@ class Trainer:
     def __init__(self, config: Config, train_dataset: object = None, valid_dataset: object = None) -> None:
         """Datasets: rows as mappings, in any form that `load_rows` reads. None: those the configuration names."""
         self.config = config
-        self._train_source = config.train_dataset.path if train_dataset is None else train_dataset
-        self._valid_source = config.valid_dataset.path if valid_dataset is None else valid_dataset
+        self._train_dataset = train_dataset
+        self._valid_dataset = valid_dataset
 
     def __repr__(self) -> str:
         return f"Trainer(run={str(self.config.folder)!r}, model={self.config.model.path!r})"
@@ -94,14 +95,14 @@ class Trainer:
         that key; None makes one.
         Raises UserError where the configuration, the data or the agent cannot work; the message says what would.
         """
-        check_training(self.config)
+        self.config = check_training(self.config)
         algorithm_of(self.config.algorithm).load()
         settings = self.config.rollout.agent
         accept = accept_judge(should_accept_fn or self.config.should_accept_fn)
         door: Door | _Online
         rows: Sequence[Row]
-        if settings.is_online:
-            self._check_online(eval_workflow if workflow is None else workflow, on_gateway, admin_key)
+        if isinstance(settings, OnlineSettings):
+            self._check_online(settings, eval_workflow if workflow is None else workflow, on_gateway, admin_key)
             rows, door, eval_door = (), _Online(on_gateway, admin_key), None
         else:
             rows = self._train_rows()
@@ -211,9 +212,11 @@ class Trainer:
         )
         return await stack.enter_async_context(runner)
 
-    def _check_online(self, workflow: object, on_gateway: OnGateway | None, admin_key: str | None) -> None:
+    def _check_online(
+        self, agent: OnlineSettings, workflow: object, on_gateway: OnGateway | None, admin_key: str | None
+    ) -> None:
         """Raises UserError if what was passed cannot act where sessions arrive over HTTP."""
-        if workflow is not None or self._train_source is not None or self._valid_source is not None:
+        if workflow is not None or self._train_dataset is not None or self._valid_dataset is not None:
             what = "a workflow" if workflow is not None else "a dataset"
             raise ConfigError(
                 f"{what} cannot act with rollout.agent.mode=online: sessions arrive over HTTP; leave it out"
@@ -222,24 +225,25 @@ class Trainer:
             raise ConfigError(
                 "nobody would know the admin key, so nobody could open a session; pass admin_key=… or on_gateway=…"
             )
-        agent = self.config.rollout.agent
         check_admin_key(agent.host, admin_key)
         Tls.of(agent.tls_cert, agent.tls_key)  # said now, not once the model is loaded
 
     def _train_rows(self) -> Sequence[Row]:
-        if self._train_source is None:
+        source = self.config.train_dataset.path if self._train_dataset is None else self._train_dataset
+        if source is None:
             raise ConfigError("no training rows were given: set train_dataset.path, or pass train_dataset=… in Python")
-        return load_rows(self._train_source, "train_dataset.path")
+        return load_rows(source, "train_dataset.path")
 
     def _eval_plan(self, *, is_asked: bool = False) -> EvalPlan | None:
         config = self.config
         if not (config.eval.is_asked or is_asked):
             return None
-        if self._valid_source is None:
+        source = config.valid_dataset.path if self._valid_dataset is None else self._valid_dataset
+        if source is None:
             key = next((name for name in ("every_steps", "before", "after") if config.eval.is_set(name)), None)
             asked = f"eval.{key} cannot act without held-out rows" if key is not None else "no held-out rows were given"
             raise ConfigError(f"{asked}: set valid_dataset.path, or pass valid_dataset=… in Python")
-        rows = load_rows(self._valid_source, "valid_dataset.path")
+        rows = load_rows(source, "valid_dataset.path")
         num_rows = min(len(rows), config.valid_dataset.max_rows or len(rows))
         return EvalPlan(
             rows=[rows[row_idx] for row_idx in range(num_rows)],

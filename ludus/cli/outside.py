@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ludus.agents.adapter import About, EpisodeContext
@@ -22,11 +22,11 @@ from ludus.compat.config import Config
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import Limits
-from ludus.errors import ConfigError
 from ludus.gateway.transport import sdk_http_module
 from ludus.rollout.playing import means, play_to_end
 from ludus.rollout.subproc import place_of
 from ludus.rollout.tasks import Row
+from ludus.settings import Idle, acting
 from ludus.types import Episode, Turn
 
 _TIMEOUT_S = 600.0
@@ -36,24 +36,21 @@ OnEpisode = Callable[[Episode, Sequence[TurnRow]], None]
 def play_outside(config: Config, rows: Sequence[Row], *, url: str, api_key: str, on_episode: OnEpisode) -> None:
     """Play every row; `on_episode` is told each episode as it ends, with its turns as far as they can be known.
 
-    Raises ConfigError for a setting that cannot act on an outside model.
+    Settings that do not act on an outside model are named in a warning.
     """
-    _check(config)
+    config = acting(config, list(_idle(config)))
     run_blocking(_Outside(config, url, api_key, on_episode).play_all(rows))
 
 
-def _check(config: Config) -> None:
+def _idle(config: Config) -> Iterator[Idle]:
     if config.rollout.max_tokens is not None:
-        raise ConfigError(
-            f"rollout.max_tokens={config.rollout.max_tokens} cannot act with --url: a model behind a URL does not say "
-            "for sure how many tokens it sampled; remove it, or limit the calls with rollout.max_turns"
+        yield Idle(
+            "rollout.max_tokens",
+            "a model behind a URL does not say for sure how many tokens it sampled; rollout.max_turns limits calls",
         )
     for name in type(config.gconfig).model_fields:
         if name != "n_samples" and config.gconfig.is_set(name):
-            raise ConfigError(
-                f"gconfig.{name} cannot act with --url: the agent's requests are passed on as they are; "
-                "remove it, or let the agent ask for it"
-            )
+            yield Idle(f"gconfig.{name}", "with --url the agent's requests are passed on as they are")
 
 
 class _Outside:

@@ -68,7 +68,7 @@ def serve(
     address = Address(host, port, api_key, Tls.of(tls_cert, tls_key))
     address.check()
     defaults = default_config().model_dump(mode="json", exclude_unset=True)
-    config = check_config(Config(**with_overrides(defaults, overrides or ())))
+    config = check_config(Config.of(with_overrides(defaults, overrides or ())))
     run_blocking(_serve(folder, address, config, idle_s=idle_s, as_json=as_json))
 
 

@@ -20,7 +20,7 @@ def wants_job(config: Config) -> bool:
 
 def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -> str:
     """The id of the job that runs `ludus train ARGUMENTS`. Raises UserError if the run or the job cannot be."""
-    check_training(config)
+    config = check_training(config)
     if not resume:
         RunStore.check_free(config.run_root, config.name)
     scheduler = config.scheduler
@@ -28,7 +28,7 @@ def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -
         (Resources.of(scheduler.head), 1),
         (Resources.of(scheduler.engine), config.engine.num_started),
         (Resources.of(scheduler.trainer), config.trainer.ranks - 1),
-        (Resources.of(scheduler.rollout), config.rollout.workers),
+        (Resources.of(scheduler.rollout), config.rollout.num_workers),
     ]
     command = [sys.executable, "-m", "ludus", "train", *arguments]
     return submit(Job(config.name, config.folder, command, roles, scheduler))

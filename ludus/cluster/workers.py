@@ -14,6 +14,7 @@ from ludus.cluster.supervise import Watch
 from ludus.config import Config
 from ludus.rollout.handout import SERVICE, Handout
 from ludus.rollout.remote import RemoteDoor
+from ludus.rollout.settings import SubprocSettings
 from ludus.rollout.worker import AGENTS, CAPACITY
 
 if TYPE_CHECKING:
@@ -25,14 +26,13 @@ async def open_workers(config: Config, crew: Crew, doors: Sequence[Door | None])
 
     Raises UserError or BackendError if a worker cannot start, such as where an agent cannot be set up.
     """
-    remote = [door for door in doors if isinstance(door, RemoteDoor)]
-    if not remote:
+    remote, agent = [door for door in doors if isinstance(door, RemoteDoor)], config.rollout.agent
+    if not remote or not isinstance(agent, SubprocSettings):
         return
     handout = Handout()
     for door in remote:
         door.attach(handout)
     crew.registry.serve(SERVICE, handout.answer)
-    capacity = config.rollout.agent.subproc_max_workers
 
     async def joined(found: Registered) -> None:
         handout.admit(found.index, found.attempt)
@@ -40,7 +40,7 @@ async def open_workers(config: Config, crew: Crew, doors: Sequence[Door | None])
     async def lost(_name: str, index: int) -> None:
         handout.lose(index)
 
-    task = {CAPACITY: capacity, AGENTS: [door.agent.label for door in remote]}
+    task = {CAPACITY: agent.subproc_max_workers, AGENTS: [door.agent.label for door in remote]}
     watch = Watch(task, on_join=joined, on_lost=lost, max_restarts=config.scheduler.max_restarts)
-    for found in await crew.start("rollout", config.rollout.workers, watch):
+    for found in await crew.start("rollout", agent.workers, watch):
         await joined(found)

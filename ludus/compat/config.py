@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import pydantic
 
@@ -17,15 +17,15 @@ from ludus.api import experiment
 from ludus.compat.verl.keys import renamed
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.rollout import settings as rollout
-from ludus.settings import Settings
+from ludus.settings import OneOf, Settings
 
 _AREAL = "ludus.compat.areal.adapter:KIND"
 _REALHF = "ludus.compat.realhf.adapter:KIND"
 _VERL = "ludus.compat.verl.adapter:KIND"
 
 
-class AgentSettings(rollout.AgentSettings):
-    """How the agent is run; agent loops by name."""
+class LoopSettings(Settings):
+    """Agent loops by name."""
 
     default_agent_loop: str | None = None
     """The agent loop of rows without `agent_name`. None: single_turn_agent."""
@@ -33,10 +33,21 @@ class AgentSettings(rollout.AgentSettings):
     """YAML with more agent loops, by name. None: those that code registers."""
 
 
+class InlineSettings(rollout.InlineSettings, LoopSettings):
+    """On a thread of this process."""
+
+
+class SubprocSettings(rollout.SubprocSettings, LoopSettings):
+    """Each episode in a process of its own, but for agent loops."""
+
+
+AGENTS = {"inline": InlineSettings, "subproc": SubprocSettings, "online": rollout.OnlineSettings}
+
+
 class RolloutSettings(rollout.RolloutSettings):
     """How episodes are played, agent loops among them."""
 
-    agent: AgentSettings = AgentSettings()
+    agent: Annotated[rollout.AgentSettings, OneOf(AGENTS, "inline")] = InlineSettings()
     prompt_length: int | None = pydantic.Field(default=None, ge=1)
     """Agent loops: most tokens of a row's prompt, tools included. None: what the context holds."""
     response_length: int | None = pydantic.Field(default=None, ge=1)
@@ -46,7 +57,7 @@ class RolloutSettings(rollout.RolloutSettings):
     @pydantic.field_validator("agent", mode="before")
     @classmethod
     def _with_loops(cls, given: Any) -> Any:
-        return _lifted(given, AgentSettings)
+        return _lifted(given, LoopSettings)
 
 
 class Config(core.Config):
@@ -65,19 +76,19 @@ class Config(core.Config):
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
         """verl's names for keys are read too."""
-        return cls(**renamed(data))
+        return cls.of(renamed(data))
 
     def row_kind(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
         """Agent loops, where a key or the first row names one."""
         agent = self.rollout.agent
-        is_named = agent.default_agent_loop is not None or agent.agent_loop_config_path is not None
+        named = (agent.default_agent_loop, agent.agent_loop_config_path) if isinstance(agent, LoopSettings) else ()
+        is_named = any(name is not None for name in named)
         return _VERL if is_named or (len(rows) > 0 and rows[0].get("agent_name") is not None) else None
 
     def unread_by(self, kind: str | None) -> Mapping[str, str]:
         own, agent = self.rollout, self.rollout.agent
         given = {
-            "rollout.agent.default_agent_loop": agent.is_set("default_agent_loop"),
-            "rollout.agent.agent_loop_config_path": agent.is_set("agent_loop_config_path"),
+            **{f"rollout.agent.{name}": agent.is_set(name) for name in LoopSettings.__annotations__},
             "rollout.prompt_length": own.is_set("prompt_length"),
             "rollout.response_length": own.is_set("response_length"),
             "rollout.multi_turn": own.is_set("multi_turn"),

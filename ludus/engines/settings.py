@@ -5,12 +5,12 @@ Knows: plain values.  Knows not: which kinds there are, how any engine is starte
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from ludus.errors import ConfigError
-from ludus.settings import Choice, Settings
+from ludus.settings import Choice, Idle, Settings
 
 WeightRoute = Literal["auto", "lora", "shared_memory", "disk", "stream", "nccl", "ipc"]
 
@@ -59,11 +59,8 @@ class ServerSettings(EngineSettings):
     def num_started(self) -> int:
         return 0 if self.urls else self.replicas
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        idle: Any = type(self).model_fields.keys() - self.acts_with_urls if self.urls else {"api_key"}
-        for name in sorted(idle):
+    def idle(self) -> Iterator[Idle]:
+        acting: Any = self.acts_with_urls if self.urls else type(self).model_fields.keys() - {"api_key"}
+        for name in type(self).model_fields.keys() - acting:
             if self.is_set(name):
-                where = f"kind is {self.kind!r} and urls are {'given' if self.urls else 'not'}"
-                raise ConfigError(f"{name}={getattr(self, name)!r} cannot act: {where}; remove it")
-        return self
+                yield Idle(name, f"kind is {self.kind!r} and urls are {'given' if self.urls else 'not'}")

@@ -5,13 +5,14 @@ Knows: plain values.  Knows not: what the processes do.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ludus.errors import ConfigError
 from ludus.processes.address import address_of_machine
-from ludus.settings import Settings
+from ludus.settings import Idle, Settings
 
 
 class RoleSettings(Settings):
@@ -54,9 +55,9 @@ class SchedulerSettings(Settings):
     type: Literal["local", "ray", "slurm"] = "local"
     """local: processes of this machine. ray: actors of the cluster that this process belongs to. slurm: steps of a
     job, which is submitted first if there is none yet."""
-    host: str = "127.0.0.1"
+    host: str | None = None
     """The head's address, at which its roles reach it: 127.0.0.1 where all of them are on its machine; auto: the
-    address of its way to other machines."""
+    address of its way to other machines. None: 127.0.0.1 for local, auto for ray and slurm."""
     engine: RoleSettings = RoleSettings()
     trainer: RoleSettings = RoleSettings()
     rollout: RoleSettings = RoleSettings()
@@ -71,25 +72,28 @@ class SchedulerSettings(Settings):
     def _check(self) -> Self:
         if self.host in ("0.0.0.0", "::"):
             raise ConfigError(f"host={self.host!r} is no address to be reached at; name one, or say auto")
-        for name, acting in (("ray", "ray"), ("slurm", "slurm"), ("head", "slurm")):
-            if self.is_set(name) and self.type != acting:
-                raise ConfigError(f"{name} cannot act: type is {self.type!r}; remove it")
-        if self.slurm.nodes > 1 and self.host == "127.0.0.1":
+        if self.type == "slurm" and self.slurm.nodes > 1 and self.host == "127.0.0.1":
             raise ConfigError(
                 f"slurm.nodes={self.slurm.nodes} cannot act with host={self.host!r}: roles on other nodes would not "
-                "reach the head; set scheduler.host=auto"
+                "reach the head; leave scheduler.host out, or set it to auto"
             )
-        if self.head.is_set("env"):
-            raise ConfigError("head.env cannot act: the environment of the job is slurm.env; put it there")
+        return self
+
+    def idle(self) -> Iterator[Idle]:
+        for name, kind in (("ray", "ray"), ("slurm", "slurm"), ("head", "slurm")):
+            if self.is_set(name) and self.type != kind:
+                yield Idle(name, f"type is {self.type!r}")
+            elif name == "head" and self.head.is_set("env"):
+                yield Idle("head.env", "the environment of the job is slurm.env")
         for name in ("engine", "trainer", "rollout"):
             if self.type == "local" and self.role(name).is_set("memory_gb"):
-                raise ConfigError(f"{name}.memory_gb cannot act: type is 'local', where nothing is reserved; remove it")
-        return self
+                yield Idle(f"{name}.memory_gb", "type is 'local', where nothing is reserved")
 
     @property
     def address(self) -> str:
         """The head's address, found if it is not named."""
-        return address_of_machine() if self.host == "auto" else self.host
+        host = self.host or ("127.0.0.1" if self.type == "local" else "auto")
+        return address_of_machine() if host == "auto" else host
 
     def role(self, name: str) -> RoleSettings:
         found: RoleSettings = getattr(self, name)

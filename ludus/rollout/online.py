@@ -28,7 +28,7 @@ from ludus.gateway.server import GatewayServer
 from ludus.http.keys import new_key
 from ludus.http.tls import Tls
 from ludus.rollout.pool import Cursor, Discarded, Judge, Taken, discard_reason, small_group_mask
-from ludus.rollout.settings import GenerationSettings, RolloutSettings
+from ludus.rollout.settings import GenerationSettings, OnlineSettings, RolloutSettings
 from ludus.rollout.staleness import oldest_trainable_version
 from ludus.runs.store import RunStore
 from ludus.types import Episode, Group
@@ -70,12 +70,14 @@ class OnlineRollouts:
         self._discarded: list[Discarded] = []
         self._fault: Exception | None = None
         self._admin_key = admin_key or new_key()
+        assert isinstance(settings.agent, OnlineSettings), "sessions are those of others"
+        self._agent = settings.agent
         archive = RunArchive(store, step=lambda: self._version + 1, on_kept=self.arrived)
         self._episodes = Episodes(recorder, archive, idle_s=settings.episode_timeout_s, fit=self._fit)
         self._server = GatewayServer(
             self._episodes.keys,
             GatewayOptions(episodes=self._episodes, admin_key=self._admin_key),
-            tls=Tls.of(settings.agent.tls_cert, settings.agent.tls_key),
+            tls=Tls.of(self._agent.tls_cert, self._agent.tls_key),
         )
 
     def __repr__(self) -> str:
@@ -83,7 +85,7 @@ class OnlineRollouts:
         return f"OnlineRollouts({self._server!r}, waiting_groups={len(self._accepted)}, waiting_sessions={waiting})"
 
     async def __aenter__(self) -> OnlineRollouts:
-        self._server.start(self._settings.agent.host, self._settings.agent.port)
+        self._server.start(self._agent.host, self._agent.port)
         if self._on_gateway is not None:
             self._on_gateway(self._server.base_url, self._admin_key)
         return self

@@ -185,7 +185,7 @@ class RolloutPool:
             self._changed.clear()
             await self._changed.wait()
         chosen, self._accepted = self._accepted[:num_groups], self._accepted[num_groups:]
-        if self._settings.oversample > 0 and self._settings.oversample_rest == "cancel":
+        if self._settings.oversample > 0 and not self._settings.keeps_rest:
             self._cancel_surplus()
         self._given = {group.id: ordinal for ordinal, group in chosen}
         discarded, self._discarded = self._discarded, []

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import pydantic
 
 from ludus.agents.settings import ActorSettings
 from ludus.errors import ConfigError
-from ludus.settings import Settings
+from ludus.settings import Idle, OneOf, Settings, Tagged
 from ludus.types import Sampling
-
-MODES = ("inline", "subproc", "online")
 
 Pinnable = Literal[
     "temperature",
@@ -28,41 +27,49 @@ Pinnable = Literal[
 """Sampling fields that decide what a token is drawn from. No grammar: an agent that asks for one relies on it."""
 
 
-class AgentSettings(Settings):
+class AgentSettings(Tagged):
     """How the agent is run, and how its turns become training data."""
 
-    mode: str = "inline"
-    """inline: on a thread of this process. subproc: each episode in a process of its own, which is killed at its
-    deadline. online: nowhere; sessions that others play over HTTP are trained on."""
-    host: str = "127.0.0.1"
-    """online: the address that the gateway listens on."""
-    port: int = pydantic.Field(default=8000, ge=0, le=65535)
-    """online: its port; 0 is any free one."""
-    tls_cert: Path | None = None
-    """online: the gateway speaks HTTPS with this certificate, a PEM file. None: plain HTTP."""
-    tls_key: Path | None = None
-    """online: PEM file of the certificate's private key."""
+    tag = "mode"
+    mode: str
     turn_discount: float = pydantic.Field(default=1.0, ge=0.0, le=1.0)
     """What a turn's return keeps of the returns of the turns after it."""
     export_style: Literal["individual", "concat"] = "individual"
     """individual: a training sequence a turn; concat: one a path. Their gradients are equal."""
+
+
+class InlineSettings(AgentSettings):
+    """On a thread of this process."""
+
+    mode: Literal["inline"] = "inline"
+
+
+class SubprocSettings(AgentSettings):
+    """Each episode in a process of its own, which is killed at its deadline."""
+
+    mode: Literal["subproc"] = "subproc"
     subproc_max_workers: int = pydantic.Field(default=4, ge=1)
-    """subproc: processes, and so episodes that play at the same time."""
+    """Processes, and so episodes that play at the same time."""
+    workers: int = pydantic.Field(default=0, ge=0)
+    """Processes of the run, where its scheduler places them, in which agents play; each plays `subproc_max_workers`
+    episodes at the same time. 0: agents play on this machine."""
 
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.mode not in MODES:
-            raise ConfigError(f"mode={self.mode!r} is not available; there are {', '.join(map(repr, MODES))}")
-        only_online = ("host", "port", "tls_cert", "tls_key")
-        acts = {"subproc_max_workers": self.mode == "subproc", **dict.fromkeys(only_online, self.is_online)}
-        for name, does_act in acts.items():
-            if self.is_set(name) and not does_act:
-                raise ConfigError(f"{name}={getattr(self, name)} cannot act: mode is {self.mode!r}; remove it")
-        return self
 
-    @property
-    def is_online(self) -> bool:
-        return self.mode == "online"
+class OnlineSettings(AgentSettings):
+    """Nowhere: sessions that others play over HTTP are trained on."""
+
+    mode: Literal["online"] = "online"
+    host: str = "127.0.0.1"
+    """The address that the gateway listens on."""
+    port: int = pydantic.Field(default=8000, ge=0, le=65535)
+    """Its port; 0 is any free one."""
+    tls_cert: Path | None = None
+    """The gateway speaks HTTPS with this certificate, a PEM file. None: plain HTTP."""
+    tls_key: Path | None = None
+    """PEM file of the certificate's private key."""
+
+
+AGENTS = {"inline": InlineSettings, "subproc": SubprocSettings, "online": OnlineSettings}
 
 
 class RolloutSettings(Settings):
@@ -75,15 +82,13 @@ class RolloutSettings(Settings):
     oversample: float = pydantic.Field(default=0.0, ge=0.0, le=4.0)
     """So large a share of a batch is played on top; the first groups that are complete make the batch, so that it does
     not wait for the slowest."""
-    oversample_rest: Literal["keep", "cancel"] = "keep"
+    oversample_rest: Literal["keep", "cancel"] | None = None
     """What becomes of the groups on top when a batch is full. keep: they play on, under the new weights too, and are in
-    a later batch. cancel: those that are played the longest end, and are not trained on."""
-    agent: AgentSettings = AgentSettings()
+    a later batch. cancel: those that are played the longest end, and are not trained on. None: keep where
+    `max_head_offpolicyness` lets tokens of the weights before be trained."""
+    agent: Annotated[AgentSettings, OneOf(AGENTS, "inline")] = InlineSettings()
     actors: dict[str, ActorSettings] = pydantic.Field(default_factory=dict)
     """By name the models that play a part in episodes and are never trained, such as `user_simulator`."""
-    workers: int = pydantic.Field(default=0, ge=0)
-    """Processes of the run, where its scheduler places them, in which agents play; each plays
-    `agent.subproc_max_workers` episodes at the same time. 0: agents play where `agent.mode` says."""
     retries: int = pydantic.Field(default=1, ge=0)
     """How often a member of a group that failed or timed out is played again."""
     min_members: int = pydantic.Field(default=2, ge=1)
@@ -108,21 +113,26 @@ class RolloutSettings(Settings):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        if self.workers and self.agent.mode != "subproc":
-            raise ConfigError(
-                f"workers={self.workers} cannot act with agent.mode={self.agent.mode!r}: each of their episodes has a "
-                "process of its own; set rollout.agent.mode=subproc"
-            )
-        if self.is_set("oversample_rest") and self.oversample == 0:
-            raise ConfigError(f"oversample_rest={self.oversample_rest!r} cannot act: oversample is 0; remove it")
-        if self.oversample > 0 and self.agent.is_online:
-            raise ConfigError(f"oversample={self.oversample} cannot act: agent.mode is 'online'; remove it")
         if self.oversample > 0 and self.oversample_rest == "keep" and self.max_head_offpolicyness == 0:
             raise ConfigError(
                 "oversample_rest='keep' goes on with tokens of the weights before, and max_head_offpolicyness=0 trains "
                 "none of those; set max_head_offpolicyness to 1 or more, or oversample_rest to 'cancel'"
             )
         return self
+
+    def idle(self) -> Iterator[Idle]:
+        if self.oversample == 0 and self.is_set("oversample_rest"):
+            yield Idle("oversample_rest", "oversample is 0")
+
+    @property
+    def num_workers(self) -> int:
+        """Processes of the run in which agents play."""
+        return self.agent.workers if isinstance(self.agent, SubprocSettings) else 0
+
+    @property
+    def keeps_rest(self) -> bool:
+        """Groups on top play on when a batch is full."""
+        return self.oversample_rest != "cancel" and self.max_head_offpolicyness > 0
 
     def num_extra_groups(self, batch_size: int) -> int:
         """Groups that play on top of those that batches need."""

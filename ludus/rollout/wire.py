@@ -111,7 +111,7 @@ def seat_body(ticket: str, agent: str, data: Mapping[str, Any], base_url: str, a
         columns = [name for name, value in data.items() if not _is_json(value)]
         raise UserError(
             f"the row of {about.episode_id} cannot travel to a rollout worker as JSON: {', '.join(map(str, columns))}: "
-            f"{error}; give plain values, or play without workers (rollout.workers=0)"
+            f"{error}; give plain values, or play without workers (rollout.agent.workers=0)"
         ) from None
     body = AboutBody(**{each.name: getattr(about, each.name) for each in fields(About)})
     return SeatBody(

@@ -7,13 +7,26 @@ from typing import Literal, Self
 import pydantic
 
 from ludus.errors import ConfigError
-from ludus.settings import Settings
+from ludus.settings import Tagged
 
 
-class TraceSettings(Settings):
+class TraceSettings(Tagged):
     """Which viewer gets every finished episode, besides the run's own folder; keys as verl names them."""
 
-    backend: Literal["none", "mlflow"] = "none"
+    tag = "backend"
+    backend: str
+
+
+class NoTraceSettings(TraceSettings):
+    """None."""
+
+    backend: Literal["none"] = "none"
+
+
+class MlflowSettings(TraceSettings):
+    """MLflow's."""
+
+    backend: Literal["mlflow"] = "mlflow"
     tracking_uri: str = "sqlite:////tmp/mlruns.db"
     """MLflow's database or server: `sqlite:///…`, another database, or `http://…`."""
     project_name: str = pydantic.Field(default="ludus", min_length=1)
@@ -28,7 +41,7 @@ class TraceSettings(Settings):
                 f"trace.tracking_uri={self.tracking_uri!r} is no address; allowed: 'sqlite:///relative.db', "
                 "'sqlite:////absolute.db', another database, or 'http://host:port' of an MLflow server"
             )
-        for name in ("tracking_uri", "project_name", "max_samples_per_step_per_worker"):
-            if self.backend == "none" and self.is_set(name):
-                raise ConfigError(f"trace.{name} cannot act: trace.backend is 'none'; set it to 'mlflow', or remove it")
         return self
+
+
+TRACES = {"none": NoTraceSettings, "mlflow": MlflowSettings}

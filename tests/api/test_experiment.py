@@ -136,8 +136,6 @@ def test_what_is_no_such_class_is_named():
         load_config(None, [], config_class=ref(Inner))
     with pytest.raises(UserError, match="has no 'Missing'"):
         load_config(None, [], config_class=f"{__file__}:Missing")
-    with pytest.raises(ConfigError, match="config_kwargs cannot act"):
-        load_config(None, ["config_kwargs={a: 1}"])
 
 
 def test_the_guide_of_the_originals(tmp_path):

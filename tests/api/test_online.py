@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import ludus
+from ludus.config import check_training
 from ludus.errors import ConfigError
 from ludus.runs.store import RunStore
 
@@ -68,18 +69,19 @@ def test_sessions_of_another_process_are_trained_on(tiny_model_folder: Path, tmp
         assert [dict(metrics)["rollout/success"] for _, metrics in run.metrics()] == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"workflow": "agent.py:Agent"}, "workflow cannot act with rollout.agent.mode=online"),
-        ({"train_dataset": {"path": "rows.jsonl"}}, "train_dataset.path cannot act"),
-        ({"eval": {"after": True}}, "eval cannot act"),
-    ],
-)
-def test_keys_that_cannot_act_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    """What only acts where Ludus plays the agent itself is named."""
-    with pytest.raises(ConfigError, match=message):
-        ludus.Trainer(make_config(tmp_path, tmp_path, **changes)).train(admin_key="0123456789abcdef")
+def test_keys_of_played_agents_do_not_act(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What only acts where Ludus plays the agent itself is named in one warning, and is as if it were not there."""
+    plain = make_config(tmp_path, tmp_path)
+    changed = {
+        "workflow": "agent.py:Agent",
+        "train_dataset": {"path": "rows.jsonl", "batch_size": 2},
+        "eval": {"after": True},
+    }
+    assert check_training(make_config(tmp_path, tmp_path, **changed)) == plain == check_training(plain)
+    why = "with rollout.agent.mode=online the sessions of others are trained on, as they arrive"
+    assert caplog.messages == [f"these keys do not act: workflow, train_dataset.path, eval ({why})"]
+    with pytest.raises(ConfigError, match="no end: set total_train_steps or total_train_seconds"):
+        check_training(make_config(tmp_path, tmp_path, total_train_steps=None, total_train_epochs=1))
 
 
 def test_somebody_must_know_the_key(tmp_path: Path) -> None:

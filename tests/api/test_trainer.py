@@ -222,8 +222,6 @@ def test_play_returns_episodes_token_by_token(tiny_model_folder: Path, tmp_path:
         ({"gconfig": {"n_samples": 3, "temperature": 0.0}}, r"gconfig.temperature=0 samples greedily"),
         ({"gconfig": {"n_samples": 1}}, "compares the members of a group"),
         ({"eval": {"every_steps": 2}}, "eval.every_steps cannot act without held-out rows"),
-        ({"valid_dataset": {"max_rows": 1}}, "valid_dataset.max_rows cannot act: no evaluation is asked for"),
-        ({"workflow_kwargs": {"turns": 3}}, "workflow_kwargs of the configuration cannot act"),
     ],
 )
 def test_what_cannot_act_is_refused_before_anything_is_loaded(

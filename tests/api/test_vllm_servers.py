@@ -13,6 +13,7 @@ from ludus.api.servers import connect, open_files
 from ludus.config import Config
 from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError, UserError
+from ludus.settings import idle_keys
 from ludus.text.tokenizer import Tokenizer
 from tests.engines.vllm.vllm_server import StandIn, serving
 
@@ -74,11 +75,11 @@ def test_ways_that_do_not_lead_there_are_refused(
 
 
 def test_keys_that_vllm_has_act() -> None:
-    """Memory and batch of a server that is started; those of our own engine alone are refused."""
+    """Memory and batch of a server that is started; those of our own engine alone do not act."""
     settings = VllmSettings(kv_bytes=2**28, max_running=8, keep_kv_on_publish=False)
     assert settings.max_running == 8
     with pytest.raises(ConfigError, match="unknown key 'kernels'"):
         VllmSettings(kernels="eager")  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match="kv_bytes=268435456 cannot act: kind is 'vllm' and urls are given"):
-        VllmSettings(kv_bytes=2**28, urls=("http://127.0.0.1:1",))
+    (idle,) = idle_keys(VllmSettings(kv_bytes=2**28, urls=("http://127.0.0.1:1",)))
+    assert (idle.key, idle.why) == ("kv_bytes", "kind is 'vllm' and urls are given")
     assert Config(engine={"kind": "vllm", "kernels": "eager"}).engine == VllmSettings()

@@ -16,7 +16,7 @@ from ludus.compat.config import Config
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
-from ludus.errors import ConfigError, UserError
+from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.stage import Stage
@@ -55,11 +55,11 @@ def agent_file(tmp_path):
 @pytest.fixture
 def config(tmp_path, agent_file):
     def make(**keys):
-        agent = {"mode": "subproc", "subproc_max_workers": 2}
+        agent = {"mode": "subproc", "subproc_max_workers": 2, "workers": 1}
         return Config(
             run_root=str(tmp_path / "runs"),
             workflow=f"{agent_file}:Agent",
-            rollout={"workers": 1, "agent": agent, **keys.pop("rollout", {})},
+            rollout={"agent": agent, **keys.pop("rollout", {})},
             **keys,
         )
 
@@ -136,10 +136,10 @@ def test_an_agent_that_cannot_be_set_up_ends_the_start(config, tokenizer_folder)
         play(config(workflow_kwargs={"note": "wrong"}), tokenizer_folder, drive)
 
 
-def test_workers_need_processes_of_their_own():
-    """Workers without mode subproc are refused by name."""
-    with pytest.raises(ConfigError, match=r"rollout.agent.mode=subproc"):
-        Config(rollout={"workers": 2})
+def test_workers_need_processes_of_their_own(caplog):
+    """Workers without mode subproc do not act."""
+    assert Config(rollout={"agent": {"workers": 2}}).rollout.num_workers == 0
+    assert "workers=2 does not act: mode is 'inline', and it is a key of 'subproc'" in caplog.text
 
 
 def test_the_rows_of_a_run_are_json(config, tokenizer_folder):

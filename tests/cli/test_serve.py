@@ -14,7 +14,6 @@ import pytest
         (("--host", "0.0.0.0"), "lets other machines in, and then the key must be yours: set LUDUS_API_KEY"),
         (("--host", "0.0.0.0", "--api-key", "short"), "5 characters; 16 or more are hard to guess"),
         (("engine.kv_byte=1",), "did you mean 'engine.kv_bytes'"),
-        (("total_train_steps=3",), "total_train_steps cannot act in a backend"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_listens(

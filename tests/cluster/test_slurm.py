@@ -11,6 +11,7 @@ from ludus.cluster.base import Resources, Role
 from ludus.cluster.slurm import Job, SlurmLauncher, job_of, step_command, submit
 from ludus.errors import ConfigError, UserError
 from ludus.processes.placement import SchedulerSettings
+from ludus.settings import idle_keys
 
 HEAD = """
 import signal, sys, time
@@ -126,17 +127,18 @@ def test_what_cannot_be_submitted_is_said(tmp_path, monkeypatch):
         job(tmp_path, template=str(tmp_path / "none")).script()
 
 
-def test_settings_that_cannot_act_are_refused():
-    """Each scheduler's own keys belong to it."""
-    for wrong in (
-        {"slurm": {"nodes": 2}},
-        {"type": "slurm", "slurm": {"nodes": 2}},
-        {"type": "slurm", "ray": {"address": "x"}},
-        {"head": {"cpus": 2}},
-        {"engine": {"memory_gb": 3}},
-        {"type": "slurm", "head": {"env": {"A": "b"}}},
-        {"host": "0.0.0.0"},
+def test_settings_of_another_scheduler_do_not_act():
+    """Each scheduler's own keys belong to it; what contradicts itself is refused."""
+    for given, idle in (
+        ({"slurm": {"nodes": 2}}, "slurm"),
+        ({"type": "slurm", "ray": {"address": "x"}}, "ray"),
+        ({"head": {"cpus": 2}}, "head"),
+        ({"engine": {"memory_gb": 3}}, "engine.memory_gb"),
+        ({"type": "slurm", "head": {"env": {"A": "b"}}}, "head.env"),
     ):
+        assert [each.key for each in idle_keys(SchedulerSettings(**given))] == [idle]
+    for wrong in ({"type": "slurm", "slurm": {"nodes": 2}, "host": "127.0.0.1"}, {"host": "0.0.0.0"}):
         with pytest.raises(ConfigError):
             SchedulerSettings(**wrong)
-    assert SchedulerSettings(host="127.0.0.1").address == "127.0.0.1"
+    assert SchedulerSettings().address == "127.0.0.1"
+    assert SchedulerSettings(type="slurm", slurm={"nodes": 2}).address == SchedulerSettings(host="auto").address

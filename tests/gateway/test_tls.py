@@ -12,7 +12,7 @@ import pytest
 import ludus
 from ludus.errors import ConfigError, UserError
 from ludus.gateway.server import GatewayServer
-from ludus.rollout.settings import AgentSettings
+from ludus.rollout.settings import InlineSettings
 from tests.http.conftest import Authority, authority
 
 __all__ = ["authority"]  # a fixture
@@ -42,8 +42,8 @@ def test_sdks_follow_the_variable(open_desk: Any, authority: Authority, monkeypa
 
 def test_a_run_that_could_not_serve_says_so_before_it_loads(authority: Authority, tmp_path: Path) -> None:
     """Certificates that cannot be used, and those that cannot act."""
-    with pytest.raises(ConfigError, match=r"tls_cert=.* cannot act: mode is 'inline'; remove it"):
-        AgentSettings(tls_cert=authority.tls.cert)
+    with pytest.raises(ConfigError, match=r"unknown key 'tls_cert'"):
+        InlineSettings(tls_cert=authority.tls.cert)  # type: ignore[call-arg]
     config = ludus.Config(
         name="secure",
         total_train_steps=1,

@@ -17,7 +17,7 @@ from ludus.episodes.ledger import MaskReason
 from ludus.episodes.recorder import Recorder
 from ludus.rollout.online import OnlineRollouts
 from ludus.rollout.pool import Judge, Taken
-from ludus.rollout.settings import AgentSettings, GenerationSettings, RolloutSettings
+from ludus.rollout.settings import GenerationSettings, OnlineSettings, RolloutSettings
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
 from ludus.types import Group
@@ -51,7 +51,7 @@ def arrive(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., Taken]:
 
     def run(main: Main, *, version: int = 0, judge: Judge | None = None, **settings: Any) -> Taken:
         text = ChatText.load(tokenizer_folder)
-        rollout = RolloutSettings(agent=AgentSettings(mode="online", port=0), **settings)
+        rollout = RolloutSettings(agent=OnlineSettings(port=0), **settings)
         told: list[tuple[str, str]] = []
 
         async def play() -> Taken:

@@ -166,18 +166,13 @@ def test_a_group_that_is_cancelled_before_it_began_is_forgotten() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"oversample_rest": "cancel"}, "cannot act: oversample is 0"),
-        ({"oversample": 0.5}, "set max_head_offpolicyness to 1 or more, or oversample_rest to 'cancel'"),
-        ({"oversample": 0.5, "agent": {"mode": "online"}}, "agent.mode is 'online'"),
-    ],
-)
-def test_what_cannot_act_is_refused(options: dict[str, Any], words: str) -> None:
-    """Settings that contradict each other are named, with what helps."""
-    with pytest.raises(ConfigError, match=words):
-        RolloutSettings(**options)
+def test_the_rest_is_kept_where_it_may_be_trained() -> None:
+    """Unless told otherwise; to ask for it where it may not is refused, with what helps."""
+    assert not RolloutSettings(oversample=0.5).keeps_rest
+    assert RolloutSettings(oversample=0.5, max_head_offpolicyness=1).keeps_rest
+    assert not RolloutSettings(oversample=0.5, max_head_offpolicyness=1, oversample_rest="cancel").keeps_rest
+    with pytest.raises(ConfigError, match="set max_head_offpolicyness to 1 or more, or oversample_rest to 'cancel'"):
+        RolloutSettings(oversample=0.5, oversample_rest="keep")
 
 
 @settings(deadline=None, max_examples=60)

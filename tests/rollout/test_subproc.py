@@ -367,10 +367,8 @@ def test_an_agent_that_cannot_travel_is_refused() -> None:
         SubprocDoor(agent, max_workers=1)
 
 
-def test_settings_of_processes_act_with_processes_alone() -> None:
+def test_settings_of_processes_act_with_processes_alone(caplog: pytest.LogCaptureFixture) -> None:
     """subproc_max_workers belongs to mode subproc."""
-    from ludus.errors import ConfigError
-
-    with pytest.raises(ConfigError, match="subproc_max_workers=8 cannot act: mode is 'inline'"):
-        RolloutSettings(agent={"subproc_max_workers": 8})
+    assert RolloutSettings(agent={"subproc_max_workers": 8}) == RolloutSettings()
+    assert "subproc_max_workers=8 does not act: mode is 'inline', and it is a key of 'subproc'" in caplog.text
     assert RolloutSettings(agent={"mode": "subproc", "subproc_max_workers": 8}).agent.subproc_max_workers == 8

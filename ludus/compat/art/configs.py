@@ -12,10 +12,9 @@ from typing import Any
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.config import Config
-from ludus.errors import ConfigError
 from ludus.loop.batch import BatchRules
 from ludus.models.settings import LoraSettings, ModelSettings
-from ludus.settings import merged
+from ludus.settings import Idle, acting, merged
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 
 ANY_AGE = 2**31
@@ -47,16 +46,15 @@ def default_config() -> Config:
 
 
 def check_config(config: Config) -> Config:
-    """The configuration. Raises ConfigError for keys that cannot act where the user's own loop plays."""
-    for name in _DEAF:
-        if config.is_set(name):
-            raise ConfigError(f"{name} cannot act in a backend: your own loop plays, evaluates and ends; remove it")
+    """The configuration without what does not act where the user's own loop plays; a warning names it."""
+    own = "your own loop plays, evaluates and ends"
+    idle = [Idle(name, own) for name in _DEAF if config.is_set(name)]
     for name in ("max_concurrent_rollouts", "retries", "min_members", "episode_timeout_s", "max_consecutive_failures"):
         if config.rollout.is_set(name):
-            raise ConfigError(f"rollout.{name} cannot act in a backend: your own code starts the rollouts; remove it")
+            idle.append(Idle(f"rollout.{name}", "your own code starts the rollouts"))
     if config.gconfig.is_set("n_samples"):
-        raise ConfigError("gconfig.n_samples cannot act in a backend: a group has as many trajectories as you give it")
-    return config
+        idle.append(Idle("gconfig.n_samples", "a group has as many trajectories as you give it"))
+    return acting(config, idle)
 
 
 def model_config(config: Config, *, base_model: str, own: Mapping[str, Any], folder: tuple[str, str]) -> Config:

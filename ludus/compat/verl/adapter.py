@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
-from ludus.compat.config import Config
+from ludus.compat.config import Config, LoopSettings
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.compat.verl.config_view import DictConfigWrap, LoopConfig
 from ludus.compat.verl.messages import plain, prompt_of
@@ -128,9 +128,10 @@ KIND = LoopKind()
 def plan_of(config: Config) -> LoopPlan:
     """What the configuration says about agent loops."""
     rollout, generation, evaluation = config.rollout, config.gconfig, config.eval_generation
+    agent = rollout.agent if isinstance(rollout.agent, LoopSettings) else LoopSettings()
     return LoopPlan(
-        default_agent_loop=rollout.agent.default_agent_loop or DEFAULT_LOOP,
-        agent_loop_config_path=rollout.agent.agent_loop_config_path,
+        default_agent_loop=agent.default_agent_loop or DEFAULT_LOOP,
+        agent_loop_config_path=agent.agent_loop_config_path,
         multi_turn=rollout.multi_turn,
         prompt_length=rollout.prompt_length,
         response_length=rollout.response_length,

@@ -9,12 +9,12 @@ from ludus.errors import ConfigError
 from ludus.runs.exporters.background import BackgroundExporter
 from ludus.runs.exporters.base import Exporter, NoExporter
 from ludus.runs.exporters.mlflow import open_writer
-from ludus.runs.settings import TraceSettings
+from ludus.runs.settings import MlflowSettings, TraceSettings
 
 
 def open_exporter(settings: TraceSettings, run_name: str) -> Exporter:
     """Use it as a context manager. Raises ConfigError if what it needs is not installed."""
-    if settings.backend == "none":
+    if not isinstance(settings, MlflowSettings):
         return NoExporter()
     if find_spec("mlflow") is None:
         raise ConfigError("trace.backend='mlflow' needs MLflow: pip install 'ludus[mlflow]'")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ludus.runs.exporters import Finished, open_exporter
-from ludus.runs.settings import TraceSettings
+from ludus.runs.settings import MlflowSettings
 from ludus.types import Episode, Outcome, Span
 from tests.runs.conftest import episode_of
 
@@ -43,7 +43,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Its address, after a run of one good episode, one that failed and one of an evaluation."""
     uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlruns.db"
     failed = replace(with_tools(9), reward=None, rewards={}, metrics={}, outcome=Outcome("failed", "ValueError: no"))
-    settings = TraceSettings(backend="mlflow", tracking_uri=uri, project_name="math")
+    settings = MlflowSettings(tracking_uri=uri, project_name="math")
     with open_exporter(settings, "first") as exporter:
         exporter.add(Finished.of(with_tools(1), step=3))
         exporter.add(Finished.of(failed, step=3))

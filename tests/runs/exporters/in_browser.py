@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from ludus.runs.exporters import Finished, open_exporter
-from ludus.runs.settings import TraceSettings
+from ludus.runs.settings import MlflowSettings
 from tests.runs.exporters.browser import Browser
 from tests.runs.exporters.conftest import with_tools
 from tests.runs.exporters.test_mlflow import read_back
@@ -69,7 +69,7 @@ def test_a_person_finds_an_episode_and_reads_it(server: str, tmp_path: Path) -> 
 
 def test_a_server_takes_traces_too(server: str) -> None:
     """With its address in the place of the database, a trace arrives whole."""
-    settings = TraceSettings(backend="mlflow", tracking_uri=server, project_name="served")
+    settings = MlflowSettings(tracking_uri=server, project_name="served")
     with open_exporter(settings, "second") as exporter:
         exporter.add(Finished.of(with_tools(1), step=4))
     [trace] = read_back(server, "served")["traces"]
