@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -24,6 +26,10 @@ TIMEOUT_S = 10.0
 """For one answer: sympy takes milliseconds or does not come back."""
 _MEMORY_BYTES = 4 << 30
 """Address space of a process: a power of powers fails in it before it takes the machine's memory."""
+
+_DECORATION = {ord(sign): None for sign in ", \n\t$%#"}
+_SPELLED = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?(?:/\d+)?", re.IGNORECASE)
+"""A model may write any exponent, and its number would be written out."""
 
 
 class MathVerifier:
@@ -133,6 +139,15 @@ def solutions_of(id2info: Mapping[str, Any], query_id: str) -> list[str]:
             f"query {query_id!r} has no solutions: the column must be a list of texts, got {solutions!r:.80}"
         )
     return [solutions] if isinstance(solutions, str) else list(solutions)
+
+
+def as_number(text: str) -> Fraction | None:
+    """The number that a text spells, signs of thousands, money and percent left out. None: it spells none."""
+    bare = text.translate(_DECORATION).strip().rstrip(".").replace("−", "-")
+    try:
+        return Fraction(bare) if _SPELLED.fullmatch(bare) else None
+    except (ValueError, ZeroDivisionError):
+        return None
 
 
 @cache

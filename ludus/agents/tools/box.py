@@ -46,6 +46,23 @@ class ToolResult:
     """What was wrong. None: nothing."""
 
 
+def undecoded(raw: str, turn_id: str | None) -> ToolResult:
+    """What the model is told of text that began as a call of a tool and is none."""
+    error = f"{UNDECODED}: {raw:.200}"
+    text = f"Error: {error}\nWrite the call again, in the form that the tools ask for."
+    with span("tool", "undecoded", inputs=raw) as record:
+        record.outputs, record.error, record.turn_id = text, error, turn_id
+    return ToolResult(text, error=error)
+
+
+def too_many(name: str, arguments: object, most: int) -> ToolResult:
+    """What the model is told of a call beyond those of one answer that are run."""
+    error = f"of one answer {most} call{'s are' if most > 1 else ' is'} run, and this is one more; call again"
+    with span("tool", name, inputs=arguments) as record:
+        record.outputs = record.error = error
+    return ToolResult(f"Error: {error}", error=error)
+
+
 class Toolbox:
     """Use as an async context manager, on the event loop on which the shelf was set up."""
 
@@ -119,10 +136,7 @@ class Toolbox:
 
     def undecoded(self, raw: str, *, turn_id: str | None = None) -> ToolResult:
         """What the model is told of text that began as a call of a tool and is none."""
-        error = f"{UNDECODED}: {raw:.200}"
-        result = ToolResult(f"Error: {error}\nWrite the call again, in the form that the tools ask for.", error=error)
-        with span("tool", "undecoded", inputs=raw) as record:
-            record.outputs, record.error, record.turn_id = result.text, result.error, turn_id
+        result = undecoded(raw, turn_id)
         self._count("undecoded", result, 0.0)
         return result
 

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from ludus.errors import UserError
+from ludus.rewards.answers import as_number
 
 _NUMBER = re.compile(r"(?<![\w.])[-+−]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?")
 _COUNT = re.compile(r"\[\s*(-?\d+)\s*\]")
@@ -69,7 +70,7 @@ def final_number(text: str) -> Fraction | None:
     for part in (boxed, marked, text):
         numbers = _NUMBER.findall(part) if part is not None else []
         if numbers:
-            return _number(numbers[-1])
+            return as_number(numbers[-1])
     return None
 
 
@@ -85,17 +86,10 @@ def last_boxed(text: str) -> str | None:
     return None
 
 
-def _number(text: str) -> Fraction | None:
-    try:
-        return Fraction(re.sub(r"[\s,$+]", "", text).replace("−", "-"))
-    except (ValueError, ZeroDivisionError):
-        return None
-
-
 def _same(found: str, wanted: str) -> bool:
     plain_found, plain_wanted = _plain(found), _plain(wanted)
-    number = _number(plain_wanted)
-    return plain_found == plain_wanted or (number is not None and _number(plain_found) == number)
+    number = as_number(plain_wanted)
+    return plain_found == plain_wanted or (number is not None and as_number(plain_found) == number)
 
 
 def _plain(expression: str) -> str:

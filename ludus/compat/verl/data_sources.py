@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from fractions import Fraction
 from typing import Any, Literal
 
 from ludus.errors import UserError
-from ludus.rewards.answers import math_verify_all
+from ludus.rewards.answers import as_number, math_verify_all
 from ludus.settings import nearest
 
 _FINAL = re.compile(r"####\s*(-?[$\d][\d.,]*)")
@@ -87,12 +86,3 @@ async def default_compute_score(
     if ground_truth is None:
         raise UserError(f"the row of {data_source!r} has no reward_model.ground_truth to compare the answer with")
     return await verify(solution_str, str(ground_truth))
-
-
-def as_number(text: str) -> Fraction | None:
-    """The number that a text spells, its signs of thousands and currency left out. None: it spells none."""
-    bare = text.strip().rstrip(".").replace(",", "").replace("$", "").replace("%", "").strip()
-    try:
-        return Fraction(bare)
-    except (ValueError, ZeroDivisionError):
-        return None

@@ -20,8 +20,7 @@ from langgraph.types import Command
 
 from ludus.agents.langchain.messages import UNDECODED
 from ludus.agents.tools.answer import ToolLimits, shorten
-from ludus.agents.tools.box import UNDECODED as UNDECODED_CALL
-from ludus.agents.tools.box import Toolbox
+from ludus.agents.tools.box import Toolbox, ToolResult, too_many, undecoded
 from ludus.runs.spans import span
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ToolCall
@@ -60,10 +59,12 @@ class LimitedTools:
         *before, last = state["messages"]
         assert isinstance(last, AIMessage), "the edge to the tools begins at the model"
         most = len(last.tool_calls) if limits.max_parallel_calls is None else limits.max_parallel_calls
-        rest: list[BaseMessage] = [_too_many(call, most) for call in last.tool_calls[most:]]
+        refused = [(call, too_many(call["name"], call["args"], most)) for call in last.tool_calls[most:]]
+        rest: list[BaseMessage] = [_message(call, result) for call, result in refused]
         rest += _undecoded(last, limits)
         allowed = last.tool_calls[:most]
-        own = [call for call in allowed if _is_own(call, limits.box)]
+        names = () if limits.box is None else [spec.name for spec in limits.box.specs]
+        own = [call for call in allowed if call["name"] in names]
         others = last.model_copy(update={"tool_calls": [call for call in allowed if call not in own]})
         answering = [self._node.ainvoke({**state, "messages": [*before, others]}, config)] if others.tool_calls else []
         *told, answered = await asyncio.gather(
@@ -80,14 +81,14 @@ async def _none() -> dict[str, list[BaseMessage]]:
     return {"messages": []}
 
 
-def _is_own(call: Mapping[str, Any], box: Toolbox | None) -> bool:
-    return box is not None and any(spec.name == call["name"] for spec in box.specs)
-
-
 async def _boxed(call: Mapping[str, Any], box: Toolbox | None, asked_by: AIMessage) -> ToolMessage:
     assert box is not None, "it has the tool"
     arguments = json.dumps(call["args"], ensure_ascii=False)
     result = await box.call(ToolCall(call["id"] or "", call["name"], arguments), turn_id=asked_by.id)
+    return _message(call, result)
+
+
+def _message(call: Mapping[str, Any], result: ToolResult) -> ToolMessage:
     status: Literal["success", "error"] = "success" if result.error is None else "error"
     return ToolMessage(result.text, tool_call_id=call["id"] or "", name=call["name"], status=status)
 
@@ -110,7 +111,8 @@ async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | 
         try:
             message = await asyncio.wait_for(execute(request), limits.each.timeout_s)
         except TimeoutError:
-            message = _error(call, f"the tool {call['name']!r} did not answer within {limits.each.timeout_s} s")
+            words = f"the tool {call['name']!r} did not answer within {limits.each.timeout_s} s"
+            message = _message(call, ToolResult(f"Error: {words}", error=words))
         if isinstance(message, ToolMessage):
             if isinstance(message.content, str):
                 message.content = shorten(message.content, limits.each, limits.tokenizer)
@@ -129,24 +131,9 @@ def _told(error: Exception) -> str:
     return f"Error: {type(error).__name__}: {error}"
 
 
-def _error(call: Mapping[str, Any], words: str) -> ToolMessage:
-    return ToolMessage(f"Error: {words}", tool_call_id=call["id"] or "", name=call["name"], status="error")
-
-
-def _too_many(call: Mapping[str, Any], most: int) -> ToolMessage:
-    words = f"of one answer {most} call{'s are' if most > 1 else ' is'} run, and this is one more; call again"
-    with span("tool", call["name"], inputs=call["args"]) as record:
-        record.outputs = record.error = words
-    return _error(call, words)
-
-
 def _undecoded(message: AIMessage, limits: NodeLimits) -> list[BaseMessage]:
     """What the model is told of text that began as a call and is none: as a tool, where the template can show that."""
-    told: list[BaseMessage] = []
-    for idx, raw in enumerate(message.response_metadata.get(UNDECODED, ())):
-        text = f"Error: {UNDECODED_CALL}: {raw:.200}\nWrite the call again, in the form that the tools ask for."
-        with span("tool", "undecoded", inputs=raw) as record:
-            record.outputs, record.error, record.turn_id = text, f"{UNDECODED_CALL}: {raw:.200}", message.id
-        lone = ToolMessage(text, tool_call_id=f"undecoded{idx}", status="error")
-        told.append(lone if limits.shows_lone_answers else HumanMessage(text))
-    return told
+    told = [undecoded(raw, message.id).text for raw in message.response_metadata.get(UNDECODED, ())]
+    if not limits.shows_lone_answers:
+        return [HumanMessage(text) for text in told]
+    return [ToolMessage(text, tool_call_id=f"undecoded{idx}", status="error") for idx, text in enumerate(told)]

@@ -6,13 +6,13 @@ Knows: numbers, the solution that a row gives.  Knows not: the text of the conve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 from uuid import uuid4
 
 from ludus.agents.tools.base import BaseTool, ToolResponse
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
 from ludus.errors import UserError
+from ludus.rewards.answers import as_number
 
 _SCHEMA: Mapping[str, Any] = {
     "type": "function",
@@ -26,7 +26,6 @@ _SCHEMA: Mapping[str, Any] = {
         },
     },
 }
-_DECORATION = {ord(sign): None for sign in ", $%#"}
 _NO_BETTER = -0.05
 """What a call costs that does no better than those before it, as in verl: asking is not free."""
 
@@ -64,8 +63,8 @@ class Gsm8kTool(BaseTool):
         **kwargs: Any,  # noqa: ARG002
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         answer = str(parameters.get("answer", ""))
-        number = _number(answer)
-        reward = float(number is not None and number == _number(self._solutions[instance_id]))
+        number = as_number(answer)
+        reward = float(number is not None and number == as_number(self._solutions[instance_id]))
         cost = 0.0 if reward > self._rewards[instance_id] else _NO_BETTER
         self._rewards[instance_id] = max(reward, self._rewards[instance_id])
         return ToolResponse(text=f"Current parsed answer={answer!r} reward={reward}"), cost, {}
@@ -75,11 +74,3 @@ class Gsm8kTool(BaseTool):
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:  # noqa: ARG002
         del self._solutions[instance_id], self._rewards[instance_id]
-
-
-def _number(text: str) -> Fraction | None:
-    """The number that the text is, whatever stands for thousands, money and percent around it. None: it is none."""
-    try:
-        return Fraction(text.translate(_DECORATION).rstrip("."))
-    except (ValueError, ZeroDivisionError):
-        return None

@@ -11,6 +11,7 @@ from typing import Any
 from ludus.errors import UserError
 from ludus.gateway.dialects.base import ReadMessages
 from ludus.gateway.dialects.chat.dialect import CHAT
+from ludus.runs.interactions import message_json
 from ludus.types import Message, Sampling, ToolSpec
 
 
@@ -36,19 +37,7 @@ def read_tools(values: Iterable[Any] | None) -> tuple[ToolSpec, ...]:
 
 def message_value(message: Message) -> dict[str, Any]:
     """A message as OpenAI's protocol writes it."""
-    value: dict[str, Any] = {"role": message.role, "content": message.content or ""}
-    if message.reasoning is not None:
-        value["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        value["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        value["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        value["name"] = message.name
-    return value
+    return {**message_json(message), "content": message.content or ""}
 
 
 def plain(value: Any) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from ludus.agents.tools import Toolbox, ToolResult
+from ludus.agents.tools.box import too_many
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
 from ludus.compat.verl.interaction import BaseInteraction, read_reply
 from ludus.compat.verl.messages import message_value, read_messages
@@ -157,7 +158,7 @@ class ToolAgentLoop(AgentLoopBase):
         calls, rest = turn.reply.tool_calls[:most], turn.reply.tool_calls[most:]
         with simple_timer("tool_calls", data.timing):
             results = await asyncio.gather(*(self._call_tool(call, data) for call in calls))
-        results += [_too_many(call, most) for call in rest]
+        results += [too_many(call.name, call.arguments, most) for call in rest]
         data.messages += [
             Message("tool", result.text, tool_call_id=call.id, name=call.name)
             for call, result in zip(turn.reply.tool_calls, results, strict=True)
@@ -294,10 +295,3 @@ def _capped(params: Mapping[str, Any], room: int | None, own: int | None) -> dic
     if all(cap is None for cap in asked) and own is not None:
         caps.append(own)
     return {**{key: value for key, value in params.items() if key != "max_new_tokens"}, "max_tokens": min(caps)}
-
-
-def _too_many(call: ToolCall, most: int) -> ToolResult:
-    error = f"of one answer {most} call{'s are' if most > 1 else ' is'} run, and this is one more; call again"
-    with span("tool", call.name, inputs=call.arguments) as record:
-        record.outputs = record.error = error
-    return ToolResult(f"Error: {error}", error=error)
