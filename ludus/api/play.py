@@ -9,10 +9,10 @@ from typing import Any
 
 from ludus.agents.adapter import Door
 from ludus.api.agent import choose_agent
-from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
+from ludus.processes.blocking import run_blocking
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
 from ludus.runs.exporters import Finished, NoExporter, open_exporter

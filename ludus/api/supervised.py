@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
 from ludus.errors import UserError
 from ludus.loop.sft import OnStep, SftSettings
 from ludus.loop.sft import train_supervised as train_on
+from ludus.processes.blocking import run_blocking
 from ludus.rollout.tasks import Row
 
 

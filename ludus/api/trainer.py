@@ -18,7 +18,6 @@ from ludus.agents.adapter import Door
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.accept import AcceptFn, accept_judge
 from ludus.api.agent import choose_agent, choose_eval_agent
-from ludus.api.blocking import run_blocking
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config, check_training
@@ -31,6 +30,7 @@ from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import Observer, RunSummary, Silent
 from ludus.loop.train import INTERRUPT, Parts, Plan, train
+from ludus.processes.blocking import run_blocking
 from ludus.rollout.online import OnGateway, OnlineRollouts
 from ludus.rollout.pool import Judge
 from ludus.rollout.runner import EpisodeRunner

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from ludus.api.blocking import run_blocking
 from ludus.cli.console import say
 from ludus.cli.options import ModelArgument, Overrides, Port, TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
@@ -17,6 +16,7 @@ from ludus.compat.config import Config, load_config
 from ludus.engines.serving.command import KEY_VARIABLE
 from ludus.gateway.server import calm_garbage_collection
 from ludus.http.tls import Tls
+from ludus.processes.blocking import run_blocking
 
 
 def serve(

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.api.remote import open_vllm
 from ludus.cli.console import say
@@ -26,6 +25,7 @@ from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer, calm_garbage_collection
 from ludus.gateway.traffic import GatewayStats
 from ludus.http.tls import Tls
+from ludus.processes.blocking import run_blocking
 
 
 class EngineKind(StrEnum):

@@ -15,7 +15,6 @@ from ludus.agents.adapter import About, EpisodeContext
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.thread import AgentThread
 from ludus.api.agent import choose_agent
-from ludus.api.blocking import run_blocking
 from ludus.cli.forward import Forwarder, OutsideSession
 from ludus.cli.turns import TurnRow
 from ludus.compat.config import Config
@@ -23,6 +22,7 @@ from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import Limits
 from ludus.gateway.transport import sdk_http_module
+from ludus.processes.blocking import run_blocking
 from ludus.rollout.playing import means, play_to_end
 from ludus.rollout.subproc import place_of
 from ludus.rollout.tasks import Row

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from ludus.api.blocking import run_blocking
 from ludus.cli.console import say
 from ludus.cli.options import Overrides, Port, TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
@@ -22,6 +21,7 @@ from ludus.compat.art.workshop import BackendWorkshop
 from ludus.compat.config import Config
 from ludus.gateway.server import calm_garbage_collection
 from ludus.http.tls import Tls
+from ludus.processes.blocking import run_blocking
 from ludus.settings import with_overrides
 
 DEFAULT_FOLDER = Path("runs") / "serve"

@@ -26,11 +26,11 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from ludus.agents.adapter import current_episode
-from ludus.agents.langchain.blocking import run_blocking, stream_blocking
 from ludus.agents.langchain.messages import REASONING, response_metadata, to_ai_message, usage_of
 from ludus.agents.langchain.request import bound_tools, to_request
 from ludus.episodes.session import Session
 from ludus.errors import AgentError, UserError
+from ludus.processes.blocking import run_blocking, stream_blocking
 from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta
 from ludus.types import ChatRequest, Turn
 
@@ -182,7 +182,7 @@ class ChatModel(BaseChatModel):
         del run_manager
         session = self.session
         request = self._request(session, messages, stop, kwargs)
-        (turn,) = run_blocking(lambda: session.complete(request))
+        (turn,) = run_blocking(session.complete(request))
         return self._result(session, turn)
 
     async def _astream(

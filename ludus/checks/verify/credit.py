@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ludus.api.blocking import run_blocking
 from ludus.checks.verify.chat import THINKING_TEMPLATE
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episode import finish
@@ -20,6 +19,7 @@ from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
 from ludus.loop.batch import episode_returns
 from ludus.models.resolve import resolve_model
+from ludus.processes.blocking import run_blocking
 from ludus.text.chat import ChatText
 from ludus.types import ChatRequest, ForkReason, Message, ToolSpec
 

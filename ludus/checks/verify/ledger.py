@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ludus.algorithms.pack import TrainSequence
-from ludus.api.blocking import run_blocking
 from ludus.checks.verify.chat import chat_of_words
 from ludus.checks.verify.trees import WORDS, PlayedTree, play_tree
 from ludus.episodes.export import Exported, ExportStyle, TurnCredit, export_session
 from ludus.episodes.ledger import MaskReason
+from ludus.processes.blocking import run_blocking
 from ludus.types import ForkReason, SessionRecord
 
 STYLES: tuple[ExportStyle, ...] = ("individual", "concat")

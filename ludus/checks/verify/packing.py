@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
-from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.checks.verify.parity import check_config, export_all
 from ludus.checks.verify.play import play_conversations
 from ludus.compat.config import Config
+from ludus.processes.blocking import run_blocking
 
 if TYPE_CHECKING:
     from ludus.trainer.step import Trainer

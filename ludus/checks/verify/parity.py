@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
-from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.checks.verify.play import play_conversations
 from ludus.compat.config import Config
 from ludus.episodes.export import TurnCredit, export_session
 from ludus.models.settings import ModelSettings
+from ludus.processes.blocking import run_blocking
 from ludus.types import SessionRecord
 
 TOLERANCE_FP32 = 1e-4

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ludus.algorithms.pack import Batch, pack
-from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.checks.verify.parity import check_config, export_all
 from ludus.checks.verify.play import play_conversations
@@ -26,6 +25,7 @@ from ludus.cluster.crew import open_crew
 from ludus.cluster.ranks import open_ranks
 from ludus.compat.config import Config
 from ludus.errors import UserError
+from ludus.processes.blocking import run_blocking
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, ParamSpec, overload
 
@@ -16,6 +16,7 @@ from ludus.compat.art.capture import capturing
 from ludus.compat.art.trainable import Model
 from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
+from ludus.processes.blocking import run_blocking, stream_blocking
 
 P = ParamSpec("P")
 Rollout = Callable[P, Awaitable[Trajectory]]
@@ -93,7 +94,6 @@ def _chat_class() -> Any:
     """`ChatOpenAI` whose blocking calls go the way of the asynchronous ones. Raises UserError if it is not there."""
     try:
         base = importlib.import_module("langchain_openai").ChatOpenAI
-        blocking = importlib.import_module("ludus.agents.langchain.blocking")
     except ModuleNotFoundError as error:
         raise UserError(f"chat models of LangChain need {error.name!r}: pip install langchain-openai") from None
 
@@ -102,14 +102,14 @@ def _chat_class() -> Any:
 
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
             del run_manager  # the base class tells it how the call ended
-            return blocking.run_blocking(lambda: self._agenerate(messages, stop, None, **kwargs))
+            return run_blocking(self._agenerate(messages, stop, None, **kwargs))
 
         def _stream(self, *args: Any, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
-            async def chunks() -> AsyncIterator[Any]:
+            async def chunks() -> AsyncGenerator[Any, None]:
                 async for chunk in self._astream(*args, **kwargs):
                     yield chunk
 
-            for chunk in blocking.stream_blocking(chunks):
+            for chunk in stream_blocking(chunks):
                 if run_manager is not None and chunk.text:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ludus.algorithms.pack import Batch, pack
-from ludus.api.blocking import run_blocking
 from ludus.api.local import open_local
 from ludus.checks.verify.parity import check_config, export_all, verify_parity
+from ludus.processes.blocking import run_blocking
 from ludus.types import ChatRequest, Message, Sampling, SessionRecord
 
 REPEATING = "the sea the sea the sea"

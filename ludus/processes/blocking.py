@@ -1,41 +1,51 @@
-"""Asynchronous work for callers that block, whether or not an event loop runs on their thread.
+"""Asynchronous work for callers that block, in scripts and in notebooks alike; it sees the caller's context variables.
 
-Knows: threads, event loops, context variables.  Knows not: what is done.
+Knows: threads, event loops.  Knows not: what is done.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
-ReturnT = TypeVar("ReturnT")
+ResultT = TypeVar("ResultT")
 ItemT = TypeVar("ItemT")
 
 
-def run_blocking(function: Callable[[], Coroutine[Any, Any, ReturnT]]) -> ReturnT:
-    """What the coroutine returns; it sees the caller's context variables."""
+def run_blocking(main: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """The coroutine's result. Where an event loop runs already, as in notebooks, it gets a thread of its own."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(function())
-    outcome: queue.SimpleQueue[tuple[ReturnT | None, BaseException | None]] = queue.SimpleQueue()
+        return asyncio.run(main)
+    result: Future[ResultT] = Future()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(main)
 
     def work() -> None:
         try:
-            outcome.put((asyncio.run(function()), None))
-        except BaseException as error:  # it goes on where it was asked for
-            outcome.put((None, error))
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                result.set_result(runner.run(_wait(task)))
+        except BaseException as error:  # the boundary of the thread: it rises in the caller
+            result.set_exception(error)
 
-    _thread(work).start()
-    result, error = outcome.get()
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # without an error there is a result
+    thread = threading.Thread(target=work, name="ludus-main", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:  # an interrupt in the caller's thread ends the coroutine too
+        loop.call_soon_threadsafe(task.cancel)
+        raise
+    return result.result()
+
+
+async def _wait(task: asyncio.Task[ResultT]) -> ResultT:
+    return await task
 
 
 def stream_blocking(function: Callable[[], AsyncGenerator[ItemT, None]]) -> Iterator[ItemT]:
@@ -60,7 +70,7 @@ def stream_blocking(function: Callable[[], AsyncGenerator[ItemT, None]]) -> Iter
             loop.close()
             items.put((None, end or StopIteration()))
 
-    thread = _thread(drive)
+    thread = threading.Thread(target=drive, name="ludus-stream", daemon=True)
     thread.start()
     try:
         while True:
@@ -74,8 +84,3 @@ def stream_blocking(function: Callable[[], AsyncGenerator[ItemT, None]]) -> Iter
         with suppress(RuntimeError):  # the loop is closed: the work is done
             loop.call_soon_threadsafe(task.cancel)
         thread.join()
-
-
-def _thread(work: Callable[[], None]) -> threading.Thread:
-    context = contextvars.copy_context()
-    return threading.Thread(target=lambda: context.run(work), name="ludus-blocking-model", daemon=True)
