@@ -123,7 +123,7 @@ def cut_blocks(parents: Sequence[int]) -> tuple[Block, ...]:
     blocks: list[Block] = []
     for piece in _pieces(parents):
         if blocks:
-            joined = _join(blocks[-1], piece)
+            joined = Block(blocks[-1].start, piece.end, _merge([*blocks[-1].keys, *piece.keys]))
             separate = blocks[-1].num_pairs + piece.num_pairs + _BLOCK_COST
             if joined.end - joined.start <= _MAX_QUERIES and joined.num_pairs <= separate:
                 blocks[-1] = joined
@@ -151,10 +151,6 @@ def _pieces(parents: Sequence[int]) -> list[Block]:
         pieces.append(Block(start, end, _merge(spans)))
         start = end
     return pieces
-
-
-def _join(left: Block, right: Block) -> Block:
-    return Block(left.start, right.end, _merge([*left.keys, *right.keys]))
 
 
 def _merge(spans: Sequence[Span]) -> tuple[Span, ...]:

@@ -34,19 +34,10 @@ class WorkerPool:
     Use as a context manager, or call `close`; a pool that is forgotten closes itself.
     """
 
-    def __init__(
-        self,
-        num_workers: int,
-        *,
-        name: str = "worker",
-        output_bytes: int = OUTPUT_BYTES,
-        start_timeout_s: float = START_TIMEOUT_S,
-    ) -> None:
-        """output_bytes: kept of each stream of a call.  start_timeout_s: for starting and for loading a function."""
+    def __init__(self, num_workers: int, *, name: str = "worker") -> None:
         if num_workers < 1:
             raise UserError(f"num_workers={num_workers} must be at least 1")
-        make = _Maker(output_bytes, start_timeout_s)
-        self._staff = _Staff(name, [_Slot(f"ludus-{name}-{idx}", make) for idx in range(num_workers)])
+        self._staff = _Staff(name, [_Slot(f"ludus-{name}-{idx}") for idx in range(num_workers)])
         self._finalizer = weakref.finalize(self, self._staff.close)
 
     def __repr__(self) -> str:
@@ -153,19 +144,10 @@ class _Job:
     is_cancelled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Maker:
-    output_bytes: int
-    start_timeout_s: float
-
-    def __call__(self) -> WorkerProcess:
-        return WorkerProcess(output_bytes=self.output_bytes, start_timeout_s=self.start_timeout_s)
-
-
 class _Slot:
     """One place of a pool: a thread that waits for the place's process, which it starts and replaces."""
 
-    def __init__(self, name: str, make: _Maker) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.job: _Job | None = None
         """What the place plays, or shall. None: nothing."""
@@ -177,12 +159,11 @@ class _Slot:
         """The thread has not come back from its last job."""
         self.process: WorkerProcess | None = None
         self.thread: threading.Thread | None = None
-        self._make = make
 
     def run(self, call: Call, is_wanted: Callable[[], bool]) -> CallEnd | None:
         """How the call ended. None: it was not begun, because nobody wants it any more."""
         if self.process is None:
-            self.process = self._make()
+            self.process = WorkerProcess(output_bytes=OUTPUT_BYTES, start_timeout_s=START_TIMEOUT_S)
         # Asked after the process can be found: whoever changes their mind from here on kills it.
         if not is_wanted():
             return None

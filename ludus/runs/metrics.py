@@ -14,8 +14,3 @@ def merge_means(rows: Iterable[Metrics]) -> dict[str, float]:
         for name, value in row.items():
             values.setdefault(name, []).append(float(value))
     return {name: sum(found) / len(found) for name, found in values.items()}
-
-
-def with_area(area: str, metrics: Metrics) -> dict[str, float]:
-    """The same metrics, each name put below `area/`."""
-    return {f"{area}/{name}": float(value) for name, value in metrics.items()}

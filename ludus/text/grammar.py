@@ -13,7 +13,7 @@ Invariant: what the grammar allows, the parser reads as what was forced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -68,16 +68,13 @@ def _callable(request: ChatRequest) -> tuple[ToolSpec, ...]:
         return request.tools
     forced = tuple(tool for tool in request.tools if tool.name == request.forced_tool)
     if not forced:
+        names = ", ".join(repr(tool.name) for tool in request.tools)
         raise AgentError(
             f"Invalid value for 'tool_choice': no tool is called {request.forced_tool!r}. "
-            f"There are: {', '.join(_names(request.tools)) or 'none'}.",
+            f"There are: {names or 'none'}.",
             param="tool_choice",
         )
     return forced
-
-
-def _names(tools: Sequence[ToolSpec]) -> list[str]:
-    return [repr(tool.name) for tool in tools]
 
 
 def _loosened(tool: ToolSpec) -> ToolSpec:

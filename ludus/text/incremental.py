@@ -204,7 +204,8 @@ class _View:
         *others, last = self.echo.tool_calls
         echo = replace(self.echo, tool_calls=(*others, replace(last, arguments=json.dumps({mark: mark}))))
         after = self._after_mark(echo, mark, prompt_text)
-        own = self._upto_echo()._after_mark(echo, mark, prompt_text)
+        alone = replace(self, messages=self.messages[: self.echo_idx + 1], generation_prompt=False)
+        own = alone._after_mark(echo, mark, prompt_text)
         if after is None or own is None:
             return None
         closings = [(at, stop) for stop in stop_texts if stop and (at := own.find(stop)) >= 0]
@@ -233,9 +234,6 @@ class _View:
         except AgentError:
             return True  # such messages only follow calls, and `_tail_of_calls` has looked at what stands between
 
-    def _upto_echo(self) -> _View:
-        return replace(self, messages=self.messages[: self.echo_idx + 1], generation_prompt=False)
-
     def _after_mark(self, echo: Message, mark: str, prompt_text: str) -> str | None:
         try:
             marked = self.render(echo)
@@ -257,7 +255,9 @@ def _fits(shown: str, prompt_text: str, tail: str) -> bool:
 def _why_prompt_changed(earlier: RenderedTurn, shown: str) -> ForkReason:
     """Thinking, if the two agree but for thinking blocks and blanks or a thought has gone; else the template."""
     before, now = _squeezed(earlier.prompt_text), _squeezed(shown)
-    said = _without_opener(earlier.prompt_text)
+    said = earlier.prompt_text
+    if opens_reasoning(said):
+        said = said.rstrip().removesuffix(THINK_OPEN)
     if now.startswith(before) and not shown.startswith(said):
         return "template"  # blanks differ, and not those of a thinking block that the prompt opened
     if _squeezed(_THINKING.sub("", shown)).startswith(_squeezed(_THINKING.sub("", earlier.prompt_text))):
@@ -265,10 +265,6 @@ def _why_prompt_changed(earlier: RenderedTurn, shown: str) -> ForkReason:
     thoughts = {_squeezed(message.reasoning) for message in earlier.messages if message.reasoning}
     has_gone = any(now.count(thought) < before.count(thought) for thought in thoughts)
     return "reasoning_stripped" if has_gone else "template"
-
-
-def _without_opener(prompt_text: str) -> str:
-    return prompt_text.rstrip().removesuffix(THINK_OPEN) if opens_reasoning(prompt_text) else prompt_text
 
 
 def _squeezed(text: str) -> str:

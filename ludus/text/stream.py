@@ -34,7 +34,9 @@ class Detokenizer:
 
     def feed(self, ids: Sequence[int]) -> str:
         """The text that `ids` complete; '' while a character is still open."""
-        self._window.extend(idx for idx in ids if not self._is_skipped(idx))
+        if self._skip_special:
+            ids = [idx for idx in ids if idx in self._shown_ids or not self._tokenizer.is_special(idx)]
+        self._window.extend(ids)
         num_fresh = len(self._window) - self._num_read
         if not num_fresh or num_fresh < self._retry_at or self._tokenizer.is_byte(self._window[-1]):
             return ""
@@ -52,9 +54,6 @@ class Detokenizer:
         text = self._fresh_text()
         self._advance()
         return text
-
-    def _is_skipped(self, token_id: int) -> bool:
-        return self._skip_special and self._tokenizer.is_special(token_id) and token_id not in self._shown_ids
 
     def _fresh_text(self) -> str:
         before = self._tokenizer.decode(self._window[: self._num_read]) if self._num_read else ""

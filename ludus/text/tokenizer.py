@@ -38,7 +38,8 @@ class Tokenizer:
         self._core = core
         self._added = core.get_added_tokens_decoder()
         self._special_ids = frozenset(idx for idx, token in self._added.items() if token.special)
-        self._anchor_id = _plain_anchor(self._added)
+        self._anchor_id = next((idx for idx, token in self._added.items() if token.special and not token.rstrip), None)
+        """A special token that leaves the text after it as it is. None: the tokenizer has none."""
         self.special_tokens: Mapping[str, str] = dict(special_tokens)
         self.stop_ids = stop_ids
         self.chat_template = chat_template
@@ -126,11 +127,6 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size}, stop_ids={sorted(self.stop_ids)})"
-
-
-def _plain_anchor(added: Mapping[int, Any]) -> int | None:
-    """A special token that leaves the text after it as it is. None: the tokenizer has none."""
-    return next((idx for idx, token in added.items() if token.special and not token.rstrip), None)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from ludus.runs.metrics import merge_means, with_area
+from ludus.runs.metrics import merge_means
 
 
 def test_means_are_over_the_rows_that_have_the_name() -> None:
     """A name missing from a row does not count as zero there."""
     assert merge_means([{"a": 1, "b": 2}, {"a": 3}]) == {"a": 2.0, "b": 2.0}
-
-
-def test_with_area_prefixes_every_name() -> None:
-    """Names move below their area."""
-    assert with_area("rollout", {"reward": 1}) == {"rollout/reward": 1.0}

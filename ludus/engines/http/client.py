@@ -111,7 +111,11 @@ class HttpEngine:
         self._is_paused = False
 
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        return await self._on_own_loop(self._score(token_ids))
+        async def scored() -> tuple[float, ...]:
+            with self._failing():
+                return await self.wire.score(self._http, token_ids)
+
+        return await self._on_own_loop(scored())
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -130,7 +134,14 @@ class HttpEngine:
         if self._is_closed:
             return
         self._is_closed = True
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end_all(), self._loop))
+
+        async def end_all() -> None:
+            for running in tuple(self._running.values()):
+                running.end()
+                await running.ended.wait()
+            await self._http.aclose()
+
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(end_all(), self._loop))
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
         self._loop.close()
@@ -190,10 +201,6 @@ class HttpEngine:
             raise BackendError(
                 f"the {self._server.name} at {self._server.url} ended an answer in the middle; look into its log"
             )
-
-    async def _score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        with self._failing():
-            return await self.wire.score(self._http, token_ids)
 
     async def _check(self) -> None:
         with self._failing():
@@ -275,12 +282,6 @@ class HttpEngine:
     def _stays_as_it_is(self) -> bool:
         """A publish neither pauses nor resumes: whoever paused the engine lets it go on."""
         return self._is_paused or self.wire.tells_versions
-
-    async def _end_all(self) -> None:
-        for running in tuple(self._running.values()):
-            running.end()
-            await running.ended.wait()
-        await self._http.aclose()
 
 
 @dataclass(eq=False)

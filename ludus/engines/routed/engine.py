@@ -367,9 +367,6 @@ class RoutedEngine:
         return routed.whole(last)
 
 
-def route(replicas: Sequence[Engine], tokenizer: Tokenizer, *, seed: int = 0, patience_s: float = 0.0) -> Engine:
-    """The one engine there is, or a router over several. patience_s: how long calls wait for a replica that joins in
-    place of a lost one, for which a router is needed over a single one as well."""
-    if len(replicas) == 1 and patience_s <= 0:
-        return replicas[0]
-    return RoutedEngine(replicas, stop_ids=tokenizer.stop_ids, seed=seed, patience_s=patience_s)
+def route(replicas: Sequence[Engine], tokenizer: Tokenizer, *, seed: int = 0) -> Engine:
+    """The one engine there is, or a router over several."""
+    return replicas[0] if len(replicas) == 1 else RoutedEngine(replicas, stop_ids=tokenizer.stop_ids, seed=seed)

@@ -122,7 +122,8 @@ class Routing:
         """`call` is sent to `replica`, which is from now on the home of its session and its group."""
         if call.id in self._replicas[replica].outstanding:
             raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
-        entered = _Entered(call, tuple(block_digests(call.prompt_ids)), self._size(call))
+        num_tokens = len(call.prompt_ids) + call.num_new_tokens(self._context_length)
+        entered = _Entered(call, tuple(block_digests(call.prompt_ids)), num_tokens)
         self._replicas[replica].outstanding[call.id] = entered
         self._replicas[replica].num_tokens += entered.num_tokens
         self._learn(replica, entered.digests)
@@ -142,10 +143,6 @@ class Routing:
         start = len(entered.digests) * BLOCK_TOKENS
         tail = (*entered.call.prompt_ids[start:], *token_ids)
         self._learn(replica, (*entered.digests, *block_digests(tail, after=entered.digests[-1:])))
-
-    def num_known_tokens(self, prompt_ids: Sequence[int], replica: int) -> int:
-        """Tokens at the start of a prompt that `replica` has seen since the weights are what they are."""
-        return self._num_known(replica, block_digests(prompt_ids)) * BLOCK_TOKENS
 
     def _cost(self, replica: int, digests: Sequence[int]) -> int:
         num_unknown = len(digests) - self._num_known(replica, digests)
@@ -172,9 +169,6 @@ class Routing:
             holders.discard(replica)
             if not holders:
                 del self._holders[digest]
-
-    def _size(self, call: Call) -> int:
-        return len(call.prompt_ids) + call.num_new_tokens(self._context_length)
 
 
 def _keys(call: Call) -> Iterator[tuple[str, str]]:

@@ -216,8 +216,9 @@ class EngineApi:
 
 def _choice(chunk: TokenChunk, tops: Sequence[Sequence[tuple[int, float]]]) -> dict[str, Any]:
     told = itertools.zip_longest(chunk.token_ids, chunk.logprobs, tops, fillvalue=())
+    names = ("token_id", "logprob")
     content = [
-        {"token_id": token, "logprob": logprob, "top_logprobs": [_pair(*pair) for pair in top]}
+        {"token_id": token, "logprob": logprob, "top_logprobs": [dict(zip(names, pair, strict=True)) for pair in top]}
         for token, logprob, top in told
     ]
     return {
@@ -228,10 +229,6 @@ def _choice(chunk: TokenChunk, tops: Sequence[Sequence[tuple[int, float]]]) -> d
         "finish_reason": None,
         "stop_reason": None,
     }
-
-
-def _pair(token: int, logprob: float) -> Mapping[str, Any]:
-    return {"token_id": token, "logprob": logprob}
 
 
 def _ending(sampled: Sampled) -> dict[str, Any]:

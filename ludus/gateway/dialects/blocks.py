@@ -81,7 +81,8 @@ class BlockStream:
         if isinstance(delta, ToolCallBroken):
             return self._close(is_broken=True) if self._call_idx == delta.index else []
         if isinstance(delta, ToolCallDelta):
-            steps = [] if self._call_idx == delta.index else self._begin(_call_block(delta), delta.index)
+            begun = Block("call", call_id=delta.id or "", name=delta.name or "")
+            steps = [] if self._call_idx == delta.index else self._begin(begun, delta.index)
             return steps + self._grow(delta.arguments)
         if isinstance(delta, ContentDelta) and not delta.text:
             return []
@@ -136,7 +137,3 @@ def whole_blocks(deltas: Iterable[Delta]) -> list[Block]:
 def reply_deltas(reply: Message, deltas: tuple[tuple[Delta, ...], ...]) -> Iterable[Delta]:
     """What the one reply of an answer grew by; a reply of which only the end is known grew by it in one piece."""
     return deltas[0] if deltas else replay(reply)
-
-
-def _call_block(delta: ToolCallDelta) -> Block:
-    return Block("call", call_id=delta.id or "", name=delta.name or "")

@@ -70,15 +70,15 @@ def read_tool_choice(value: Any, name_of: Callable[[JsonObject, str], str], *, n
     return allowed_tools(read_text(choice, "mode", at=at), names, at)
 
 
-def tool_use(tools: tuple[ToolSpec, ...], choice: Choice, *, parallel: bool, param: str = "tool_choice") -> ToolUse:
+def tool_use(tools: tuple[ToolSpec, ...], choice: Choice, *, parallel: bool) -> ToolUse:
     """What `choice` makes of `tools`; without tools, nothing. Raises AgentError for one that they cannot meet."""
     names = [tool.name for tool in tools]
     for name in choice.allowed or ():
-        check_offered(name, names, param)
+        check_offered(name, names, "tool_choice")
     if choice.forced is not None:
-        check_offered(choice.forced, names, param)
+        check_offered(choice.forced, names, "tool_choice")
     if choice.mode == "required" and not tools:
-        raise wrong_value(choice.mode, "only together with 'tools'", param)
+        raise wrong_value(choice.mode, "only together with 'tools'", "tool_choice")
     if not tools:
         return ToolUse((), "auto", None, True)
     if choice.allowed is not None:

@@ -21,7 +21,6 @@ def resolve_chat_model(
     parameters: Mapping[str, Any] | None = None,
     *,
     price: Price | None = None,
-    environ: Mapping[str, str] = os.environ,
 ) -> ChatModel:
     """The chat model called `model`, such as `openai/o3`.
 
@@ -32,7 +31,7 @@ def resolve_chat_model(
     rest = dict(parameters or {})
     base_url, api_key = _one_of(rest, "api_base", "base_url"), rest.pop("api_key", None)
     timeout_s, num_retries = rest.pop("timeout", None), _one_of(rest, "num_retries", "max_retries")
-    endpoint = find_endpoint(model, base_url=base_url, api_key=api_key, environ=environ)
+    endpoint = find_endpoint(model, base_url=base_url, api_key=api_key, environ=os.environ)
     if endpoint is None:
         if not has_litellm():
             raise unknown_provider(model)

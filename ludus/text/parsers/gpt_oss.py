@@ -199,7 +199,10 @@ class HarmonyGrammar:
 
     def reply(self, lark: Lark, wanted: Wanted, *, in_reasoning: bool) -> str:
         del in_reasoning
-        bodies = [self._call(lark, tool) for tool in wanted.tools]
+        bodies = [
+            f"{lark.text(_GENERATED_HEAD.replace('%s', tool.name))} {lark.json(arguments_schema(tool))}"
+            for tool in wanted.tools
+        ]
         if wanted.schema is not None:
             bodies.append(f"{lark.text(f'{_CHANNEL}final{_MESSAGE}')} {lark.json(wanted.schema)}")
         before = [f"{_CHANNEL}analysis{_MESSAGE}"]
@@ -209,6 +212,3 @@ class HarmonyGrammar:
         heads = lark.one_of([lark.text(head) for head in before])
         told = f"{heads} {lark.upto(_END)} {lark.text(f'{_START}assistant')}"
         return f"({told}){'*' if wanted.text else '?'} {lark.one_of(bodies)}"
-
-    def _call(self, lark: Lark, tool: ToolSpec) -> str:
-        return f"{lark.text(_GENERATED_HEAD.replace('%s', tool.name))} {lark.json(arguments_schema(tool))}"

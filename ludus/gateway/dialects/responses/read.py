@@ -211,7 +211,7 @@ def _tool_use(body: JsonObject, ignored: dict[str, None]) -> ToolUse:
     tools = tuple([_tool(tool, at, ignored) for at, tool in read_objects(body, "tools")])
     return tool_use(
         tools,
-        read_tool_choice(body.get("tool_choice"), _named),
+        read_tool_choice(body.get("tool_choice"), lambda entry, at: require_text(entry, "name", at=at)),
         parallel=read_boolean(body, "parallel_tool_calls", True),
     )
 
@@ -222,10 +222,6 @@ def _tool(tool: JsonObject, at: str, ignored: dict[str, None]) -> ToolSpec:
         raise unsupported(join(at, "type"), f"Only functions are served, not {kind!r}; offer a function of your own.")
     ignored.update(dict.fromkeys(fields.TOOL.check(tool, at=at)))
     return read_function(tool, at)
-
-
-def _named(entry: JsonObject, at: str) -> str:
-    return require_text(entry, "name", at=at)
 
 
 def _text_format(body: JsonObject) -> ResponseFormat | None:
