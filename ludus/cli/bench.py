@@ -12,7 +12,7 @@ import typer
 
 from ludus.checks.bench.curves import Line, compare_curves, curve_file, read_curve, write_curve
 from ludus.checks.bench.machine import machine
-from ludus.checks.bench.pairs import Job, Measured, run_pairs
+from ludus.checks.bench.pairs import Figures, Job, Measured, run_pairs
 from ludus.checks.bench.results import gateway_rows, publish_rows, result, sample_rows, step_row, trace_row, train_row
 from ludus.checks.bench.sides import PEERS_FOLDER, our_side, peer_side
 from ludus.checks.bench.work import (
@@ -33,7 +33,7 @@ from ludus.checks.bench.work import (
     vocab_size,
 )
 from ludus.cli.console import counting, say_json
-from ludus.cli.figures import finish, parse_numbers, result_console, show
+from ludus.cli.figures import columns, finish, parse_numbers, rates, result_console, show
 from ludus.cli.options import JsonFigures, Model
 from ludus.compat.config import load_config
 from ludus.errors import UserError
@@ -90,8 +90,8 @@ def sample(
     if profile:
         return _profile("sample", work, as_json)
     measured = _measure("sample", work, _peer("sample", vs, peers, work), pairs)
-    headers = {"requests": "requests", **_rates("tokens/s", vs), "decode_tokens_per_s": "decoding alone"}
-    headers |= {"bandwidth_share": "of bandwidth"}
+    more = columns(decode_tokens_per_s="decoding alone", bandwidth_share="of bandwidth")
+    headers = {"requests": "requests", **rates("tokens/s", vs), **more}
     return finish(result("sample", sample_rows(measured), measured), headers, as_json)
 
 
@@ -148,8 +148,9 @@ def train(
         peer = _peer("train", vs, peers, asked)
     measured = _measure("train", asked, peer, pairs)
     is_full = work is TrainKind.DENSE and not lora
+    peaks = columns(peak_mb="ludus peak MB", peer_peak_mb=f"{vs} peak MB")
     row = {"work": work.value, **train_row(measured, flops_per_weight=_FLOPS_PER_WEIGHT if is_full else None)}
-    headers = {"work": "work", **_rates("tokens/s", vs), **_peaks(vs), "matrix_gflops_per_s": "matrix GFLOP/s"}
+    headers = {"work": "work", **rates("tokens/s", vs), **peaks, "matrix_gflops_per_s": "matrix GFLOP/s"}
     return finish(result("train", [row], measured), headers, as_json)
 
 
@@ -186,10 +187,11 @@ def step(
     if quality:
         return _quality(works, vs, peers if record else None, curves, as_json)
     measured = _measure("step", works[0], _peer("step", vs, peers, works[0]), pairs)
-    parts = {"rollout_s": "sampling", "train_s": "training", "publish_s": "publish"}
+    peaks = columns(peak_mb="ludus peak MB", peer_peak_mb=f"{vs} peak MB")
+    parts = columns(rollout_s="sampling", train_s="training", publish_s="publish")
     return finish(
         result("step", [{"task": "sums", **step_row(measured)}], measured),
-        {"task": "task", **_rates("s/step", vs), **_peaks(vs), **parts},
+        {"task": "task", **rates("s/step", vs), **peaks, **parts},
         as_json,
     )
 
@@ -223,8 +225,8 @@ def gateway(
             counted = Job(our_side("turns"), TurnsWork(str(folder), turns // 2, turns, 1)).run()["rows"]
     body = {**result("gateway", gateway_rows(measured, lanes), measured), "turns": counted if turns else None}
     if turns:
-        show(result_console(), counted, _turns_headers(turns))
-    finish(body, {"figure": "", **_rates("", vs)}, as_json)
+        show(result_console(), counted, turns_columns(turns))
+    finish(body, {"figure": "", **rates("", vs)}, as_json)
 
 
 def turns(
@@ -247,10 +249,8 @@ def turns(
     [bold]Example:[/]  ludus bench turns
     """
     work = TurnsWork(str(resolve_model(model)), long // 2, long, pairs)
-    with counting("turns", 1) as bar:
-        bar.begin("ludus")
-        body = Job(our_side("turns"), work).run()
-    finish({**body, "machine": machine()}, _turns_headers(long), as_json)
+    body = _alone("turns", "turns", work)
+    finish({**body, "machine": machine()}, turns_columns(long), as_json)
 
 
 def publish(
@@ -279,14 +279,9 @@ def publish(
         raise UserError(f"--vs {vs} cannot be compared in this bench; known: reload")
     peer = None if vs is None else Job(replace(our_side("reload"), name="reload"), work)
     measured = _measure("publish", work, peer, pairs)
-    headers = {
-        "kv": "keys and values",
-        **_rates("s", vs),
-        "copy_s": "copy s",
-        "extra_s": "sampling longer by s",
-        "carried_tokens": "tokens carried on",
-        "stale_tokens": "stale in cache",
-    }
+    extra = columns(copy_s="copy s", extra_s="sampling longer by s")
+    tokens = columns(carried_tokens="tokens carried on", stale_tokens="stale in cache")
+    headers = {"kv": "keys and values", **rates("s", vs), **extra, **tokens}
     finish(result("publish", publish_rows(measured), measured), headers, as_json)
 
 
@@ -311,15 +306,8 @@ def trace(
     work = TraceWork(str(folder), tuple(overrides or ()), questions=questions, new_tokens=new_tokens, episodes=episodes)
     plain = Job(replace(our_side("trace"), name="without traces"), replace(work, traced=False))
     measured = _measure("trace", work, plain, pairs)
-    headers = {
-        "work": "work",
-        "ours": "tokens/s with traces",
-        "peer": "without",
-        "ratio": "ratio (range)",
-        "episodes_per_s": "episodes/s",
-        "late_traces": "traces late",
-        "leaving_s": "by s",
-    }
+    ours = columns("work", ours="tokens/s with traces", peer="without", ratio="ratio (range)")
+    headers = {**ours, **columns(episodes_per_s="episodes/s", late_traces="traces late", leaving_s="by s")}
     finish(result("trace", [{"work": f"{episodes} episodes", **trace_row(measured)}], measured), headers, as_json)
 
 
@@ -343,28 +331,21 @@ def _measure(bench: str, work: Work, peer: Job | None, pairs: int) -> Measured:
 
 def _profile(bench: str, work: Work, as_json: bool) -> None:
     work.config()
-    with counting(f"{bench} profile", 1) as bar:
-        bar.begin("ludus")
-        body = Job(our_side(f"{bench}-profile"), work).run()
+    body = _alone(f"{bench} profile", f"{bench}-profile", work)
     console = result_console()
     known = body["recorded_share"] * sum(row["share"] for row in body["profile"] if row["part"] != "other")
-    total = {
-        "part": "wall time, and what the named parts are of it",
-        "ms_per_step": body["ms_per_step"],
-        "share": known,
-    }
-    show(console, [*body["profile"], total], {"part": "part", "ms_per_step": "ms a step", "share": "share"})
+    part = "wall time, and what the named parts are of it"
+    total = {"part": part, "ms_per_step": body["ms_per_step"], "share": known}
+    show(console, [*body["profile"], total], columns("part", ms_per_step="ms a step", share="share"))
     if as_json:
         say_json({"bench": f"{bench} profile", "known_share": known, **body, "machine": machine()})
 
 
 def _memory(work: MemoryWork, as_json: bool) -> None:
     work.config()
-    with counting(f"{work.steps} steps", 1) as bar:
-        bar.begin("ludus")
-        body = Job(our_side("memory"), work).run()
+    body = _alone(f"{work.steps} steps", "memory", work)
     console = result_console()
-    headers = {"steps": "steps", "slope_mb_per_step": "MB a step", "peak_mb": "peak MB"}
+    headers = columns("steps", slope_mb_per_step="MB a step", peak_mb="peak MB")
     show(console, [{"steps": work.steps, **body}], headers)
     if as_json:
         say_json({"bench": "memory", "steps": work.steps, **body, "machine": machine()})
@@ -388,37 +369,17 @@ def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, fold
                 (ours if side == "ludus" else recorded)[work.seed] = lines
     rows = compare_curves(ours, recorded)
     console = result_console()
-    headers = {
-        "seed": "seed",
-        "ours": "ludus",
-        "ours_error": "±",
-        "peer": name,
-        "peer_error": "± ",
-        "no_worse": "no worse",
-    }
+    headers = columns("seed", ours="ludus", ours_error="±", peer=name, peer_error="± ", no_worse="no worse")
     show(console, rows, headers)
     if as_json:
         say_json({"bench": "quality", **rows[-1], "rows": rows, "machine": machine()})
 
 
-def _turns_headers(long: int) -> dict[str, str]:
-    return {
-        "counter": "counter",
-        "short": f"{long // 2} turns",
-        "long": f"{long} turns",
-        "ratio": "ratio",
-        "most": "at most",
-    }
+def _alone(label: str, bench: str, work: DataclassInstance) -> Figures:
+    with counting(label, 1) as bar:
+        bar.begin("ludus")
+        return Job(our_side(bench), work).run()
 
 
-def _rates(unit: str, vs: str | None) -> dict[str, str]:
-    return {
-        "ours": f"ludus {unit}".rstrip(),
-        "peer": f"{vs} {unit}".rstrip(),
-        "ratio": "ratio (range)",
-        "ceiling_share": "of ceiling",
-    }
-
-
-def _peaks(vs: str | None) -> dict[str, str]:
-    return {"peak_mb": "ludus peak MB", "peer_peak_mb": f"{vs} peak MB"}
+def turns_columns(long: int) -> dict[str, str]:
+    return columns("counter", short=f"{long // 2} turns", long=f"{long} turns", ratio="ratio", most="at most")

@@ -34,6 +34,17 @@ def show(console: Console, rows: Sequence[Row], headers: Mapping[str, str]) -> N
     console.print(table)
 
 
+def columns(*names: str, **headers: str) -> dict[str, str]:
+    """Columns of a table in their order: those whose header is their name, then those with another."""
+    return {**{name: name for name in names}, **headers}
+
+
+def rates(unit: str, vs: str | None) -> dict[str, str]:
+    """Columns of a comparison: figures of both sides, their ratio, and our share of what is possible."""
+    sides = {side: f"{name} {unit}".rstrip() for side, name in (("ours", "ludus"), ("peer", vs))}
+    return {**sides, "ratio": "ratio (range)", "ceiling_share": "of ceiling"}
+
+
 def cell(name: str, row: Row) -> str:
     """A value as a person reads it: shares in percent, ratios with their range, everything else to three digits."""
     value = row.get(name)

@@ -18,7 +18,7 @@ from ludus.checks.bench.routing.simulate import simulate
 from ludus.checks.bench.sides import our_side
 from ludus.checks.bench.work import OverlapWork, ReplicasWork
 from ludus.cli.console import counting
-from ludus.cli.figures import finish, parse_numbers
+from ludus.cli.figures import columns, finish, parse_numbers
 from ludus.cli.options import JsonFigures
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
@@ -53,18 +53,9 @@ def routing(
                 bar.begin(f"{name}, {num_replicas} replicas")
                 at_once = max(1, len(load) // 2)
                 rows.append(simulate(load, policy, num_replicas=num_replicas, at_once=at_once).row(name, num_replicas))
-    headers = {
-        "policy": "policy",
-        "replicas": "replicas",
-        "p50_s": "p50 s",
-        "p95_s": "p95 s",
-        "p99_s": "p99 s",
-        "session_p99_s": "session p99 s",
-        "idle_share": "idle",
-        "cached_share": "prompt known",
-        "sessions_per_s": "sessions/s",
-        "decision_us": "µs a decision",
-    }
+    times = columns(p50_s="p50 s", p95_s="p95 s", p99_s="p99 s", session_p99_s="session p99 s")
+    shares = columns(idle_share="idle", cached_share="prompt known", sessions_per_s="sessions/s")
+    headers = {**columns("policy", "replicas"), **times, **shares, "decision_us": "µs a decision"}
     finish({"bench": "routing", "rows": rows, "machine": machine()}, headers, as_json)
 
 
@@ -88,9 +79,9 @@ def replicas(
     one = Job(replace(our_side("replicas"), name="one replica"), replace(work, replicas=1))
     with counting("replicas", 2 * pairs) as bar:
         measured = run_pairs(ours, one, pairs=pairs, on_start=bar.begin)
-    row = compared(measured, lambda figures: float(figures["episodes_per_s"]), ceiling_share=None)
+    row = compared(measured, "episodes_per_s")
     body = result("replicas", [{"work": f"{groups} groups", **row, "replicas": number}], measured)
-    headers = {"work": "work", "ours": f"episodes/s on {number}", "peer": "on one", "ratio": "ratio (range)"}
+    headers = columns("work", ours=f"episodes/s on {number}", peer="on one", ratio="ratio (range)")
     finish(body, headers, as_json)
 
 
@@ -125,16 +116,8 @@ def overlap(
                 work = OverlapWork(str(run), tuple(overrides or ()), value, least_s, most_s, tools, seed)
                 measured[value].append(Job(our_side("overlap"), work).run())
     rows = overlap_rows(measured)
-    headers = {
-        "ahead": "ahead",
-        "episodes_per_s": "episodes/s",
-        "ratio": "ratio (range)",
-        "step_s": "s/step",
-        "reward": "reward",
-        "reward_error": "±",
-        "success": "success",
-        "stale_versions": "versions old",
-    }
+    speed = columns("ahead", episodes_per_s="episodes/s", ratio="ratio (range)", step_s="s/step", reward="reward")
+    headers = {**speed, **columns(reward_error="±", success="success", stale_versions="versions old")}
     finish({"bench": "overlap", "rows": rows, "machine": machine()}, headers, as_json)
 
 

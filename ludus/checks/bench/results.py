@@ -6,7 +6,7 @@ Knows: figures of pairs.  Knows not: processes, terminals.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ludus.checks.bench.machine import machine
@@ -18,23 +18,35 @@ _ADDED = {"p50_s": "p50", "p99_s": "p99", "first_token_s": "until the first toke
 
 def compared(
     measured: Measured,
-    figure: Callable[[Figures], float],
+    figure: str,
     *,
-    ceiling_share: Callable[[Figures], float] | None,
+    ceiling_share: Callable[[Figures], float] | None = None,
     less_is_faster: bool = False,
 ) -> dict[str, Any]:
-    """One figure of both sides: medians, and the ratio with its range. Without a peer those are None.
+    """One figure of both sides, by name: medians, and the ratio with its range. Without a peer those are None.
 
     ceiling_share: of our figures. None: no ceiling is known.
     """
-    ours = [figure(each) for each in measured.ours]
+    ours = [float(each[figure]) for each in measured.ours]
     row: dict[str, Any] = {"ours": significant(statistics.median(ours))}
     row |= dict.fromkeys(("peer", "ratio", "ratio_min", "ratio_max"))
     if measured.peer is not None:
-        theirs = [figure(each) for each in measured.peer]
+        theirs = [float(each[figure]) for each in measured.peer]
         row |= Comparison.of(ours, theirs, less_is_faster=less_is_faster).to_json()
-    shares = [ceiling_share(each) for each in measured.ours] if ceiling_share is not None else []
+    shares = [float(ceiling_share(each)) for each in measured.ours] if ceiling_share is not None else []
     return row | {"ceiling_share": significant(statistics.median(shares)) if shares else None}
+
+
+def derived(measured: Measured, of: Callable[[Figures], Mapping[str, Any]]) -> Measured:
+    """The same measurements in other figures, those of one row for example."""
+    peer = None if measured.peer is None else [of(each) for each in measured.peer]
+    return Measured([of(each) for each in measured.ours], peer)
+
+
+def rows_of(measured: Measured) -> Iterator[Measured]:
+    """For each row that ours printed that row of both sides; a peer that prints none has the same for all."""
+    for idx in range(len(measured.ours[0]["rows"])):
+        yield derived(measured, lambda figures, idx=idx: figures["rows"][idx] if "rows" in figures else figures)  # type: ignore[misc]
 
 
 def median(figures: Sequence[Figures] | None, name: str) -> float | None:
@@ -53,20 +65,12 @@ def result(bench: str, rows: Sequence[Row], measured: Measured) -> dict[str, Any
 def sample_rows(measured: Measured) -> Sequence[Row]:
     """Tokens a second for every number of requests."""
     rows = []
-    for idx, first in enumerate(measured.ours[0]["rows"]):
-
-        def share(figures: Figures, idx: int = idx) -> float:
-            row = figures["rows"][idx]
-            return float(row["decode_tokens_per_s"] / row["ceiling_tokens_per_s"])
-
-        def rate(figures: Figures, idx: int = idx) -> float:
-            return float(figures["rows"][idx]["tokens_per_s"])
-
-        decoded = statistics.median(figures["rows"][idx]["decode_tokens_per_s"] for figures in measured.ours)
-        row = compared(measured, rate, ceiling_share=share)
-        shares = [figures["rows"][idx]["bandwidth_share"] for figures in measured.ours]
-        row |= {"decode_tokens_per_s": significant(decoded), "bandwidth_share": significant(statistics.median(shares))}
-        rows.append({"requests": first["requests"], **row})
+    for each in rows_of(measured):
+        row = compared(
+            each, "tokens_per_s", ceiling_share=lambda row: row["decode_tokens_per_s"] / row["ceiling_tokens_per_s"]
+        )
+        row |= {name: median(each.ours, name) for name in ("decode_tokens_per_s", "bandwidth_share")}
+        rows.append({"requests": each.ours[0]["requests"], **row})
     return rows
 
 
@@ -78,21 +82,19 @@ def train_row(measured: Measured, *, flops_per_weight: int | None) -> Row:
     """
 
     def share(figures: Figures) -> float:
-        operations = flops_per_weight * figures["num_parameters"] * figures["tokens_per_s"] if flops_per_weight else 0
-        return float(operations / figures["matrix_flops_per_s"])
+        assert flops_per_weight is not None, "asked for where it is known alone"
+        return float(
+            flops_per_weight * figures["num_parameters"] * figures["tokens_per_s"] / figures["matrix_flops_per_s"]
+        )
 
-    row = compared(
-        measured,
-        lambda figures: float(figures["tokens_per_s"]),
-        ceiling_share=share if flops_per_weight is not None else None,
-    )
+    row = compared(measured, "tokens_per_s", ceiling_share=None if flops_per_weight is None else share)
     rate = statistics.median(figures["matrix_flops_per_s"] for figures in measured.ours)
     return {**row, **peaks(measured), "matrix_gflops_per_s": significant(rate / 1e9)}
 
 
 def step_row(measured: Measured) -> Row:
     """Seconds of a step, the first of each process left out; the ratio is the peer's seconds over ours."""
-    row = compared(measured, median_step_s, ceiling_share=None, less_is_faster=True)
+    row = compared(derived(measured, median_step), "seconds", less_is_faster=True)
     parts = {
         name: significant(statistics.median(line[name] for each in measured.ours for line in each["steps"][1:]))
         for name in ("rollout_s", "train_s", "publish_s")
@@ -100,52 +102,39 @@ def step_row(measured: Measured) -> Row:
     return {**row, **peaks(measured), **parts}
 
 
-def median_step_s(figures: Figures) -> float:
-    return float(statistics.median(line["seconds"] for line in figures["steps"][1:]))
+def median_step(figures: Figures) -> Figures:
+    return {"seconds": statistics.median(line["seconds"] for line in figures["steps"][1:])}
 
 
 def publish_rows(measured: Measured) -> Sequence[Row]:
     """Seconds until the engine samples with new weights; the ratio is the peer's seconds over ours."""
     rows = []
-    for idx, first in enumerate(measured.ours[0]["rows"]):
-        ours = [figures["rows"][idx] for figures in measured.ours]
-        both = Measured(
-            [{"seconds": each["publish_s"], "share": each["copy_ceiling_share"]} for each in ours],
-            None if measured.peer is None else [{"seconds": each["reload_s"]} for each in measured.peer],
+    for each in rows_of(measured):
+        both = derived(
+            each, lambda row: {**row, "seconds": row["publish_s"] if "publish_s" in row else row["reload_s"]}
         )
-        row = compared(
-            both,
-            lambda figures: float(figures["seconds"]),
-            ceiling_share=lambda figures: float(figures["share"]),
-            less_is_faster=True,
-        )
+        row = compared(both, "seconds", ceiling_share=lambda row: row["copy_ceiling_share"], less_is_faster=True)
         names = ("copy_s", "extra_s", "carried_tokens", "stale_tokens")
-        rows.append({"kv": first["kv"], **row, **{name: median(ours, name) for name in names}})
+        rows.append({"kv": each.ours[0]["kv"], **row, **{name: median(each.ours, name) for name in names}})
     return rows
 
 
 def trace_row(measured: Measured) -> Row:
     """Tokens a second with traces over those without, and how many traces were late, by how long."""
-    row = compared(measured, lambda figures: float(figures["tokens_per_s"]), ceiling_share=None)
+    row = compared(measured, "tokens_per_s")
     return {**row, **{name: median(measured.ours, name) for name in ("episodes_per_s", "late_traces", "leaving_s")}}
 
 
 def gateway_rows(measured: Measured, lanes: int) -> Sequence[Row]:
     """Requests a second, and what is added to the engine's time, in milliseconds."""
 
-    def rate(figures: Figures) -> float:
-        return float(figures["requests_per_s"])
-
-    def share(figures: Figures) -> float:
-        return float(figures["requests_per_s"] / figures["ceiling_requests_per_s"])
-
-    rows = [{"figure": f"requests/s, {lanes} at once", **compared(measured, rate, ceiling_share=share)}]
+    rate = compared(
+        measured, "requests_per_s", ceiling_share=lambda each: each["requests_per_s"] / each["ceiling_requests_per_s"]
+    )
+    rows = [{"figure": f"requests/s, {lanes} at once", **rate}]
+    in_ms = derived(measured, lambda figures: {name: figures[name] * 1e3 for name in _ADDED})
     for name, words in _ADDED.items():
-
-        def added_ms(figures: Figures, name: str = name) -> float:
-            return float(figures[name] * 1e3)
-
-        row = compared(measured, added_ms, ceiling_share=None, less_is_faster=True)
+        row = compared(in_ms, name, less_is_faster=True)
         rows.append({"figure": f"added ms, one at a time, {words}", **row})
     return rows
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -184,10 +184,13 @@ class GatewayWork:
     upstream: tuple[str, ...]
     """Command that gets `reply`, prints a port and answers there: the engine of gateways that have none inside."""
 
-    @classmethod
-    def of(cls, *, phases: Iterable[Mapping[str, Any]], **rest: Any) -> GatewayWork:
-        """The work that was written to a file."""
-        return cls(phases=tuple(Phase(**phase) for phase in phases), **rest)
+
+def read_work(kind: type[Any], text: str) -> Any:
+    """The work that was written to a file."""
+    told = json.loads(text)
+    if kind is GatewayWork:
+        told["phases"] = tuple(Phase(**phase) for phase in told["phases"])
+    return kind(**told)
 
 
 def sample_batches(encode: Encode, requests: tuple[int, ...]) -> tuple[tuple[Tokens, ...], ...]:
