@@ -137,11 +137,11 @@ def test_a_hanging_agent_behind_a_url_is_a_timeout(
     agent_file: Path, rows_file: Path, outside_url: str, ludus: Callable[..., Any]
 ) -> None:
     """One agent that hangs is an outcome; its siblings are shown as they ended, before it."""
-    place = ("--data", rows_file, "--url", outside_url, "--json", "rollout.episode_timeout_s=1")
+    place = ("--data", rows_file, "--url", outside_url, "--json", "rollout.episode_timeout_s=4")
     ended = ludus("rollout", f"{agent_file}:hangs_on_the_first", *place)
     outcomes = [json.loads(line)["outcome"] for line in ended.out.splitlines()]
     assert outcomes == ["ok", "ok", "ok", "timeout"] and ended.code == 0
-    assert "rollout.episode_timeout_s=1" in ended.out
+    assert "rollout.episode_timeout_s=4" in ended.out
 
 
 def test_an_unreachable_url_is_named(agent_file: Path, rows_file: Path, ludus: Callable[..., Any]) -> None:

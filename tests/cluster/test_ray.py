@@ -28,7 +28,15 @@ def cluster():
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    # A node that is lost is noticed within a second: Ray asks every three by itself, and gives it five tries.
+    noticing = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 200,
+        "health_check_timeout_ms": 2000,
+        "health_check_failure_threshold": 2,
+    }
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": noticing}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
     cluster.wait_for_nodes()
     yield cluster

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_silence_is_a_loss(registry, launcher, role, monkeypatch):
 def test_sleep_is_no_silence(registry, launcher, role, monkeypatch):
     """When the head itself stood still, its processes are not taken for dead."""
     now = [0.0]
-    monkeypatch.setattr("ludus.cluster.clock.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ludus.cluster.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
     registry.expect("engine", 0, 0, {})
     with Member(registry.url, registry.key, "engine", 0) as member:
         member.join()

@@ -10,9 +10,9 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.processes.address import free_port
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import ChatRequest, Message, Sampling
+from ludus.types import ChatRequest, Message, Sampled, Sampling, TokenChunk
 from tests.engines.contract import CHECKS, call, check_grammar, check_logprobs_are_those_of_the_tokens
 
 START_S = 900.0  # with everything compiled, on a machine that does other things too
@@ -46,9 +46,9 @@ TOLERANCE = 5e-3
 """Between two programs, or a prompt scored at once and the same tokens sampled one by one, in fp32. In bf16 it is
 0.3, or more for a model that was changed at random, which would tell little."""
 PROBE = "The capital of France is Paris, and the capital of Germany is Berlin. Water boils at one hundred degrees."
-NUM_ACROSS = 200
+NUM_ACROSS = 900
 """Tokens of a call that runs across a publish: they take vLLM longer than the weights take to be written."""
-SMALL = {"max_model_len": 256, "enforce_eager": True}
+SMALL = {"max_model_len": 1024, "enforce_eager": True}
 LORA = LoraSettings(rank=4, target_modules=("q_proj", "v_proj", "down_proj"))
 # The suite's grammar is spelled in the ids of the tests' own small tokenizer.
 KEPT = [check for check in CHECKS if check is not check_grammar]
@@ -109,6 +109,15 @@ def connect(place: ServerPlace, folder: Path, files: WeightFiles, **options: Any
     return VllmEngine.connect(place.url, Tokenizer.load(folder), api_key=place.key, **delivery)
 
 
+@asynccontextmanager
+async def connected(place: ServerPlace, folder: Path, files: WeightFiles, **options: Any) -> AsyncIterator[VllmEngine]:
+    engine = connect(place, folder, files, **options)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
 @pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
 @pytest.mark.timeout(START_S * 2)
 def test_keeps_the_engine_contract(
@@ -138,9 +147,8 @@ def test_weights_change_in_place(
     trained = load_model(model)
 
     async def scenario() -> None:
-        engine = connect(place, folder, files, keep_kv=keep_kv)
-        await check_publishes(engine, trained, Tokenizer.load(folder).encode(PROBE))
-        await engine.close()
+        async with connected(place, folder, files, keep_kv=keep_kv) as engine:
+            await check_publishes(engine, trained, Tokenizer.load(folder).encode(PROBE))
 
     asyncio.run(scenario())
 
@@ -153,9 +161,8 @@ def test_adapters_are_loaded_hot(folder: Path, tmp_path: Path) -> None:
     files = WeightFiles.in_shared_memory(adapter_config=model.adapter_config)
 
     async def scenario(place: ServerPlace) -> None:
-        engine = connect(place, folder, files)
-        await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE))
-        await engine.close()
+        async with connected(place, folder, files) as engine:
+            await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE))
 
     try:
         with serving(settings(), asked, tmp_path / "log.txt") as place:
@@ -171,20 +178,40 @@ async def check_publishes(engine: VllmEngine, model: LoadedModel, probe: tuple[i
     for version in range(3):
         if version:
             change(model, version)
-            asked = call(f"call {version}", sampling=Sampling(seed=1, max_new_tokens=NUM_ACROSS, ignore_eos=True))
-            began = asyncio.Event()
-            running = asyncio.create_task(engine.generate(asked, lambda chunk, began=began: began.set()))
-            await began.wait()
+            across = Across(engine, version)
+            await across.has_begun.wait()
         await engine.publish(version, LoadedWeights(model))
         ours = trainer_logprobs(model, probe)
         assert await engine.score(probe) == pytest.approx(ours, abs=TOLERANCE)
         moved.append(max(abs(one - other) for one, other in zip(ours, before, strict=True)))
         if version:
-            sampled = await running
-            assert len(sampled.token_ids) == NUM_ACROSS
+            sampled = await across.end()
             assert list(sampled.versions) == sorted(sampled.versions)
             assert set(sampled.versions) == {version - 1, version}
     assert moved[0] == 0.0 and moved[1] > 5 * TOLERANCE and moved[2] > 5 * TOLERANCE
+
+
+class Across:
+    """A call as long as the model takes, from before the publish of `version` until it has tokens of it."""
+
+    def __init__(self, engine: VllmEngine, version: int) -> None:
+        self._engine, self._version = engine, version
+        self.has_begun, self._has_moved = asyncio.Event(), asyncio.Event()
+        longest = Sampling(seed=1, max_new_tokens=NUM_ACROSS, ignore_eos=True)
+        self._call = call(f"call {version}", sampling=longest)
+        self._running = asyncio.create_task(engine.generate(self._call, self._hear))
+
+    def _hear(self, chunk: TokenChunk) -> None:
+        self.has_begun.set()
+        if self._version in chunk.versions:
+            self._has_moved.set()
+
+    async def end(self) -> Sampled:
+        hearing = asyncio.create_task(self._has_moved.wait())
+        await asyncio.wait((hearing, self._running), return_when=asyncio.FIRST_COMPLETED)
+        hearing.cancel()
+        await self._engine.abort(self._call.id)
+        return await self._running
 
 
 def change(model: LoadedModel, seed: int) -> None:
