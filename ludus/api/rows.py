@@ -54,13 +54,20 @@ def _from_object(source: Any, key: str) -> Sequence[Row]:
 
 def _from_reference(source: str | Path, key: str) -> Sequence[Row]:
     path = Path(source).expanduser()
-    read = _READERS.get(path.suffix)
-    if read is None:
+    if path.suffix not in _READERS:
         if isinstance(source, str) and ":" in source:
             return _from_object(import_object(source), key)
         raise UserError(f"{key}={str(source)!r} is neither a file that can be read nor a function; allowed: {_FORMS}")
+    return read_file(path, key)
+
+
+def read_file(path: Path, key: str) -> Sequence[Row]:
+    """The rows of a file that can be read, none if it is empty. key: what error messages call it.
+
+    Raises UserError that names what is wrong: the file, the line, the row.
+    """
     try:
-        return read(path)
+        return _READERS[path.suffix](path)
     except OSError as error:
         where = f"(looked from {Path.cwd()})"
         raise UserError(f"{key}: cannot read the file {str(path)!r}: {error.strerror} {where}") from None
@@ -79,8 +86,9 @@ def _read_jsonl(path: Path) -> Sequence[Row]:
 
 def _read_json(path: Path) -> Sequence[Row]:
     rows = _parse(_text(path), repr(str(path)))
-    if not isinstance(rows, list):
-        raise UserError(f"{str(path)!r} must hold a JSON array of objects, but holds a {type(rows).__name__}")
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        held = f"{rows!r:.100}" if isinstance(rows, list) else f"a {type(rows).__name__}"
+        raise UserError(f"{str(path)!r} must hold a JSON array of objects, but holds {held}")
     return rows
 
 

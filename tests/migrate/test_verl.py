@@ -93,8 +93,8 @@ def test_a_text_is_the_message_of_a_user() -> None:
     [
         ("rows.csv", "a", "is no file of rows"),
         ("rows.jsonl", "{", "line 1 of"),
-        ("rows.json", "[1]", "must hold JSON objects"),
-        ("rows.parquet", "nonsense", "cannot read"),
+        ("rows.json", "[1]", "must hold a JSON array of objects"),
+        ("rows.parquet", "nonsense", "is not valid Parquet"),
     ],
 )
 def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -17,7 +17,7 @@ MODULES: Modules = {
     | of("ludus.rewards.wrapper", "AsyncRewardWrapper"),
     "api.cli_args": of(f"{HERE}.generation", "GenerationHyperparameters")
     | of(f"{HERE}.script", "load_expr_config")
-    | of("ludus.config", GRPOConfig="Config", PPOConfig="Config"),
+    | of("ludus.compat.config", GRPOConfig="Config", PPOConfig="Config"),
     "api.engine_api": of(f"{HERE}.rollout", InferenceEngine="EpisodeEngine"),
     "api.io_struct": of(f"{HERE}.generation", "ModelRequest", "ModelResponse"),
     "api.reward_api": of("ludus.rewards.wrapper", "AsyncRewardWrapper"),

@@ -5,7 +5,6 @@ Knows: Parquet, JSON lines, old YAML.  Knows not: what is in them.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from ludus.api.rows import read_file
 from ludus.errors import UserError
 
 Row = dict[str, Any]
@@ -20,15 +20,9 @@ Row = dict[str, Any]
 
 def read_rows(path: Path) -> list[Row]:
     """Rows of a .parquet, .jsonl or .json file. Raises UserError that says what is wrong with it."""
-    if path.suffix == ".parquet":
-        return _read_parquet(path)
-    if path.suffix not in (".jsonl", ".json"):
+    if path.suffix not in (".parquet", ".jsonl", ".json"):
         raise UserError(f"{str(path)!r} is no file of rows; allowed: .parquet, .jsonl, .json")
-    text = read_text(path)
-    rows = list(json_lines(text, path)) if path.suffix == ".jsonl" else parse_json(text, str(path))
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"{str(path)!r} must hold JSON objects, one for each row")
-    return rows
+    return [dict(row) for row in read_file(path, "the import")]
 
 
 def read_text(path: Path) -> str:
@@ -63,15 +57,3 @@ def parse_json(text: str, where: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{where} is not valid JSON: {error}") from None
-
-
-def _read_parquet(path: Path) -> list[Row]:
-    try:
-        parquet, arrow = (importlib.import_module(name) for name in ("pyarrow.parquet", "pyarrow"))
-    except ModuleNotFoundError:
-        raise UserError(f"{str(path)!r} is Parquet, which needs pyarrow: pip install 'ludus[parquet]'") from None
-    try:
-        rows: list[Row] = parquet.read_table(path).to_pylist()
-    except (OSError, arrow.ArrowException) as error:
-        raise UserError(f"cannot read {str(path)!r}: {error}") from None
-    return rows
