@@ -15,7 +15,8 @@ from ludus.config import Config
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
-from ludus.runs.exporters import Finished, NoExporter, open_exporter
+from ludus.runs.exporters.base import Finished, NoExporter
+from ludus.runs.exporters.select import open_exporter
 from ludus.types import Episode
 
 

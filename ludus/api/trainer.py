@@ -36,7 +36,8 @@ from ludus.rollout.pool import Judge
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import OnlineSettings
 from ludus.rollout.tasks import Row, derive_seed
-from ludus.runs.exporters import Exporter, Finished, NoExporter, open_exporter
+from ludus.runs.exporters.base import Exporter, Finished, NoExporter
+from ludus.runs.exporters.select import open_exporter
 from ludus.runs.store import RunStore
 from ludus.types import Episode
 

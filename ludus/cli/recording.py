@@ -21,7 +21,7 @@ from ludus.gateway.admin import check_admin_key
 from ludus.gateway.app import GatewayOptions
 from ludus.http.keys import is_loopback, new_key
 from ludus.http.tls import Tls
-from ludus.runs.exporters import open_exporter
+from ludus.runs.exporters.select import open_exporter
 from ludus.runs.store import RunStore
 
 DEFAULT_ROOT = "runs"

@@ -20,8 +20,8 @@ from ludus.engines.serving.app import EngineApi
 from ludus.engines.serving.command import KEY_VARIABLE
 from ludus.engines.serving.inbox import Inbox
 from ludus.errors import UserError
-from ludus.http import HttpServer, digest
-from ludus.http.keys import check_key
+from ludus.http.keys import check_key, digest
+from ludus.http.server import HttpServer
 from ludus.http.tls import Tls
 from ludus.text.tokenizer import Tokenizer
 

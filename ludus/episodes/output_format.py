@@ -13,7 +13,7 @@ from ludus.errors import AgentError, UserError
 from ludus.text.chat import ChatText
 from ludus.text.grammar import grammar_of
 from ludus.text.parse import opens_reasoning
-from ludus.text.parsers import ToolParser
+from ludus.text.parsers.base import ToolParser
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ChatRequest, Sampling, ToolSpec
 

@@ -2,5 +2,3 @@
 
 Nothing is imported here: `build` must run without torch.
 """
-
-__all__: list[str] = []

@@ -3,8 +3,3 @@
 This package itself imports no torch, so that the configuration tree can read the settings on the base install;
 `load`, `attention`, `tree` and `config` are imported from their modules.
 """
-
-from ludus.models.resolve import EMBEDDED, EmbeddedModel, resolve_model
-from ludus.models.settings import LoraSettings, ModelSettings
-
-__all__ = ["EMBEDDED", "EmbeddedModel", "LoraSettings", "ModelSettings", "resolve_model"]

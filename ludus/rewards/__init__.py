@@ -1,3 +1,1 @@
 """What an episode is worth: verifiers, judges, and the wrapper that runs them beside the agents."""
-
-__all__: list[str] = []

@@ -18,7 +18,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.processes import Remote, WorkerCrashedError, WorkerPool, WorkerTimeoutError
+from ludus.processes.calls import Remote, WorkerCrashedError, WorkerTimeoutError
+from ludus.processes.pool import WorkerPool
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any
 from ludus.errors import UserError
 from ludus.text.constraint import Constraints
 from ludus.text.parse import parser_for
-from ludus.text.parsers import ToolParser
+from ludus.text.parsers.base import ToolParser
 from ludus.text.parsers.plain import PlainParser
 from ludus.text.template import ChatTemplate
 from ludus.text.tokenizer import Tokenizer

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.errors import AgentError
-from ludus.text.parsers import ToolParser
+from ludus.text.parsers.base import ToolParser
 from ludus.text.parsers.lark import ANY_OBJECT, Lark, Wanted
 from ludus.types import ChatRequest, ToolSpec
 

@@ -16,7 +16,8 @@ from ludus.compat.art.judge import ruler_score_group
 from ludus.compat.art.trajectory import History, Trajectory
 from ludus.errors import BackendError, UserError
 from ludus.rewards.chat.scripted import ScriptedChatModel
-from ludus.rewards.judge import JudgeOptions, read_attempts
+from ludus.rewards.judge.attempts import read_attempts
+from ludus.rewards.judge.ruler import JudgeOptions
 
 ASK = {"role": "user", "content": "How many?"}
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

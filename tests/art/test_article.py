@@ -14,7 +14,7 @@ import pytest
 import ludus.compat.art as art
 from ludus.compat.art.rewards import ruler_score_group
 from ludus.rewards.chat.scripted import ScriptedChatModel
-from ludus.rewards.judge import read_attempts
+from ludus.rewards.judge.attempts import read_attempts
 
 SMALL = {"model": {"dtype": "float32"}, "engine": {"kv_bytes": 2**22}, "gconfig": {"max_new_tokens": 8}}
 

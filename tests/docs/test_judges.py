@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ludus.compat.art import Trajectory, TrajectoryGroup
-from ludus.rewards.judge import read_attempts
+from ludus.rewards.judge.attempts import read_attempts
 from ludus.rewards.providers import PROVIDERS, Provider
 from tests.docs.pages import DOCS, blocks, run_block
 from tests.rewards.conftest import Answer, Endpoint, completion, endpoint

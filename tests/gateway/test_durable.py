@@ -20,8 +20,8 @@ from pathlib import Path
 from ludus.engines.scripted import ScriptedEngine
 from ludus.gateway import GatewayOptions, GatewayServer
 from ludus.episodes import Episodes, Recorder, RunArchive
-from ludus.text import ChatText
-from ludus.runs import RunStore
+from ludus.text.chat import ChatText
+from ludus.runs.store import RunStore
 text = ChatText.load(Path(sys.argv[1]))
 store = RunStore.create(sys.argv[2], "run", "")
 engine = ScriptedEngine(lambda call: "I say 7, and then " + str(len(call.prompt_ids)), text.tokenizer)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ludus.errors import UserError
-from ludus.processes import (
+from ludus.processes.calls import (
     Call,
     Crashed,
     Raised,
@@ -24,9 +24,9 @@ from ludus.processes import (
     Returned,
     TimedOut,
     WorkerCrashedError,
-    WorkerPool,
     WorkerTimeoutError,
 )
+from ludus.processes.pool import WorkerPool
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +356,7 @@ def test_processes_end_with_the_program_even_if_it_is_killed(tmp_path: Path) -> 
     script, noted = tmp_path / "script.py", tmp_path / "pid"
     script.write_text(
         "import os, pathlib, sys, time\n"
-        "from ludus.processes import WorkerPool\n"
+        "from ludus.processes.pool import WorkerPool\n"
         "def hang(path):\n"
         "    pathlib.Path(path).write_text(str(os.getpid()))\n"
         "    time.sleep(600)\n"

@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 from ludus.errors import UserError
-from ludus.processes import WorkerCrashedError, WorkerTimeoutError
+from ludus.processes.calls import WorkerCrashedError, WorkerTimeoutError
 from ludus.rewards.wrapper import AsyncRewardWrapper
 from ludus.runs.spans import SpanLog, collect_spans
 

@@ -26,7 +26,7 @@ from ludus.episodes.recorder import Recorder
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
-from ludus.processes import WorkerPool
+from ludus.processes.pool import WorkerPool
 from ludus.rollout.playing import guarded
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings, RolloutSettings

@@ -18,7 +18,8 @@ from ludus.agents.tools.bounded import OverdueError, bounded
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
 from ludus.agents.tools.signature import Signature
 from ludus.errors import UserError
-from ludus.processes import Remote, WorkerPool, WorkerTimeoutError
+from ludus.processes.calls import Remote, WorkerTimeoutError
+from ludus.processes.pool import WorkerPool
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Schema = OpenAIFunctionToolSchema | Mapping[str, Any]

@@ -25,7 +25,7 @@ from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import EpisodeTask, derive_seed
-from ludus.runs.exporters import open_exporter
+from ludus.runs.exporters.select import open_exporter
 from ludus.runs.spans import span
 from ludus.runs.store import RunStore
 from ludus.types import ChatRequest, Episode, Message, Sampling

@@ -36,7 +36,7 @@ from ludus.loop.measure import TrainingClock
 from ludus.loop.sft import SftSettings, supervised_batches
 from ludus.loop.step import train_step
 from ludus.loop.work import WorkThread
-from ludus.runs.exporters import open_exporter
+from ludus.runs.exporters.select import open_exporter
 from ludus.runs.metrics import Metrics, merge_means
 from ludus.runs.store import RunStore
 

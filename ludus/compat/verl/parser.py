@@ -14,8 +14,8 @@ import pydantic
 from ludus.compat.verl.messages import read_tools
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.episodes.reply import ReplyStream
-from ludus.text import parsers
 from ludus.text.parse import parser_for
+from ludus.text.parsers import base as parsers
 from ludus.types import Sampling
 
 logger = logging.getLogger(__name__)

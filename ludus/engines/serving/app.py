@@ -37,7 +37,7 @@ from ludus.engines.base import Engine
 from ludus.engines.serving.inbox import Inbox
 from ludus.engines.serving.requests import AbortBody, GenerateBody, PathBody, ScoreBody, TextBody, read
 from ludus.errors import BackendError, LudusError, UserError
-from ludus.http import is_key, keys_of
+from ludus.http.keys import is_key, keys_of
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, TokenChunk
 

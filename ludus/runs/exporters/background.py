@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Self
 
-from ludus.processes import Call, CallEnd, Crashed, Raised, Remote, Returned, TimedOut
+from ludus.processes.calls import Call, CallEnd, Crashed, Raised, Remote, Returned, TimedOut
 from ludus.processes.process import WorkerProcess
 from ludus.runs.exporters.base import Finished
 

@@ -26,7 +26,7 @@ from ludus.engines.vllm.engine import VllmEngine
 from ludus.engines.vllm.weights import FileTransfer
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
-from ludus.http import HttpServer
+from ludus.http.server import HttpServer
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled
 from tests.engines.contract import NoNewWeights, call

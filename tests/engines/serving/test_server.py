@@ -27,7 +27,8 @@ from ludus.engines.serving.inbox import Inbox
 from ludus.engines.vllm.engine import VllmEngine
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
-from ludus.http import HttpServer, digest
+from ludus.http.keys import digest
+from ludus.http.server import HttpServer
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.text.tokenizer import Tokenizer

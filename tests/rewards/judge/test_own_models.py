@@ -9,7 +9,7 @@ from pathlib import Path
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.in_process import InProcessGateway
-from ludus.rewards.judge import ruler
+from ludus.rewards.judge.ruler import ruler
 from ludus.text.chat import ChatText
 
 ANSWER = {"scores": [{"trajectory_id": str(i), "explanation": "so", "score": i / 4} for i in (2, 1)]}

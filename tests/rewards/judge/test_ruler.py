@@ -13,8 +13,8 @@ import pytest
 from ludus.errors import BackendError, UserError
 from ludus.rewards.chat.http import Price
 from ludus.rewards.chat.scripted import ScriptedChatModel
-from ludus.rewards.judge import Attempt, Conversation, JudgeOptions, judge_attempts, read_attempts, ruler
-from ludus.rewards.judge.ruler import Judgement
+from ludus.rewards.judge.attempts import Attempt, Conversation, read_attempts
+from ludus.rewards.judge.ruler import Judgement, JudgeOptions, judge_attempts, ruler
 from ludus.runs.spans import SpanLog, collect_spans
 from tests.rewards.conftest import Endpoint, completion
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ludus.runs.exporters import Finished, open_exporter
+from ludus.runs.exporters.base import Finished
+from ludus.runs.exporters.select import open_exporter
 from ludus.runs.settings import MlflowSettings
 from ludus.types import Episode, Outcome, Span
 from tests.runs.conftest import episode_of

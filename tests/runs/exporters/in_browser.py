@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ludus.runs.exporters import Finished, open_exporter
+from ludus.runs.exporters.base import Finished
+from ludus.runs.exporters.select import open_exporter
 from ludus.runs.settings import MlflowSettings
 from tests.runs.exporters.browser import Browser
 from tests.runs.exporters.conftest import with_tools

@@ -11,7 +11,8 @@ import pytest
 
 from ludus.config import Config
 from ludus.errors import ConfigError
-from ludus.runs.exporters import Finished, NoExporter, open_exporter
+from ludus.runs.exporters.base import Finished, NoExporter
+from ludus.runs.exporters.select import open_exporter
 from ludus.runs.settings import MlflowSettings, NoTraceSettings
 from tests.runs.conftest import episode_of
 from tests.runs.exporters.conftest import with_tools

@@ -2,5 +2,3 @@
 
 Nothing is imported here: `base` needs torch.
 """
-
-__all__: list[str] = []
