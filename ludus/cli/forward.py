@@ -10,15 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -30,11 +27,11 @@ from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.errors import AgentError
 from ludus.gateway.dialects.base import refusal
 from ludus.gateway.dialects.chat.dialect import CHAT
+from ludus.http.server import HttpServer
 from ludus.http.sse import DONE, whole_data
 from ludus.types import Message, Sampled, Sampling, SessionRecord
 
 _TIMEOUT_S = 600.0  # what OpenAI's SDK waits
-_STOP_GRACE_S = 1
 _CHAT_PATH = "chat/completions"
 _HOP_HEADERS = ("host", "content-length", "connection", "transfer-encoding", "accept-encoding", "content-encoding")
 
@@ -79,50 +76,34 @@ class Forwarder:
         self._api_key = api_key
         self._open: dict[str, _Session] = {}
         self._has_logprobs = True
-        self._listener = socket.create_server(("127.0.0.1", 0))
         routes = [Route("/s/{secret}/v1/{rest:path}", self._pass_on, methods=["GET", "POST"])]
-        config = uvicorn.Config(
-            Starlette(routes=routes),
-            http="h11",
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=_STOP_GRACE_S,
-        )
-        self._server = uvicorn.Server(config)
+        self._server = HttpServer(Starlette(routes=routes), name="forwarder", beside=self._until_stopped)
         self._client = httpx.AsyncClient(timeout=_TIMEOUT_S)
-        self._thread = threading.Thread(target=self._serve, name="ludus-forwarder", daemon=True)
 
     def __repr__(self) -> str:
         return f"Forwarder({self._url!r}, sessions={len(self._open)})"
 
     def __enter__(self) -> Forwarder:
-        self._thread.start()
+        self._server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-        self._listener.close()
+        self._server.stop()
 
     def open(self, limits: Limits = NO_LIMITS) -> str:
         """The base URL of a new session. limits: max_tokens cannot act, since nobody tells how many were sampled."""
         secret = secrets.token_urlsafe(24)
         self._open[secret] = _Session(SessionGraph(secret), limits)
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/s/{secret}/v1"
+        return f"{self._server.base_url}/s/{secret}/v1"
 
     def close(self, base_url: str) -> OutsideSession:
         """What was said in the session; its URL is unknown from now on."""
         session = self._open.pop(base_url.split("/")[-2])
         return OutsideSession(session.graph.snapshot(), dict(session.replies), frozenset(session.refused))
 
-    def _serve(self) -> None:
-        async def serve() -> None:
-            async with self._client:
-                await self._server.serve(sockets=[self._listener])
-
-        asyncio.run(serve())
+    async def _until_stopped(self) -> None:
+        async with self._client:
+            await asyncio.Event().wait()
 
     async def _pass_on(self, request: Request) -> Response:
         session = self._open.get(request.path_params["secret"])

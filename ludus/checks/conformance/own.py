@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from ludus.checks.conformance import expect
 from ludus.checks.conformance.speech import WORDS, Answer, Speech
 from ludus.checks.conformance.stage import Curtain, Heard, Stage
+from ludus.checks.tokenizer import SPECIAL_TOKENS, train_core
 from ludus.engines.base import Engine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import MemoryArchive
@@ -38,7 +39,6 @@ from ludus.types import SessionRecord, Turn
 
 CONTEXT_LENGTH = 4096
 KEEP_ALIVE_S = 0.2  # so that a case about silence is short
-_SPECIAL_TOKENS = ("<|im_start|>", "<|im_end|>")
 _VOCAB_SIZE = 512  # the 256 bytes, the marks, and merges of markup and colours; other characters are several tokens
 _MARKUP = (
     "system\nuser\nassistant\ntool\ndeveloper\n<tools>\n</tools>",
@@ -177,22 +177,12 @@ def check_record(record: SessionRecord, calls: Sequence[Heard]) -> None:
 
 def make_core() -> tokenizers.Tokenizer:
     """A byte-level tokenizer without a file: markup and colours are short, other scripts take a token a byte."""
-    core = tokenizers.Tokenizer(tokenizers.models.BPE())
-    core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=_VOCAB_SIZE,
-        special_tokens=list(_SPECIAL_TOKENS),
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    core.train_from_iterator([*_MARKUP, " ".join(WORDS)], trainer)
-    return core
+    return train_core([*_MARKUP, " ".join(WORDS)], vocab_size=_VOCAB_SIZE)
 
 
 def load_text(core: tokenizers.Tokenizer) -> ChatText:
     """The chat text of `core` under the suite's own template, read as that of any model."""
-    start, end = _SPECIAL_TOKENS
+    start, end = SPECIAL_TOKENS
     template = resources.files("ludus.checks.conformance") / "template.jinja"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

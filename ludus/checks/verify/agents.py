@@ -63,22 +63,30 @@ MakeAgent = Callable[[str], Agent]
 def converse(agent: Agent) -> None:
     """Both questions, each until the model calls no tool any more; then the agent is closed."""
     with closing(agent):
-        _converse(agent)
-
-
-def _converse(agent: Agent) -> None:
-    for question in QUESTIONS:
-        calls = agent.ask(question)
-        for _ in range(MOST_CALLS):
-            if not calls:
-                break
-            calls = agent.hand_in([_use_tool(call) for call in calls])
+        for question in QUESTIONS:
+            calls = agent.ask(question)
+            for _ in range(MOST_CALLS):
+                if calls:
+                    calls = agent.hand_in([_use_tool(call) for call in calls])
 
 
 def _use_tool(call: Called) -> Result:
     if call.name == "add":
         return Result(call.id, f"{call.arguments['a'] + call.arguments['b']:g}", False)
     return Result(call.id, f"Error: there is no {call.arguments['word']!r}.", True)
+
+
+def _tools(schema_name: str) -> list[dict[str, Any]]:
+    """Both tools; protocols call a schema by two names."""
+    return [{"name": name, "description": DESCRIPTIONS[name], schema_name: each} for name, each in SCHEMAS.items()]
+
+
+def _answer(resource: Any, name: str, streamed: bool, asked: Mapping[str, Any]) -> Any:
+    """What the SDK makes of an answer, at once or at the end of its stream; `name`: as the SDK calls it."""
+    if not streamed:
+        return resource.create(**asked)
+    with resource.stream(**asked) as stream:
+        return getattr(stream, f"get_final_{name}")()
 
 
 class ChatAgent:
@@ -100,17 +108,9 @@ class ChatAgent:
 
     def _send(self, messages: Sequence[Any]) -> list[Called]:
         self._messages += messages
-        tools = [
-            {"type": "function", "function": {"name": name, "description": DESCRIPTIONS[name], "parameters": schema}}
-            for name, schema in SCHEMAS.items()
-        ]
+        tools = [{"type": "function", "function": function} for function in _tools("parameters")]
         asked = {"model": "default", "messages": self._messages, "tools": tools, "max_tokens": MAX_TOKENS}
-        if self._stream:
-            with self._client.chat.completions.stream(**asked) as stream:
-                completion = stream.get_final_completion()
-        else:
-            completion = self._client.chat.completions.create(**asked)
-        message = completion.choices[0].message
+        message = _answer(self._client.chat.completions, "completion", self._stream, asked).choices[0].message
         self._messages.append(message)
         calls = message.tool_calls or []
         return [Called(call.id, call.function.name, json.loads(call.function.arguments)) for call in calls]
@@ -139,25 +139,12 @@ class ResponsesAgent:
 
     def _send(self, items: Sequence[Any]) -> list[Called]:
         self._items += items
-        tools = [
-            {
-                "type": "function",
-                "name": name,
-                "description": DESCRIPTIONS[name],
-                "parameters": schema,
-                "strict": False,
-            }
-            for name, schema in SCHEMAS.items()
-        ]
+        tools = [{"type": "function", **tool, "strict": False} for tool in _tools("parameters")]
         asked: dict[str, Any] = {"model": "default", "instructions": INSTRUCTIONS, "tools": tools}
         asked |= {"input": items if self._by_id else self._items, "max_output_tokens": MAX_TOKENS}
         if self._by_id and self._last_id is not None:
             asked["previous_response_id"] = self._last_id
-        if self._stream:
-            with self._client.responses.stream(**asked) as stream:
-                response = stream.get_final_response()
-        else:
-            response = self._client.responses.create(**asked)
+        response = _answer(self._client.responses, "response", self._stream, asked)
         self._last_id = response.id
         self._items += response.output
         calls = [item for item in response.output if item.type == "function_call"]
@@ -176,34 +163,17 @@ class MessagesAgent:
         return self._send(question)
 
     def hand_in(self, results: Sequence[Result]) -> list[Called]:
-        return self._send(
-            [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": each.call_id,
-                    "content": each.text,
-                    "is_error": each.is_error,
-                }
-                for each in results
-            ]
-        )
+        shown = [(each.call_id, {"content": each.text, "is_error": each.is_error}) for each in results]
+        return self._send([{"type": "tool_result", "tool_use_id": call_id, **told} for call_id, told in shown])
 
     def close(self) -> None:
         self._client.close()
 
     def _send(self, content: Any) -> list[Called]:
         self._messages.append({"role": "user", "content": content})
-        tools = [
-            {"name": name, "description": DESCRIPTIONS[name], "input_schema": schema}
-            for name, schema in SCHEMAS.items()
-        ]
-        asked: dict[str, Any] = {"model": "default", "system": INSTRUCTIONS, "tools": tools}
+        asked: dict[str, Any] = {"model": "default", "system": INSTRUCTIONS, "tools": _tools("input_schema")}
         asked |= {"messages": self._messages, "max_tokens": MAX_TOKENS}
-        if self._stream:
-            with self._client.messages.stream(**asked) as stream:
-                message = stream.get_final_message()
-        else:
-            message = self._client.messages.create(**asked)
+        message = _answer(self._client.messages, "message", self._stream, asked)
         self._messages.append({"role": "assistant", "content": message.content})
         return [Called(block.id, block.name, block.input) for block in message.content if block.type == "tool_use"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from ludus.algorithms.pack import TrainSequence
 from ludus.checks.verify.chat import chat_of_words
@@ -49,19 +49,7 @@ class LedgerResult:
         return self.unbalanced == 0
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "check": "ledger",
-            "trees": self.trees,
-            "seed": self.seed,
-            "turns": self.turns,
-            "sampled": self.sampled,
-            "trained": self.trained,
-            "masked": dict(sorted(self.masked.items())),
-            "forks": dict(sorted(self.forks.items())),
-            "unbalanced": self.unbalanced,
-            "first_broken": self.first_broken,
-            "ok": self.ok,
-        }
+        return {"check": "ledger", **asdict(self), "ok": self.ok}
 
 
 def verify_ledger(*, trees: int, seed: int, on_tree: Callable[[int], object] | None = None) -> LedgerResult:
@@ -89,8 +77,8 @@ async def _verify(trees: int, seed: int, on_tree: Callable[[int], object] | None
             broken.append(number)
         if on_tree is not None:
             on_tree(number + 1)
-    first_broken = broken[0] if broken else None
-    return LedgerResult(trees, seed, turns, sampled, trained, masked, forks, len(broken), first_broken)
+    by_reason = (dict(sorted(masked.items())), dict(sorted(forks.items())))
+    return LedgerResult(trees, seed, turns, sampled, trained, *by_reason, len(broken), broken[0] if broken else None)
 
 
 def is_recorded(tree: PlayedTree) -> bool:

@@ -6,8 +6,9 @@ The trainer's side is the forward pass that every training step makes, over rows
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
@@ -39,13 +40,13 @@ class ParityResult:
     """Sampled tokens that were drawn among more others than a record holds."""
     turns: int
     forks: int
+    cached_tokens: int
+    """Prompt tokens that the engine took from its cache: how much of prefix sharing was at work."""
     shared: float
     """Share of the sequences' tokens that packing stores only once."""
     max_abs_diff: float
     """Of logprobs, between sampler and trainer."""
     mean_abs_diff: float
-    cached_tokens: int
-    """Prompt tokens that the engine took from its cache: how much of prefix sharing was at work."""
 
     @property
     def tolerance(self) -> float | None:
@@ -57,32 +58,14 @@ class ParityResult:
         return self.tolerance is None or self.max_abs_diff <= self.tolerance
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "check": "parity",
-            "model": self.model,
-            "dtype": self.dtype,
-            "seed": self.seed,
-            "tokens": self.tokens,
-            "kept_tokens": self.kept_tokens,
-            "shaped_tokens": self.shaped_tokens,
-            "masked": self.masked,
-            "turns": self.turns,
-            "forks": self.forks,
-            "cached_tokens": self.cached_tokens,
-            "shared": round(self.shared, 4),
-            "max_abs_diff": self.max_abs_diff,
-            "mean_abs_diff": self.mean_abs_diff,
-            "tolerance": self.tolerance,
-            "ok": self.ok,
-        }
+        return {"check": "parity", **asdict(self), "tolerance": self.tolerance, "ok": self.ok}
 
 
 def verify_parity(
     *, dtype: str, tokens: int, model: str, seed: int, on_token: Callable[[int], object] | None = None
 ) -> ParityResult:
     """Play, then score what was played. dtype: fp32 or bf16."""
-    config = check_config(model, dtype, seed)
-    return run_blocking(_verify(config, dtype, tokens, on_token))
+    return run_blocking(_verify(check_config(model, dtype, seed), dtype, tokens, on_token))
 
 
 def check_config(model: str, dtype: str, seed: int) -> Config:
@@ -106,7 +89,7 @@ async def _verify(config: Config, dtype: str, tokens: int, on_token: Callable[[i
         masked=sum(record.num_sampled_tokens for record in records) - batch.num_trained,
         turns=len(turns),
         forks=sum(turn.fork is not None for turn in turns),
-        shared=1.0 - batch.num_row_tokens / batch.num_sequence_tokens,
+        shared=round(1.0 - batch.num_row_tokens / batch.num_sequence_tokens, 4),
         max_abs_diff=seen["train/logprob_gap_max"],
         mean_abs_diff=seen["train/logprob_gap_mean"],
         cached_tokens=sum(turn.sampled.num_cached_tokens for turn in turns),
@@ -116,11 +99,8 @@ async def _verify(config: Config, dtype: str, tokens: int, on_token: Callable[[i
 def export_all(records: Sequence[SessionRecord], advantages: Sequence[float] = (1.0,)) -> list[TrainSequence]:
     """A training sequence of every turn; turns take the advantages one after the other, again and again."""
     sequences: list[TrainSequence] = []
-    number = 0
+    turns_advantages = itertools.cycle(advantages)
     for record in records:
-        credit = {}
-        for turn in record.turns:
-            credit[turn.id] = TurnCredit(advantage=advantages[number % len(advantages)], mask=None)
-            number += 1
+        credit = {turn.id: TurnCredit(next(turns_advantages), mask=None) for turn in record.turns}
         sequences += export_session(record, credit, weight=1.0, style="individual").sequences
     return sequences
