@@ -44,12 +44,11 @@ from ludus.settings import (
 from ludus.trainer.settings import TrainerSettings
 
 ConfigT = TypeVar("ConfigT", bound="Config")
-_ENDS = "total_train_steps, total_train_epochs or total_train_seconds"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Config(Settings):
-    """One run. Every key has a default but the length of training, which is one of three.
+    """One run. Every key has a default.
 
     A class of more kinds of agent derives from it, adds their keys, and says which agents and rows are theirs.
     """
@@ -90,7 +89,7 @@ class Config(Settings):
     """Import string of a function of a complete group that says whether it is trained on. None: all are."""
     total_train_steps: int | None = pydantic.Field(default=None, ge=1)
     total_train_epochs: int | None = pydantic.Field(default=None, ge=1)
-    """Passes over the training rows. Not together with total_train_steps."""
+    """Passes over the training rows. Not together with total_train_steps. None: one, if nothing else ends the run."""
     total_train_seconds: float | None = pydantic.Field(default=None, gt=0)
     """Wall time of training, evaluations left out; with a number of steps, whichever ends first."""
     eval: EvalSettings = EvalSettings()
@@ -190,10 +189,8 @@ def check_training(config: ConfigT) -> ConfigT:
     """
     is_online = isinstance(config.rollout.agent, OnlineSettings)
     config = acting(config, [*idle_keys(config), *(_idle_online(config) if is_online else _idle_evaluation(config))])
-    limits = (config.total_train_steps, config.total_train_epochs, config.total_train_seconds)
-    if all(limit is None for limit in limits):
-        allowed = "total_train_steps or total_train_seconds" if is_online else _ENDS
-        raise ConfigError(f"training has no end: set {allowed}")
+    if is_online and config.total_train_steps is None and config.total_train_seconds is None:
+        raise ConfigError("training has no end: set total_train_steps or total_train_seconds")
     generation, needs = config.gconfig, algorithm_of(config.algorithm).needs
     if generation.temperature == 0.0:
         raise ConfigError("gconfig.temperature=0 samples greedily, and greedy tokens cannot be trained on")

@@ -116,6 +116,15 @@ class Trainer:
         with Interrupts() as interrupts:
             return run_blocking(self._train(doors, plan, resume, observer or Silent(), interrupts))
 
+    def _with_decay_end(self, plan: Plan) -> Config:
+        """The configuration with the number of optimizer steps that the learning rate falls over."""
+        trainer = self.config.trainer
+        if trainer.optimizer.decay == "constant" or trainer.optimizer.total_steps or plan.total_steps is None:
+            return self.config
+        total_steps = plan.total_steps * self.config.algorithm.minibatches
+        optimizer = trainer.optimizer.model_copy(update={"total_steps": total_steps})
+        return self.config.model_copy(update={"trainer": trainer.model_copy(update={"optimizer": optimizer})})
+
     def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
         """Play the held-out rows with the model as it is, and return the episodes and their means."""
         plan = self._eval_plan(is_asked=True)
@@ -127,10 +136,10 @@ class Trainer:
     async def _train(
         self, doors: _Doors, plan: Plan, resume: bool, observer: Observer, interrupts: Interrupts
     ) -> RunSummary:
-        door = doors.trained
+        door, config = doors.trained, self._with_decay_end(plan)
         async with AsyncExitStack() as stack:
-            local = await stack.enter_async_context(open_local(self.config))
-            learner = await stack.enter_async_context(local.learner(self.config))
+            local = await stack.enter_async_context(open_local(config))
+            learner = await stack.enter_async_context(local.learner(config))
             exporter = open_exporter(self.config.trace, self.config.name)
             # Only now, so that a run whose model cannot be opened leaves no folder that stands in the next one's way.
             store = stack.enter_context(self._open_store(resume))
@@ -265,6 +274,8 @@ class Trainer:
     def _plan(self, rows: Sequence[Row], evaluation: EvalPlan | None, accept: Judge | None) -> Plan:
         config, batch_size = self.config, self.config.train_dataset.batch_size
         epochs = config.total_train_epochs
+        if epochs is None and config.total_train_steps is None and config.total_train_seconds is None:
+            epochs = 1
         return Plan(
             rows=rows,
             seed=config.seed,

@@ -57,7 +57,7 @@ class SchedulerSettings(Settings):
     job, which is submitted first if there is none yet."""
     host: str | None = None
     """The head's address, at which its roles reach it: 127.0.0.1 where all of them are on its machine; auto: the
-    address of its way to other machines. None: 127.0.0.1 for local, auto for ray and slurm."""
+    address of its way to other machines. None: auto for slurm with several nodes, else 127.0.0.1."""
     engine: RoleSettings = RoleSettings()
     trainer: RoleSettings = RoleSettings()
     rollout: RoleSettings = RoleSettings()
@@ -92,7 +92,7 @@ class SchedulerSettings(Settings):
     @property
     def address(self) -> str:
         """The head's address, found if it is not named."""
-        host = self.host or ("127.0.0.1" if self.type == "local" else "auto")
+        host = self.host or ("auto" if self.type == "slurm" and self.slurm.nodes > 1 else "127.0.0.1")
         return address_of_machine() if host == "auto" else host
 
     def role(self, name: str) -> RoleSettings:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ludus.errors import UserError
+from ludus.errors import ConfigError, UserError
 from ludus.trainer.adamw import make_adamw
 from ludus.trainer.ranks import Alone, Ranks
 from ludus.trainer.rounding import Rounding
@@ -58,7 +58,15 @@ class MasterOptimizer:
         rounding: Rounding,
         ranks: Ranks | None = None,
     ) -> None:
-        """rounding: of masters to parameters.  ranks: over which the parameters are cut. None: they are whole."""
+        """rounding: of masters to parameters.  ranks: over which the parameters are cut. None: they are whole.
+
+        Raises ConfigError for a decay without its end.
+        """
+        if settings.decay != "constant" and settings.total_steps is None:
+            raise ConfigError(
+                f"trainer.optimizer.decay={settings.decay!r} needs the number of steps after which the learning "
+                "rate is 0: set trainer.optimizer.total_steps, or total_train_steps of a run"
+            )
         self.settings = settings
         self.rounding = rounding
         self.num_steps = 0

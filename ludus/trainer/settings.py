@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from ludus.settings import Settings
+from ludus.settings import Idle, Settings
 
 RoundingName = Literal["dither", "nearest"]
 
@@ -26,15 +27,11 @@ class OptimizerSettings(Settings):
     warmup_steps: int = Field(default=0, ge=0)
     decay: Literal["constant", "linear", "cosine"] = "constant"
     total_steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps after which the learning rate reaches 0; needed by, and only used for, decay."""
+    """Optimizer steps after which a decaying learning rate reaches 0. None: those of the run."""
 
-    @model_validator(mode="after")
-    def _check_decay(self) -> Self:
-        if self.decay != "constant" and self.total_steps is None:
-            raise ValueError(f"decay={self.decay!r} needs total_steps, the step at which the learning rate reaches 0")
+    def idle(self) -> Iterator[Idle]:
         if self.decay == "constant" and self.total_steps is not None:
-            raise ValueError("total_steps has no effect with decay='constant'; set decay to 'linear' or 'cosine'")
-        return self
+            yield Idle("total_steps", "decay is 'constant'")
 
 
 class TrainerSettings(Settings):

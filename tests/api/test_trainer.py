@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,19 @@ def test_equal_seeds_give_equal_weights_and_a_resumed_run_too(
     assert weights_of(tmp_path / "tiny") == weights_of(trained[0])
 
 
+def test_without_an_end_there_is_one_pass(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Over the rows; a learning rate that decays reaches 0 with it."""
+    watcher = Steps()
+    config = make_config(
+        tiny_model_folder, tmp_path, total_train_steps=None, trainer={"optimizer": {"lr": 0.1, "decay": "linear"}}
+    )
+    summary = ludus.Trainer(config, ROWS).train(Talker, observer=watcher)
+    num_steps = math.ceil(len(ROWS) / config.train_dataset.batch_size)
+    assert (summary.steps, summary.stopped_by) == (num_steps, "total_train_epochs")
+    rates = [metrics["train/lr"] for _, metrics in watcher.steps]
+    assert rates == pytest.approx([0.1 * (1 - step / num_steps) for step in range(num_steps)])
+
+
 def test_the_asynchronous_schedule_masks_nothing_within_its_bound(tiny_model_folder: Path, tmp_path: Path) -> None:
     """With max_head_offpolicyness=1 tokens are at most one version old, and none is masked as stale."""
     watcher = Steps()
@@ -218,7 +232,6 @@ def test_play_returns_episodes_token_by_token(tiny_model_folder: Path, tmp_path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"total_train_steps": None}, "training has no end"),
         ({"gconfig": {"n_samples": 3, "temperature": 0.0}}, r"gconfig.temperature=0 samples greedily"),
         ({"gconfig": {"n_samples": 1}}, "compares the members of a group"),
         ({"eval": {"every_steps": 2}}, "eval.every_steps cannot act without held-out rows"),

@@ -69,7 +69,6 @@ def step_config(work: StepWork, run_root: str) -> Config:
         f"trainer.optimizer.lr={work.lr}",
         "trainer.optimizer.betas=[0.9, 0.999]",
         "trainer.optimizer.decay=linear",
-        f"trainer.optimizer.total_steps={work.steps}",
     )
 
 

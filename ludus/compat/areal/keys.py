@@ -196,17 +196,12 @@ def _warmup(value: Any, given: Given) -> Meaning:
     return Meaning("changed", f"{value} of {total} optimizer steps", steps)
 
 
-def _decay(value: Any, given: Given) -> Meaning:
-    total = _optimizer_steps(given)
+def _decay(value: Any, _given: Given) -> Meaning:
     if value == "constant":
         return Meaning("taken", "trainer.optimizer.decay")
     if value not in ("linear", "cosine"):
         return Meaning("left out", f"{value} is not available; trainer.optimizer.decay is linear or cosine")
-    if total is None:
-        note = "how many steps there will be is not known; set trainer.optimizer.decay and total_steps"
-        return Meaning("left out", note)
-    ours = {"trainer.optimizer.decay": value, "trainer.optimizer.total_steps": total}
-    return Meaning("changed", f"over {total} optimizer steps", ours)
+    return Meaning("taken", ours={"trainer.optimizer.decay": value})
 
 
 # ---- loss and credit
