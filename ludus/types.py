@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 StopReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "tool_calls", "abort"]
 AbortCause = Literal["client_cancel", "session_closed", "deadline", "failed"]
 ForkReason = Literal["reasoning_stripped", "template", "edit", "retokenised", "truncated"]
 ToolChoice = Literal["auto", "none", "required"]
@@ -278,6 +279,13 @@ class Turn:
     abort_cause: AbortCause | None = None
     """Why the answer was broken off: its client left, its session ended, its time was up, or another answer of the
     same request failed. None: it was not, or the engine did so by itself."""
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the answer ended, as an agent is told: calls are only announced when the model finished them itself."""
+        if self.sampled.stop_reason == "stop" and self.reply.tool_calls:
+            return "tool_calls"
+        return self.sampled.stop_reason
 
 
 @dataclass(frozen=True, slots=True)

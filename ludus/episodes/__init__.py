@@ -1,7 +1,7 @@
 """One life of an episode: sessions opened, recorded exactly, rewarded and ended, and what they become in training."""
 
 from ludus.episodes.archive import Archive, ExportArchive, MemoryArchive, RunArchive
-from ludus.episodes.completion import FinishReason, OnDelta, OnStart, finish_reason
+from ludus.episodes.completion import OnDelta, OnStart
 from ludus.episodes.conversation import Match
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.export import Exported, ExportStyle, TurnCredit, count_trained, export_session
@@ -21,7 +21,6 @@ __all__ = [
     "ExportArchive",
     "ExportStyle",
     "Exported",
-    "FinishReason",
     "ForkExample",
     "GraphStats",
     "Handle",
@@ -45,5 +44,4 @@ __all__ = [
     "TurnSink",
     "count_trained",
     "export_session",
-    "finish_reason",
 ]

@@ -30,7 +30,6 @@ OnStart = Callable[[tuple[str, ...], int], None]
 before the first delta."""
 
 StopCause = AbortCause | Literal["token_limit"]
-FinishReason = Literal["stop", "length", "tool_calls", "abort"]
 
 
 class Choice:
@@ -228,13 +227,6 @@ class Completion:
             engine, tasks = self._calls
             for choice in self.choices:
                 tasks.create_task(engine.abort(choice.call.id))
-
-
-def finish_reason(turn: Turn) -> FinishReason:
-    """Why the answer ended, as an agent is told: calls are only announced when the model finished them itself."""
-    if turn.sampled.stop_reason == "stop" and turn.reply.tool_calls:
-        return "tool_calls"
-    return turn.sampled.stop_reason
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

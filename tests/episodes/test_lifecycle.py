@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ludus.episodes import Limits, finish_reason
+from ludus.episodes import Limits
 from ludus.errors import AgentError, BackendError
 from ludus.text.parsers.base import Delta, collect
 from ludus.types import ChatRequest, Sampling
@@ -161,7 +161,7 @@ def test_leaving_records_what_was_sampled(set_table: SetTable) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         (turn,) = table.session.snapshot().turns
-        assert (finish_reason(turn), turn.abort_cause) == ("abort", "client_cancel")
+        assert (turn.finish_reason, turn.abort_cause) == ("abort", "client_cancel")
         assert LONG.startswith(turn.reply.content or "?")
         assert table.session.stats().num_running == table.engine.stats().num_running == 0
 
@@ -256,7 +256,7 @@ def test_token_limit_cuts_and_then_refuses(set_table: SetTable) -> None:
     async def play() -> None:
         (turn,) = await table.session.complete(GUESS)
         assert len(turn.sampled.token_ids) == 5
-        assert finish_reason(turn) == "length"
+        assert turn.finish_reason == "length"
         with pytest.raises(AgentError) as caught:
             await table.session.complete(GUESS)
         assert code_of(caught) == (400, "token_limit")
@@ -270,7 +270,7 @@ def test_token_limit_holds_for_answers_at_once(set_table: SetTable) -> None:
 
     async def play() -> None:
         turns = await table.session.complete(ChatRequest(GUESS.messages, n=4))
-        assert {finish_reason(turn) for turn in turns} == {"length"}
+        assert {turn.finish_reason for turn in turns} == {"length"}
 
     asyncio.run(play())
     num_sampled = table.session.snapshot().num_sampled_tokens
@@ -379,7 +379,7 @@ def test_engine_that_closes_gives_what_it_has(set_table: SetTable) -> None:
         await began.wait()
         await table.engine.close()
         (turn,) = await task
-        assert (finish_reason(turn), turn.abort_cause) == ("abort", None)
+        assert (turn.finish_reason, turn.abort_cause) == ("abort", None)
 
     asyncio.run(play())
 

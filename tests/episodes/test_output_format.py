@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from ludus.episodes import finish_reason
 from ludus.episodes.reply import ReplyStream
 from ludus.errors import AgentError
 from ludus.text.constraint import Constraints
@@ -29,7 +28,7 @@ def test_forced_call_samples_under_a_grammar(set_table: SetTable) -> None:
     turn = asyncio.run(table.ask(user("Add."), tools=(ADD,), tool_choice="required", forced_tool="add"))
     assert turn.sampling.grammar is not None and '"add' not in (turn.reply.content or "")
     assert [call.name for call in turn.reply.tool_calls] == ["add"]
-    assert finish_reason(turn) == "tool_calls"
+    assert turn.finish_reason == "tool_calls"
 
 
 def test_answer_ends_behind_its_only_call(set_table: SetTable) -> None:
@@ -40,7 +39,7 @@ def test_answer_ends_behind_its_only_call(set_table: SetTable) -> None:
         first = await table.ask(user("Add."), tools=(ADD,), parallel_tool_calls=False)
         assert [call.arguments for call in first.reply.tool_calls] == ['{"a": 1}']
         assert (first.reply.content, first.undecoded, first.sampled.stop_string) == ("Hm.", (), "</tool_call>")
-        assert first.sampling.grammar is None and finish_reason(first) == "tool_calls"
+        assert first.sampling.grammar is None and first.finish_reason == "tool_calls"
         result = Message("tool", "2", tool_call_id=first.reply.tool_calls[0].id)
         second = await table.ask(user("Add."), first.reply, result, tools=(ADD,))
         assert (second.fork, second.prefix) == (None, first.id)

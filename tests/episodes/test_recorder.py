@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes import finish_reason
 from ludus.errors import AgentError, UserError
 from ludus.text.parsers.base import ContentDelta, Delta, ToolCallBroken, ToolCallDelta, collect
 from ludus.types import ChatRequest, Message, Sampling
@@ -24,7 +23,7 @@ def test_first_turn_is_what_the_template_renders(set_table: SetTable) -> None:
     assert turn.reply == Message("assistant", "Seven.")
     assert (turn.prefix, turn.follows, turn.fork) == (None, None, None)
     assert turn.id.startswith("chatcmpl-") and len(turn.id) == len("chatcmpl-") + 24
-    assert finish_reason(turn) == "stop"
+    assert turn.finish_reason == "stop"
 
 
 def test_later_turns_extend_the_tokens_exactly(set_table: SetTable) -> None:
@@ -74,7 +73,7 @@ def test_tool_call_round_trip(set_table: SetTable) -> None:
         first = await table.ask(user("Add."), tools=(ADD,))
         (call,) = first.reply.tool_calls
         assert (call.name, json.loads(call.arguments)) == ("add", {"a": 1, "b": 2})
-        assert finish_reason(first) == "tool_calls"
+        assert first.finish_reason == "tool_calls"
         # SDKs load and dump arguments; the call is the same call
         echo = replace(first.reply, tool_calls=(replace(call, arguments='{"b":2,"a":1}'),))
         result = Message("tool", "3", tool_call_id=call.id)
@@ -172,7 +171,7 @@ def test_answer_cut_by_length_is_closed_by_the_template(set_table: SetTable) -> 
 
     async def play() -> None:
         first = await table.ask(user("Guess."), sampling=Sampling(max_new_tokens=2))
-        assert finish_reason(first) == "length"
+        assert first.finish_reason == "length"
         second = await table.ask(user("Guess."), first.reply, user("Well?"))
         assert second.prefix == first.id
         assert table.seen(second) == table.rendered(user("Guess."), first.reply, user("Well?")) + "yes<|im_end|>"
@@ -230,7 +229,7 @@ def test_undecoded_call_is_kept_and_logged(set_table: SetTable, caplog: pytest.L
     turn = asyncio.run(table.ask(user("Add."), tools=(ADD,), on_delta=lambda _, delta: deltas.append(delta)))
     assert turn.reply == Message("assistant", f"Hm. {broken}")
     assert turn.undecoded == (broken,)
-    assert finish_reason(turn) == "stop"
+    assert turn.finish_reason == "stop"
     assert ToolCallBroken(0) in deltas
     assert table.session.snapshot().turns[0].undecoded == (broken,)
     (warned,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

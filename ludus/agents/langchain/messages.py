@@ -20,7 +20,6 @@ from langchain_core.messages import (
     UsageMetadata,
 )
 
-from ludus.episodes.completion import finish_reason
 from ludus.errors import UserError
 from ludus.types import Message, Role, ToolCall, Turn
 
@@ -94,7 +93,7 @@ def to_ai_message(turn: Turn, *, num_prompt_tokens: int, model_name: str) -> AIM
 
 
 def response_metadata(turn: Turn, model_name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"model_name": model_name, "finish_reason": finish_reason(turn)}
+    found: dict[str, Any] = {"model_name": model_name, "finish_reason": turn.finish_reason}
     if turn.undecoded:
         found[UNDECODED] = list(turn.undecoded)
     return found

@@ -100,7 +100,7 @@ def _answers(episode: Episode) -> Iterator[TreeSpan]:
             started_at=turn.started_at,
             finished_at=turn.finished_at,
             inputs=_asked(turn),
-            outputs={"choices": [{"index": 0, "finish_reason": _finish(turn), "message": as_openai(turn.reply)}]},
+            outputs={"choices": [{"index": 0, "finish_reason": turn.finish_reason, "message": as_openai(turn.reply)}]},
             error=f"aborted: {turn.abort_cause or 'by the engine'}" if sampled.stop_reason == "abort" else None,
             attributes={
                 "turn_id": turn.id,
@@ -151,12 +151,6 @@ def _asked(turn: Turn) -> dict[str, Any]:
     if turn.tools:
         asked["tools"] = [_tool(tool) for tool in turn.tools]
     return asked
-
-
-def _finish(turn: Turn) -> str:
-    if turn.sampled.stop_reason == "stop" and turn.reply.tool_calls:
-        return "tool_calls"
-    return turn.sampled.stop_reason
 
 
 def as_openai(message: Message) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ludus.episodes.completion import finish_reason
 from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, Refusal
 from ludus.gateway.dialects.events import event
 from ludus.gateway.dialects.openai import DONE, error_json, tokens_json, usage_json
@@ -29,7 +28,7 @@ def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
                 "index": i,
                 "message": _message_json(turn.reply),
                 "logprobs": _logprobs(turn, answer) if parsed.logprobs else None,
-                "finish_reason": finish_reason(turn),
+                "finish_reason": turn.finish_reason,
                 "turn_id": turn.id,
             }
             for i, turn in enumerate(answer.turns)
@@ -85,7 +84,7 @@ class ChatStream:
         broken = self._broken.get(choice_idx)
         last = {
             "logprobs": logprobs,
-            "finish_reason": finish_reason(turn),
+            "finish_reason": turn.finish_reason,
             "turn_id": turn.id,
             **({"ludus": {"undecoded_tool_calls": broken}} if broken else {}),
         }

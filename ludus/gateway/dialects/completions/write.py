@@ -5,7 +5,6 @@ Knows: the shapes of the protocol.  Knows not: how a request is read.
 
 from __future__ import annotations
 
-from ludus.episodes.completion import finish_reason
 from ludus.episodes.ids import COMPLETION, shown_id
 from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, Refusal
 from ludus.gateway.dialects.events import event
@@ -21,7 +20,7 @@ def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
             "index": i,
             "text": echoed(parsed, i) + (turn.reply.content or ""),
             "logprobs": _logprobs(turn, answer) if parsed.logprobs else None,
-            "finish_reason": finish_reason(turn),
+            "finish_reason": turn.finish_reason,
         }
         for i, turn in enumerate(answer.turns)
     ]
@@ -63,7 +62,7 @@ class CompletionStream:
         # A retry may be answered by the turn of the first try, which has no deltas of its own to send again.
         late = "" if choice_idx in self._begun else turn.reply.content or ""
         logprobs = _logprobs(turn, answer) if self._parsed.logprobs else None
-        return self._chunk(choice_idx, late, logprobs=logprobs, finish_reason=finish_reason(turn))
+        return self._chunk(choice_idx, late, logprobs=logprobs, finish_reason=turn.finish_reason)
 
     def _chunk(self, choice_idx: int, text: str, **last: object) -> bytes:
         choice = {"index": choice_idx, "text": text, "logprobs": None, "finish_reason": None, **last}
