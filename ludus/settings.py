@@ -148,8 +148,7 @@ class OneOf:
             raise ConfigError(f"must be one of {', '.join(self.table)}, or a mapping with it as `{tag}`, got {given!r}")
         kind = given.get(tag, self.default)
         if kind not in self.table:
-            best = nearest(str(kind), self.table)
-            hint = f"; did you mean {best!r}?" if best else ";"
+            hint = did_you_mean(str(kind), self.table, ";")
             raise ConfigError(f"{kind!r} is not available{hint} there are {', '.join(self.table)}")
         known, idle = self.table[kind].model_fields, {}
         for name in given:
@@ -232,19 +231,31 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def did_you_mean(name: str, allowed: Iterable[str], otherwise: str = "") -> str:
+    """The end of an error's first clause: the nearest allowed name, or `otherwise` where nothing is alike."""
+    best = nearest(name, allowed)
+    return f"; did you mean {best!r}?" if best else otherwise
+
+
 def dump_settings(settings: Settings) -> str:
     """The settings as YAML, every key with its resolved value; `load_settings` reads it back."""
     return yaml.dump(settings.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a file. Raises UserError if it is missing, ConfigError if it holds none."""
+def load_yaml(path: Path, what: str) -> Any:
+    """The value in a file. what: what error messages call it. Raises UserError if it is missing, ConfigError if it is
+    no YAML."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        return yaml.load(path.expanduser().read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the configuration {str(path)!r}: {error}") from None
+        raise UserError(f"cannot read {what} {str(path)!r}: {error} (looked from {Path.cwd()})") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a file. Raises UserError if it is missing, ConfigError if it holds none."""
+    data = load_yaml(path, "the configuration")
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -391,8 +402,8 @@ def import_object(reference: str) -> Any:
     found: Any = module
     for name in attribute.split("."):
         if name not in dir(found):
-            best = nearest(name, [known for known in dir(found) if not known.startswith("_")])
-            raise UserError(f"{module_name!r} has no {name!r}" + (f"; did you mean {best!r}?" if best else ""))
+            hint = did_you_mean(name, [known for known in dir(found) if not known.startswith("_")])
+            raise UserError(f"{module_name!r} has no {name!r}{hint}")
         found = getattr(found, name)
     return found
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
 from ludus.errors import UserError
-from ludus.settings import nearest
+from ludus.settings import did_you_mean
 
 FORMS = (
     "a class or an instance with `async def run(self, data, **extra_kwargs)`, an async function, "
@@ -54,8 +54,7 @@ class Row(dict[str, Any]):
     """A row that names its columns when one is missing."""
 
     def __missing__(self, name: str) -> Any:
-        best = nearest(str(name), map(str, self))
-        hint = f"; did you mean {best!r}?" if best else ""
+        hint = did_you_mean(str(name), map(str, self))
         raise KeyError(f"the row has no column {name!r}{hint} It has: {', '.join(map(str, self))}")
 
 

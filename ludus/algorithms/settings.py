@@ -15,7 +15,7 @@ from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.normalisers import TokenSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
 from ludus.errors import ConfigError
-from ludus.settings import Choice, Idle, OneOf, Settings, nearest
+from ludus.settings import Choice, Idle, OneOf, Settings, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,7 @@ class AlgorithmSettings(Settings):
             return handler(data)
         name = data.get("name", "grpo")
         if name not in PRESETS:
-            best = nearest(str(name), PRESETS)
-            hint = f"; did you mean {best!r}?" if best else ";"
+            hint = did_you_mean(str(name), PRESETS, ";")
             raise ConfigError(f"name={name!r} is not available{hint} there are {', '.join(PRESETS)}")
         preset = PRESETS[name]
         given = {key: _laid_over(preset.get(key), value, _default_kind(key)) for key, value in data.items()}

@@ -18,7 +18,17 @@ import pydantic
 
 from ludus.config import Config, ConfigT
 from ludus.errors import ConfigError
-from ludus.settings import Path_, import_object, leaves, merged, nearest, parse_override, read_yaml, with_value
+from ludus.settings import (
+    Path_,
+    did_you_mean,
+    import_object,
+    leaves,
+    merged,
+    nearest,
+    parse_override,
+    read_yaml,
+    with_value,
+)
 
 _OWN_NAME = "config"
 _CLASS = "config_class"
@@ -94,8 +104,7 @@ def load_config(
 def _check_names(names: Sequence[str], own_names: Collection[str], base: type[Config], config_class: str) -> None:
     for name in names:
         if name not in base.model_fields and name not in own_names:
-            best = nearest(name, [*own_names, *base.model_fields])
-            hint = f"; did you mean {best!r}?" if best else "."
+            hint = did_you_mean(name, [*own_names, *base.model_fields], ".")
             known = ", ".join(sorted(own_names)) or "none"
             raise ConfigError(f"unknown key {name!r}{hint} Parameters of {config_class}: {known}")
 

@@ -65,7 +65,7 @@ def _row(episode: Episode, chain: Sequence[Turn]) -> Row:
         "follows": last.follows,
         "messages": [message_json(message) for message in last.messages],
         "reply": message_json(last.reply),
-        "tools": [_tool_json(tool) for tool in last.tools],
+        "tools": [tool_json(tool) for tool in last.tools],
         "token_ids": list(token_ids),
         "loss_mask": mask,
         "logprobs": logprobs,
@@ -77,7 +77,8 @@ def _row(episode: Episode, chain: Sequence[Turn]) -> Row:
     }
 
 
-def _tool_json(tool: ToolSpec) -> Row:
+def tool_json(tool: ToolSpec) -> Row:
+    """A tool in the words of OpenAI's protocol."""
     parameters = plain(tool.parameters)
     function = {"name": tool.name, "description": tool.description, "parameters": parameters}
     return {"type": "function", "function": {**function, "strict": True} if tool.strict else function}

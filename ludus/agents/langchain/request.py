@@ -15,7 +15,7 @@ from ludus.agents.langchain.messages import to_messages
 from ludus.errors import UserError
 from ludus.gateway.dialects.sampling import SAMPLING_FIELDS, read_sampling
 from ludus.gateway.dialects.tools import Choice, read_format, read_function, tool_use
-from ludus.settings import nearest
+from ludus.settings import did_you_mean
 from ludus.types import ChatRequest, Sampling
 
 SAMPLING_NAMES = frozenset([*SAMPLING_FIELDS, "max_tokens"])
@@ -86,8 +86,7 @@ def _check_known(sampling: Mapping[str, Any]) -> None:
     for name in sampling:
         if name not in SAMPLING_NAMES and name != "stop":
             known = sorted([*SAMPLING_NAMES, "stop", "tools", "tool_choice", "parallel_tool_calls", "response_format"])
-            best = nearest(name, known)
-            hint = f"; did you mean {best!r}?" if best else ""
+            hint = did_you_mean(name, known)
             raise UserError(
                 f"the model was called with the unknown argument {name!r}{hint} It takes {', '.join(known)}"
             )

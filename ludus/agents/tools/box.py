@@ -20,7 +20,7 @@ from ludus.agents.tools.instance import ToolInstance
 from ludus.agents.tools.tally import Tally
 from ludus.errors import UserError
 from ludus.runs.spans import span
-from ludus.settings import nearest
+from ludus.settings import did_you_mean
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ToolCall, ToolSpec
 
@@ -167,8 +167,7 @@ class Toolbox:
     def _instance(self, name: str) -> ToolInstance:
         instance = self._instances.get(name)
         if instance is None:
-            best = nearest(name, self._instances)
-            hint = f"; did you mean {best!r}?" if best else "."
+            hint = did_you_mean(name, self._instances, ".")
             raise ToolError(f"there is no tool {name!r}{hint} There are: {', '.join(self._instances) or 'none'}")
         return instance
 

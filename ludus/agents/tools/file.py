@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pydantic
-import yaml
 
 from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.function import FunctionTool, functions_of
@@ -19,7 +18,7 @@ from ludus.agents.tools.mcp_file import read_mcp_file
 from ludus.agents.tools.schema import read_schema
 from ludus.agents.tools.source import OneTool, ToolPlan
 from ludus.errors import ConfigError, UserError
-from ludus.settings import Settings, import_file, import_object
+from ludus.settings import Settings, import_file, import_object, load_yaml
 
 ToolT = TypeVar("ToolT", bound=BaseTool)
 
@@ -62,14 +61,7 @@ class ToolFileEntry(Settings):
 
 def read_tool_file(path: Path) -> list[ToolPlan]:
     """The tools of a YAML file. Raises UserError that says which entry cannot be."""
-    try:
-        data = yaml.safe_load(path.expanduser().read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"cannot read the tools in {str(path)!r}: {error.strerror} (looked from {Path.cwd()})"
-        ) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    data = load_yaml(path, "the tools in")
     entries = data.get("tools") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigError(f"{path} must hold `tools`, a list of mappings")

@@ -18,7 +18,7 @@ from ludus.agents.tools.answer import Answer, as_reward, read_answer
 from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.bounded import bounded
 from ludus.errors import UserError
-from ludus.settings import nearest
+from ludus.settings import did_you_mean
 from ludus.types import ToolSpec
 
 
@@ -52,8 +52,7 @@ class ToolKwargs:
                 continue
             for key in given:
                 if key not in taken:
-                    best = nearest(key, taken)
-                    hint = f"; did you mean {best!r}?" if best else ""
+                    hint = did_you_mean(key, taken)
                     raise UserError(
                         f"tools_kwargs gives {key!r} to {name} of the tool {tool.name!r}, which takes "
                         f"{', '.join(sorted(taken)) or 'nothing'}{hint}"

@@ -20,7 +20,7 @@ from ludus.agents.tools.instance import ToolEntry, ToolInstance, ToolKwargs
 from ludus.agents.tools.schema import spec_of
 from ludus.agents.tools.source import ToolPlan, plan_of
 from ludus.errors import UserError
-from ludus.settings import nearest
+from ludus.settings import did_you_mean
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ToolSpec
 
@@ -132,8 +132,7 @@ class ToolShelf:
 
     def _known(self, name: str, verb: str) -> str:
         if name not in self._entries:
-            best = nearest(name, self._entries)
-            hint = f"; did you mean {best!r}?" if best else "."
+            hint = did_you_mean(name, self._entries, ".")
             raise UserError(f"the row {verb} the tool {name!r}{hint} There are: {', '.join(self._entries) or 'none'}")
         return name
 
@@ -149,8 +148,7 @@ def _read_kwargs(name: str, given: Any) -> ToolKwargs:
         raise UserError(f"tools_kwargs of {name!r} must be a mapping of {', '.join(_KINDS)}, got {given!r:.200}")
     for kind, kwargs in given.items():
         if kind not in _KINDS:
-            best = nearest(kind, _KINDS)
-            hint = f"; did you mean {best!r}?" if best else "."
+            hint = did_you_mean(kind, _KINDS, ".")
             raise UserError(f"tools_kwargs of {name!r} has the unknown key {kind!r}{hint} Known: {', '.join(_KINDS)}")
         if kwargs is not None and not isinstance(kwargs, Mapping):
             raise UserError(f"tools_kwargs: {kind} of {name!r} must be a mapping, got {kwargs!r:.200}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ludus.errors import UserError
-from ludus.settings import import_object, nearest
+from ludus.settings import did_you_mean, import_object
 
 
 @dataclass
@@ -59,8 +59,7 @@ def make(table: Mapping[str, Any], kind: str, type_: str, args: Mapping[str, Any
     """An instance of what is registered as `type_`. Raises UserError if nothing is, naming the nearest."""
     cls = find(table, type_)
     if cls is None:
-        best = nearest(str(type_), table)
-        hint = f"; did you mean {best!r}?" if best else ""
+        hint = did_you_mean(str(type_), table)
         known = ", ".join(sorted(table))
         raise UserError(f"no {kind} is registered as {type_!r}{hint} Registered: {known}; import the module of yours")
     return cls(**args)

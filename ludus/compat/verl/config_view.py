@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.settings import nearest
+from ludus.settings import did_you_mean
 
 
 class LoopConfig(Mapping[str, Any]):
@@ -38,8 +38,7 @@ class LoopConfig(Mapping[str, Any]):
         if name.startswith("_"):  # copying and pickling ask for these before there are values
             raise AttributeError(name)
         if name not in self._values:
-            best = nearest(name, self._values)
-            hint = f"; did you mean {best!r}?" if best else ""
+            hint = did_you_mean(name, self._values)
             raise AttributeError(f"{self._path} has no {name!r}{hint} It has: {', '.join(self._values) or 'nothing'}")
         return self._values[name]
 

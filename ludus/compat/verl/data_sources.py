@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ludus.errors import UserError
 from ludus.rewards.answers import as_number, math_verify_all
-from ludus.settings import nearest
+from ludus.settings import did_you_mean
 
 _FINAL = re.compile(r"####\s*(-?[$\d][\d.,]*)")
 """GSM8K's own mark of the final answer, which the prompts of that data set ask for."""
@@ -70,8 +70,7 @@ def verifier_of(data_source: object) -> Verifier:
         return VERIFIERS[name]
     if name.startswith(("aime", "math")):
         return mathematics
-    best = nearest(name, VERIFIERS)
-    hint = f"; did you mean {best!r}?" if best else "."
+    hint = did_you_mean(name, VERIFIERS, ".")
     raise UserError(f"no verifier knows the data_source {data_source!r}{hint} There are: {', '.join(VERIFIERS)}")
 
 

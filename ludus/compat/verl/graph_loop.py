@@ -20,7 +20,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from ludus.agents.adapter import current_episode
 from ludus.agents.langchain.model import ChatModel
-from ludus.agents.tools import Toolbox, ToolLimits
+from ludus.agents.tools import Toolbox
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.compat.verl.graph_tools import LimitedTools, NodeLimits, calls_something
 from ludus.compat.verl.messages import message_value
@@ -28,8 +28,9 @@ from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, outputs_
 from ludus.compat.verl.plan import LoopPlan, LoopRun
 from ludus.episodes.limits import LIMIT_CODES
 from ludus.errors import AgentError, UserError
+from ludus.runs.interactions import tool_json
 from ludus.text.template import ChatTemplate
-from ludus.types import Message, SessionRecord, ToolSpec
+from ludus.types import Message, SessionRecord
 
 _LEAST_STEPS = 50
 """Of a graph, for what stands around its agent and tools."""
@@ -120,16 +121,12 @@ class ReactAgentLoop(AgentLoopBase):
     def graph_config(self, sampling_params: Mapping[str, Any], box: Toolbox | None = None) -> RunnableConfig:
         """What the graph is invoked with. box: tools beside those of the class."""
         plan, text, model = self._plan(), self.tokenizer.text, self.chat_model()
-        tools = [*self.tools, *(_as_openai(spec) for spec in (() if box is None else box.specs))]
+        tools = [*self.tools, *(tool_json(spec) for spec in (() if box is None else box.specs))]
         turns = plan.multi_turn
         most = turns.max_assistant_turns
         limits = NodeLimits(
             max_parallel_calls=turns.max_parallel_calls,
-            each=ToolLimits(
-                timeout_s=turns.tool_timeout_s,
-                max_response_tokens=turns.max_tool_response_length,
-                truncate_side=turns.tool_response_truncate_side,
-            ),
+            each=plan.tool_limits,
             tokenizer=text.tokenizer,
             shows_lone_answers=_shows_lone_answers(text.template),
             box=box,
@@ -195,11 +192,6 @@ def make_output(
         },
     )
     return outputs if len(outputs) > 1 else outputs[0]
-
-
-def _as_openai(spec: ToolSpec) -> dict[str, Any]:
-    function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
-    return {"type": "function", "function": {**function, "strict": spec.strict}}
 
 
 def convert_to_agent_output(

@@ -14,10 +14,9 @@ from typing import Any
 from uuid import uuid4
 
 import pydantic
-import yaml
 
 from ludus.errors import ConfigError, UserError
-from ludus.settings import Settings, import_object, nearest
+from ludus.settings import Settings, did_you_mean, import_object, load_yaml
 
 
 class BaseInteraction(ABC):
@@ -94,8 +93,7 @@ class Interactions:
             return next(iter(self.by_name.values()))
         if name in self.by_name:
             return self.by_name[name]
-        best = nearest(str(name), self.by_name)
-        hint = f"; did you mean {best!r}?" if best else "."
+        hint = did_you_mean(str(name), self.by_name, ".")
         raise UserError(
             f"the row asks for the interaction {name!r}{hint} There are: {', '.join(self.by_name) or 'none'}; they "
             "are named in rollout.multi_turn.interaction_config_path"
@@ -115,13 +113,7 @@ def read_reply(returned: object, name: str) -> tuple[bool, str, float | None]:
 
 
 def _read_file(path: Path) -> Sequence[InteractionEntry]:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        where = f"(looked from {Path.cwd()})"
-        raise UserError(f"cannot read the interactions in {str(path)!r}: {error.strerror} {where}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    data = load_yaml(path, "the interactions in")
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must hold `interaction:`, a list, but holds a {type(data).__name__}")
     try:

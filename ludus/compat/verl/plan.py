@@ -35,6 +35,15 @@ class LoopPlan:
     config: Mapping[str, Any] = field(default_factory=dict)
     """More of the configuration for loops to read, nested as verl's."""
 
+    @property
+    def tool_limits(self) -> ToolLimits:
+        turns = self.multi_turn
+        return ToolLimits(
+            timeout_s=turns.tool_timeout_s,
+            max_response_tokens=turns.max_tool_response_length,
+            truncate_side=turns.tool_response_truncate_side,
+        )
+
     def loop_config(self) -> LoopConfig:
         """The configuration as loops read it: all the names of verl's that stand for something here."""
         rollout = {
@@ -72,10 +81,5 @@ class LoopRun:
     def load(cls, plan: LoopPlan) -> LoopRun:
         """Reads the files that the plan names. Raises UserError that says what is wrong in which."""
         turns = plan.multi_turn
-        limits = ToolLimits(
-            timeout_s=turns.tool_timeout_s,
-            max_response_tokens=turns.max_tool_response_length,
-            truncate_side=turns.tool_response_truncate_side,
-        )
-        shelf = ToolShelf.load(turns.tool_config_path, turns.function_tool_path, limits=limits)
+        shelf = ToolShelf.load(turns.tool_config_path, turns.function_tool_path, limits=plan.tool_limits)
         return cls(plan, shelf, Interactions.load(turns.interaction_config_path))

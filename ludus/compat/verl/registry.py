@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from ludus.compat.names import hint
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.errors import ConfigError, UserError
-from ludus.settings import import_object, nearest
+from ludus.settings import did_you_mean, import_object, load_yaml
 
 logger = logging.getLogger(__name__)
 LoopT = TypeVar("LoopT", bound=type[AgentLoopBase])
@@ -67,23 +65,16 @@ def registered_loops(config_path: str | None = None) -> dict[str, LoopSpec]:
 
 
 def find_loop(loops: Mapping[str, LoopSpec], name: object) -> LoopSpec:
-    """Raises UserError that names the nearest, and all that there are."""
+    """Raises UserError that names the did_you_mean, and all that there are."""
     if isinstance(name, str) and name in loops:
         return loops[name]
-    best = nearest(str(name), loops)
-    hint = f"; did you mean {best!r}?" if best else "."
+    hint = did_you_mean(str(name), loops, ".")
     raise UserError(f"there is no agent loop {name!r}{hint} There are: {', '.join(sorted(loops))}")
 
 
 def read_loops(path: Path) -> dict[str, LoopSpec]:
     """The loops of a YAML file: a list of entries with `name`, `_target_` and the arguments of its constructor."""
-    try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        where = f"(looked from {Path.cwd()})"
-        raise UserError(f"cannot read the agent loops in {str(path)!r}: {error.strerror} {where}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    entries = load_yaml(path, "the agent loops in")
     if not isinstance(entries, list):
         raise ConfigError(f"{path} must hold a list of agent loops, but holds a {type(entries).__name__}")
     return dict(_read_entry(entry, f"{path}: entry {idx}") for idx, entry in enumerate(entries))

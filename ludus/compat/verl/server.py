@@ -14,7 +14,7 @@ from ludus.compat.verl.messages import read_messages
 from ludus.episodes.session import Session
 from ludus.errors import UserError
 from ludus.gateway.dialects.sampling import SAMPLING_FIELDS, read_sampling
-from ludus.settings import nearest
+from ludus.settings import did_you_mean
 from ludus.types import ChatRequest, Message, Sampling, StopReason, ToolSpec, Turn
 
 _LIMITS = ("max_tokens", "max_new_tokens")
@@ -129,8 +129,7 @@ class AsyncLLMServerManager:
         """The run's sampling with these parameters in place. Raises UserError for a name that is unknown."""
         for name in params:
             if name not in _KNOWN:
-                best = nearest(name, _KNOWN)
-                hint = f"; did you mean {best!r}?" if best else ""
+                hint = did_you_mean(name, _KNOWN)
                 raise UserError(f"sampling_params has the unknown {name!r}{hint} Known: {', '.join(sorted(_KNOWN))}")
         given = {name: value for name, value in params.items() if name not in _WITHOUT_EFFECT and value is not None}
         ignore_eos = given.pop("ignore_eos", self.session.sampling.ignore_eos)
