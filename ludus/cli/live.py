@@ -108,9 +108,9 @@ class Progress:
 class PlainLines:
     """One line a step, for log files and pipes."""
 
-    def __init__(self, console: Console, clock: Clock = time.monotonic) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._progress = Progress(clock)
+        self._progress = Progress()
 
     def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
         self._progress.start(total_steps, total_seconds)
@@ -135,9 +135,9 @@ class PlainLines:
 class LivePanel:
     """A panel that is redrawn: progress, figures, the reward so far."""
 
-    def __init__(self, console: Console, name: str, clock: Clock = time.monotonic) -> None:
+    def __init__(self, console: Console, name: str) -> None:
         self._name = name
-        self._progress = Progress(clock)
+        self._progress = Progress()
         self._rewards: list[float] = []
         self._metrics: Metrics = {}
         self._evals: list[tuple[int, Metrics]] = []
@@ -167,7 +167,8 @@ class LivePanel:
         if self._rewards:
             rows.append(Text.assemble(("reward  ", "dim"), (sparkline(self._rewards), "cyan")))
         if self._evals:
-            rows.append(self._held_out())
+            parts = [f"{_first(metrics, _SUCCESS):.0%} at step {step}" for step, metrics in self._evals[-4:]]
+            rows.append(Text.assemble(("held out  ", "dim"), " → ".join(parts)))
         return Panel(Group(*rows), title=f"[bold]{self._name}[/]", title_align="left", border_style="dim", width=76)
 
     def _bar(self) -> Table:
@@ -192,10 +193,6 @@ class LivePanel:
             grid.add_row(*(Text(label, style="dim") for label, _ in figures))
             grid.add_row(*(Text(text, style="bold") for _, text in figures))
         return grid
-
-    def _held_out(self) -> Text:
-        parts = [f"{_first(metrics, _SUCCESS):.0%} at step {step}" for step, metrics in self._evals[-4:]]
-        return Text.assemble(("held out  ", "dim"), " → ".join(parts))
 
 
 _REWARD = ("rollout/reward", "eval/reward")

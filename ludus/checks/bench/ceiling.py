@@ -22,10 +22,10 @@ _MOST_CALLS = 50
 _MATRIX_SIZE = 2048
 
 
-def matrix_flops_per_s(device: torch.device, size: int = _MATRIX_SIZE) -> float:
+def matrix_flops_per_s(device: torch.device) -> float:
     """Rate of a square product in bf16, two operations a multiplication."""
-    a, b = torch.randn(2, size, size, device=device).bfloat16()
-    return 2 * size**3 / seconds(lambda: a @ b, device)
+    a, b = torch.randn(2, _MATRIX_SIZE, _MATRIX_SIZE, device=device).bfloat16()
+    return 2 * _MATRIX_SIZE**3 / seconds(lambda: a @ b, device)
 
 
 def linear_tokens_per_s(model: LoadedModel, num_tokens: int) -> float:

@@ -28,7 +28,6 @@ Figures = Mapping[str, Any]
 """What a side printed."""
 # Of a failed side's output: enough for the message of an exception and where it came from.
 _LAST_LINES = 12
-_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +127,9 @@ def run_pairs(ours: Job, peer: Job | None, *, pairs: int, on_start: Callable[[st
     return Measured(of_ours, of_peer if peer is not None else None)
 
 
-def significant(value: float, digits: int = _DIGITS) -> float:
-    """Rounded to so many digits that mean something."""
-    return float(f"{value:.{digits}g}")
+def significant(value: float) -> float:
+    """Rounded to the digits that mean something."""
+    return float(f"{value:.4g}")
 
 
 def _last_object(output: str) -> Figures | None:

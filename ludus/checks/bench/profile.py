@@ -54,17 +54,17 @@ class Parts:
         return next((rule.part for rule in self.rules if rule.marks <= found), OTHER)
 
 
-_ATTENTION = r"engines/local/(kernels/|paged\.py)|kernels/attention\.py|kernels/tree\.py|models/(tree|attention)\.py"
+_ATTENTION = r"engines/local/(kernels/|paged\.py)|kernels/tree\.py|models/(tree|attention)\.py"
 _PRODUCTS = r"^aten::(mm|addmm|bmm|linear|matmul|embedding|index_select)\b|kernels/linear\.py|mkldnn"
 _MODEL = r"nn\.Module|transformers/|models/(load|parts)\.py|kernels/rowwise\.py"
 
 SAMPLING = Parts.of(
     {
-        "draw": r"engines/local/sampler\.py|kernels/sampling\.py",
+        "draw": r"engines/local/(sampler\.py|draws/)",
         "attention": _ATTENTION,
         "product": _PRODUCTS,
         "model": _MODEL,
-        "plan": r"engines/local/(scheduler|pages|sequence|core|runner)\.py",
+        "plan": r"engines/(local/(scheduler|pages|core|runner)|sequence)\.py",
         "deliver": r"engines/local/engine\.py|asyncio/|lease\.py|threading\.py",
     },
     (
@@ -83,7 +83,7 @@ TRAINING = Parts.of(
         "publish": r": copy_into_shared",
         "head": r"trainer/head\.py|kernels/head\.py",
         "optimizer": r"trainer/optimizer\.py|torch/optim/|kernels/adamw?\.py",
-        "loss": r"trainer/(losses|means)\.py|algorithms/loss\.py",
+        "loss": r"trainer/means\.py|algorithms/(losses|own|base)",
         "attention": _ATTENTION,
         "product": _PRODUCTS,
         "backward": r"run_backward",

@@ -22,7 +22,6 @@ from ludus.checks.bench.work import PublishWork
 from ludus.engines.base import WeightSource
 from ludus.models.load import load_model, save_model
 from ludus.trainer.step import Trainer
-from ludus.types import Sampled
 
 _ROUNDS = 5
 # Of one weight: the fp32 master is read, the bf16 weight is written.
@@ -112,11 +111,9 @@ async def _round(local: LocalModel, trainer: Trainer | None, work: PublishWork, 
         stale_tokens = local.engine.stats().num_stale_kv_tokens
     answers = await asyncio.gather(*tasks)
     taken_s = time.perf_counter() - started_at
-    return Round(taken_s, publish_s, copy_s, stale_tokens, _num_carried(answers))
-
-
-def _num_carried(answers: Sequence[Sampled]) -> int:
-    return sum(answer.versions.count(answer.versions[0]) for answer in answers if len(set(answer.versions)) > 1)
+    carried = [answer for answer in answers if len(set(answer.versions)) > 1]
+    num_carried = sum(answer.versions.count(answer.versions[0]) for answer in carried)
+    return Round(taken_s, publish_s, copy_s, stale_tokens, num_carried)
 
 
 def _row(rounds: Sequence[Round], plain: Sequence[Round]) -> dict[str, Any]:

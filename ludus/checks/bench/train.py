@@ -30,12 +30,8 @@ _LOGPROB = -10.0
 
 def measure_train(work: TrainWork) -> dict[str, Any]:
     """Seconds of each step, tokens a second of the median one, the matrix rate around them, and the peak of memory."""
-    config = training_config(work)
-    model = load_model(config.model, seed=config.seed)
-    trainer = Trainer(model, config.trainer, config.algorithm, lease=ComputeLease())
-    step = training_step(trainer, work)
-    for _ in range(WARM_UP_STEPS):
-        step()
+    trainer, step = warmed_up(work)
+    model = trainer.model
     device = model.head_weight.device
     below = matrix_flops_per_s(device)
     taken_s = [step() for _ in range(work.steps)]
@@ -53,18 +49,27 @@ def measure_train(work: TrainWork) -> dict[str, Any]:
 
 def profile_train(work: TrainWork) -> dict[str, Any]:
     """Where the time of a training step goes."""
-    config = training_config(work)
-    model = load_model(config.model, seed=config.seed)
-    trainer = Trainer(model, config.trainer, config.algorithm, lease=ComputeLease())
-    step = training_step(trainer, work)
-    for _ in range(WARM_UP_STEPS):
-        step()
+    _, step = warmed_up(work)
     profiler = Profiler()
     profiler.start()
     for _ in range(work.steps):
         step()
     profiler.stop()
     return {**profiler.shares(TRAINING, num_steps=work.steps), "versions": versions()}
+
+
+def trainer_of(config: Config) -> Trainer:
+    model = load_model(config.model, seed=config.seed)
+    return Trainer(model, config.trainer, config.algorithm, lease=ComputeLease())
+
+
+def warmed_up(work: TrainWork) -> tuple[Trainer, Callable[[], float]]:
+    """A trainer, and its step on the work's rows, which was made a few times."""
+    trainer = trainer_of(training_config(work))
+    step = training_step(trainer, work)
+    for _ in range(WARM_UP_STEPS):
+        step()
+    return trainer, step
 
 
 def training_config(work: TrainWork) -> Config:
@@ -119,9 +124,7 @@ def num_parameters(model: LoadedModel) -> int:
 
 def measure_memory(work: MemoryWork) -> dict[str, Any]:
     """Resident memory after every step, and the slope of the line through it once the first fifth is over."""
-    config = work.config("trainer.row_tokens=512")
-    model = load_model(config.model, seed=config.seed)
-    trainer = Trainer(model, config.trainer, config.algorithm, lease=ComputeLease())
+    trainer = trainer_of(work.config("trainer.row_tokens=512"))
     rng = random.Random(work.seed)
     resident_mb = []
     for _ in range(work.steps):

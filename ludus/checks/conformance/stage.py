@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ludus.engines.base import Engine, OnTokens, WeightSource
-from ludus.types import Call, EngineStats, Sampled, TokenChunk
+from ludus.engines.base import Engine, OnTokens
+from ludus.types import Call, Sampled, TokenChunk
 
 
 @dataclass(slots=True)
@@ -59,11 +60,21 @@ class Curtain:
         await event.wait()
 
 
-class Stage:
-    """An Engine whose answers are those of another one, handed over token by token."""
+class Around:
+    """An engine around another one, which does whatever is not said here."""
 
     def __init__(self, inner: Engine) -> None:
         self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Stage(Around):
+    """An Engine whose answers are those of another one, handed over token by token."""
+
+    def __init__(self, inner: Engine) -> None:
+        super().__init__(inner)
         self._heard: dict[str, Heard] = {}
         self._curtains: dict[str, Curtain] = {}
         """By session."""
@@ -73,14 +84,6 @@ class Stage:
 
     def __repr__(self) -> str:
         return f"Stage({self._inner!r}, heard={len(self._heard)})"
-
-    @property
-    def context_length(self) -> int:
-        return self._inner.context_length
-
-    @property
-    def shares_weights(self) -> bool:
-        return self._inner.shares_weights
 
     def heard(self, session_id: str) -> tuple[Heard, ...]:
         """The calls of a session, in order of arrival."""
@@ -124,27 +127,6 @@ class Stage:
         if call_id in self._behind:
             self._behind[call_id].wake()
         await self._inner.abort(call_id)
-
-    async def publish(self, version: int, weights: WeightSource) -> None:
-        await self._inner.publish(version, weights)
-
-    async def pause(self) -> None:
-        await self._inner.pause()
-
-    async def resume(self) -> None:
-        await self._inner.resume()
-
-    async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        return await self._inner.score(token_ids)
-
-    def stats(self) -> EngineStats:
-        return self._inner.stats()
-
-    async def check(self) -> None:
-        await self._inner.check()
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 def _hand_over(heard: Heard, chunk: TokenChunk, on_tokens: OnTokens | None) -> None:

@@ -17,9 +17,9 @@ _SPELLED = 0.2
 """Share of the words that are sampled letter by letter."""
 
 
-def some_words(rng: random.Random, *, most: int = 5) -> str:
-    """One word to `most` of them."""
-    return " ".join(rng.choices(WORDS, k=rng.randrange(1, most + 1)))
+def some_words(rng: random.Random) -> str:
+    """One word to five."""
+    return " ".join(rng.choices(WORDS, k=rng.randrange(1, 6)))
 
 
 def sampled_ids(rng: random.Random, tokenizer: Tokenizer, text: str) -> list[int]:

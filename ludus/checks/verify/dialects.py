@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ludus.checks.verify.agents import AGENTS, MakeAgent, converse
@@ -67,10 +67,8 @@ class DialectsResult:
         }
 
 
-def verify_dialects(
-    *, seed: int, agents: Mapping[str, MakeAgent] = AGENTS, on_agent: Callable[[int], object] | None = None
-) -> DialectsResult:
-    """The same conversation by every agent, each in a session of its own. `on_agent` is told how many are done."""
+def verify_dialects(*, seed: int, agents: Mapping[str, MakeAgent] = AGENTS) -> DialectsResult:
+    """The same conversation by every agent, each in a session of its own."""
     text = chat_of_words(WORDS)
     traces: dict[str, Trace] = {}
     sessions = SessionKeys()
@@ -82,8 +80,6 @@ def verify_dialects(
             converse(make_agent(server.url_for(secret)))
             sessions.remove(secret)
             traces[name] = _trace(session.close("done"))
-            if on_agent is not None:
-                on_agent(len(traces))
     return DialectsResult(seed, traces)
 
 

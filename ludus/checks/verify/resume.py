@@ -153,7 +153,10 @@ def _kill_at(process: _Process, run: Path, step: int, rng: random.Random) -> lis
     wanted = rng.randint(1, _GROUPS * _MEMBERS)
     try:
         while process.popen.poll() is None:
-            rows = _rows_of(run)
+            rows: Sequence[Mapping[str, object]] = []
+            if (run / "writer.lock").exists():  # else it is not created as a whole yet
+                with RunStore.open(run) as store:
+                    rows = store.episode_rows()
             if sum(row["step"] == step for row in rows) >= wanted:
                 process.popen.kill()
                 process.popen.wait()
@@ -163,13 +166,6 @@ def _kill_at(process: _Process, run: Path, step: int, rng: random.Random) -> lis
         process.popen.kill()
         process.popen.wait()
     raise BackendError(f"the run ended before it could be killed at step {step}:\n{process.last_words}")
-
-
-def _rows_of(run: Path) -> Sequence[Mapping[str, object]]:
-    if not (run / "writer.lock").exists():  # not created as a whole yet
-        return []
-    with RunStore.open(run) as store:
-        return store.episode_rows()
 
 
 def _tokens_lost(seen: Sequence[str], before: Sequence[Episode], after: Sequence[Episode]) -> int:

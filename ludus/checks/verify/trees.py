@@ -24,7 +24,7 @@ from ludus.episodes.limits import Limits
 from ludus.episodes.recorder import Recorder
 from ludus.errors import AgentError
 from ludus.text.chat import ChatText
-from ludus.types import Call, ChatRequest, Message, Sampling, SessionRecord, ToolCall, ToolSpec, Turn
+from ludus.types import Call, ChatRequest, Message, Sampling, SessionRecord, ToolSpec, Turn
 
 WORDS = ("go", "on", "no", "up")  # few, so that different turns often say the same
 _AGENTS = ("", "", "solver", "critic")
@@ -167,7 +167,10 @@ class _Player:
         if kind == "ask_again":
             return turn.messages, turn.agent
         if kind == "sub_agent" and turn.reply.tool_calls:
-            return (self._system, Message("user", _task(turn.reply.tool_calls[0]))), rng.choice(_AGENTS)
+            return (
+                self._system,
+                Message("user", str(json.loads(turn.reply.tool_calls[0].arguments).get("task", ""))),
+            ), rng.choice(_AGENTS)
         history = [*turn.messages, self._echo(turn.reply)]
         if kind == "edit":
             at = rng.randrange(len(history))
@@ -218,9 +221,3 @@ class _Player:
         if part in WORDS and self._rng.random() < 0.2:
             return [token for letter in part for token in self._tokenizer.encode(letter)]
         return self._tokenizer.encode(part)
-
-
-def _task(call: ToolCall) -> str:
-    """The task in a call that the model wrote; a call that was cut short has none."""
-    arguments = json.loads(call.arguments)
-    return str(arguments.get("task", ""))

@@ -11,11 +11,12 @@ from typing import Any
 
 from ludus.checks.conformance.faults.base import Fault
 from ludus.checks.conformance.own import Parts
+from ludus.checks.conformance.stage import Around
 from ludus.engines.base import Engine, OnTokens
 from ludus.types import Call, Sampled
 
 
-class _Between:
+class _Between(Around):
     """An engine whose calls and answers are changed; everything else is that of the engine behind it."""
 
     def __init__(
@@ -25,12 +26,9 @@ class _Between:
         call: Callable[[Call], Call] = lambda call: call,
         sampled: Callable[[Sampled], Sampled] = lambda sampled: sampled,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._call = call
         self._sampled = sampled
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         return self._sampled(await self._inner.generate(self._call(call), on_tokens))
