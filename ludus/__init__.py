@@ -53,31 +53,23 @@ __all__ = [
     "train_supervised",
 ]
 
-_MODULES = {
-    "Actor": "ludus.agents.actors",
-    "ActorReply": "ludus.agents.actors",
-    "AgentError": "ludus.errors",
-    "BackendError": "ludus.errors",
-    "Config": "ludus.compat.config",
-    "ConfigError": "ludus.errors",
-    "Evaluation": "ludus.loop.evaluate",
-    "ExperimentConfig": "ludus.api.experiment",
-    "GroupReturns": "ludus.algorithms.base",
-    "InternalError": "ludus.errors",
-    "LossInputs": "ludus.algorithms.base",
-    "LudusError": "ludus.errors",
-    "Observer": "ludus.loop.observer",
-    "Result": "ludus.episodes.reward",
-    "RunSummary": "ludus.loop.observer",
-    "SftSettings": "ludus.loop.sft",
-    "Trainer": "ludus.api.trainer",
-    "UserError": "ludus.errors",
-    "actor": "ludus.agents.adapter",
-    "load_config": "ludus.compat.config",
-    "open_gateway": "ludus.api.gateway",
-    "play": "ludus.api.play",
-    "train_supervised": "ludus.api.supervised",
+_NAMES = {
+    "ludus.agents.actors": "Actor ActorReply",
+    "ludus.agents.adapter": "actor",
+    "ludus.algorithms.base": "GroupReturns LossInputs",
+    "ludus.api.experiment": "ExperimentConfig",
+    "ludus.api.gateway": "open_gateway",
+    "ludus.api.play": "play",
+    "ludus.api.supervised": "train_supervised",
+    "ludus.api.trainer": "Trainer",
+    "ludus.compat.config": "Config load_config",
+    "ludus.episodes.reward": "Result",
+    "ludus.errors": "AgentError BackendError ConfigError InternalError LudusError UserError",
+    "ludus.loop.evaluate": "Evaluation",
+    "ludus.loop.observer": "Observer RunSummary",
+    "ludus.loop.sft": "SftSettings",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ludus.checks.doctor import EXPLANATIONS, Examination, Proof, Row, Subject, examine, subject_of, subject_of_source
+from ludus.checks.doctor.construct import EXPLANATIONS
+from ludus.checks.doctor.examine import Examination, Proof, Row, examine, subject_of, subject_of_source
+from ludus.checks.doctor.play import Subject
 from ludus.cli.console import counting, end, plain_table, say_json
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model

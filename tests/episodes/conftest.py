@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from ludus.engines.scripted import Answer, ScriptedEngine
-from ludus.episodes import Limits, OnDelta, Recorder, Session
-from ludus.episodes.limits import NO_LIMITS
+from ludus.episodes.completion import OnDelta
+from ludus.episodes.limits import NO_LIMITS, Limits
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
 from ludus.text.chat import ChatText
 from ludus.types import Call, ChatRequest, Message, Sampling, ToolSpec, Turn
 

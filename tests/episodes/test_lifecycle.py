@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ludus.episodes import Limits
+from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, BackendError
 from ludus.text.parsers.base import Delta, collect
 from ludus.types import ChatRequest, Sampling

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ludus.episodes import Limits
+from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, UserError
 
 

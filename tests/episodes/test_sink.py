@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes import Recorder
+from ludus.episodes.recorder import Recorder
 from ludus.errors import BackendError
 from ludus.types import ChatRequest, Message, Node, Turn
 from tests.episodes.conftest import SetTable, user

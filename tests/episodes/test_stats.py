@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from ludus.episodes import ForkExample
-from ludus.episodes.stats import ForkLog
+from ludus.episodes.stats import ForkExample, ForkLog
 
 
 def test_one_example_is_kept_for_each_reason() -> None:

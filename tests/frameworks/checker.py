@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from ludus.episodes import TurnCredit, export_session
+from ludus.episodes.export import TurnCredit, export_session
 from ludus.types import SessionRecord
 from tests.frameworks.conftest import Room
 

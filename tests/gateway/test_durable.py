@@ -18,10 +18,13 @@ GATEWAY = """
 import sys
 from pathlib import Path
 from ludus.engines.scripted import ScriptedEngine
-from ludus.gateway import GatewayOptions, GatewayServer
-from ludus.episodes import Episodes, Recorder, RunArchive
+from ludus.gateway.app import GatewayOptions
+from ludus.gateway.server import GatewayServer
+from ludus.episodes.archive import RunArchive
+from ludus.episodes.episodes import Episodes
+from ludus.episodes.recorder import Recorder
 from ludus.text.chat import ChatText
-from ludus.runs.store import RunStore
+from ludus.runs import RunStore
 text = ChatText.load(Path(sys.argv[1]))
 store = RunStore.create(sys.argv[2], "run", "")
 engine = ScriptedEngine(lambda call: "I say 7, and then " + str(len(call.prompt_ids)), text.tokenizer)

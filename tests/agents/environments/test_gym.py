@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ludus.agents.environments import GymEnvironment
+from ludus.agents.environments.gym import GymEnvironment
 from ludus.agents.kinds import resolve_workflow
 from ludus.compat.realhf.text_agent import TextEnvironmentAgent
 from ludus.errors import UserError

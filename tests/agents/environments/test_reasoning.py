@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("reasoning_gym")
 
-from ludus.agents.environments import ReasoningGymEnvironment, reasoning_gym_rows
+from ludus.agents.environments.reasoning import ReasoningGymEnvironment, reasoning_gym_rows
 from ludus.compat.realhf.text_agent import TextEnvironmentAgent
 from ludus.errors import UserError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from ludus.checks.doctor import Subject, subject_of, subject_of_source
-from ludus.checks.doctor.examine import ASSUMED_TOKENS, special_texts_of
+from ludus.checks.doctor.examine import ASSUMED_TOKENS, special_texts_of, subject_of, subject_of_source
+from ludus.checks.doctor.play import Subject
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from ludus.checks.doctor import Examination, examine, subject_of_source
 from ludus.checks.doctor.conversation import Conversation, Said
+from ludus.checks.doctor.examine import Examination, examine, subject_of_source
 from ludus.checks.doctor.play import play
 from ludus.errors import AgentError
 from ludus.text.chat import shipped_templates

@@ -14,13 +14,13 @@ from dataclasses import replace
 
 import pytest
 
-from ludus.checks.doctor import Subject, examine
 from ludus.checks.doctor.abilities import probe
 from ludus.checks.doctor.conversation import random_conversation
-from ludus.checks.doctor.play import Played, play
+from ludus.checks.doctor.examine import examine
+from ludus.checks.doctor.play import Played, Subject, play
 from ludus.checks.doctor.source import WatchedTemplate
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes import Recorder
+from ludus.episodes.recorder import Recorder
 from ludus.text.chat import ChatText
 from ludus.types import ChatRequest, ForkReason, Message, Sampling
 from tests.checks.doctor.conftest import trl_templates
