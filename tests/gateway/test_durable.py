@@ -24,7 +24,7 @@ from ludus.episodes.archive import RunArchive
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.recorder import Recorder
 from ludus.text.chat import ChatText
-from ludus.runs import RunStore
+from ludus.runs.store import RunStore
 text = ChatText.load(Path(sys.argv[1]))
 store = RunStore.create(sys.argv[2], "run", "")
 engine = ScriptedEngine(lambda call: "I say 7, and then " + str(len(call.prompt_ids)), text.tokenizer)
