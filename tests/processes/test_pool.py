@@ -271,7 +271,7 @@ def test_a_deadline_begins_with_the_call_not_with_the_queue(pool: WorkerPool) ->
     """A call that waited long for its turn has its whole time."""
 
     async def both() -> list[object]:
-        return await asyncio.gather(*(pool.call(time.sleep, (0.4,), timeout_s=1.0) for _ in range(3)))
+        return await asyncio.gather(*(pool.call(time.sleep, (0.8,), timeout_s=2.0) for _ in range(3)))
 
     assert asyncio.run(both()) == [None, None, None]
 

@@ -90,9 +90,9 @@ def test_a_hanging_agent_times_out_and_what_it_asked_is_aborted(make_runner: Any
         await asyncio.Event().wait()
         return 1.0
 
-    runner, _ = make_runner(hangs, episode_timeout_s=0.3)
+    runner, _ = make_runner(hangs, episode_timeout_s=2.0)
     episode = asyncio.run(runner.run(task))
-    assert episode.outcome.kind == "timeout" and "episode_timeout_s=0.3" in episode.outcome.reason
+    assert episode.outcome.kind == "timeout" and "episode_timeout_s=2.0" in episode.outcome.reason
     assert len(episode.session.turns) == 1 and not episode.rewards
 
 
@@ -106,7 +106,7 @@ def test_an_agent_that_blocks_its_loop_for_ever_is_named(play: Play) -> None:
         release.wait(20)
         return 1.0
 
-    episode = play(blocks, episode_timeout_s=1.5)
+    episode = play(blocks, episode_timeout_s=3.0)
     release.set()
     assert episode.outcome.kind == "timeout"
     assert "event loop blocked" in episode.outcome.reason and "in blocks" in episode.outcome.reason

@@ -20,17 +20,17 @@ async def say(box: Toolbox, name: str, /, **arguments: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("code", "text"),
+    ("code", "text", "limit_s"),
     [
-        ("print(1)\n2 + 2", "1\n4"),
-        ("x = 1", "(no output)"),
-        ("import sys; sys.exit(3)", "(exit status 3)"),
-        ("while True: pass", "(stopped after 0.5 s)"),
+        ("print(1)\n2 + 2", "1\n4", 60),
+        ("x = 1", "(no output)", 60),
+        ("import sys; sys.exit(3)", "(exit status 3)", 60),
+        ("while True: pass", "(stopped after 0.5 s)", 0.5),
     ],
 )
-async def test_python_reads_as_text(code: str, text: str) -> None:
+async def test_python_reads_as_text(code: str, text: str, limit_s: float) -> None:
     """What is printed, the value of a last expression, and how it ended where that says more."""
-    shelf = ToolShelf.load(tools=[PythonTool({"default_timeout": 0.5})])
+    shelf = ToolShelf.load(tools=[PythonTool({"default_timeout": limit_s})])
     await shelf.setup()
     async with shelf.open() as box:
         assert await say(box, "code_interpreter", code=code) == text
