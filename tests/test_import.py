@@ -31,6 +31,12 @@ def test_the_package_alone_loads_nothing() -> None:
     }
 
 
+def test_settings_load_no_model() -> None:
+    """Whoever configures a run waits neither for torch nor for what commands show."""
+    loaded = loaded_by("import ludus; ludus.Config")
+    assert not loaded & {"torch", "transformers", "peft", "typer"}
+
+
 def test_editors_and_python_read_the_same_names() -> None:
     """What stands below TYPE_CHECKING is the table; both are `__all__`, sorted, and `dir` tells them."""
     tree = ast.parse(Path(ludus.__file__).read_text())
