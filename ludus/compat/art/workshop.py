@@ -27,7 +27,7 @@ from ludus.compat.art.backends import (
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import AgentError, LudusError
-from ludus.settings import Settings, nearest
+from ludus.settings import Settings, did_you_mean
 
 
 class LoadedModel(Loaded, Protocol):
@@ -130,8 +130,7 @@ _KINDS: Mapping[str, _Kind] = {
 
 def _read(kind: str, arguments: Mapping[str, Any]) -> Settings:
     if kind not in _KINDS:
-        like = nearest(kind, _KINDS)
-        hint = f"; did you mean {like!r}?" if like else ""
+        hint = did_you_mean(kind, _KINDS)
         known = f"known: {', '.join(_KINDS)}"
         raise AgentError(f"kind={kind!r} is no kind of job{hint} {known}", code="invalid_value", param="kind")
     try:

@@ -135,7 +135,8 @@ def result_of(samples: object, record: Any) -> Result | None:
         for name, values in sample.metadata.items():
             if name != ROW:  # of a prompt that was taken over; the episode has it already
                 metadata.setdefault(name, []).extend(values)
-    metrics = {name: math.fsum(values) / len(values) for name, values in metadata.items() if _are_numbers(values)}
+    numbers = {name: values for name, values in metadata.items() if all(isinstance(each, Real) for each in values)}
+    metrics = {name: math.fsum(values) / len(values) for name, values in numbers.items() if values}
     others = {name: values for name, values in metadata.items() if name not in metrics}
     return claim_rows(record, rows, metrics=metrics, metadata=others, are_returns=True)
 
@@ -182,7 +183,3 @@ def _environment(env: Any) -> Any:
         if not inspect.iscoroutinefunction(getattr(env, name, None)):
             raise UserError(f"env is {env!r:.100}, which has no `async def {name}`; pass {_ENV_FORMS}")
     return env
-
-
-def _are_numbers(values: list[Any]) -> bool:
-    return bool(values) and all(isinstance(value, Real) for value in values)

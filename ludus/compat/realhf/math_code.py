@@ -6,13 +6,14 @@ Knows: rows with solutions or tests, verifiers.  Knows not: agents, tokens.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ludus.agents.environments.base import EnvironmentService
+from ludus.api.rows import read_file
 from ludus.errors import UserError
 from ludus.rewards.answers import math_verify_all, solutions_of
 from ludus.rewards.programs import extract_code, tests_of, verify_program
@@ -75,22 +76,16 @@ def load_metadata(path: str | Path) -> tuple[dict[str, dict[str, Any]], dict[str
     """
     if not str(path).endswith(".jsonl"):
         raise UserError(f"{str(path)!r} must be a file of JSON lines (.jsonl)")
-    try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"cannot read the data set {str(path)!r}: {error.strerror}") from None
     id2info: dict[str, dict[str, Any]] = {}
-    counts: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        info = {"task": "math", **json.loads(line)}
+    counts: Counter[str] = Counter()
+    for number, row in enumerate(read_file(Path(path).expanduser(), "the data set"), start=1):
+        info = {"task": "math", **row}
         wrong = _what_is_wrong(info)
         if wrong is not None:
             logger.warning("row.left_out file=%s line=%d: %s", path, number, wrong)
             continue
         id2info[str(info["query_id"])] = info
-        counts[info["task"]] = counts.get(info["task"], 0) + 1
+        counts[info["task"]] += 1
     if not id2info:
         raise UserError(f"no row of {str(path)!r} has a query_id and what its task needs (solutions, or input_output)")
     return id2info, counts

@@ -10,7 +10,7 @@ import random
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import Any
@@ -20,41 +20,14 @@ from ludus.errors import UserError
 _VALIDATES: ContextVar[bool] = ContextVar("ludus_sequence_sample_validates", default=True)
 
 # Lengths that `from_default` derives from that of a whole sequence.
-_ONE = (
-    "seq_no_eos_mask",
-    "greedy_seq_no_eos_mask",
-    "loss_mask",
-    "rewards",
-    "greedy_rewards",
-    "base_scores",
-    "task_ids",
+_LENGTHS = (
+    "seq_no_eos_mask greedy_seq_no_eos_mask loss_mask rewards greedy_rewards base_scores task_ids",
+    """input_ids packed_seq seq packed_logits_mask logits_mask prompt_mask greedy_prompt_mask packed_input_ids
+    greedy_packed_input_ids values packed_prompts""",
+    """packed_logprobs prox_logp logprobs packed_ref_logprobs ref_logprobs old_logp ref_logp advantages ppo_loss_mask
+    kl_rewards returns""",
 )
-_WHOLE = (
-    "input_ids",
-    "packed_seq",
-    "seq",
-    "packed_logits_mask",
-    "logits_mask",
-    "prompt_mask",
-    "greedy_prompt_mask",
-    "packed_input_ids",
-    "greedy_packed_input_ids",
-    "values",
-    "packed_prompts",
-)
-_WITHOUT_FIRST = (
-    "packed_logprobs",
-    "prox_logp",
-    "logprobs",
-    "packed_ref_logprobs",
-    "ref_logprobs",
-    "old_logp",
-    "ref_logp",
-    "advantages",
-    "ppo_loss_mask",
-    "kl_rewards",
-    "returns",
-)
+_ONE, _WHOLE, _WITHOUT_FIRST = (frozenset(names.split()) for names in _LENGTHS)
 
 
 @dataclass
@@ -211,7 +184,8 @@ class SequenceSample:
         chosen = set(first.keys if keys is None else keys)
         data: dict[str, Any] | None = None
         if first.data is not None:
-            data = {key: _cat([(sample.data or {})[key] for sample in samples]) for key in chosen}
+            tensors = {key: [(sample.data or {})[key] for sample in samples] for key in chosen}
+            data = {key: None if of[0] is None else import_torch().cat(of) for key, of in tensors.items()}
         with cls.disable_validation():
             return cls(
                 keys=chosen,
@@ -260,23 +234,16 @@ class SequenceSample:
     def select(self, keys: Iterable[str]) -> SequenceSample:
         """The sample with these keys alone."""
         chosen = set(keys)
-        with self.disable_validation():
-            return SequenceSample(
-                keys=chosen,
-                dtypes={key: self.dtypes[key] for key in chosen},
-                trailing_shapes={key: self.trailing_shapes[key] for key in chosen},
-                ids=self.ids,
-                seqlens={key: self.seqlens[key] for key in chosen},
-                data=None if self.data is None else {key: self.data[key] for key in chosen},
-                metadata=self.metadata,
-            )
+        tables = {"dtypes": self.dtypes, "trailing_shapes": self.trailing_shapes, "seqlens": self.seqlens}
+        if self.data is not None:
+            tables["data"] = self.data
+        return self._changed(
+            keys=chosen, **{name: {key: table[key] for key in chosen} for name, table in tables.items()}
+        )
 
     def meta(self) -> SequenceSample:
         """The description without the data."""
-        with self.disable_validation():
-            return SequenceSample(
-                self.keys, self.trailing_shapes, self.dtypes, self.ids, self.seqlens, None, self.metadata
-            )
+        return self._changed(data=None)
 
     # ---- changes in place
 
@@ -364,16 +331,16 @@ class SequenceSample:
                 first = sum(map(sum, self.seqlens[key][:start]))
                 last = first + sum(map(sum, self.seqlens[key][start:end]))
                 data[key] = None if value is None else value[first:last]
+        return self._changed(
+            ids=self.ids[start:end],
+            seqlens={key: lengths[start:end] for key, lengths in self.seqlens.items()},
+            data=data,
+            metadata={name: values[start:end] for name, values in self.metadata.items()},
+        )
+
+    def _changed(self, **changes: Any) -> SequenceSample:
         with self.disable_validation():
-            return SequenceSample(
-                keys=self.keys,
-                trailing_shapes=self.trailing_shapes,
-                dtypes=self.dtypes,
-                ids=self.ids[start:end],
-                seqlens={key: lengths[start:end] for key, lengths in self.seqlens.items()},
-                data=data,
-                metadata={name: values[start:end] for name, values in self.metadata.items()},
-            )
+            return replace(self, **changes)
 
 
 def import_torch() -> ModuleType:
@@ -393,10 +360,6 @@ def _length(key: str, whole: int) -> int:
     if key in _WITHOUT_FIRST:
         return whole - 1
     raise NotImplementedError(f"the name {key!r} does not say how long it is; make the SequenceSample itself")
-
-
-def _cat(tensors: Sequence[Any]) -> Any:
-    return None if tensors[0] is None else import_torch().cat(list(tensors))
 
 
 def _first_fit(lengths: Sequence[int], spec: MicroBatchSpec) -> list[list[int]]:

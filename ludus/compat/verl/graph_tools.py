@@ -67,18 +67,13 @@ class LimitedTools:
         own = [call for call in allowed if call["name"] in names]
         others = last.model_copy(update={"tool_calls": [call for call in allowed if call not in own]})
         answering = [self._node.ainvoke({**state, "messages": [*before, others]}, config)] if others.tool_calls else []
-        *told, answered = await asyncio.gather(
-            *(_boxed(call, limits.box, last) for call in own), *answering or [_none()]
-        )
+        found = await asyncio.gather(*(_boxed(call, limits.box, last) for call in own), *answering)
+        told, answered = found[: len(own)], found[-1] if answering else {"messages": []}
         if isinstance(answered, list):  # tools that say where the graph goes on
             return [*answered, Command(update={"messages": [*told, *rest]})] if told or rest else answered
         place = {call["id"]: idx for idx, call in enumerate(allowed)}
         told = sorted([*told, *answered["messages"]], key=lambda message: place[message.tool_call_id])
         return {"messages": [*told, *rest]}
-
-
-async def _none() -> dict[str, list[BaseMessage]]:
-    return {"messages": []}
 
 
 async def _boxed(call: Mapping[str, Any], box: Toolbox | None, asked_by: AIMessage) -> ToolMessage:
