@@ -12,10 +12,11 @@ from ludus.api.agent import choose_agent
 from ludus.api.local import open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
+from ludus.episodes.archive import ExportArchive
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
-from ludus.runs.exporters.base import Finished, NoExporter
+from ludus.runs.exporters.base import NoExporter
 from ludus.runs.exporters.select import open_exporter
 from ludus.types import Episode
 
@@ -45,9 +46,6 @@ async def _play(
     places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
     exporter = open_exporter(config.trace, config.name)
 
-    def keep(episode: Episode, step: int | None) -> None:
-        exporter.add(Finished.of(episode, step))
-
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config, is_run=False))
         stack.enter_context(exporter)
@@ -60,7 +58,7 @@ async def _play(
                 config.rollout,
                 training=config.gconfig,
                 evaluation=config.gconfig,
-                keep=None if isinstance(exporter, NoExporter) else keep,
+                archive=None if isinstance(exporter, NoExporter) else ExportArchive(exporter),
             )
         )
 

@@ -21,6 +21,7 @@ from ludus.api.agent import choose_agent, choose_eval_agent
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config, check_training
+from ludus.episodes.archive import Archive, ExportArchive, RunArchive
 from ludus.errors import ConfigError, LudusError
 from ludus.gateway.admin import check_admin_key
 from ludus.http.tls import Tls
@@ -36,10 +37,9 @@ from ludus.rollout.pool import Judge
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import OnlineSettings
 from ludus.rollout.tasks import Row, derive_seed
-from ludus.runs.exporters.base import Exporter, Finished, NoExporter
+from ludus.runs.exporters.base import NoExporter
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.store import RunStore
-from ludus.types import Episode
 
 # A resumed run goes on with the same stream of groups only if these stay as they were.
 _STREAM_KEYS = (("seed",), ("train_dataset", "batch_size"), ("train_dataset", "shuffle"), ("gconfig", "n_samples"))
@@ -156,7 +156,7 @@ class Trainer:
                 learner=learner,
                 play=None
                 if isinstance(door, _Online)
-                else (await self._runner(stack, local, door, store, doors.evaluated)).run,
+                else (await self._runner(stack, local, door, RunArchive(store), doors.evaluated)).run,
                 store=store,
                 observer=observer,
                 interrupts=interrupts,
@@ -191,7 +191,8 @@ class Trainer:
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(self.config, is_run=False))
             exporter = stack.enter_context(open_exporter(self.config.trace, self.config.name))
-            runner = await self._runner(stack, local, agent, None if isinstance(exporter, NoExporter) else exporter)
+            archive = None if isinstance(exporter, NoExporter) else ExportArchive(exporter)
+            runner = await self._runner(stack, local, agent, archive)
             return await local.processes.unless_lost(evaluate(runner.run, plan, step=0))
 
     async def _runner(
@@ -199,15 +200,9 @@ class Trainer:
         stack: AsyncExitStack,
         local: LocalModel,
         agent: Door,
-        kept_by: RunStore | Exporter | None,
+        archive: Archive | None,
         eval_agent: Door | None = None,
     ) -> EpisodeRunner:
-        def keep(episode: Episode, step: int | None) -> None:
-            if isinstance(kept_by, RunStore):
-                kept_by.add_episode(episode, step=step)
-            elif kept_by is not None:
-                kept_by.add(Finished.of(episode, step))
-
         stage = stack.enter_context(local.stage(self.config))
         await local.processes.workers((agent, eval_agent))
         runner = EpisodeRunner(
@@ -216,8 +211,7 @@ class Trainer:
             self.config.rollout,
             training=self.config.gconfig,
             evaluation=self.config.eval_generation,
-            keep=None if kept_by is None else keep,
-            journal=kept_by.journal if isinstance(kept_by, RunStore) else None,
+            archive=archive,
             eval_agent=eval_agent,
         )
         return await stack.enter_async_context(runner)

@@ -6,20 +6,22 @@ Invariant: what was acknowledged is durable, as far as the archive is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.session import TurnSink
-from ludus.errors import AgentError, BackendError, UserError
+from ludus.errors import AgentError
 from ludus.runs.exporters.base import Exporter, Finished
 from ludus.runs.store import RunStore
 from ludus.types import Episode, Node, Turn
 
 
 class Archive(TurnSink, Protocol):
-    """Keeps sessions. `begin` and what is added are quick; the others may wait for a disk. From any thread."""
+    """Keeps sessions. `begin` and what is added are quick; the others may wait for a disk. From any thread.
+
+    Raises UserError or BackendError where the disk refuses.
+    """
 
     def begin(self, spec: SessionSpec, started_at: float) -> None:
         """A session was opened; the spec has its id."""
@@ -29,6 +31,9 @@ class Archive(TurnSink, Protocol):
 
     def keep(self, episode: Episode, spec: SessionSpec) -> None:
         """A session has ended; durable when it returns."""
+
+    def forget(self, session_id: str) -> None:
+        """A session has ended of which nothing is kept."""
 
     def has(self, session_id: str) -> bool:
         """A session with this id has ended here."""
@@ -77,18 +82,18 @@ class RunArchive:
         self._store.journal.add_rewards(session_id, rewards)
 
     def keep(self, episode: Episode, spec: SessionSpec) -> None:
-        with _told_as_ours():
-            self._store.add_episode(episode, step=spec.step if self._step is None else self._step())
+        self._store.add_episode(episode, step=spec.step if self._step is None else self._step())
         if self._on_kept is not None:
             self._on_kept(episode, spec)
 
+    def forget(self, session_id: str) -> None:
+        self._store.journal.end(session_id)
+
     def has(self, session_id: str) -> bool:
-        with _told_as_ours():
-            return self._store.has_episode(session_id)
+        return self._store.has_episode(session_id)
 
     def find(self, session_id: str) -> Episode | None:
-        with _told_as_ours():
-            return self._store.find_episode(session_id)
+        return self._store.find_episode(session_id)
 
     def change(self, episode: Episode) -> None:
         if self._on_kept is not None:
@@ -97,17 +102,7 @@ class RunArchive:
                 status=409,
                 code="session_ended",
             )
-        with _told_as_ours():
-            self._store.change_episode(episode)
-
-
-@contextmanager
-def _told_as_ours() -> Iterator[None]:
-    """A disk that refuses is the fault of whoever runs the sessions, not of a client."""
-    try:
-        yield
-    except UserError as error:
-        raise BackendError(str(error)) from error
+        self._store.change_episode(episode)
 
 
 class MemoryArchive:
@@ -128,6 +123,8 @@ class MemoryArchive:
     def keep(self, episode: Episode, spec: SessionSpec) -> None:
         del spec
         self._episodes[episode.id] = episode
+
+    def forget(self, session_id: str) -> None: ...
 
     def has(self, session_id: str) -> bool:
         return session_id in self._episodes

@@ -1,19 +1,19 @@
-"""Rows of tokens that an agent hands back become rewards of recorded turns, and tokens that are left out.
+"""Which recorded turns what was handed back means: rows of tokens, and turns of several sessions by their ids.
 
-Knows: the record, token ids.  Knows not: whose row format it was.
+Knows: the record, token ids.  Knows not: whose format it was.
 Invariant: what is trained is what was recorded. A row only says which of it, and what it is worth.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
-from ludus.types import SessionRecord
+from ludus.types import Node, SessionRecord, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +129,63 @@ def _claim(row: TokenRow, row_idx: int, placed: Sequence[_Placed], wanted: Mappi
             "the tokens that were before them then, can be trained"
         )
     return _Claimed(None if last is None else last.turn_id, tuple(touched))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of one session belongs to a trajectory."""
+
+    record: SessionRecord
+    turn_ids: Collection[str] | None
+    """None: all of it."""
+
+
+def join_records(record_id: str, parts: Sequence[Part]) -> SessionRecord:
+    """One record of what belongs together; paths, edges and order within each session stay.
+
+    Where a turn stays behind, its tokens are context of those that extend them, and edges pass over it.
+    """
+    nodes: list[Node] = []
+    turns: list[Turn] = []
+    for part in parts:
+        wanted = _wanted(part)
+        on_paths = _on_paths(part.record, [turn for turn in part.record.turns if turn.id in wanted])
+        places: dict[int, int] = {}
+        for old in sorted(on_paths):  # a parent precedes its children
+            node = part.record.nodes[old]
+            places[old] = len(nodes)
+            parent = None if node.parent is None else places[node.parent]
+            kept_id = node.turn_id if node.turn_id in wanted else None
+            nodes.append(Node(parent, node.token_ids, kept_id))
+        turns.extend(_moved(part.record, wanted, places))
+    return SessionRecord(record_id, tuple(nodes), tuple(turns))
+
+
+def _wanted(part: Part) -> frozenset[str]:
+    return frozenset(turn.id for turn in part.record.turns if part.turn_ids is None or turn.id in part.turn_ids)
+
+
+def _on_paths(record: SessionRecord, turns: Sequence[Turn]) -> set[int]:
+    found: set[int] = set()
+    for turn in turns:
+        node: int | None = turn.node
+        while node is not None and node not in found:
+            found.add(node)
+            node = record.nodes[node].parent
+    return found
+
+
+def _moved(record: SessionRecord, wanted: frozenset[str], places: Mapping[int, int]) -> list[Turn]:
+    by_id = {turn.id: turn for turn in record.turns}
+    moved = []
+    for turn in record.turns:
+        if turn.id not in wanted:
+            continue
+        prefix, follows = turn.prefix, turn.follows
+        while prefix is not None and prefix not in wanted:
+            prefix = by_id[prefix].prefix
+        while follows is not None and follows not in wanted:
+            follows = by_id[follows].follows
+        fork = turn.fork if follows is not None else None
+        moved.append(replace(turn, node=places[turn.node], prefix=prefix, follows=follows, fork=fork))
+    return moved

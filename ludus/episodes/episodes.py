@@ -266,6 +266,8 @@ class Episodes:
                 episode = self._finish(handle, record, ending, metrics, spans)
                 if self.archive is not None and (handle.is_given or record.turns):
                     self.archive.keep(episode, handle.spec)
+                elif self.archive is not None:  # nobody knows of it
+                    self.archive.forget(handle.id)
                 handle.episode = episode
                 outcome = episode.outcome
                 logger.info("session.ended session=%s outcome=%s reason=%s", handle.id, outcome.kind, outcome.reason)

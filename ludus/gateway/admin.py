@@ -23,7 +23,7 @@ from ludus.episodes.handle import Handle, SessionSpec
 from ludus.episodes.keys import unknown_key
 from ludus.episodes.limits import Limits
 from ludus.episodes.outcome import Told
-from ludus.errors import AgentError
+from ludus.errors import AgentError, BackendError, UserError
 from ludus.gateway.body import json_object, read_body
 from ludus.http.keys import check_key, digest, is_key, keys_of
 from ludus.runs.interactions import STYLES, interactions
@@ -148,7 +148,10 @@ class Administration:
             arguments: list[Any] = [session_id] if route.access == "own" else []
             if route.body is not None:
                 arguments.append(read_model(route.body, await read_body(request, self._max_body_bytes)))
-            told = await route.handler(self, request, *arguments)
+            try:
+                told = await route.handler(self, request, *arguments)
+            except UserError as error:  # a disk that refuses is the fault of whoever runs the gateway, not of a client
+                raise BackendError(str(error)) from error
             # On a thread: an export may hold millions of tokens, and others are answered meanwhile.
             content = await asyncio.to_thread(told.model_dump_json)
             return Response(content, route.status, media_type="application/json")

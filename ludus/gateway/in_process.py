@@ -7,15 +7,16 @@ Invariant: what a client's agent is told, and what is recorded of it, is what it
 from __future__ import annotations
 
 import importlib
-import uuid
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from ludus.episodes.keys import SessionKeys
+from ludus.episodes.archive import Archive
+from ludus.episodes.episodes import Episodes
+from ludus.episodes.handle import Handle, SessionSpec
 from ludus.episodes.limits import NO_LIMITS, Limits
+from ludus.episodes.outcome import Told
 from ludus.episodes.recorder import Recorder
-from ludus.episodes.session import Session, TurnSink
 from ludus.errors import UserError
 from ludus.gateway.interactions import SessionRewards
 from ludus.gateway.server import GatewayServer
@@ -25,11 +26,10 @@ from ludus.gateway.transport import ClientFactory, sdk_http_module
 class InProcessGateway:
     """The gateway of this program. Use as a context manager."""
 
-    def __init__(self, recorder: Recorder, *, sink: TurnSink | None = None) -> None:
-        """sink: keeps turns, such as the `journal` of a `RunStore`. None: they are in memory."""
-        self._recorder = recorder
-        self._sink = sink
-        self._server = GatewayServer(SessionKeys())
+    def __init__(self, recorder: Recorder, archive: Archive | None = None) -> None:
+        """archive: keeps turns and episodes, such as a `RunArchive`. None: they are in memory."""
+        self.episodes = Episodes(recorder, archive)
+        self._server = GatewayServer(self.episodes.keys)
 
     def __repr__(self) -> str:
         return f"InProcessGateway({self._server!r})"
@@ -47,19 +47,19 @@ class InProcessGateway:
         self, session_id: str | None = None, *, group_id: str | None = None, limits: Limits = NO_LIMITS
     ) -> SessionClient:
         """A new session; close it with `aclose` or as an async context manager. session_id: None makes one."""
-        session = self._recorder.open(
-            session_id=session_id or f"s-{uuid.uuid4().hex[:16]}", group_id=group_id, limits=limits, sink=self._sink
-        )
-        return SessionClient(self._server, session)
+        handle, key = self.episodes.open(SessionSpec(session_id, group_id=group_id, limits=limits))
+        return SessionClient(self._server, self.episodes, handle, key)
 
 
 class SessionClient(SessionRewards):
     """One session: clients of the SDKs that are agents of it, its rewards, its record."""
 
-    def __init__(self, server: GatewayServer, session: Session) -> None:
-        super().__init__(session)
+    def __init__(self, server: GatewayServer, episodes: Episodes, handle: Handle, key: str) -> None:
+        super().__init__(handle.session, handle.rewards)
         self.server = server
-        self._secret = server.keys.add(session)
+        self._episodes = episodes
+        self._handle = handle
+        self._secret = key
         self._factories: list[ClientFactory] = []
 
     async def __aenter__(self) -> SessionClient:
@@ -94,9 +94,15 @@ class SessionClient(SessionRewards):
         make = getattr(module, name)
         return make(**{"base_url": base_url, "api_key": self._secret, "http_client": factory.open(), **options})
 
+    def _give(self, value: object) -> None:
+        has_ended = self._handle.episode is not None
+        if not has_ended or self._episodes.archive is not None:
+            self._episodes.reward(self.session.id, value)
+        if has_ended:
+            super()._give(value)
+
     async def aclose(self) -> None:
         """Ends the session; its record stays readable, and may still be rewarded."""
-        self.server.keys.remove(self._secret)
-        await self.session.aclose("its client was closed")
+        await self._episodes.end(self._handle, Told("ok", "its client was closed"))
         for factory in self._factories:
             await factory.aclose()

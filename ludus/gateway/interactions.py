@@ -32,9 +32,10 @@ class Interaction:
 class SessionRewards:
     """The rewards of one session, by the completion ids that any protocol shows."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, sheet: RewardSheet | None = None) -> None:
+        """sheet: where the rewards are. None: in one of its own."""
         self.session = session
-        self.sheet = RewardSheet()
+        self.sheet = RewardSheet() if sheet is None else sheet
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session!r}, rewards={len(self.sheet.by_turn)})"
@@ -68,6 +69,9 @@ class SessionRewards:
     def _add(self, value: object) -> None:
         if self.sheet.are_returns:
             raise UserError("the rewards of this session were discounted already; set them before")
+        self._give(value)
+
+    def _give(self, value: object) -> None:
         self.sheet.add(value, self.session.snapshot().turns)
 
     # ---- the record

@@ -11,29 +11,23 @@ its record; the episode has been kept when `run` returns.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 from ludus.agents.actors import check_actors
 from ludus.agents.adapter import About, Door
-from ludus.episodes.episode import finish
+from ludus.episodes.archive import Archive
+from ludus.episodes.episodes import Episodes
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import Limits
-from ludus.episodes.session import Session
 from ludus.rollout.playing import means, play_to_end
 from ludus.rollout.remote import RemoteDoor
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.stage import Stage
 from ludus.rollout.subproc import place_of
 from ludus.rollout.tasks import EpisodeTask
-from ludus.runs.journal import Journal
 from ludus.types import Episode
-
-Keep = Callable[[Episode, int | None], None]
-"""Makes an episode durable; called on a thread that may block. The step is the one that asked for it."""
 
 
 class EpisodeRunner:
@@ -47,12 +41,10 @@ class EpisodeRunner:
         *,
         training: GenerationSettings,
         evaluation: GenerationSettings,
-        keep: Keep | None = None,
-        journal: Journal | None = None,
+        archive: Archive | None = None,
         eval_agent: Door | None = None,
     ) -> None:
-        """keep: None: episodes are only returned.  journal: keeps each turn before its answer ends. None: none does.
-        eval_agent: plays the evaluations. None: `agent` does."""
+        """archive: None: episodes are only returned.  eval_agent: plays the evaluations. None: `agent` does."""
         self._agent = agent
         self._eval_agent = eval_agent
         self._stage = stage
@@ -60,8 +52,7 @@ class EpisodeRunner:
         self._settings = settings
         self._training = training
         self._evaluation = evaluation
-        self._keep = keep
-        self._journal = journal
+        self._episodes = Episodes(stage.recorder, archive, keys=stage.keys)
 
     def __repr__(self) -> str:
         return f"EpisodeRunner({self._agent.name}, {self._stage!r})"
@@ -82,43 +73,30 @@ class EpisodeRunner:
     async def run(self, task: EpisodeTask) -> Episode:
         """The finished episode, kept. Cancelling ends it with outcome `cancelled` instead of raising."""
         async with place_of(self._agent_of(task), task.episode_id):
-            episode = await self._play(task)
-        if self._keep is not None:
-            await asyncio.to_thread(self._keep, episode, task.step)
-        return episode
+            return await self._play(task)
 
     def _agent_of(self, task: EpisodeTask) -> Door:
         return self._agent if self._eval_agent is None or not task.is_eval else self._eval_agent
 
     async def _play(self, task: EpisodeTask) -> Episode:
-        started_at = time.time()
-        session = self._open(task)
         about = About(task.episode_id, task.task_id, task.group_id, task.step, task.is_eval)
-        with self._stage.seat(session, about, self._settings.actors) as context:
+        handle, key = self._episodes.open(self._spec(task))
+        with self._stage.context(handle.session, key, about, self._settings.actors) as context:
             timeout_s = self._settings.episode_timeout_s
             ending = await play_to_end(
                 self._stage.agents, self._agent_of(task), task.data, context, timeout_s=timeout_s
             )
-            record = await session.aclose(type(ending).__name__.lower())
-        return finish(
-            SessionSpec(task.episode_id, task.task_id, task.group_id, is_eval=task.is_eval),
-            record,
-            ending,
-            started_at=started_at,
-            refused=session.stats().refused,
-            metrics=means(context.numbers),
-            spans=context.spans.snapshot(),
-        )
+            return await self._episodes.end(
+                handle, ending, metrics=means(context.numbers), spans=context.spans.snapshot()
+            )
 
-    def _open(self, task: EpisodeTask) -> Session:
+    def _spec(self, task: EpisodeTask) -> SessionSpec:
         settings, generation = self._settings, self._evaluation if task.is_eval else self._training
         timeout_s = settings.episode_timeout_s
-        if self._journal is not None:
-            about = {"task_id": task.task_id, "group_id": task.group_id, "is_eval": task.is_eval}
-            self._journal.about(task.episode_id, about)
-        return self._stage.recorder.open(
-            session_id=task.episode_id,
-            group_id=task.group_id,
+        return SessionSpec(
+            task.episode_id,
+            task.task_id,
+            task.group_id,
             limits=Limits(
                 max_turns=settings.max_turns,
                 max_tokens=settings.max_tokens,
@@ -126,5 +104,6 @@ class EpisodeRunner:
             ),
             sampling=generation.sampling(seed=task.seed),
             pinned=() if task.is_eval else settings.pinned,
-            sink=self._journal,
+            step=task.step,
+            is_eval=task.is_eval,
         )

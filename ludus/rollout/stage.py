@@ -12,6 +12,7 @@ from ludus.agents.adapter import About, EpisodeContext
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.settings import ActorSettings
 from ludus.agents.thread import AgentThread
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.gateway.server import GatewayServer
@@ -47,20 +48,25 @@ class Stage:
         self.agents.__exit__(*error)
         self._server.stop()
 
+    @property
+    def keys(self) -> SessionKeys:
+        """Sessions that the gateway lets agents reach."""
+        return self._server.keys
+
     @contextmanager
-    def seat(
-        self, session: Session, about: About, actors: Mapping[str, ActorSettings] | None = None
+    def context(
+        self, session: Session, key: str, about: About, actors: Mapping[str, ActorSettings] | None = None
     ) -> Iterator[EpisodeContext]:
-        """What an agent needs to reach `session`, for the length of the block; its client is its own.
+        """What an agent needs to reach the session of this key, for the length of the block; its client is its own.
 
         actors: models that play a part besides. None: there are none.
         """
         assert self._clients is not None, "the stage has been entered"
-        secret, client = self._server.keys.add(session), self._clients.open()
+        client = self._clients.open()
         try:
             yield EpisodeContext(
-                self._server.url_for(secret),
-                secret,
+                self._server.url_for(key),
+                key,
                 client,
                 session,
                 about,
@@ -69,5 +75,4 @@ class Stage:
                 actors=actors or {},
             )
         finally:
-            self._server.keys.remove(secret)
             self.agents.submit(client.aclose())  # nobody waits: the agent may block its thread still

@@ -80,7 +80,7 @@ def test_agents_that_write_no_trajectory_are_captured(tiny_model_folder: Path, t
             assert len(trajectory.turn_ids()) == 2 and trajectory.additional_histories == []
             assert [message["role"] for message in trajectory.messages()] == ["user", "assistant"] * 2
             hosted = await backend.hosted(model)
-            (part,) = hosted.book.parts(trajectory.turn_ids())
+            (part,) = hosted.records.parts(trajectory.turn_ids())
             assert [turn.reply.content for turn in part.record.turns] == [
                 message["content"] for message in trajectory.messages()[1::2]
             ]

@@ -202,9 +202,9 @@ def test_threads_and_loops_share_the_sessions(make: Make) -> None:
     async def play(name: str) -> None:
         for number in range(5):
             handle, _ = episodes.open(SessionSpec(f"{name}{number}"))
-            opened.append(handle)
             await ask(handle)
             episodes.reward(handle.id, float(number))
+            opened.append(handle)
         for handle in tuple(opened):
             await episodes.end(handle, Told("ok"))
 

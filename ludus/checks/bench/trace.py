@@ -20,6 +20,7 @@ from ludus.api.local import LocalModel, open_local
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.work import TraceWork
 from ludus.compat.config import Config
+from ludus.episodes.archive import RunArchive
 from ludus.episodes.keys import SessionKeys
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
@@ -85,8 +86,7 @@ async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[s
                 config.rollout,
                 training=config.gconfig,
                 evaluation=config.gconfig,
-                keep=lambda episode, step: store.add_episode(episode, step=step),
-                journal=store.journal,
+                archive=RunArchive(store),
             )
         )
         await _play(runner, work, "warm", _WARM_UP)

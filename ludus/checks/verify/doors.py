@@ -1,4 +1,4 @@
-"""One dialogue, four families of agents: the same tokens, masks, logprobs and advantages reach the trainer.
+"""One dialogue, every way in: the same tokens, masks, logprobs and advantages reach the trainer.
 
 Knows: the doors of all families, the recorder, an author of answers.  Knows not: what users of a family write.
 The engine answers with what the prompt's tokens decide. A family that loses, adds or changes anything on the way in
@@ -34,13 +34,19 @@ from ludus.checks.verify.families import (
 )
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.settle import settle_groups
-from ludus.compat.art.turns import TurnBook
+from ludus.compat.art.turns import TurnRecords
 from ludus.compat.config import Config
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.archive import MemoryArchive
+from ludus.episodes.episodes import Episodes
+from ludus.episodes.handle import SessionSpec
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.ledger import Ledger
+from ludus.episodes.outcome import Told
 from ludus.episodes.recorder import Recorder
+from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
+from ludus.http.keys import new_key
 from ludus.loop.batch import BatchRules, build_batch
 from ludus.rollout.pool import Taken
 from ludus.rollout.runner import EpisodeRunner
@@ -49,7 +55,7 @@ from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
-from ludus.types import Call, Group
+from ludus.types import Call, Episode, Group
 
 N_MEMBERS = 4
 NUM_FOLLOW_UPS = 3
@@ -126,22 +132,47 @@ async def play_trajectories(stand: Stand) -> Group:
     """As a backend does it: a session for each rollout, the choices found again in the records."""
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore.create(Path(folder), "doors", "")
-        with store, GatewayServer(sessions := SessionKeys()) as server:
-            book = TurnBook(stand.recorder, store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0)
+        with store, GatewayServer(keys := SessionKeys()) as server:
+            records = TurnRecords(store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0)
+            episodes = Episodes(stand.recorder, records, keys=keys, fit=records.fit)
 
             async def rollout(member_idx: int, row: Mapping[str, Any]) -> Any:
-                session_id = f"member{member_idx}"
-                secret = sessions.add(book.open(session_id))
+                handle, secret = episodes.open(SessionSpec(f"member{member_idx}", group_id=_GROUP_ID))
                 async with sdk("openai").AsyncOpenAI(base_url=server.url_for(secret), api_key=secret) as client:
                     trajectory = await trajectory_rollout(client, row)
-                await book.end(session_id)
+                await episodes.end(handle, Told("ok"))
                 return trajectory
 
             group = await TrajectoryGroup(rollout(idx, row) for idx, row in enumerate(stand.rows))
-            settled = settle_groups([group], book, step=1)
-            book.settle(settled.turns)
+            settled = settle_groups([group], records, step=1)
+            records.settle(settled.turns)
             (found,) = settled.taken.groups
             return found
+
+
+async def play_http(stand: Stand) -> Group:
+    """As an agent elsewhere does it: sessions opened, rewarded and ended over HTTP."""
+    archive, admin_key = MemoryArchive(), new_key()
+    episodes = Episodes(stand.recorder, archive)
+    options = GatewayOptions(episodes=episodes, admin_key=admin_key)
+    with GatewayServer(episodes.keys, options) as server:
+        async with sdk("openai").DefaultAsyncHttpxClient(headers={"x-api-key": admin_key}) as http:
+
+            async def post(path: str, body: Mapping[str, Any]) -> Any:
+                return (await http.post(f"{server.base_url}/sessions{path}", json=body)).raise_for_status().json()
+
+            async def play(member_idx: int, row: Mapping[str, Any]) -> Episode:
+                session_id = f"{_GROUP_ID}-m{member_idx:03d}"
+                opened = await post("", {"id": session_id, "group_id": _GROUP_ID})
+                reached = {"base_url": opened["base_url"], "api_key": opened["key"]}
+                async with sdk("openai").DefaultAsyncHttpxClient() as own:
+                    reward = await WorkflowAgent().run(row, **reached, http_client=own)
+                await post(f"/{session_id}/rewards", {"reward": reward})
+                await post(f"/{session_id}/end", {})
+                return episodes.episode(session_id)
+
+            played = await asyncio.gather(*(play(idx, row) for idx, row in enumerate(stand.rows)))
+    return Group(_GROUP_ID, _GROUP_ID, tuple(played))
 
 
 FAMILIES: Mapping[str, Play] = {
@@ -150,6 +181,7 @@ FAMILIES: Mapping[str, Play] = {
     "loop": play_loop,
     "trajectory": play_trajectories,
     "queues": play_queues,
+    "http": play_http,
 }
 
 

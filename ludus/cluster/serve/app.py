@@ -32,7 +32,6 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 import ludus
-from ludus.cluster.serve.gateways import RolloutError
 from ludus.cluster.serve.jobs import Jobs
 from ludus.cluster.serve.wire import (
     IDEMPOTENCY_KEY,
@@ -54,6 +53,7 @@ from ludus.cluster.serve.wire import (
     status_of,
 )
 from ludus.episodes.keys import unknown_key
+from ludus.episodes.outcome import Ending, Told
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.admin import Body, read_model
 from ludus.gateway.app import KEEP_ALIVE_S
@@ -74,8 +74,8 @@ class Gateway(Protocol):
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
-    async def end(self, name: str, error: BaseException | None = None) -> None:
-        """The session of that name gets no more turns. error: what its rollout raised; None: it returned."""
+    async def end(self, name: str, ending: Ending) -> None:
+        """The session of that name gets no more turns."""
 
 
 class Models(Protocol):
@@ -164,10 +164,7 @@ class Api:
     async def _end_session(self, request: Request) -> Response:
         model = await self._named(request)
         body = await _read(EndSession, request, MAX_SMALL_BODY_BYTES)
-        error: BaseException | None = None
-        if body.outcome != "ok":
-            error = RolloutError(body.reason) if body.outcome == "failed" else asyncio.CancelledError(body.reason)
-        await (await self._models.gateway(model)).end(body.session, error)
+        await (await self._models.gateway(model)).end(body.session, Told(body.outcome, body.reason))
         return Response(status_code=204)
 
     async def _named(self, request: Request) -> RegisterModel:

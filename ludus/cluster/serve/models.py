@@ -71,7 +71,7 @@ class HostedModels:
             for loading in list(self._loading.values()):
                 if loading.done() and loading.exception() is None:
                     try:
-                        await loading.result().expire()
+                        await loading.result().episodes.expire()
                     except LudusError:  # a disk that is full now: the next time may do
                         logger.exception("sessions.not_ended")
 
@@ -85,7 +85,7 @@ class HostedModels:
 
     async def _open(self, model: RegisterModel) -> ModelGateway:
         hosted = await self._there(self._host.hosted(Described.of(model)))
-        return ModelGateway(hosted.book, model.name)
+        return ModelGateway(hosted.episodes, model.name)
 
     async def _there(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
         """The result of a call that runs on the host's loop."""

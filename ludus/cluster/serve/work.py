@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ludus.cluster.serve.gateways import SessionBook
 from ludus.cluster.serve.wire import RegisterModel
+from ludus.episodes.episodes import Episodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Loaded(Protocol):
     """A model that is loaded."""
 
     @property
-    def book(self) -> SessionBook: ...
+    def episodes(self) -> Episodes: ...
 
 
 class Host(Protocol):

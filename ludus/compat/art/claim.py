@@ -7,23 +7,11 @@ names is left out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-
 from ludus.compat.art.choice import turn_id
 from ludus.compat.art.trajectory import Trajectory
 from ludus.episodes.reward import Result, leaves
 from ludus.errors import UserError
-from ludus.types import Node, SessionRecord, Turn
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What of one session belongs to a trajectory."""
-
-    record: SessionRecord
-    turn_ids: Collection[str] | None
-    """None: all of it."""
+from ludus.types import SessionRecord
 
 
 def named_turns(trajectory: Trajectory) -> tuple[str, ...]:
@@ -68,60 +56,9 @@ def claim_trajectory(record: SessionRecord, trajectory: Trajectory) -> Result:
     )
 
 
-def join_records(record_id: str, parts: Sequence[Part]) -> SessionRecord:
-    """One record of what belongs together; paths, edges and order within each session stay.
-
-    Where a turn stays behind, its tokens are context of those that extend them, and edges pass over it.
-    """
-    nodes: list[Node] = []
-    turns: list[Turn] = []
-    for part in parts:
-        wanted = _wanted(part)
-        on_paths = _on_paths(part.record, [turn for turn in part.record.turns if turn.id in wanted])
-        places: dict[int, int] = {}
-        for old in sorted(on_paths):  # a parent precedes its children
-            node = part.record.nodes[old]
-            places[old] = len(nodes)
-            parent = None if node.parent is None else places[node.parent]
-            kept_id = node.turn_id if node.turn_id in wanted else None
-            nodes.append(Node(parent, node.token_ids, kept_id))
-        turns.extend(_moved(part.record, wanted, places))
-    return SessionRecord(record_id, tuple(nodes), tuple(turns))
-
-
 def unknown_turn(wanted: str) -> UserError:
     """The error for a choice that names a turn nobody has."""
     return UserError(
         f"a choice names the turn {wanted!r}, and no record here holds it: it was sampled by another model or backend, "
         "or its record was deleted"
     )
-
-
-def _wanted(part: Part) -> frozenset[str]:
-    return frozenset(turn.id for turn in part.record.turns if part.turn_ids is None or turn.id in part.turn_ids)
-
-
-def _on_paths(record: SessionRecord, turns: Sequence[Turn]) -> set[int]:
-    found: set[int] = set()
-    for turn in turns:
-        node: int | None = turn.node
-        while node is not None and node not in found:
-            found.add(node)
-            node = record.nodes[node].parent
-    return found
-
-
-def _moved(record: SessionRecord, wanted: frozenset[str], places: Mapping[int, int]) -> list[Turn]:
-    by_id = {turn.id: turn for turn in record.turns}
-    moved = []
-    for turn in record.turns:
-        if turn.id not in wanted:
-            continue
-        prefix, follows = turn.prefix, turn.follows
-        while prefix is not None and prefix not in wanted:
-            prefix = by_id[prefix].prefix
-        while follows is not None and follows not in wanted:
-            follows = by_id[follows].follows
-        fork = turn.fork if follows is not None else None
-        moved.append(replace(turn, node=places[turn.node], prefix=prefix, follows=follows, fork=fork))
-    return moved

@@ -26,10 +26,12 @@ from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.schedule import learning_rates
 from ludus.compat.art.settle import Settled, settle_groups
 from ludus.compat.art.trajectory import Trajectory
-from ludus.compat.art.turns import TurnBook
+from ludus.compat.art.turns import TurnRecords
 from ludus.compat.config import Config
 from ludus.engines.base import Engine
+from ludus.episodes.episodes import IDLE_S, Episodes
 from ludus.episodes.ledger import Ledger
+from ludus.episodes.outcome import Told
 from ludus.errors import UserError
 from ludus.loop.checkpoint import Checkpoint, Progress, checkpoints, latest_checkpoint, save_checkpoint
 from ludus.loop.measure import TrainingClock
@@ -58,7 +60,8 @@ class HostedModel:
     store: RunStore
     local: LocalModel
     learner: Trainer | ShardedTrainer
-    book: TurnBook
+    episodes: Episodes
+    records: TurnRecords
     work: WorkThread
     clock: TrainingClock
     progress: Progress
@@ -86,13 +89,14 @@ class HostedModel:
                 _load(learner, found)
                 if progress.step > 0:
                     await local.engine.publish(progress.step, learner.publish())
-            book = TurnBook(local.recorder, store, rollout=config.rollout, generation=config.gconfig, seed=config.seed)
+            records = TurnRecords(store, rollout=config.rollout, generation=config.gconfig, seed=config.seed)
+            episodes = Episodes(local.recorder, records, idle_s=IDLE_S, most_by_key=None, fit=records.fit)
             work = stack.enter_context(WorkThread("trainer"))
             clock = TrainingClock(local.engine.stats(), progress.train_seconds, progress.eval_seconds)
-            return cls(config, store, local, learner, book, work, clock, progress, stack.pop_all())
+            return cls(config, store, local, learner, episodes, records, work, clock, progress, stack.pop_all())
 
     def __repr__(self) -> str:
-        return f"HostedModel({str(self.config.folder)!r}, step={self.progress.step}, {self.book!r})"
+        return f"HostedModel({str(self.config.folder)!r}, step={self.progress.step}, {self.records!r})"
 
     @property
     def step(self) -> int:
@@ -110,15 +114,15 @@ class HostedModel:
     ) -> TrainResult:
         """One step on the groups."""
         async with self._lock:
-            settled = await asyncio.to_thread(settle_groups, groups, self.book, step=self.step + 1)
+            settled = await asyncio.to_thread(settle_groups, groups, self.records, step=self.step + 1)
             rules = batch_rules(self.config, asked)
             self.learner.configure(lr=learning_rate(self.config, asked), algorithm=rules.algorithm)
             await asyncio.to_thread(self._keep_episodes, settled)
 
             def on_stage(stage: Literal["batch", "train", "publish"], ledger: Ledger) -> None:
                 if stage == "train":  # the masters have moved: the step counts, whatever becomes of the rest
-                    self.book.settle(settled.turns)
-                    self._advance(self.step + 1, ledger + self.book.take_unused())
+                    self.records.settle(settled.turns)
+                    self._advance(self.step + 1, ledger + self.records.take_unused())
                 on_progress(TrainProgress(stage))
 
             stepped = await train_step(
@@ -186,8 +190,9 @@ class HostedModel:
 
     async def close(self) -> None:
         """Account for what was never trained, and free everything."""
-        self.book.close_nowait()
-        unused = self.book.take_unused(is_last=True)
+        for handle in self.episodes.open_sessions:
+            await self.episodes.end(handle, Told("ok", "the backend was closed"))
+        unused = self.records.take_unused(is_last=True)
         if unused.sampled:
             self._advance(self.step, unused)
             await self.work.run(self._save_progress)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from ludus.compat.art.hosted import HostedModel
 from ludus.compat.art.rollout import Rollout, current_rollout
 from ludus.compat.art.rollout_names import RolloutNames, member_name, outside_name
+from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.outcome import Told
 from ludus.gateway.server import GatewayServer
 
 _ENDED = "ended-rollout"
@@ -29,8 +31,7 @@ class ServedModel:
     _names: RolloutNames = field(default_factory=RolloutNames)
 
     def __post_init__(self) -> None:
-        session = self.hosted.book.open(outside_name(self.hosted.step), is_shared=True)
-        self.outside_key = self.server.keys.add(session)
+        _, self.outside_key = self._open_session(SessionSpec(outside_name(self.hosted.step)))
 
     def __repr__(self) -> str:
         return f"ServedModel({self.hosted!r}, rollouts={len(self._keys)})"
@@ -48,12 +49,25 @@ class ServedModel:
 
     def _open(self, rollout: Rollout) -> str:
         group_id = self._names.group(rollout, step=self.hosted.step)
-        session = self.hosted.book.open(f"{group_id}-{member_name(rollout)}", group_id=group_id)
-        key = self.server.keys.add(session)
+        handle, key = self._open_session(SessionSpec(f"{group_id}-{member_name(rollout)}", group_id=group_id))
 
         async def end(error: BaseException | None) -> None:
-            self.server.keys.remove(self._keys.pop(rollout))
-            await self.hosted.book.end(session.id, error)
+            del self._keys[rollout]
+            self.server.keys.release(handle)
+            await self.hosted.episodes.end(handle, ending_of(error))
 
         rollout.on_end(end)
         return key
+
+    def _open_session(self, spec: SessionSpec) -> tuple[Handle, str]:
+        """A session that the gateway of all models reaches."""
+        handle, key = self.hosted.episodes.open(spec)
+        self.server.keys.bind(key, handle)
+        return handle, key
+
+
+def ending_of(error: BaseException | None) -> Told:
+    """How a rollout ended that raised this. None: it returned."""
+    if error is None:
+        return Told("ok", "its rollout has ended")
+    return Told("failed" if isinstance(error, Exception) else "cancelled", f"{type(error).__name__}: {error}")

@@ -11,10 +11,11 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from ludus.compat.art.claim import claim_trajectory, join_records, named_turns, num_foreign_choices
+from ludus.compat.art.claim import claim_trajectory, named_turns, num_foreign_choices
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.trajectory import Trajectory
-from ludus.compat.art.turns import TurnBook
+from ludus.compat.art.turns import TurnRecords
+from ludus.episodes.claim import join_records
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
@@ -42,7 +43,7 @@ class Settled:
         return tuple(episode for group in self.taken.groups for episode in group.episodes)
 
 
-def settle_groups(groups: Sequence[TrajectoryGroup], book: TurnBook, *, step: int) -> Settled:
+def settle_groups(groups: Sequence[TrajectoryGroup], records: TurnRecords, *, step: int) -> Settled:
     """The episodes of step `step`; trajectories learn which weights sampled them.
 
     Raises UserError for a choice that nobody recorded, a turn in two trajectories, or a reward that is no number.
@@ -54,7 +55,7 @@ def settle_groups(groups: Sequence[TrajectoryGroup], book: TurnBook, *, step: in
     for member in members:
         if member.named:
             others = (named - frozenset(member.named)) | turns.keys()
-            episode = _episode(member, book, others)
+            episode = _episode(member, records, others)
             by_group[member.group_id].append(episode)
             turns.update({turn.id: episode for turn in episode.session.turns})
     num_empty = sum(not member.named for member in members)
@@ -62,7 +63,7 @@ def settle_groups(groups: Sequence[TrajectoryGroup], book: TurnBook, *, step: in
         logger.warning("%d trajectories of step %d have no recorded choice: they count nowhere", num_empty, step)
     built = [Group(group_id, found[0].task_id, tuple(found)) for group_id, found in by_group.items() if found]
     return Settled(
-        taken=Taken(tuple(built), book.take_failed()),
+        taken=Taken(tuple(built), records.take_failed()),
         turns=turns,
         num_foreign_choices=sum(num_foreign_choices(member.trajectory) for member in members),
         num_empty=num_empty,
@@ -106,9 +107,9 @@ def _owners(members: Sequence[_Member]) -> dict[str, _Member]:
     return owners
 
 
-def _episode(member: _Member, book: TurnBook, others: Collection[str]) -> Episode:
+def _episode(member: _Member, records: TurnRecords, others: Collection[str]) -> Episode:
     trajectory = member.trajectory
-    record = join_records(member.id, book.parts(member.named, others=others))
+    record = join_records(member.id, records.parts(member.named, others=others))
     versions = [version for turn in record.turns for version in turn.sampled.versions]
     trajectory.initial_policy_version, trajectory.final_policy_version = min(versions), max(versions)
     episode = finish(

@@ -1,25 +1,24 @@
 """Every turn that a model has answered, by its id: in which session it was recorded, and what has become of it.
 
-Knows: sessions, records, the run store.  Knows not: trajectories, rewards, HTTP.
+Knows: records, the run store.  Knows not: trajectories, rewards, HTTP, who opens sessions.
 Invariants: an answered turn is in the journal before its client has it; a session's tokens are handed to a training
 step, or accounted for as failed or unused, once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ludus.compat.art.claim import Part, join_records, unknown_turn
+from ludus.compat.art.claim import unknown_turn
+from ludus.episodes.claim import Part, join_records
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
-from ludus.episodes.ledger import Ledger, MaskReason
+from ludus.episodes.ledger import Ledger
 from ludus.episodes.limits import Limits
 from ludus.episodes.outcome import Told
-from ludus.episodes.recorder import Recorder
-from ludus.episodes.session import Session
+from ludus.errors import AgentError
 from ludus.loop.batch import account_discarded
 from ludus.rollout.pool import Discarded
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
@@ -33,26 +32,29 @@ MOST_KEPT = 4096
 
 @dataclass(slots=True)
 class _Held:
-    session: Session
-    is_shared: bool
-    """Several trajectories may have turns in it."""
-    record: SessionRecord | None = None
-    """None: it is open."""
+    spec: SessionSpec
+    nodes: list[Node] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    has_ended: bool = False
     claimed: set[str] = field(default_factory=set)
     """Turns that a training step has taken."""
     is_taken: bool = False
     """A training step has taken all of it."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Several trajectories may have turns in it: it is of no group."""
+        return self.spec.group_id is None
+
     def snapshot(self) -> SessionRecord:
-        return self.session.snapshot() if self.record is None else self.record
+        return SessionRecord(str(self.spec.id), tuple(self.nodes), tuple(self.turns))
 
 
-class TurnBook:
-    """The sessions of one model. Safe to use from several threads."""
+class TurnRecords:
+    """The `Archive` of one model whose trajectories name turns. Safe to use from several threads."""
 
     def __init__(
         self,
-        recorder: Recorder,
         store: RunStore,
         *,
         rollout: RolloutSettings,
@@ -60,7 +62,6 @@ class TurnBook:
         seed: int,
         most_kept: int = MOST_KEPT,
     ) -> None:
-        self._recorder = recorder
         self._store = store
         self._rollout = rollout
         self._generation = generation
@@ -77,49 +78,74 @@ class TurnBook:
         self._unused = Ledger.zero()
 
     def __repr__(self) -> str:
-        return f"TurnBook(sessions={len(self._held)}, turns={len(self._session_of)})"
+        return f"TurnRecords(sessions={len(self._held)}, turns={len(self._session_of)})"
 
-    # ---- sessions
+    # ---- what is kept
 
-    def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> Session:
-        """A new session, whose turns are found here; its seed is that of the id.
+    def fit(self, spec: SessionSpec) -> SessionSpec:
+        """What a session is opened with: the seed is that of the id that was asked for, the id one that is free.
 
-        is_shared: several trajectories may have turns in it.  Where the id was used before, as by a process that was
-        killed, the session has one that goes on from it.
+        Where the id was used before, as by a process that was killed, the session has one that goes on from it.
         """
-        own_id, number = session_id, 0
-        while own_id in self._held or self._store.find_episode(own_id) is not None:
-            number += 1
-            own_id = f"{session_id}-r{number}"
-        session = self._recorder.open(
-            session_id=own_id,
-            group_id=group_id,
-            limits=Limits(
-                max_turns=None if is_shared else self._rollout.max_turns,
-                max_tokens=None if is_shared else self._rollout.max_tokens,
-            ),
-            sampling=self._generation.sampling(seed=derive_seed(self._seed, "trajectory", session_id)),
-            pinned=self._rollout.pinned,
-            sink=self,
-        )
+        asked, own_id, number = str(spec.id), str(spec.id), 0
         with self._lock:
-            self._held[own_id] = _Held(session, is_shared)
-        return session
+            while self.has(own_id):
+                number += 1
+                own_id = f"{asked}-r{number}"
+            fitted = replace(
+                spec,
+                id=own_id,
+                limits=Limits()
+                if spec.group_id is None
+                else Limits(max_turns=self._rollout.max_turns, max_tokens=self._rollout.max_tokens),
+                sampling=self._generation.sampling(seed=derive_seed(self._seed, "trajectory", asked)),
+                pinned=self._rollout.pinned,
+            )
+            self._held[own_id] = _Held(fitted)
+            return fitted
+
+    def begin(self, spec: SessionSpec, started_at: float) -> None:
+        """It is known since its spec was fitted."""
 
     def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
-        """Called by the sessions themselves, before an answer ends."""
         self._store.journal.add_turn(session_id, nodes, turn)
         with self._lock:
+            held = self._held[session_id]
+            held.nodes += nodes
+            held.turns.append(turn)
             self._session_of[turn.id] = session_id
 
-    async def end(self, session_id: str, error: BaseException | None = None) -> None:
-        """The session gets no more turns. error: what its rollout raised; None: it returned."""
+    def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None:
+        del rewards
+        raise _rewarded_by_trajectories(session_id)
+
+    def keep(self, episode: Episode, spec: SessionSpec) -> None:
+        """The session gets no more turns; what no training step takes of it is an episode of its own, in the end."""
+        del spec
         with self._lock:
-            held = self._held.get(session_id)
-        if held is None or held.record is not None:
-            return
-        record = await held.session.aclose("its rollout has ended")
-        await asyncio.to_thread(self._end, held, record, error)
+            held, outcome = self._held[episode.id], episode.outcome
+            held.has_ended = True
+            if not held.turns:
+                del self._held[episode.id]
+            elif outcome.kind in ("failed", "cancelled"):
+                kept = self._keep(held, Told(outcome.kind, outcome.reason))
+                self._failed.extend([] if kept is None else [Discarded(kept, outcome.kind)])
+            ended = [held for held in self._held.values() if held.has_ended]
+            for held in ended[: max(0, len(ended) - self._most_kept)]:
+                self._put_away(held)
+
+    def forget(self, session_id: str) -> None:
+        with self._lock:
+            del self._held[session_id]
+
+    def has(self, session_id: str) -> bool:
+        return session_id in self._held or self._store.has_episode(session_id)
+
+    def find(self, session_id: str) -> Episode | None:
+        return self._store.find_episode(session_id)
+
+    def change(self, episode: Episode) -> None:
+        raise _rewarded_by_trajectories(episode.id)
 
     # ---- what training takes
 
@@ -149,10 +175,9 @@ class TurnBook:
                 if held is not None:
                     held.claimed.add(turn_id)
                     held.is_taken = held.is_taken or not held.is_shared
-            for session_id, held in list(self._held.items()):
-                record = held.record
-                if record is not None and all(turn.id in held.claimed for turn in record.turns):
-                    self._drop(session_id, record)
+            for held in list(self._held.values()):
+                if held.has_ended and all(turn.id in held.claimed for turn in held.turns):
+                    self._drop(held)
 
     def take_unused(self, *, is_last: bool = False) -> Ledger:
         """The account of sessions that were put away untrained since the last call. is_last: put all away."""
@@ -163,27 +188,6 @@ class TurnBook:
             unused, self._unused = self._unused + account_discarded(self._failed), Ledger.zero()
             self._failed = []
             return unused
-
-    def close_nowait(self) -> None:
-        """No session gets more turns."""
-        with self._lock:
-            still_open = [held for held in self._held.values() if held.record is None]
-        for held in still_open:  # without the lock: a session that records a turn holds its own, and waits for this one
-            record = held.session.close("the backend was closed")
-            with self._lock:
-                held.record = record
-
-    def _end(self, held: _Held, record: SessionRecord, error: BaseException | None) -> None:
-        with self._lock:
-            held.record = record
-            if not record.turns:
-                self._held.pop(held.session.id, None)
-            elif error is not None:
-                mask: MaskReason = "failed" if isinstance(error, Exception) else "cancelled"
-                ending = Told("failed" if mask == "failed" else "cancelled", f"{type(error).__name__}: {error}")
-                episode = self._keep(held, ending)
-                self._failed.extend([] if episode is None else [Discarded(episode, mask)])
-            self._evict()
 
     # ---- inside, with the lock held
 
@@ -208,11 +212,6 @@ class TurnBook:
             return Part(record, frozenset(turn_ids))
         return Part(record, frozenset(turn.id for turn in record.turns if turn.id not in others))
 
-    def _evict(self) -> None:
-        ended = [held for held in self._held.values() if held.record is not None]
-        for held in ended[: max(0, len(ended) - self._most_kept)]:
-            self._put_away(held)
-
     def _put_away(self, held: _Held) -> None:
         unused = self._keep(held, Told("ok", "no training step took it"))
         if unused is not None:
@@ -225,15 +224,23 @@ class TurnBook:
         episode = None
         if left:
             rest = join_records(record.id, [Part(record, left)])
-            spec = SessionSpec(record.id, group_id=held.session.group_id)
-            episode = finish(spec, rest, ending, started_at=rest.turns[0].started_at)
+            episode = finish(held.spec, rest, ending, started_at=rest.turns[0].started_at)
             self._store.add_episode(episode)
             self._episode_of.update(dict.fromkeys(left, episode.id))
-        self._drop(record.id, record)
+        self._drop(held)
         return episode
 
-    def _drop(self, session_id: str, record: SessionRecord) -> None:
+    def _drop(self, held: _Held) -> None:
+        session_id = str(held.spec.id)
         self._held.pop(session_id, None)
-        for turn in record.turns:
+        for turn in held.turns:
             self._session_of.pop(turn.id, None)
         self._store.journal.end(session_id)
+
+
+def _rewarded_by_trajectories(session_id: str) -> AgentError:
+    return AgentError(
+        f"the session {session_id!r} belongs to trajectories: what its turns are worth is said there",
+        status=409,
+        code="session_ended",
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
@@ -93,12 +94,16 @@ class LoopDoor:
         if outputs is None:
             return None
         score = await self._score(outputs, row, tokenizer)
-        return claim_rows(
+        claimed = claim_rows(
             context.session.snapshot(),
             [output.row() for output in outputs],
             metrics=_metrics(outputs, score),
             metadata=_metadata(outputs, score),
         )
+        *others, last = outputs
+        if any(output.reward_score is not None for output in others):
+            return claimed
+        return replace(claimed, reward=last.reward_score)  # one number, of all
 
     async def _score(
         self, outputs: Sequence[AgentLoopOutput], row: Mapping[str, Any], tokenizer: LoopTokenizer

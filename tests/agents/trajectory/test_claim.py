@@ -8,8 +8,9 @@ import pytest
 
 from ludus.algorithms.returns import turn_returns
 from ludus.compat.art.choice import Choice
-from ludus.compat.art.claim import Part, claim_trajectory, join_records, named_turns, num_foreign_choices
+from ludus.compat.art.claim import claim_trajectory, named_turns, num_foreign_choices
 from ludus.compat.art.trajectory import History, Trajectory
+from ludus.episodes.claim import Part, join_records
 from ludus.episodes.graph import SessionGraph
 from ludus.errors import UserError
 from ludus.types import Message, Sampled, Sampling, SessionRecord

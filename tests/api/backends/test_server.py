@@ -17,6 +17,7 @@ from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.rollout import Gathering, Rollout, start_rollout
 from ludus.compat.art.server_backend import ServerBackend
 from ludus.compat.art.trajectory import Trajectory
+from ludus.episodes.outcome import Told
 from ludus.errors import AgentError, BackendError, ConfigError, InternalError, UserError
 from tests.cluster.serve.scripted import KEY, ScriptedWorkshop, Served, serving
 from tests.cluster.serve.specs import Model
@@ -217,5 +218,5 @@ def test_every_rollout_is_a_session_of_its_own(served: Served) -> None:
     assert len(client) == 12 and colon and outside == "s000000-outside"
     rollouts = ["s000000-0001-g0000/m000", "s000000-0001-g0000/m001", "s000000-0002-g0000/m000"]
     assert names[1:] == [f"{client}:{each}" for each in rollouts]
-    errors = [None, "RolloutError: ValueError: lost", "CancelledError: CancelledError: "]
-    assert served.workshop.ended == list(zip(names[1:], errors, strict=True))
+    endings = [Told("ok"), Told("failed", "ValueError: lost"), Told("cancelled", "CancelledError: ")]
+    assert served.workshop.ended == list(zip(names[1:], endings, strict=True))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ludus.compat.art.turns import TurnBook
+from ludus.compat.art.served import ending_of
+from ludus.compat.art.turns import TurnRecords
 from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.episodes import Episodes
+from ludus.episodes.handle import Handle, SessionSpec
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.errors import UserError
@@ -18,7 +22,34 @@ from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
 from ludus.types import ChatRequest, Episode, Message, Outcome
 
-MakeBook = Callable[..., TurnBook]
+
+class Book:
+    """A model's sessions by their ids, as its backend opens and ends them; else its `TurnRecords`."""
+
+    def __init__(self, recorder: Recorder, store: RunStore, most_kept: int) -> None:
+        self.records = TurnRecords(
+            store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0, most_kept=most_kept
+        )
+        self.episodes = Episodes(recorder, self.records, fit=self.records.fit)
+        self.handles: dict[str, Handle] = {}
+
+    def open(self, session_id: str, *, is_shared: bool = False) -> Session:
+        handle, _ = self.episodes.open(SessionSpec(session_id, group_id=None if is_shared else "g"))
+        self.handles[handle.id] = handle
+        return handle.session
+
+    async def end(self, session_id: str, error: BaseException | None = None) -> None:
+        await self.episodes.end(self.handles[session_id], ending_of(error))
+
+    async def close(self) -> None:
+        for session_id in self.handles:
+            await self.end(session_id)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.records, name)
+
+
+MakeBook = Callable[..., Book]
 
 
 @pytest.fixture
@@ -31,11 +62,8 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 def make_book(store: RunStore, tokenizer_folder: Path) -> MakeBook:
     text = ChatText.load(tokenizer_folder)
 
-    def make(*, most_kept: int = 9) -> TurnBook:
-        recorder = Recorder(ScriptedEngine(lambda call: "I say 7.", text.tokenizer), text)
-        return TurnBook(
-            recorder, store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0, most_kept=most_kept
-        )
+    def make(*, most_kept: int = 9) -> Book:
+        return Book(Recorder(ScriptedEngine(lambda call: "I say 7.", text.tokenizer), text), store, most_kept)
 
     return make
 
@@ -44,7 +72,7 @@ async def ask(session: Session, *questions: str) -> list[str]:
     return [(await session.complete(ChatRequest((Message("user", question),))))[0].id for question in questions]
 
 
-def episode_of(book: TurnBook, *turn_ids: str) -> dict[str, Episode]:
+def episode_of(book: Book, *turn_ids: str) -> dict[str, Episode]:
     """As a training step leaves them."""
     (part,) = book.parts(turn_ids)
     episode = Episode("step", "t", "g", part.record, {}, Outcome("ok"))
@@ -82,7 +110,7 @@ def test_of_a_shared_session_only_what_is_named(make_book: MakeBook, store: RunS
         assert set(taken) == {turns[1]}
         store.add_episode(next(iter(taken.values())))
         book.settle(taken)
-        book.close_nowait()
+        await book.close()
         book.take_unused(is_last=True)
         assert [turn.id for turn in store.episode("s").session.turns] == [turns[0], turns[2]]
         assert book.parts([turns[2]])[0].turn_ids == {turns[2]}
@@ -132,7 +160,7 @@ def test_turns_of_the_process_before(make_book: MakeBook) -> None:
     async def main() -> None:
         before = make_book()
         (turn,) = await ask(before.open("s"), "a")
-        before.close_nowait()
+        await before.close()
         before.take_unused(is_last=True)
         book = make_book()
         assert book.parts([turn])[0].record.id == "s"

@@ -17,6 +17,7 @@ from ludus.cluster.serve.app import Api
 from ludus.cluster.serve.jobs import Jobs, Report
 from ludus.cluster.serve.store import BegunJob, JobStore
 from ludus.cluster.serve.wire import ModelView, RegisterModel, SubmitJob
+from ludus.episodes.outcome import Ending
 from ludus.errors import AgentError
 from ludus.http.keys import digest
 from ludus.http.server import HttpServer
@@ -48,8 +49,8 @@ class ScriptedWorkshop:
     num_looks_until_ready: int = 0
     asked: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     """Kind and arguments of the jobs that were run."""
-    ended: list[tuple[str, str | None]] = field(default_factory=list)
-    """Sessions by name, and what their rollouts raised."""
+    ended: list[tuple[str, Ending]] = field(default_factory=list)
+    """Sessions by name, and how their rollouts ended."""
 
     def check(self, job: SubmitJob) -> None:
         if job.kind not in ("train", "train_sft", "fork"):
@@ -108,8 +109,8 @@ class ScriptedGateway:
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         await JSONResponse({"model": self.name, "path": scope["path"]})(scope, receive, send)
 
-    async def end(self, name: str, error: BaseException | None = None) -> None:
-        self.workshop.ended.append((name, None if error is None else f"{type(error).__name__}: {error}"))
+    async def end(self, name: str, ending: Ending) -> None:
+        self.workshop.ended.append((name, ending))
 
 
 @dataclass

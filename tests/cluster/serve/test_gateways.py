@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +13,36 @@ import pytest
 
 from ludus.cluster.serve.gateways import ModelGateway
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.episodes import MAX_OPEN_TURNS
+from ludus.episodes.archive import MemoryArchive
+from ludus.episodes.episodes import MAX_OPEN_TURNS, Episodes
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.keys import SessionKeys
+from ludus.episodes.outcome import Told
 from ludus.episodes.recorder import Recorder
-from ludus.episodes.session import Session
 from ludus.errors import AgentError
 from ludus.text.chat import ChatText
+from ludus.types import Episode
 
 
-@dataclass
-class Book:
-    """Keeps the sessions that were opened."""
+class Book(MemoryArchive):
+    """Knows what was opened, and how it ended."""
 
-    recorder: Recorder
-    opened: dict[str, Session] = field(default_factory=dict)
-    about: dict[str, tuple[bool, str | None]] = field(default_factory=dict)
-    """is_shared and group_id, by session id."""
-    ended: list[tuple[str, BaseException | None]] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: dict[str, SessionSpec] = {}
+        self.ended: list[tuple[str, int, str]] = []
+        """Id, number of turns, outcome."""
 
-    def open(self, session_id: str, *, is_shared: bool = False, group_id: str | None = None) -> Session:
-        while session_id in self.opened:
-            session_id += "-again"
-        self.about[session_id] = (is_shared, group_id)
-        self.opened[session_id] = self.recorder.open(session_id=session_id, group_id=group_id)
-        return self.opened[session_id]
+    def fit(self, spec: SessionSpec) -> SessionSpec:
+        own_id = str(spec.id)
+        while own_id in self.opened:
+            own_id += "-again"
+        self.opened[own_id] = replace(spec, id=own_id)
+        return self.opened[own_id]
 
-    async def end(self, session_id: str, error: BaseException | None = None) -> None:
-        self.ended.append((session_id, error))
-        await self.opened[session_id].aclose("it was ended")
+    def keep(self, episode: Episode, spec: SessionSpec) -> None:
+        self.ended.append((episode.id, len(episode.session.turns), episode.outcome.kind))
+        super().keep(episode, spec)
 
 
 class Room:
@@ -47,11 +50,14 @@ class Room:
 
     def __init__(self, text: ChatText) -> None:
         self.now = 0.0
-        self.book = Book(Recorder(ScriptedEngine(lambda _: "7.", text.tokenizer), text))
+        self.recorder = Recorder(ScriptedEngine(lambda _: "7.", text.tokenizer), text)
+        self.book = Book()
         self.gateway = self.make()
 
     def make(self) -> ModelGateway:
-        return ModelGateway(self.book, "agent-001", clock=lambda: self.now, idle_s=60)
+        keys = SessionKeys(clock=lambda: self.now)
+        episodes = Episodes(self.recorder, self.book, keys=keys, idle_s=60, most_by_key=None, fit=self.book.fit)
+        return ModelGateway(episodes, "agent-001")
 
     async def ask(self, name: str | None = None, gateway: ModelGateway | None = None) -> httpx.Response:
         transport = httpx.ASGITransport((gateway or self.gateway).app)
@@ -80,12 +86,14 @@ def test_a_name_is_a_session(room: Room) -> None:
             answer = await room.ask(name)
             assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"] == "7."
             assert "x-ludus-ignored" not in answer.headers
+        await room.gateway.episodes.aclose("over")
 
     run(main)
-    num_turns = {session_id: len(each.snapshot().turns) for session_id, each in room.book.opened.items()}
+    num_turns = {session_id: number for session_id, number, _ in room.book.ended}
     assert num_turns == {"g1-a": 2, "g1-b": 1, "g1-a-again": 1, "mine": 1, "shared": 2}
-    rollout, shared = (False, "g1"), (True, None)
-    assert list(room.book.about.values()) == [rollout, rollout, rollout, shared, shared]
+    rollout, shared = (None, "g1"), (MAX_OPEN_TURNS, None)
+    about = [(spec.most_turns, spec.group_id) for spec in room.book.opened.values()]
+    assert about == [rollout, rollout, rollout, shared, shared]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b/c", "/a", "a/", "a" * 129, "å", "a:", ":a", "a:b:c"])
@@ -101,18 +109,17 @@ def test_a_name_that_cannot_be_is_refused(room: Room, name: str) -> None:
 
 
 def test_an_ended_session_frees_its_name(room: Room) -> None:
-    """The rollout's error goes along; ending what is not open is nothing; the name opens another session."""
-    error = ValueError("lost")
+    """How the rollout ended goes along; ending what is not open is nothing; the name opens another session."""
 
     async def main() -> None:
         await room.ask("g1/a")
-        await room.gateway.end("g1/a", error)
-        await room.gateway.end("g1/a")
+        await room.gateway.end("g1/a", Told("failed", "ValueError: lost"))
+        await room.gateway.end("g1/a", Told("ok"))
         await room.ask("g1/a")
 
     run(main)
     first, second = room.book.opened
-    assert room.book.ended == [(first, error)] and first != second
+    assert room.book.ended == [(first, 1, "failed")] and first != second
 
 
 def test_an_idle_session_is_ended(room: Room) -> None:
@@ -124,10 +131,10 @@ def test_an_idle_session_is_ended(room: Room) -> None:
         room.now = 59
         await room.ask("g1/b")
         room.now = 61
-        await room.gateway.expire()
+        await room.gateway.episodes.expire()
 
     run(main)
-    assert room.book.ended == [(next(iter(room.book.opened)), None)]
+    assert room.book.ended == [(next(iter(room.book.opened)), 1, "timeout")]
 
 
 def test_a_shared_session_that_is_full_makes_room(room: Room) -> None:
@@ -135,14 +142,15 @@ def test_a_shared_session_that_is_full_makes_room(room: Room) -> None:
 
     async def main() -> None:
         await room.ask()
-        seat = room.gateway._open["shared"].seat
-        seat.spec = replace(seat.spec, most_turns=1)
+        handle = room.gateway.episodes.find("shared")
+        assert handle is not None
+        handle.spec = replace(handle.spec, most_turns=1)
         await room.ask()
-        await room.gateway.expire()
+        await room.gateway.episodes.expire()
 
     run(main)
     first, _ = room.book.opened
-    assert room.book.ended == [(first, None)] and MAX_OPEN_TURNS > 1
+    assert room.book.ended == [(first, 1, "ok")] and MAX_OPEN_TURNS > 1
 
 
 def test_another_server_opens_other_sessions_under_the_same_names(room: Room) -> None:

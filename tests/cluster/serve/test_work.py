@@ -25,6 +25,7 @@ from ludus.compat.art.backends import (
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.art.workshop import BackendWorkshop
+from ludus.episodes.episodes import Episodes
 from ludus.errors import AgentError, UserError
 
 MODEL = RegisterModel(project="mail", name="agent-001", base_model="smollm2-135m", config={"seed": 3})
@@ -32,8 +33,11 @@ CHOICE = {"index": 0, "finish_reason": "stop", "turn_id": "t-1", "message": {"ro
 USER = {"role": "user", "content": "Guess."}
 
 
+NOBODY: Any = None
+
+
 class ScriptedLoaded:
-    book: Any = None
+    episodes = Episodes(NOBODY)
 
     def last_result(self) -> TrainResult:
         return TrainResult(step=7, metrics={"loss": 0.25}, checkpoint_path="/there/0007")
