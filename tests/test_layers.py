@@ -1,6 +1,7 @@
 """The house itself: imports go down, files and functions stay short, torch stays below, the public surface is exact."""
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -70,6 +71,11 @@ NEEDS_TORCH = (
 )
 
 
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
 def sources():
     return sorted(PACKAGE.rglob("*.py"))
 
@@ -104,7 +110,7 @@ def test_imports_go_down_only():
     wrong = []
     for path in (path for path in sources() if path != PACKAGE / "__init__.py"):
         here = room_of(module_name(path))
-        for line, module in imported_modules(ast.parse(path.read_text())):
+        for line, module in imported_modules(tree_of(path)):
             if module.split(".")[0] != "ludus":
                 continue
             there = room_of(module)
@@ -121,7 +127,7 @@ def test_files_and_functions_stay_short():
         if text.count("\n") > MOST_LINES_PER_FILE:
             long.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
         most = MOST_LINES_PER_FUNCTION_OF_THE_STORY if "loop" in path.parts else MOST_LINES_PER_FUNCTION
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > most:
@@ -174,7 +180,7 @@ def test_all_is_exactly_the_public_surface(name):
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_recipes_stay_outside(path):
     """A recipe imports `ludus` and its families' names at most, and an agent imports only its SDK."""
-    modules = {module for _, module in imported_modules(ast.parse(path.read_text())) if module.startswith("ludus")}
+    modules = {module for _, module in imported_modules(tree_of(path)) if module.startswith("ludus")}
     inside = {module for module in modules if module != "ludus" and not module.startswith(FAMILIES)}
     assert not (modules if path.name == "agent.py" else inside), modules
 
@@ -182,7 +188,7 @@ def test_recipes_stay_outside(path):
 @pytest.mark.parametrize("path", sorted((ROOT / "bench").rglob("*.py")), ids=lambda path: path.name)
 def test_benches_use_public_names(path):
     """A bench touches no name that begins with an underscore."""
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     names = [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     names += [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
     private = [name for name in names if name.startswith("_") and not name.endswith("__")]
@@ -203,7 +209,7 @@ def test_only_algorithms_know_what_algorithms_there_are():
     wrong = []
     for path in sources():
         if path.relative_to(PACKAGE).parts[0] in ("loop", "trainer", "api", "config.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(tree_of(path)):
                 if isinstance(node, ast.Constant) and node.value in names:
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.value!r}")
     assert not wrong, "\n".join(wrong)
