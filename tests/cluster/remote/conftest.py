@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
-from ludus.cluster.remote import LaunchSettings
+from ludus.cluster.remote import LaunchSettings, server
 from ludus.cluster.remote.process import ProcessPlace
 from ludus.cluster.remote.shell import Here
 
 ROOT = Path(__file__).parents[3]
 MakeSettings = Callable[..., LaunchSettings]
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These servers start within a second or two; pauses for those that take minutes would be most of it."""
+    monkeypatch.setattr(server, "LONGEST_LOOK_S", 0.2)
 
 
 @pytest.fixture
