@@ -72,7 +72,7 @@ fuzz: $(READY)
 test-engines: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) vllm
-	LUDUS_VLLM=$(PEERS)/vllm/bin/python $(BIN)/python -m pytest tests/engines/vllm/real_vllm.py
+	LUDUS_VLLM=$(PEERS)/vllm/bin/python $(BIN)/python -m pytest tests/cluster/real_vllm.py
 
 test-slurm: $(READY)
 	test "$(CONSENT)" = yes || { echo "This installs Debian's slurm-wlm and munge and starts their daemons; to agree: CONSENT=yes make test-slurm" >&2; exit 2; }

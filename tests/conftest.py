@@ -22,14 +22,14 @@ hypothesis.settings.register_profile("fuzz", max_examples=1000, deadline=None)
 # Where several processes share the files, whoever gets one of these last would work on it alone at the end.
 LONGEST = (
     "tests/cluster/test_recovery.py",
-    "tests/api/test_ranks.py",
+    "tests/cluster/test_ranks.py",
     "tests/cluster/test_ray.py",
     "tests/api/test_misbehaving.py",
     "tests/checks/verify/test_ranks.py",
     "tests/trainer/test_sharded.py",
     "tests/checks/verify/test_resume.py",
     "tests/cluster/serve/test_two_machines.py",
-    "tests/api/test_workers.py",
+    "tests/cluster/test_workers.py",
     "tests/runs/exporters/in_browser.py",
     "tests/runs/exporters/test_mlflow.py",
     "tests/api/test_interrupts.py",

@@ -18,6 +18,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from ludus.errors import UserError
+from ludus.settings import import_object
+
 HERE = "ludus.compat"
 FAMILIES = ("areal", "art", "realhf", "verl")
 Modules = Mapping[str, Mapping[str, str]]
@@ -135,6 +138,14 @@ def load(target: str) -> Any:
 def hint(reference: str) -> str:
     """What to add to an error about an import string that names an original. Empty: it names none."""
     return f"; here it is 'ludus.compat.{reference}'" if reference.partition(".")[0] in FAMILIES else ""
+
+
+def find(reference: str) -> Any:
+    """The object of an import string. Raises UserError, which says where an original's is."""
+    try:
+        return import_object(reference)
+    except UserError as error:
+        raise type(error)(f"{error}{hint(reference)}") from None
 
 
 def install() -> None:

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 import ludus
+from ludus.config import Config
 from ludus.runs.store import RunStore
 from ludus.types import Episode
 from tests.api.agents import Counts, Misbehaves, ask
@@ -18,7 +19,7 @@ from tests.api.agents import Counts, Misbehaves, ask
 BAD = ("crash", "hang", "raise", "shout", "unknown")
 
 
-def make_config(model: Path, root: Path, mode: str, /, **changes: Any) -> ludus.Config:
+def make_config(model: Path, root: Path, mode: str, /, **changes: Any) -> Config:
     agents = {"mode": mode, **({"subproc_max_workers": 3} if mode == "subproc" else {})}
     values: dict[str, Any] = {
         "name": mode,
@@ -30,7 +31,7 @@ def make_config(model: Path, root: Path, mode: str, /, **changes: Any) -> ludus.
         "rollout": {"agent": agents, "retries": 0, "episode_timeout_s": 6.0},
         "total_train_steps": 3,
     }
-    return ludus.Config(**{**values, **changes})
+    return Config(**{**values, **changes})
 
 
 def outcomes(run: Path) -> dict[str, list[Episode]]:

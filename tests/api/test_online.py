@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.config import check_training
+from ludus.config import Config, check_training
 from ludus.errors import ConfigError
 from ludus.runs.store import RunStore
 
@@ -37,7 +37,7 @@ while True:
 """
 
 
-def make_config(model: Path, root: Path, **changes: Any) -> ludus.Config:
+def make_config(model: Path, root: Path, **changes: Any) -> Config:
     values: dict[str, Any] = {
         "run_root": str(root),
         "model": {"path": str(model), "dtype": "float32"},
@@ -47,7 +47,7 @@ def make_config(model: Path, root: Path, **changes: Any) -> ludus.Config:
         "rollout": {"agent": {"mode": "online", "port": 0}, "max_head_offpolicyness": 1},
         "total_train_steps": 2,
     }
-    return ludus.Config(**{**values, **changes})
+    return Config(**{**values, **changes})
 
 
 def test_sessions_of_another_process_are_trained_on(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -1,43 +1,17 @@
-"""Engines that are servers: a run with one is the run without, and what a kind cannot do is said at its start."""
+"""Engines that are servers: how they get the weights, and what a kind cannot do is said at its start."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import ludus
 from ludus.api.servers import open_files
+from ludus.config import Config
 from ludus.errors import ConfigError
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.settings import LoraSettings, ModelSettings
-from ludus.runs.store import RunStore
-from tests.api.test_trainer import ROWS, Talker, make_config
-
-
-@pytest.mark.timeout(300)  # the server is a process of its own, which loads torch
-def test_a_run_with_our_server_samples_the_same_tokens(tiny_model_folder: Path, tmp_path: Path) -> None:
-    """The engine in a process of its own samples what the one in this process samples, after each publish too.
-
-    Not to the last bit of a logprob: what shares a step with a call is a matter of time.
-    """
-    for kind in ("local", "server"):
-        engine = {"kv_bytes": 2**22, "kernels": "eager", "kind": kind}
-        config = make_config(tiny_model_folder, tmp_path / kind, engine=engine, total_train_steps=2)
-        ludus.Trainer(config, ROWS).train(Talker)
-    assert sampled(tmp_path / "server" / "tiny") == sampled(tmp_path / "local" / "tiny")
-    lines = (tmp_path / "server" / "tiny" / "metrics.jsonl").read_text().splitlines()
-    steps = [json.loads(line) for line in lines]
-    assert all(step["train/logprob_gap_max"] < 1e-3 for step in steps if "train/logprob_gap_max" in step)
-    assert "serving" in (tmp_path / "server" / "tiny" / "roles" / "engine-0.log").read_text()
-
-
-def sampled(run: Path) -> dict[str, list[tuple[int, ...]]]:
-    """The tokens of every episode of a run."""
-    with RunStore.open(run) as store:
-        return {each.id: [turn.sampled.token_ids for turn in each.session.turns] for each in store.episodes()}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +40,7 @@ def test_weights_travel_where_both_reach_them(
     whole: LoadedModel, tmp_path: Path, engine: dict[str, Any], place: str | None
 ) -> None:
     """Through memory on one machine; else they are sent, or lie in the run's folder."""
-    files = open_files(ludus.Config(name="r", run_root=str(tmp_path), engine=engine), whole)
+    files = open_files(Config(name="r", run_root=str(tmp_path), engine=engine), whole)
     where = None if files is None else "run" if files.folder == tmp_path / "r" / "weights" else "memory"
     assert where == place
     if files is not None:
@@ -87,13 +61,13 @@ def test_weights_travel_where_both_reach_them(
 def test_a_way_that_a_kind_does_not_have_is_refused(whole: LoadedModel, engine: dict[str, Any], said: str) -> None:
     """With the ways that it has."""
     with pytest.raises(ConfigError, match=said):
-        open_files(ludus.Config(engine=engine), whole)
+        open_files(Config(engine=engine), whole)
 
 
 def test_adapters_travel_alone_to_our_server(adapted: LoadedModel, tmp_path: Path) -> None:
     """By file as peft lays them out on this machine, sent to another."""
     near, far = (
-        open_files(ludus.Config(run_root=str(tmp_path), engine={"kind": "server", "weights": "lora", **urls}), adapted)
+        open_files(Config(run_root=str(tmp_path), engine={"kind": "server", "weights": "lora", **urls}), adapted)
         for urls in ({}, {"urls": ["http://node7:8100"]})
     )
     assert near is not None and near.adapter_config is not None and far is None

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 import ludus
+from ludus.config import Config
 
 ROWS = [{"messages": [{"role": "user", "content": "Guess."}, {"role": "assistant", "content": "The answer is 42"}]}]
 
 
-def make_config(model: Path, **changes: Any) -> ludus.Config:
+def make_config(model: Path, **changes: Any) -> Config:
     values: dict[str, Any] = {
         "model": {"path": str(model), "dtype": "float32"},
         "engine": {"kv_bytes": 2**22},
         "trainer": {"optimizer": {"lr": 1e-2}},
     }
-    return ludus.Config(**values, **changes)
+    return Config(**values, **changes)
 
 
 def test_the_saved_model_says_what_it_was_shown(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 import ludus
+from ludus.config import Config, load_config
 from ludus.runs.store import RunStore
 
 ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
@@ -52,7 +53,7 @@ class Steps:
     def on_end(self, summary: ludus.RunSummary) -> None: ...
 
 
-def make_config(model: Path, root: Path, /, **changes: Any) -> ludus.Config:
+def make_config(model: Path, root: Path, /, **changes: Any) -> Config:
     values: dict[str, Any] = {
         "name": "tiny",
         "run_root": str(root),
@@ -64,7 +65,7 @@ def make_config(model: Path, root: Path, /, **changes: Any) -> ludus.Config:
         "trainer": {"optimizer": {"lr": 1e-3}},
         "total_train_steps": 3,
     }
-    return ludus.Config(**{**values, **changes})
+    return Config(**{**values, **changes})
 
 
 def weights_of(run: Path) -> dict[str, bytes]:
@@ -283,8 +284,8 @@ def test_a_resumed_run_keeps_the_configuration_it_goes_on_with(tiny_model_folder
         Talker, resume=True
     )
     folder = tmp_path / "tiny"
-    assert ludus.load_config(folder / "config.yaml").total_train_steps == 2
-    assert ludus.load_config(folder / "config.until-000001.yaml").total_train_steps == 1
+    assert load_config(folder / "config.yaml").total_train_steps == 2
+    assert load_config(folder / "config.until-000001.yaml").total_train_steps == 1
     with RunStore.open(folder) as store:
         assert summary.ledger.sampled == sum(episode.session.num_sampled_tokens for episode in store.episodes())
 
@@ -304,7 +305,7 @@ def test_a_loss_and_an_advantage_of_ones_own_train(tiny_model_folder: Path, tmp_
     ludus.Trainer(config, ROWS).train(Talker, observer=watcher)
     ((_, metrics),) = watcher.steps
     assert metrics["train/mine"] < 0 and metrics["train/grad_norm"] > 0
-    assert ludus.load_config(tmp_path / "tiny" / "config.yaml") == config
+    assert load_config(tmp_path / "tiny" / "config.yaml") == config
     missing = make_config(tiny_model_folder, tmp_path, name="other", algorithm={"loss": "no_such.py:loss"})
     with pytest.raises(ludus.UserError, match=r"no file 'no_such\.py'"):
         ludus.Trainer(missing, ROWS).train(Talker)

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 import ludus
+from ludus.config import Config
 from ludus.errors import ConfigError, UserError
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.settings import InlineSettings
@@ -44,7 +45,7 @@ def test_a_run_that_could_not_serve_says_so_before_it_loads(authority: Authority
     """Certificates that cannot be used, and those that cannot act."""
     with pytest.raises(ConfigError, match=r"unknown key 'tls_cert'"):
         InlineSettings(tls_cert=authority.tls.cert)  # type: ignore[call-arg]
-    config = ludus.Config(
+    config = Config(
         name="secure",
         total_train_steps=1,
         rollout={"agent": {"mode": "online", "port": 0, "tls_cert": str(authority.tls.cert)}},

@@ -13,7 +13,7 @@ from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.settings import import_object
 from ludus.text.chat import ChatText
-from tests.agents.loop.conftest import Played, Player
+from tests.compat.verl.conftest import Played, Player
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "langgraph"
 

@@ -11,7 +11,7 @@ from ludus.api.agent import choose_agent
 from ludus.api.experiment import open_experiment
 from ludus.compat.config import load_config
 from ludus.settings import import_object
-from tests.agents.queues.conftest import play, text
+from tests.compat.realhf.conftest import play, text
 
 __all__ = ["play", "text"]
 

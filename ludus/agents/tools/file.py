@@ -5,7 +5,7 @@ Knows: the keys of the YAML, the names of verl.  Knows not: what the tools do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,6 +21,10 @@ from ludus.errors import ConfigError, UserError
 from ludus.settings import Settings, import_file, import_object, load_yaml
 
 ToolT = TypeVar("ToolT", bound=BaseTool)
+
+
+Find = Callable[[str], Any]
+"""What an import string names. Raises UserError if there is nothing."""
 
 
 class McpPart(Settings):
@@ -59,13 +63,16 @@ class ToolFileEntry(Settings):
     """Calls at a time, of all trajectories. None: any number."""
 
 
-def read_tool_file(path: Path) -> list[ToolPlan]:
-    """The tools of a YAML file. Raises UserError that says which entry cannot be."""
+def read_tool_file(path: Path, find: Find = import_object) -> list[ToolPlan]:
+    """The tools of a YAML file. find: the class that an import string names.
+
+    Raises UserError that says which entry cannot be.
+    """
     data = load_yaml(path, "the tools in")
     entries = data.get("tools") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigError(f"{path} must hold `tools`, a list of mappings")
-    return [_plan(entry, f"{path}: tools.{idx}", path.expanduser().parent) for idx, entry in enumerate(entries)]
+    return [_plan(entry, f"{path}: tools.{idx}", path.expanduser().parent, find) for idx, entry in enumerate(entries)]
 
 
 def read_function_file(path: Path) -> Sequence[FunctionTool]:
@@ -76,30 +83,30 @@ def read_function_file(path: Path) -> Sequence[FunctionTool]:
     return tools
 
 
-def _plan(given: Mapping[str, Any], where: str, folder: Path) -> ToolPlan:
+def _plan(given: Mapping[str, Any], where: str, folder: Path, find: Find) -> ToolPlan:
     try:
         entry = ToolFileEntry(**given)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     kind = entry.config.get("type", "native")
     if kind == "mcp":
-        return _mcp_plan(entry, where, folder)
+        return _mcp_plan(entry, where, folder, find)
     if kind == "native":
-        return _native_plan(entry, where)
+        return _native_plan(entry, where, find)
     raise ConfigError(f"{where}: config.type={kind!r} is not possible; there are 'native' and 'mcp'")
 
 
-def _native_plan(entry: ToolFileEntry, where: str) -> ToolPlan:
+def _native_plan(entry: ToolFileEntry, where: str, find: Find) -> ToolPlan:
     if entry.class_name is None:
         raise ConfigError(f"{where} needs a class_name, such as 'my_tools.Calculator' or 'my_tools.py:Calculator'")
     if entry.mcp is not None:
         raise ConfigError(f"{where}: `mcp` cannot act without config.type=mcp")
-    cls = _class(entry.class_name, BaseTool, where)
+    cls = _class(entry.class_name, BaseTool, where, find)
     schema = None if entry.tool_schema is None else read_schema(entry.tool_schema, f"{where}: tool_schema")
     return ToolPlan(OneTool(cls(entry.config, schema)), entry.timeout_s, entry.max_concurrent)
 
 
-def _mcp_plan(entry: ToolFileEntry, where: str, folder: Path) -> ToolPlan:
+def _mcp_plan(entry: ToolFileEntry, where: str, folder: Path, find: Find) -> ToolPlan:
     if entry.mcp is None:
         raise ConfigError(f"{where} is of type mcp and needs `mcp: {{mcp_servers_config_path: …}}`")
     if entry.tool_schema is not None:
@@ -108,7 +115,7 @@ def _mcp_plan(entry: ToolFileEntry, where: str, folder: Path) -> ToolPlan:
         config = McpConfig(**entry.config)
     except ConfigError as error:
         raise ConfigError(f"{where}: config: {error}") from None
-    tool_class = McpTool if entry.class_name is None else _class(entry.class_name, McpTool, where)
+    tool_class = McpTool if entry.class_name is None else _class(entry.class_name, McpTool, where, find)
     path = entry.mcp.mcp_servers_config_path.expanduser()
     if not path.is_file() and (folder / path).is_file():
         path = folder / path
@@ -120,10 +127,8 @@ def _mcp_plan(entry: ToolFileEntry, where: str, folder: Path) -> ToolPlan:
     return ToolPlan(source, entry.timeout_s or config.timeout, entry.max_concurrent or config.rate_limit)
 
 
-def _class(reference: str, base: type[ToolT], where: str) -> type[ToolT]:
-    if reference.startswith("verl."):
-        raise ConfigError(f"{where}: class_name={reference!r} is verl's own; here it is 'ludus.compat.{reference}'")
-    cls = import_object(reference)
+def _class(reference: str, base: type[ToolT], where: str, find: Find) -> type[ToolT]:
+    cls = find(reference)
     if not (isinstance(cls, type) and issubclass(cls, base)):
         raise ConfigError(
             f"{where}: class_name={reference!r} must be a subclass of {base.__name__}, but is {cls!r:.200}"

@@ -15,12 +15,12 @@ from typing import Any
 from ludus.agents.tools.answer import ToolLimits
 from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.box import Toolbox
-from ludus.agents.tools.file import read_function_file, read_tool_file
+from ludus.agents.tools.file import Find, read_function_file, read_tool_file
 from ludus.agents.tools.instance import ToolEntry, ToolInstance, ToolKwargs
 from ludus.agents.tools.schema import spec_of
 from ludus.agents.tools.source import ToolPlan, plan_of
 from ludus.errors import UserError
-from ludus.settings import did_you_mean
+from ludus.settings import did_you_mean, import_object
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ToolSpec
 
@@ -50,15 +50,17 @@ class ToolShelf:
         tools: Sequence[Any] = (),
         *,
         limits: ToolLimits | None = None,
+        find: Find = import_object,
     ) -> ToolShelf:
         """The tools of a YAML file in verl's form, those that a Python file marks with `@function_tool`, and `tools`.
 
         tools: each a BaseTool, a function, a source of tools, or an import string of one.
+        find: the class that the YAML file names by an import string.
         Raises UserError that names what is missing or wrong in which file.
         """
         plans: list[ToolPlan] = []
         if tool_config_path is not None:
-            plans += read_tool_file(Path(tool_config_path))
+            plans += read_tool_file(Path(tool_config_path), find)
         if function_tool_path is not None:
             plans += map(plan_of, read_function_file(Path(function_tool_path)))
         plans += map(plan_of, tools)

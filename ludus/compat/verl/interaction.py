@@ -15,8 +15,9 @@ from uuid import uuid4
 
 import pydantic
 
+from ludus.compat.names import find
 from ludus.errors import ConfigError, UserError
-from ludus.settings import Settings, did_you_mean, import_object, load_yaml
+from ludus.settings import Settings, did_you_mean, load_yaml
 
 
 class BaseInteraction(ABC):
@@ -123,7 +124,7 @@ def _read_file(path: Path) -> Sequence[InteractionEntry]:
 
 
 def _make(entry: InteractionEntry, where: str) -> BaseInteraction:
-    cls = import_object(entry.class_name)
+    cls = find(entry.class_name)
     if not (inspect.isclass(cls) and issubclass(cls, BaseInteraction)):
         raise ConfigError(
             f"{where}: class_name={entry.class_name!r} must be a subclass of BaseInteraction, but is {cls!r:.100}"

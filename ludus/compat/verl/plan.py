@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.agents.tools import ToolLimits, ToolShelf
+from ludus.compat.names import find
 from ludus.compat.verl.config_view import LoopConfig
 from ludus.compat.verl.interaction import Interactions
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
@@ -81,5 +82,5 @@ class LoopRun:
     def load(cls, plan: LoopPlan) -> LoopRun:
         """Reads the files that the plan names. Raises UserError that says what is wrong in which."""
         turns = plan.multi_turn
-        shelf = ToolShelf.load(turns.tool_config_path, turns.function_tool_path, limits=plan.tool_limits)
+        shelf = ToolShelf.load(turns.tool_config_path, turns.function_tool_path, limits=plan.tool_limits, find=find)
         return cls(plan, shelf, Interactions.load(turns.interaction_config_path))

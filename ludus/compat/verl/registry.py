@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ludus.compat.names import hint
+from ludus.compat.names import find
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.errors import ConfigError, UserError
 from ludus.settings import did_you_mean, import_object, load_yaml
@@ -85,9 +85,9 @@ def _read_entry(entry: Any, where: str) -> tuple[str, LoopSpec]:
         raise ConfigError(f"{where} must have a `name` and a `_target_`, got {entry!r:.200}")
     target = str(entry["_target_"])
     try:
-        cls = import_object(target)
+        cls = find(target)
     except UserError as error:
-        raise ConfigError(f"{where}: {error}{hint(target)}") from None
+        raise ConfigError(f"{where}: {error}") from None
     if not (inspect.isclass(cls) and issubclass(cls, AgentLoopBase)):
         raise ConfigError(f"{where}: _target_={target!r} must be a subclass of AgentLoopBase, but is {cls!r:.100}")
     kwargs = {key: value for key, value in entry.items() if key not in ("name", "_target_")}

@@ -1,4 +1,4 @@
-"""Environments in Gymnasium's style, old and new, blocking and not, played in text."""
+"""Environments in Gymnasium's style, old and new, blocking and not."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import asyncio
 import pytest
 
 from ludus.agents.environments.gym import GymEnvironment
-from ludus.agents.kinds import resolve_workflow
-from ludus.compat.realhf.text_agent import TextEnvironmentAgent
 from ludus.errors import UserError
 
 
@@ -47,28 +45,6 @@ class Counter:
 
 
 ROW = {"seed": 7, "door": 3}
-
-
-def test_an_episode_in_text(play):
-    """The first observation opens the conversation, the next ones answer; rewards are discounted to returns."""
-    kwargs = {"env": GymEnvironment(Door3, {"reward": 2.0}), "turn_level_discount": 0.5, "system_prompt": "Guess."}
-    played = play(TextEnvironmentAgent, ["1", "3"], ROW, kwargs)
-    episode, text = played.episode, played.text
-    assert episode.outcome.kind == "ok", episode.outcome.reason
-    assert list(episode.rewards.values()) == [1.0, 2.0]
-    assert episode.metrics == {"return": 2.0, "num_turns": 2.0, "success": 1.0}
-    assert text.tokenizer.decode(played.engine.calls[1].prompt_ids) == (
-        "<|im_start|>system\nGuess.<|im_end|>\n<|im_start|>user\nWhich door? (seed 7)<|im_end|>\n"
-        "<|im_start|>assistant\n1<|im_end|>\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n"
-    )
-    assert [turn.fork for turn in episode.session.turns] == [None, None]
-
-
-def test_an_episode_ends_with_the_environment_or_its_turns(play):
-    """Cut by the environment after two, by the agent after one."""
-    assert len(play(TextEnvironmentAgent, ["1", "2"], ROW, {"env": GymEnvironment(Door3)}).episode.rewards) == 2
-    kwargs = {"env": GymEnvironment(Door3), "max_turns": 1}
-    assert len(play(TextEnvironmentAgent, ["1"], ROW, kwargs).episode.rewards) == 1
 
 
 def run(env, *actions):
@@ -136,17 +112,9 @@ def test_environments_that_await():
     assert run(GymEnvironment(Awaits), "3")[1][1:3] == (1.0, True)
 
 
-def test_what_cannot_be_played_is_named(tmp_path):
-    """An environment that nobody made, a step before the first reset, no environment at all."""
+def test_what_cannot_be_played_is_named():
+    """An environment that nobody made, a step before the first reset."""
     with pytest.raises(UserError, match="pass an id of Gymnasium"):
         GymEnvironment(3)
     with pytest.raises(UserError, match="before its first step"):
         asyncio.run(GymEnvironment(Door3).step("1"))
-    with pytest.raises(UserError, match="max_turns=0"):
-        resolve_workflow(TextEnvironmentAgent, {"max_turns": 0})
-
-
-def test_it_is_registered():
-    """Configurations name agent and environment."""
-    env = {"type_": "gym", "args": {"env": f"{__file__}:Door3"}}
-    assert resolve_workflow(TextEnvironmentAgent, {"env": env}).name == "TextEnvironmentAgent"

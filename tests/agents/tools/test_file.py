@@ -97,10 +97,6 @@ def test_a_class_with_its_schema_is_a_tool(write: Path) -> None:
         ("tools: [{class_name: greeting_tools.Missing}]", "has no 'Missing'"),
         ("tools: [{class_name: greeting_tools.NoTool}]", "must be a subclass of BaseTool"),
         ("tools: [{class_name: greeting_tools.Greeter}]", "Greeter has no schema"),
-        (
-            "tools: [{class_name: verl.tools.gsm8k_tool.Gsm8kTool}]",
-            "here it is 'ludus.compat.verl.tools.gsm8k_tool.Gsm8kTool'",
-        ),
         ("tools: [{config: {type: rest}}]", "config.type='rest' is not possible; there are 'native' and 'mcp'"),
         ("tools: [{config: {type: mcp}}]", "needs `mcp: {mcp_servers_config_path"),
         ("tools: [{class_name: greeting_tools.SelfMade, mcp: {mcp_servers_config_path: x}}]", "`mcp` cannot act"),

@@ -21,7 +21,7 @@ from ludus.compat.verl.settings import MultiTurnSettings
 from ludus.episodes.limits import Limits
 from ludus.errors import UserError
 from ludus.text.chat import ChatText
-from tests.agents.loop.conftest import Played, Player
+from tests.compat.verl.conftest import Played, Player
 from tests.frameworks.calculator import ANSWER, BOTH, QUESTION, REPLIES
 
 ROW = {"prompt": [{"role": "user", "content": QUESTION}], "data_source": "math"}

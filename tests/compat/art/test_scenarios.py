@@ -99,7 +99,7 @@ def test_tools_of_mcps_own_client_are_understood() -> None:
 
 def test_tools_of_a_real_server(tmp_path: Path) -> None:
     """As agents get them in training: from a server that is running."""
-    server = Path(__file__).parents[1] / "tools" / "mcp_server.py"
+    server = Path(__file__).parents[2] / "agents" / "tools" / "mcp_server.py"
     servers = {"mcpServers": {"tests": {"command": sys.executable, "args": [str(server)]}}}
     (tmp_path / "servers.json").write_text(json.dumps(servers))
     entry = {"config": {"type": "mcp"}, "mcp": {"mcp_servers_config_path": "servers.json"}}

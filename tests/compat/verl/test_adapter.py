@@ -16,7 +16,7 @@ from ludus.compat.verl.registry import read_loops, register
 from ludus.compat.verl.settings import RewardSettings
 from ludus.compat.verl.single import SingleTurnAgentLoop
 from ludus.errors import ConfigError, UserError
-from tests.agents.loop.conftest import Played
+from tests.compat.verl.conftest import Played
 
 Play = Callable[..., Played]
 ROW = {"prompt": [{"role": "user", "content": "Guess."}], "data_source": "test", "extra_info": {"index": 3}}
@@ -219,7 +219,7 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest(play: Play) -> None:
 def test_a_yaml_names_loops_and_their_arguments(play: Play, tmp_path: Path) -> None:
     """`_target_` is the class, all other keys go into its constructor; the file stands in front of what code says."""
     path = tmp_path / "loops.yaml"
-    path.write_text("- name: bold\n  _target_: tests.agents.loop.test_door.Guess\n  style: bold\n")
+    path.write_text("- name: bold\n  _target_: tests.compat.verl.test_adapter.Guess\n  style: bold\n")
     plan = LoopPlan(default_agent_loop="bold", agent_loop_config_path=str(path))
     played = play(SingleTurnAgentLoop, {**ROW, "agent_name": "bold"}, ["10", "5"], plan=plan)
     assert played.scored.metadata["style"] == "bold"
@@ -230,10 +230,13 @@ def test_a_yaml_names_loops_and_their_arguments(play: Play, tmp_path: Path) -> N
     [
         ("name: a", "must hold a list"),
         ("- name: a", "must have a `name` and a `_target_`"),
-        ("- {name: a, _target_: tests.agents.loop.test_door.Gues}", "did you mean 'Guess'"),
+        ("- {name: a, _target_: tests.compat.verl.test_adapter.Gues}", "did you mean 'Guess'"),
         ("- {name: a, _target_: verl.experimental.agent_loop.ToolAgentLoop}", "'ludus.compat.verl.experimental"),
         ("- {name: a, _target_: pathlib.Path}", "must be a subclass of AgentLoopBase"),
-        ("- {name: a, _target_: tests.agents.loop.test_door.Guess, x: {_target_: b}}", "has a `_target_` of its own"),
+        (
+            "- {name: a, _target_: tests.compat.verl.test_adapter.Guess, x: {_target_: b}}",
+            "has a `_target_` of its own",
+        ),
     ],
 )
 def test_what_is_wrong_in_the_yaml_is_named(entry: str, message: str, tmp_path: Path) -> None:

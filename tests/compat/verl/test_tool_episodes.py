@@ -47,7 +47,7 @@ def spin() -> str:
 def crash() -> str:
     os._exit(9)
 """
-MCP_SERVER = Path(__file__).with_name("mcp_server.py")
+MCP_SERVER = Path(__file__).parents[2] / "agents" / "tools" / "mcp_server.py"
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from ludus.compat.verl.plan import LoopPlan
+from ludus.compat.verl.plan import LoopPlan, LoopRun
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.compat.verl.tool_loop import ToolAgentLoop
 from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, ConfigError, UserError
 from ludus.types import Message
-from tests.agents.loop.conftest import Played
+from tests.compat.verl.conftest import Played
 
 Play = Callable[..., Played]
 ROW = {"prompt": [{"role": "user", "content": "Add up."}], "agent_name": "tool_agent"}
@@ -357,3 +357,11 @@ def test_a_user_that_says_something_else_is_named(play: Play, users: Callable[..
     path.write_text("interaction:\n- {class_name: 'pathlib:Path'}\n")
     with pytest.raises(ConfigError, match="must be a subclass of BaseInteraction"):
         play(ToolAgentLoop, row, ["3"], plan=plan)
+
+
+def test_a_tool_of_verls_is_told_its_place_here(tmp_path: Path) -> None:
+    """A file of tools that names the original's class."""
+    (tmp_path / "tools.yaml").write_text("tools: [{class_name: verl.tools.gsm8k_tool.Gsm8kTool}]")
+    plan = LoopPlan(multi_turn=MultiTurnSettings(tool_config_path=str(tmp_path / "tools.yaml")))
+    with pytest.raises(UserError, match=r"here it is 'ludus\.compat\.verl\.tools\.gsm8k_tool\.Gsm8kTool'"):
+        LoopRun.load(plan)

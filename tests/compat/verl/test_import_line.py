@@ -11,7 +11,7 @@ import pytest
 
 from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
-from tests.agents.loop.conftest import Played, Player, play, text
+from tests.compat.verl.conftest import Played, Player, play, text
 
 __all__ = ["play", "text"]  # fixtures
 

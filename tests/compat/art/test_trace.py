@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.api.backends.test_local import MakeBackend, MakeModel, gather
+from tests.compat.art.test_local_backend import MakeBackend, MakeModel, gather
 
 
 def test_trajectories_are_traced(

@@ -26,7 +26,7 @@ from ludus.agents.adapter import EpisodeContext
 from ludus.agents.langchain import ChatModel
 from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, UserError
-from tests.agents.langgraph.conftest import OpenSession
+from tests.agents.langchain.conftest import OpenSession
 from tests.frameworks.calculator import ADDED, ANSWER, BOTH, QUESTION, REPLIES
 from tests.frameworks.checker import check_path, check_record
 
