@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 SCRIPT = """
 import asyncio, sys
 import ludus
+import ludus.config
 
 async def agent(data, base_url, api_key, http_client):
     body = {"messages": [{"role": "user", "content": "Guess."}], "max_tokens": 4}
@@ -36,7 +37,7 @@ class Counter:
 
 for mode in ("play", "hang"):
     counter = Counter()
-    config = ludus.Config(
+    config = ludus.config.Config(
         name=mode, run_root=sys.argv[2], model={"path": sys.argv[1], "dtype": "float32"}, engine={"kv_bytes": 2**22},
         gconfig={"n_samples": 2}, train_dataset={"batch_size": 1}, total_train_steps=100000,
     )
