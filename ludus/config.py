@@ -151,13 +151,11 @@ class Config(Settings):
 
     def row_kind(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
         """Import string of the `AgentKind` that plays these rows where no agent is given. None: there is none."""
-        del rows
         return None
 
     def unread_by(self, kind: str | None) -> Mapping[str, str]:
         """Keys that are given and that this kind of agent does not read, and who does. None: an agent that asks over
         HTTP."""
-        del kind
         return {}
 
     @property

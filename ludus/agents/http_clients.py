@@ -21,9 +21,6 @@ class SharedClients:
         """None: nobody asked for it yet; likewise of the other."""
         self._aiohttp: Any = None
 
-    def __repr__(self) -> str:
-        return f"SharedClients(httpx={self._httpx is not None}, aiohttp={self._aiohttp is not None})"
-
     async def httpx_client(self) -> Any:
         """An `httpx.AsyncClient`."""
         if self._httpx is None or self._httpx.is_closed:

@@ -32,9 +32,6 @@ class GroupView(Mapping[str, Any]):
     def __init__(self, group: Group) -> None:
         self.group = group
 
-    def __repr__(self) -> str:
-        return f"GroupView({self.group.id!r}, episodes={len(self.group.episodes)})"
-
     def __iter__(self) -> Iterator[str]:
         return iter(("rewards", *_PADDING, "episodes"))
 

@@ -60,13 +60,11 @@ class Alone:
     """A run of this process alone, which nobody else can end."""
 
     async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
-        del tokenizer, files
         _refuse("engines that the run starts")
 
     def ranks(
         self, tokenizer: Tokenizer, *, sampling: LoadedModel | None
     ) -> AbstractAsyncContextManager[ShardedTrainer]:
-        del tokenizer, sampling
         _refuse("trainer.ranks above 1")
 
     async def workers(self, agents: Sequence[Door | None]) -> None:

@@ -155,7 +155,7 @@ class LivePanel:
     def on_eval(self, step: int, metrics: Metrics) -> None:
         self._evals.append((step, metrics))
 
-    def on_end(self, summary: RunSummary) -> None:  # noqa: ARG002  the last panel shows all it has to say
+    def on_end(self, summary: RunSummary) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -103,7 +103,6 @@ class FamilyModules(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """None: not below a family. Raises ModuleNotFoundError for what the family has and we have not."""
-        del path, target
         if not fullname.startswith(f"{HERE}.") or fullname.split(".")[2] not in FAMILIES or fullname.count(".") < 3:
             return None
         table, below = _place(fullname)

@@ -102,7 +102,6 @@ class ScriptedEngine:
         self._changed.notify()
 
     async def publish(self, version: int, weights: WeightSource) -> None:
-        del weights  # the answers are written down: no weights are read
         with self._lock:
             if version <= self._version:
                 raise UserError(f"version={version} must be greater than the published one, {self._version}")

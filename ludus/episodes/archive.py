@@ -121,7 +121,6 @@ class MemoryArchive:
     def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None: ...
 
     def keep(self, episode: Episode, spec: SessionSpec) -> None:
-        del spec
         self._episodes[episode.id] = episode
 
     def forget(self, session_id: str) -> None: ...

@@ -122,9 +122,6 @@ class Completion:
         self._listeners: list[Listener] = []
         self._said: list[tuple[int, Delta]] = []
 
-    def __repr__(self) -> str:
-        return f"Completion(choices={len(self.choices)}, recorded={len(self._turns)}, stop={self.stop_cause})"
-
     @property
     def turns(self) -> tuple[Turn, ...]:
         """Recorded so far, in the order of the choices."""

@@ -35,9 +35,6 @@ class RetryBook(Generic[LedTo]):
     def __init__(self) -> None:
         self._entries: dict[str, _Entry[LedTo]] = {}
 
-    def __repr__(self) -> str:
-        return f"RetryBook(keys={len(self._entries)})"
-
     def find(self, request: ChatRequest) -> LedTo | None:
         """What the same request led to; None if it has no key or comes for the first time.
 

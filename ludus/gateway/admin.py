@@ -192,21 +192,17 @@ class Administration:
         return OpenedSession(**view.model_dump(), key=key, base_url=f"{root}/v1", anthropic_base_url=root)
 
     async def list_open(self, request: Request) -> SessionList:
-        del request
         return SessionList(sessions=[_view_open(handle) for handle in self._episodes.open_sessions])
 
     async def look(self, request: Request, session_id: str) -> SessionView:
-        del request
         return await self._view(session_id)
 
     async def reward(self, request: Request, session_id: str, body: Reward) -> SessionView:
-        del request
         value = body.reward if body.completion_id is None else {body.completion_id: body.reward}
         await asyncio.to_thread(self._episodes.reward, session_id, value)
         return await self._view(session_id)
 
     async def end(self, request: Request, session_id: str, body: EndSession) -> SessionView:
-        del request
         handle = self._episodes.find(session_id)
         if handle is None:  # it may be ended again
             return _view_ended(await self._episode(session_id))

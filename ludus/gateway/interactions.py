@@ -37,9 +37,6 @@ class SessionRewards:
         self.session = session
         self.sheet = RewardSheet() if sheet is None else sheet
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.session!r}, rewards={len(self.sheet.by_turn)})"
-
     @property
     def is_discounted(self) -> bool:
         """The rewards are returns."""

@@ -35,9 +35,6 @@ class Traffic:
         self._stats = GatewayStats()
         self._cpu_s = 0.0
 
-    def __repr__(self) -> str:
-        return f"Traffic({self.stats()})"
-
     def add(self, *, num_body_bytes: int, num_messages: int, num_new_messages: int, json_s: float) -> None:
         """Counts one request that was read."""
         old = self._stats

@@ -52,9 +52,6 @@ class ClientFactory:
         self._http = importlib.import_module(sdk_http_module() if kind == "auto" else kind)
         self._transport = InProcessTransport(server, self._http)
 
-    def __repr__(self) -> str:
-        return f"ClientFactory({self._transport!r})"
-
     def open(self) -> Any:
         """A new AsyncClient, as `async_client` makes it."""
         return self._http.AsyncClient(transport=_LentTransport(self._transport), timeout=TIMEOUT_S)
@@ -131,9 +128,6 @@ class _LentTransport:
 
     def __init__(self, transport: InProcessTransport) -> None:
         self._transport = transport
-
-    def __repr__(self) -> str:
-        return repr(self._transport)
 
     async def handle_async_request(self, request: Any) -> Any:
         return await self._transport.handle_async_request(request)

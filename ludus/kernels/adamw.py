@@ -43,9 +43,6 @@ class NativeHalfStep:
         signature = (ADDRESS, ADDRESS, ADDRESS, ADDRESS, SIZE, ADDRESS, COUNT)
         self._step = load_library(library, {"ludus_adamw": signature}).ludus_adamw
 
-    def __repr__(self) -> str:
-        return "<NativeHalfStep>"
-
     def __call__(self, weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: AdamWStep) -> None:
         assert all(each.is_contiguous() for each in (weight, gradient, first, second)), "numbers must lie side by side"
         assert weight.dtype == gradient.dtype == torch.float32, "weights and gradients are fp32"

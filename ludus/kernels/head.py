@@ -42,9 +42,6 @@ class NativeSoftmax:
         loaded = load_library(library, signatures)
         self._summarise, self._differentiate = loaded.ludus_summarise, loaded.ludus_differentiate
 
-    def __repr__(self) -> str:
-        return "<NativeSoftmax>"
-
     @staticmethod
     def refusal(weight: Tensor) -> str | None:
         """Why logits of a head like `weight` cannot be served. None: they can."""

@@ -22,9 +22,6 @@ class NativeRounding:
         signature = (ADDRESS, ADDRESS, SIZE, SIZE, ctypes.c_uint32, COUNT)
         self._round = load_library(library, {"ludus_round": signature}).ludus_round
 
-    def __repr__(self) -> str:
-        return "<NativeRounding>"
-
     def __call__(self, master: Tensor, into: Tensor, *, first: int, key: int) -> None:
         """first: place of the first number in its weight.  key: below 2^32."""
         assert master.is_contiguous() and into.is_contiguous(), "numbers must lie side by side"

@@ -56,9 +56,6 @@ class NativeRowwise:
         self._gate, self._gate_backward = loaded.ludus_gate, loaded.ludus_gate_backward
         self._rotate = loaded.ludus_rotate
 
-    def __repr__(self) -> str:
-        return "<NativeRowwise>"
-
     @staticmethod
     def refusal(weight: Tensor) -> str | None:
         """Why a model with weights like `weight` cannot be served. None: it can."""

@@ -66,9 +66,6 @@ class NativeTree:
         signature = (ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS, COUNT, COUNT)
         self._call = load_library(library, {"ludus_tree": signature}).ludus_tree
 
-    def __repr__(self) -> str:
-        return "<NativeTree>"
-
     def attend(self, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: TreeRule) -> tuple[Tensor, Tensor]:
         """Output of shape (1, S, H, Dh), and per head and token the log of the softmax's denominator, fp32 (H, S).
 

@@ -54,9 +54,6 @@ class TorchTree:
         self.blocks = cut_blocks(parents)
         self._masks: dict[tuple[int | None, torch.dtype, torch.device], list[Tensor]] = {}
 
-    def __repr__(self) -> str:
-        return f"<TorchTree of {len(self.blocks)} blocks>"
-
     def attend(self, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: TreeRule) -> tuple[Tensor, Tensor]:
         """Output of shape (1, S, H, Dh); the second result is empty, for the scores are computed again backwards."""
         _, num_heads, num_tokens, width = q.shape
@@ -78,7 +75,6 @@ class TorchTree:
         self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, forest: Forest, rule: TreeRule
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v."""
-        del kept
         num_key_heads = k.shape[1]
         grad_q = torch.empty_like(q)
         # In fp32: keys are shared by many blocks, whose gradients add up. And for bf16 products oneDNN would compile

@@ -28,9 +28,6 @@ class TreeMasks:
         self._positions_S = positions_S
         self._masks: dict[int | None, BlockMask] = {}
 
-    def __repr__(self) -> str:
-        return f"<TreeMasks of {len(self._ends_S)} tokens on {self._ends_S.device}>"
-
     def mask(self, window: int | None) -> BlockMask:
         """Shape (1, 1, S queries, S keys), on the device of the row's tensors."""
         if window not in self._masks:

@@ -34,8 +34,8 @@ class ProbePlan:
         v: Tensor,
         *,
         scale: float,
-        window: int | None,  # noqa: ARG002  the probe is shorter than any window
-        softcap: float | None,  # noqa: ARG002  both sides of the comparison leave it out
+        window: int | None,
+        softcap: float | None,
     ) -> Tensor:
         self.shapes[layer_idx] = (q.shape, k.shape, v.shape)
         output = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)

@@ -46,9 +46,6 @@ class Rowwise(Protocol):
 class TorchRowwise:
     """torch's operations, on every device and type; rounds where the native ones round."""
 
-    def __repr__(self) -> str:
-        return "<TorchRowwise>"
-
     def norm(self, x: Tensor, weight: Tensor, rule: NormRule) -> Tensor:
         exact = x.float()
         normed = exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + rule.eps)

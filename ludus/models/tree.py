@@ -41,12 +41,9 @@ class TreePlan:
         self._card_masks: TreeMasks | None = None
         """None: nothing on a card has attended yet."""
 
-    def __repr__(self) -> str:
-        return f"<TreePlan of {len(self._parents)} tokens>"
-
     def attend(
         self,
-        layer_idx: int,  # noqa: ARG002  all layers see the same tree
+        layer_idx: int,
         q: Tensor,
         k: Tensor,
         v: Tensor,

@@ -25,9 +25,6 @@ class Capture:
         self._is_open = True
         self.clear()
 
-    def __repr__(self) -> str:
-        return f"Capture(fd={self.fd}, bytes={self.num_bytes}, open={self._is_open})"
-
     def clear(self) -> None:
         """Forgets what was read."""
         self.num_bytes = 0

@@ -24,9 +24,6 @@ class SpanLog:
         self._lock = threading.Lock()
         self._spans: list[Span] = []
 
-    def __repr__(self) -> str:
-        return f"SpanLog({len(self._spans)} spans)"
-
     def add(self, span: Span) -> None:
         with self._lock:
             self._spans.append(span)

@@ -25,9 +25,6 @@ class Prefixes(Generic[Item, Value]):
     def __init__(self) -> None:
         self._lists: list[tuple[list[Item], list[Value]]] = []  # the latest last
 
-    def __repr__(self) -> str:
-        return f"Prefixes(lengths={[len(items) for items, _ in self._lists]})"
-
     def known(self, items: Sequence[Item]) -> list[Value]:
         """A new list: the values of as many of the first `items` as some list that was remembered began with."""
         sent = list(items)

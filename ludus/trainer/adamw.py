@@ -54,9 +54,6 @@ class TorchAdamW:
         ]
         self._adamw = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=True)
 
-    def __repr__(self) -> str:
-        return f"<TorchAdamW of {len(self._weights)} weights>"
-
     def step(self, gradients: Mapping[str, Tensor], lr: float) -> None:
         for name, weight in self._weights.items():
             weight.grad = gradients.get(name)
@@ -94,9 +91,6 @@ class HalfAdamW:
         self._moments: Moments = {}
         self._numbers = {name: number for number, name in enumerate(weights)}
         self._step_one = choose_half_step(next(iter(weights.values())))
-
-    def __repr__(self) -> str:
-        return f"<HalfAdamW of {len(self._weights)} weights>"
 
     @torch.no_grad()
     def step(self, gradients: Mapping[str, Tensor], lr: float) -> None:

@@ -51,9 +51,6 @@ class VocabularyHead:
         self._softmax = choose_softmax(weight_VD)
         self._buffer: Tensor | None = None
 
-    def __repr__(self) -> str:
-        return f"<VocabularyHead of {self.weight_VD.shape[0]:,} tokens, {self.chunk_rows} rows at a time>"
-
     @torch.no_grad()
     def __call__(
         self, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor, shaped: ShapedTargets | None = None

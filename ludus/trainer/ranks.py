@@ -38,9 +38,6 @@ class Alone:
     rank = 0
     size = 1
 
-    def __repr__(self) -> str:
-        return "Alone()"
-
     def rows(self, num_rows: int) -> slice:
         return slice(0, num_rows)
 

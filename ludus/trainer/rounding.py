@@ -47,9 +47,6 @@ class Rounding:
             else:
                 self._native = native
 
-    def __repr__(self) -> str:
-        return f"Rounding({self.name!r}, seed={self.seed})"
-
     @torch.no_grad()
     def copy(self, master: Tensor, into: Tensor, *, name: str, first: int = 0) -> None:
         """Write fp32 numbers into a tensor of the same shape, rounded if it holds fewer bits.

@@ -67,9 +67,6 @@ class TorchSoftmax:
         self._changed = changed
         self._allowed_CW = allowed_CW
 
-    def __repr__(self) -> str:
-        return "<TorchSoftmax>"
-
     def summarise(
         self, logits_CV: Tensor, targets_C: Tensor, temperatures_C: Tensor, softcap: float | None
     ) -> tuple[Tensor, Tensor, Tensor]:

@@ -35,7 +35,6 @@ class EnvironmentService:
 
     def for_episode(self, row: Mapping[str, Any]) -> EnvironmentService:
         """The environment of an episode that plays `row`: this one, unless a subclass keeps the state of an episode."""
-        del row
         return self
 
     async def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:

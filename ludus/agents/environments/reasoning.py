@@ -46,7 +46,6 @@ class ReasoningGymEnvironment(EnvironmentService):
         return played
 
     async def reset(self, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
-        del seed, options
         _, entry = await self._find()
         return entry["question"], dict(entry["metadata"])
 

@@ -167,7 +167,6 @@ class ChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        del run_manager  # the base class tells it how the call ended
         session = self.session
         (turn,) = await session.complete(self._request(session, messages, stop, kwargs))
         return self._result(session, turn)
@@ -179,7 +178,6 @@ class ChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        del run_manager
         session = self.session
         request = self._request(session, messages, stop, kwargs)
         (turn,) = run_blocking(session.complete(request))

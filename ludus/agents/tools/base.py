@@ -64,7 +64,7 @@ class BaseTool:
     async def close(self) -> None:
         """Once, after the last episode of a run."""
 
-    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:  # noqa: ARG002
+    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
         """The id of a new instance. kwargs: `create_kwargs` of the row, one by one and all under that name.
 
         The id alone may be returned too. The response is not shown to the model.
@@ -80,7 +80,7 @@ class BaseTool:
         """
         raise NotImplementedError(f"{type(self).__name__} has no `execute`")
 
-    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float | None:  # noqa: ARG002  subclasses read them
+    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float | None:
         """What the whole trajectory earns by this tool. None: nothing to say."""
         return None
 

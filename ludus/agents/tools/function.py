@@ -76,7 +76,7 @@ class FunctionTool(BaseTool):
 
     async def execute(  # type: ignore[override]  # it has no instance, and takes nothing from a row
         self,
-        instance_id: str,  # noqa: ARG002
+        instance_id: str,
         parameters: dict[str, Any],
         *,
         timeout_s: float | None,

@@ -68,9 +68,6 @@ class ToolInstance:
         self._id: str | None = None
         self._creating = asyncio.Lock()
 
-    def __repr__(self) -> str:
-        return f"ToolInstance({self.entry.tool!r}, id={self._id})"
-
     @property
     def is_used(self) -> bool:
         return self._id is not None

@@ -47,7 +47,7 @@ class McpTool(BaseTool):
         super().__init__(config, tool_schema)
         self._server = server
 
-    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:  # noqa: ARG002
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
         return ToolResponse(text=await self._server.call(self.name, parameters))
 
 

@@ -72,9 +72,9 @@ class PythonTool(BaseTool):
 
     async def execute(
         self,
-        instance_id: str,  # noqa: ARG002  each call is a process of its own
+        instance_id: str,
         parameters: dict[str, Any],
-        **kwargs: Any,  # noqa: ARG002
+        **kwargs: Any,
     ) -> tuple[ToolResponse, None, dict[str, float]]:
         code = parameters.get("code")
         if not isinstance(code, str):

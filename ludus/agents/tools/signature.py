@@ -46,9 +46,6 @@ class Signature:
         self._docstring = read_docstring(inspect.getdoc(function) or "")
         self._adapter = self._build(function)
 
-    def __repr__(self) -> str:
-        return f"Signature({self._name!r})"
-
     def schema(self, name: str) -> OpenAIFunctionToolSchema:
         """The schema of the tool `name` that is this function."""
         parameters = _without_titles(self._adapter.json_schema(schema_generator=_Plain))
@@ -137,10 +134,10 @@ def read_docstring(text: str) -> Docstring:
 class _Plain(GenerateJsonSchema):
     """Schemas as people write them: `type` first, and no titles, which repeat names and cost a prompt its tokens."""
 
-    def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:  # noqa: ARG002
+    def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
         return value
 
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  pydantic's signature
+    def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 

@@ -20,9 +20,6 @@ class Tally:
         self._time_s = 0.0
         self._numbers: dict[str, list[float]] = {}
 
-    def __repr__(self) -> str:
-        return f"Tally(calls={self.num_calls}, errors={self._num_errors}, time_s={self._time_s:.3f})"
-
     def add(
         self,
         name: str,

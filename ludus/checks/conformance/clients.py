@@ -34,9 +34,6 @@ class Clients:
         )
         """What the SDKs raise for an answer that is an error."""
 
-    def __repr__(self) -> str:
-        return f"Clients(openai={self._openai.__version__}, anthropic={self._anthropic.__version__})"
-
     def openai(self, root: str, api_key: str, *, max_retries: int = 0) -> Any:
         return self._openai.AsyncOpenAI(
             base_url=f"{root}/v1", api_key=api_key, http_client=self._shared, max_retries=max_retries

@@ -100,9 +100,6 @@ class OwnSession:
         self.secret = secret
         self.session = session
 
-    def __repr__(self) -> str:
-        return f"OwnSession({self.session!r})"
-
     @property
     def root(self) -> str:
         """Base URL without `/v1`."""

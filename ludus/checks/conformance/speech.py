@@ -51,9 +51,6 @@ class Speech:
         self._scripts: dict[str, deque[Answer]] = {}
         self._lock = threading.Lock()
 
-    def __repr__(self) -> str:
-        return f"Speech(sessions={len(self._scripts)})"
-
     def script(self, session_id: str, answers: Sequence[Answer]) -> None:
         """The next calls of the session get these answers, one each; calls after them are answered unscripted."""
         with self._lock:

@@ -44,9 +44,6 @@ class Tampered:
         self._app = app
         self._how = tampering
 
-    def __repr__(self) -> str:
-        return f"Tampered({self._how})"
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         how = self._how
         if not scope["path"].endswith(how.path):

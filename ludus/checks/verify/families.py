@@ -118,7 +118,6 @@ class QueueEnv(EnvironmentService):
     """Says what an answer is worth."""
 
     async def reset(self, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        del seed, options
         return None, {}
 
     async def step(self, action: tuple[str, list[str]]) -> tuple[Any, list[float], bool, bool, dict[str, Any]]:

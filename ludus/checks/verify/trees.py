@@ -201,7 +201,6 @@ class _Player:
 
     def _answer(self, call: Call) -> Sequence[int]:
         """What the engine says to `call`; the engine ends it with the stop token."""
-        del call  # answers depend on their number alone
         repeats = self._said and self._rng.random() < 0.2
         self._said.append(self._rng.choice(self._said[-3:]) if repeats else self._random_answer())
         return self._said[-1]

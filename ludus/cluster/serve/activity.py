@@ -37,9 +37,6 @@ class Activity:
         self._num_running = 0
         self._used_at = clock()
 
-    def __repr__(self) -> str:
-        return f"Activity(running={self._num_running}, idle_s={self.idle_s:.0f})"
-
     @property
     def idle_s(self) -> float:
         """How long no request was answered."""

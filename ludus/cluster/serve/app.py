@@ -149,7 +149,6 @@ class Api:
         return _json(await (self._models.ready(model) if is_wanted else self._models.look(model)))
 
     async def _list_models(self, request: Request) -> Response:
-        del request
         models = await asyncio.to_thread(self._jobs.store.models)
         return _json(ModelList(models=[await self._models.look(model) for model in models]))
 

@@ -47,11 +47,9 @@ class RolloutKind:
     """Workflows with `arun_episode`."""
 
     def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> RolloutWorkflowDoor:
-        del settings
         return from_rollout_workflow(workflow, kwargs)
 
     def of_rows(self, settings: Settings) -> RolloutWorkflowDoor:
-        del settings
         raise UserError("rows name no rollout workflow; set workflow='pkg.mod:Name'")
 
 

@@ -26,9 +26,6 @@ class Capture:
         self._heard: list[tuple[History, Messages]] = []
         """Each history with its messages, so that they are not written out for every comparison."""
 
-    def __repr__(self) -> str:
-        return f"Capture({self.trajectory!r}, histories={len(self._heard)})"
-
     def hear(self, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Adds the choices of one answer."""
         asked = [message_of(message) for message in request.get("messages") or ()]

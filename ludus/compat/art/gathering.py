@@ -41,9 +41,6 @@ class RolloutTally:
         """None: nobody asked for them."""
         self._values: dict[str, list[float]] = {}
 
-    def __repr__(self) -> str:
-        return f"RolloutTally({self._num_rollouts} rollouts, {self._num_failed} failed)"
-
     def next_group_idx(self) -> int:
         self._num_groups += 1
         return self._num_groups - 1
@@ -67,7 +64,6 @@ class RolloutTally:
 
     def count_tokens(self, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Adds what an answer has sampled to the bar."""
-        del request
         usage = answer.get("usage") or {}
         self._num_tokens = (self._num_tokens or 0) + int(usage.get("completion_tokens") or 0)
         self._show(0)

@@ -101,7 +101,6 @@ def _chat_class() -> Any:
         """The model of a rollout."""
 
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-            del run_manager  # the base class tells it how the call ended
             return run_blocking(self._agenerate(messages, stop, None, **kwargs))
 
         def _stream(self, *args: Any, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:

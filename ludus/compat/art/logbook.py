@@ -29,9 +29,6 @@ class Logbook:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __repr__(self) -> str:
-        return f"Logbook({str(self.folder)!r})"
-
     def write(
         self, groups: Sequence[TrajectoryGroup], *, split: str, step: int, metrics: Mapping[str, float]
     ) -> dict[str, float]:

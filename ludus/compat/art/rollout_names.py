@@ -21,9 +21,6 @@ class RolloutNames:
         self._num_gatherings: Counter[int] = Counter()
         """By step, so that a model that goes on from a step is asked with the same seeds."""
 
-    def __repr__(self) -> str:
-        return f"RolloutNames({len(self._names)} gatherings)"
-
     def group(self, rollout: Rollout, *, step: int) -> str:
         """Of its group. step: the model's own at the gathering's first request, which names it for good."""
         gathering = rollout.gathering

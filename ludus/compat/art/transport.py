@@ -37,9 +37,6 @@ class ModelTransport:
         # The modules check their streams by class, and the class is the module's own.
         self._stream_class = type("OverheardStream", (_Overheard, http.AsyncByteStream), {})
 
-    def __repr__(self) -> str:
-        return f"ModelTransport({self._http.__name__})"
-
     async def handle_async_request(self, request: Any) -> Any:
         endpoint = await self._endpoint()
         if endpoint is not None:

@@ -116,12 +116,10 @@ class TurnRecords:
             self._session_of[turn.id] = session_id
 
     def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None:
-        del rewards
         raise _rewarded_by_trajectories(session_id)
 
     def keep(self, episode: Episode, spec: SessionSpec) -> None:
         """The session gets no more turns; what no training step takes of it is an episode of its own, in the end."""
-        del spec
         with self._lock:
             held, outcome = self._held[episode.id], episode.outcome
             held.has_ended = True

@@ -79,11 +79,9 @@ class QueueKind:
     """Agents with `collect_trajectory`, and abstractions of registered ones."""
 
     def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> QueueDoor:
-        del settings
         return from_queue(workflow, kwargs)
 
     def of_rows(self, settings: Settings) -> QueueDoor:
-        del settings
         raise UserError("rows name no queue agent; set workflow='pkg.mod:Name'")
 
 

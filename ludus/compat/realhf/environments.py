@@ -23,11 +23,9 @@ class NullEnvironment(EnvironmentService):
     """Of agents that need none: every step ends it, with reward 0."""
 
     async def reset(self, seed: int | None = None, options: Any = None) -> tuple[None, dict[str, Any]]:
-        del seed, options
         return None, {}
 
     async def step(self, action: Any) -> tuple[None, float, bool, bool, dict[str, Any]]:
-        del action
         return None, 0.0, True, False, {}
 
 

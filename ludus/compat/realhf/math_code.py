@@ -46,7 +46,6 @@ class MathCodeSingleStepEnv(EnvironmentService):
         return bound
 
     async def reset(self, seed: int | None = None, options: Any = None) -> tuple[None, dict[str, Any]]:
-        del seed, options
         return None, {}
 
     async def step(self, action: tuple[str, Sequence[str]]) -> tuple[None, list[float], bool, bool, dict[str, Any]]:
@@ -107,5 +106,4 @@ class _AnyQuery(dict[str, dict[str, Any]]):
         self._row = row
 
     def get(self, key: str, default: Any = None) -> Any:
-        del key, default
         return self._row

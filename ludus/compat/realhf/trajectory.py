@@ -24,9 +24,6 @@ class TrajectoryBuilder:
         self._born_at = time.time()
         self._bundles: list[BundledGenerationOutputs] = []
 
-    def __repr__(self) -> str:
-        return f"TrajectoryBuilder({self._prompt.ids[0]!r}, answers={sum(len(b.seqs) for b in self._bundles)})"
-
     async def ask(
         self, obs_queue: asyncio.Queue[Any], act_queue: asyncio.Queue[Any], token_ids: Sequence[int], gconfig: Any
     ) -> BundledGenerationOutputs:

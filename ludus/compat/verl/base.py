@@ -58,7 +58,6 @@ class AgentLoopBase(ABC):
 
         It is false again for each run.
         """
-        del config, tokenizer, kwargs
         cls._class_initialized = True
 
     @abstractmethod

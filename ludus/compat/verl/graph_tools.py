@@ -51,9 +51,6 @@ class LimitedTools:
     def __init__(self, tools: Sequence[Any]) -> None:
         self._node = ToolNode(tools, handle_tool_errors=_told, awrap_tool_call=_timed)
 
-    def __repr__(self) -> str:
-        return f"LimitedTools({', '.join(self._node.tools_by_name)})"
-
     async def __call__(self, state: Any, config: RunnableConfig) -> Any:
         limits = limits_of(config)
         *before, last = state["messages"]

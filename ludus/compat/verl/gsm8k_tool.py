@@ -47,7 +47,7 @@ class Gsm8kTool(BaseTool):
         self,
         instance_id: str | None = None,
         ground_truth: str | None = None,
-        **kwargs: Any,  # noqa: ARG002
+        **kwargs: Any,
     ) -> tuple[str, ToolResponse]:
         """Raises UserError if the row gives no solution."""
         if ground_truth is None:
@@ -60,7 +60,7 @@ class Gsm8kTool(BaseTool):
         self,
         instance_id: str,
         parameters: dict[str, Any],
-        **kwargs: Any,  # noqa: ARG002
+        **kwargs: Any,
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         answer = str(parameters.get("answer", ""))
         number = as_number(answer)
@@ -69,8 +69,8 @@ class Gsm8kTool(BaseTool):
         self._rewards[instance_id] = max(reward, self._rewards[instance_id])
         return ToolResponse(text=f"Current parsed answer={answer!r} reward={reward}"), cost, {}
 
-    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:  # noqa: ARG002
+    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
         return self._rewards[instance_id]
 
-    async def release(self, instance_id: str, **kwargs: Any) -> None:  # noqa: ARG002
+    async def release(self, instance_id: str, **kwargs: Any) -> None:
         del self._solutions[instance_id], self._rewards[instance_id]

@@ -27,7 +27,7 @@ class Gsm8kInteraction(BaseInteraction):
         self,
         instance_id: str | None = None,
         ground_truth: str | None = None,
-        **kwargs: Any,  # noqa: ARG002
+        **kwargs: Any,
     ) -> str:
         """Raises UserError if the row gives no solution."""
         if ground_truth is None:
@@ -40,7 +40,7 @@ class Gsm8kInteraction(BaseInteraction):
         self,
         instance_id: str,
         messages: list[dict[str, Any]],
-        **kwargs: Any,  # noqa: ARG002
+        **kwargs: Any,
     ) -> tuple[bool, str, float, dict[str, Any]]:
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         answer = str(answers[-1] or "") if answers else ""
@@ -48,5 +48,5 @@ class Gsm8kInteraction(BaseInteraction):
         score = await gsm8k(marked, self._solutions[instance_id])
         return score == 1.0, _RIGHT if score == 1.0 else _WRONG, score, {}
 
-    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:  # noqa: ARG002
+    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
         self._solutions.pop(instance_id, None)

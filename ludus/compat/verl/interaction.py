@@ -31,7 +31,7 @@ class BaseInteraction(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
-    async def start_interaction(self, instance_id: str | None = None, **kwargs: Any) -> str:  # noqa: ARG002
+    async def start_interaction(self, instance_id: str | None = None, **kwargs: Any) -> str:
         """The id of a new instance. kwargs: the row's `interaction_kwargs`."""
         return instance_id or uuid4().hex
 

@@ -54,7 +54,6 @@ class LoopTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = False, **_: Any) -> list[int]:
         """The ids; nothing is added in any case, because a chat template writes what belongs there."""
-        del add_special_tokens
         return list(self.text.tokenizer.encode(text))
 
     def decode(self, token_ids: int | Iterable[int], *, skip_special_tokens: bool = False, **_: Any) -> str:

@@ -116,7 +116,7 @@ class ToolAgentLoop(AgentLoopBase):
             case _:
                 return await self._handle_interacting_state(data)
 
-    async def _handle_pending_state(self, data: AgentData, sampling_params: dict[str, Any]) -> AgentState:  # noqa: ARG002
+    async def _handle_pending_state(self, data: AgentData, sampling_params: dict[str, Any]) -> AgentState:
         """Raises UserError for a prompt that is longer than it may be: a part of it would say something else."""
         plan = self._run_parts().plan
         data.num_first_prompt = self._count_prompt(data)

@@ -104,7 +104,6 @@ class CausalPlan:
         window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        del layer_idx  # every layer attends alike
         return causal_attention(q, k, v, AttentionRule(scale, window, softcap)).transpose(1, 2)
 
 

@@ -100,7 +100,6 @@ class EngineApi:
     # ---- what it is
 
     async def _probe(self, request: Request) -> Response:
-        del request
         try:
             await self._engine.check()
         except BackendError as error:
@@ -108,12 +107,10 @@ class EngineApi:
         return Response()
 
     async def _models(self, request: Request) -> Response:
-        del request
         card = {"id": self._model, "object": "model", "owned_by": OWNER, "max_model_len": self._engine.context_length}
         return JSONResponse({"object": "list", "data": [card]})
 
     async def _stats(self, request: Request) -> Response:
-        del request
         return JSONResponse(dataclasses.asdict(self._engine.stats()))
 
     async def _tokenize(self, request: Request) -> Response:
@@ -189,13 +186,11 @@ class EngineApi:
         return JSONResponse({"status": "paused"})
 
     async def _resume(self, request: Request) -> Response:
-        del request
         await self._engine.resume()
         self._is_paused = False
         return JSONResponse({"status": "resumed"})
 
     async def _tell_paused(self, request: Request) -> Response:
-        del request
         return JSONResponse({"is_paused": self._is_paused})
 
     async def _receive(self, request: Request) -> Response:

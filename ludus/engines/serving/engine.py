@@ -98,7 +98,6 @@ class LudusWire:
         return self.shared.question(call, seed)
 
     def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> Piece:
-        del call, num_read
         if "error" in event:
             raise said_error(event["error"]["message"], int(event["error"]["code"]))
         if not event["choices"]:

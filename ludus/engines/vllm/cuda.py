@@ -51,7 +51,6 @@ class NcclTransfer:
         self._announced: Mapping[str, Any] = {}
 
     async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
-        del version
         if self._group is None:
             self._announced, device = await asyncio.to_thread(_announced, weights)
             self._group = await self._joined(http, device)
@@ -101,7 +100,6 @@ class IpcTransfer:
         self._is_begun = False
 
     async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
-        del version
         if not self._is_begun:
             await begin(http, {"packed": False})
             self._is_begun = True

@@ -22,14 +22,11 @@ class ScriptedChatModel:
         self.asked: list[tuple[Json, ...]] = []
         """The messages of every call so far."""
 
-    def __repr__(self) -> str:
-        return f"ScriptedChatModel({self._name!r}, asked={len(self.asked)})"
-
     @property
     def identity(self) -> Json:
         return {"scripted": self._name}
 
-    async def ask(self, messages: Sequence[Json], *, name: str, schema: Json) -> ChatAnswer:  # noqa: ARG002
+    async def ask(self, messages: Sequence[Json], *, name: str, schema: Json) -> ChatAnswer:
         self.asked.append(tuple(messages))
         if callable(self._script):
             text = self._script(messages)

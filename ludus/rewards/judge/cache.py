@@ -22,9 +22,6 @@ class AnswerCache:
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder).expanduser()
 
-    def __repr__(self) -> str:
-        return f"AnswerCache({str(self._folder)!r})"
-
     def key(self, identity: Json, messages: Sequence[Json], schema: Json) -> str:
         asked = json.dumps([dict(identity), list(messages), dict(schema)], sort_keys=True, default=str)
         return hashlib.sha256(asked.encode()).hexdigest()

@@ -55,7 +55,6 @@ class DeepseekFormat:
         return _FENCED if self.writes_fences else _BARE
 
     def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        del tools
         is_open = opener == _CALL or bool((yield from tape.after_blanks(_CALL)))
         while is_open:
             yield from self._read_one(tape, calls)

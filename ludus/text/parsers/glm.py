@@ -39,7 +39,6 @@ class GlmFormat:
     )
 
     def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        del opener
         name, tag = yield from tape.name("\n", _KEY, _CLOSE)
         if tag == "\n":
             yield from tape.skip()

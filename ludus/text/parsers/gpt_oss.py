@@ -71,7 +71,6 @@ class GptOssParser:
     def stream(
         self, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
     ) -> StreamParser:
-        del in_reasoning, tools  # no prompt opens a channel, and arguments are JSON
         return _HarmonyStream(call_seed, reads_calls=self.reads_calls)
 
 
@@ -198,7 +197,6 @@ class HarmonyGrammar:
     """Thinking in its channel, then a call or the final message; a call ends the reply, so there is never a second."""
 
     def reply(self, lark: Lark, wanted: Wanted, *, in_reasoning: bool) -> str:
-        del in_reasoning
         bodies = [
             f"{lark.text(_GENERATED_HEAD.replace('%s', tool.name))} {lark.json(arguments_schema(tool))}"
             for tool in wanted.tools

@@ -33,7 +33,6 @@ class HermesFormat:
     grammar = ObjectGrammar(opener=_OPEN, before="\n", between=None, after="\n" + _CLOSE, separator="\n")
 
     def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        del opener, tools
         yield from tape.skip()
         yield from ObjectReader(tape, calls).read()
         calls.done()

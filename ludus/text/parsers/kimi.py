@@ -53,7 +53,6 @@ class KimiFormat:
     grammar = KimiGrammar()
 
     def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        del tools
         is_open = opener == _CALL or bool((yield from tape.after_blanks(_CALL)))
         while is_open:
             own_id, _ = yield from tape.name(_ARGUMENTS)

@@ -33,7 +33,6 @@ class Llama3Format:
     grammar = ObjectGrammar(opener="", before="", between="; ", after="", key="parameters")
 
     def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        del opener, tools
         yield from tape.skip()
         yield from ObjectReader(tape, calls).read()
         calls.done()

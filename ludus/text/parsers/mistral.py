@@ -54,7 +54,6 @@ class MistralFormat:
         return _NAMED if self.writes_names else _LISTED
 
     def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        del opener, tools
         yield from tape.skip()
         first = yield from tape.peek()
         if first == "[":

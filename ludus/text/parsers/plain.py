@@ -49,7 +49,6 @@ class PlainParser:
     def stream(
         self, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
     ) -> StreamParser:
-        del call_seed, tools  # no calls, no ids
         return _PlainStream(ReasoningSplitter(enabled=self.splits_reasoning, in_reasoning=in_reasoning))
 
 

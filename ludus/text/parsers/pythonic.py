@@ -84,7 +84,6 @@ class PythonicFormat:
         return PythonicGrammar(*self.tags)
 
     def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        del tools
         yield from tape.skip()
         yield from tape.need("[")
         separator = ","

@@ -36,9 +36,6 @@ class Tape:
         self.is_last = False
         """Nothing more will come."""
 
-    def __repr__(self) -> str:
-        return f"Tape({self.text[: self.at]!r} read, {self.rest!r} left)"
-
     @property
     def rest(self) -> str:
         return self.text[self.at :]

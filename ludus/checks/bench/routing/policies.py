@@ -43,12 +43,10 @@ class RoundRobin:
     """One after the other."""
 
     def __init__(self, num_replicas: int, context_length: int) -> None:
-        del context_length
         self._num_replicas = num_replicas
         self._next = 0
 
     def place(self, call: Call) -> int:
-        del call
         self._next += 1
         return (self._next - 1) % self._num_replicas
 
@@ -59,17 +57,14 @@ class LeastRequests:
     """Where the fewest calls are."""
 
     def __init__(self, num_replicas: int, context_length: int) -> None:
-        del context_length
         self._num_calls = [0] * num_replicas
 
     def place(self, call: Call) -> int:
-        del call
         replica = self._num_calls.index(min(self._num_calls))
         self._num_calls[replica] += 1
         return replica
 
     def leave(self, call: Call, replica: int, token_ids: Sequence[int]) -> None:
-        del call, token_ids
         self._num_calls[replica] -= 1
 
 

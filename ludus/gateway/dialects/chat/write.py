@@ -53,7 +53,6 @@ class ChatStream:
         """By choice: tool calls that were begun and are none."""
 
     def start(self, turn_ids: tuple[str, ...], num_prompt_tokens: int) -> bytes:
-        del num_prompt_tokens  # told in the end, with the others
         self._head["id"] = turn_ids[0]
         # In the first chunk of a choice too: SDKs that put an answer together keep what they do not know from there.
         return b"".join(

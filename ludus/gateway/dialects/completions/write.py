@@ -39,7 +39,6 @@ class CompletionStream:
         self._begun: set[int] = set()
 
     def start(self, turn_ids: tuple[str, ...], num_prompt_tokens: int) -> bytes:
-        del num_prompt_tokens  # told in the end, with the others
         self._head = _head(turn_ids[0], self._created_at, self._model_name)
         texts = [echoed(self._parsed, i) for i in range(len(turn_ids))]
         return b"".join([self._chunk(i, text) for i, text in enumerate(texts) if text])

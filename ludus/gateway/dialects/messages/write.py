@@ -74,7 +74,6 @@ class MessageStream:
         return _event("message_start", message=message) + _event("ping")
 
     def delta(self, choice_idx: int, delta: Delta) -> bytes:
-        del choice_idx  # there is one
         return b"".join([self._step(step) for step in self._blocks.feed(delta)])
 
     def finish(self, answer: Answer) -> bytes:

@@ -62,14 +62,12 @@ class ResponseStream:
         self._output: list[JsonObject] = []
 
     def start(self, turn_ids: tuple[str, ...], num_prompt_tokens: int) -> bytes:
-        del num_prompt_tokens  # told in the end, with the others
         self._turn_id = turn_ids[0]
         self._head = begun(self._parsed, self._model_name, self._turn_id, self._created_at)
         kinds = ("response.created", "response.in_progress")
         return b"".join([self._event(kind, response=self._head) for kind in kinds])
 
     def delta(self, choice_idx: int, delta: Delta) -> bytes:
-        del choice_idx  # there is one
         return b"".join([self._step(step, "completed", []) for step in self._blocks.feed(delta)])
 
     def finish(self, answer: Answer) -> bytes:
