@@ -116,7 +116,8 @@ class Forwarder:
                 session.limits.check(num_turns=session.num_calls, num_asked=1, num_tokens=0, now=time.monotonic())
             except AgentError as error:
                 session.refused.add(error.code)
-                return _refused(error)
+                told = refusal(error)
+                return JSONResponse(CHAT.error(told), told.status)
         session.num_calls += is_call
         try:
             answer = await self._send(request, body)
@@ -138,7 +139,8 @@ class Forwarder:
                     is_open = _remember(session, body, b"".join(kept))
                 yield chunk
 
-        if is_chat and not _is_stream(answer):
+        is_stream = str(answer.headers.get("content-type", "")).startswith("text/event-stream")
+        if is_chat and not is_stream:
             content = await answer.aread()
             _remember(session, body, content)
             return Response(content, answer.status_code, headers)
@@ -167,11 +169,6 @@ class Forwarder:
         return await self._client.send(outgoing, stream=True)
 
 
-def _refused(error: AgentError) -> Response:
-    told = refusal(error)
-    return JSONResponse(CHAT.error(told), told.status)
-
-
 def _with_logprobs(body: bytes) -> bytes | None:
     """The request with logprobs asked for. None: it asks already, or is no JSON object."""
     try:
@@ -181,10 +178,6 @@ def _with_logprobs(body: bytes) -> bytes | None:
     if not isinstance(fields, dict) or "logprobs" in fields:
         return None
     return json.dumps(fields | {"logprobs": True}).encode()
-
-
-def _is_stream(answer: httpx.Response) -> bool:
-    return str(answer.headers.get("content-type", "")).startswith("text/event-stream")
 
 
 def _remember(session: _Session, body: bytes, answer: bytes) -> bool:

@@ -27,7 +27,7 @@ from ludus.rollout.playing import means, play_to_end
 from ludus.rollout.subproc import place_of
 from ludus.rollout.tasks import Row
 from ludus.settings import Idle, acting
-from ludus.types import Episode, Turn
+from ludus.types import Episode
 
 _TIMEOUT_S = 600.0
 OnEpisode = Callable[[Episode, Sequence[TurnRow]], None]
@@ -103,22 +103,19 @@ class _Outside:
             metrics=means(context.numbers),
             spans=context.spans.snapshot(),
         )
-        self._on_episode(episode, _turn_rows(episode, session))
+        self._on_episode(episode, [*_turn_rows(episode, session)])
 
 
-def _turn_rows(episode: Episode, session: OutsideSession) -> list[TurnRow]:
-    return [_turn_row(number, turn, episode, session) for number, turn in enumerate(session.record.turns, start=1)]
-
-
-def _turn_row(number: int, turn: Turn, episode: Episode, session: OutsideSession) -> TurnRow:
-    reply = session.replies[turn.id]
-    return TurnRow(
-        number=number,
-        reply=reply.message.content or "",
-        num_tokens=reply.num_tokens,
-        num_trained=None,
-        mean_logprob=reply.mean_logprob,
-        reward=episode.rewards.get(turn.id),
-        advantage=None,
-        note="outside model",
-    )
+def _turn_rows(episode: Episode, session: OutsideSession) -> Iterator[TurnRow]:
+    for number, turn in enumerate(session.record.turns, start=1):
+        reply = session.replies[turn.id]
+        yield TurnRow(
+            number=number,
+            reply=reply.message.content or "",
+            num_tokens=reply.num_tokens,
+            num_trained=None,
+            mean_logprob=reply.mean_logprob,
+            reward=episode.rewards.get(turn.id),
+            advantage=None,
+            note="outside model",
+        )

@@ -24,7 +24,7 @@ from ludus.cli.outside import play_outside
 from ludus.cli.turns import TurnRow, rows_of_group
 from ludus.compat.config import Config, load_config
 from ludus.models.resolve import resolve_model
-from ludus.runs.view import Decode, TokenView
+from ludus.runs.view import Decode
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Episode, Group
 
@@ -153,13 +153,10 @@ def _reply(turn: TurnRow) -> Text:
         return Text(turn.reply[:_MAX_REPLY_CHARS])
     text = Text()
     for token in turn.tokens:
-        text.append(token.text.replace("\n", "⏎"), style=_shade(token))
+        shade = next(style for least, style in _SHADES if token.probability >= least)
+        text.append(token.text.replace("\n", "⏎"), style=shade)
     text.truncate(_MAX_REPLY_CHARS, overflow="ellipsis")
     return text
-
-
-def _shade(token: TokenView) -> str:
-    return next(style for least, style in _SHADES if token.probability >= least)
 
 
 def _totals(episodes: Sequence[Episode]) -> str:

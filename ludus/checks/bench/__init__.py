@@ -2,5 +2,3 @@
 
 The command line starts every measurement in a process of its own (`pairs`), with its work in a file (`work`).
 """
-
-__all__: list[str] = []

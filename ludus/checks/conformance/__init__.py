@@ -3,5 +3,3 @@
 Knows: the protocols as they are published, one server under test.  Knows not: how that server is built; only the cases
 that are marked as ours look behind the gateway.
 """
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Proofs that a user can run: each law of Ludus checked against what users run."""
-
-__all__: list[str] = []

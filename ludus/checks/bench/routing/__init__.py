@@ -1,3 +1,1 @@
 """Routing, simulated: loads of many sessions over replicas that exist on paper alone, under one policy or another."""
-
-__all__: list[str] = []

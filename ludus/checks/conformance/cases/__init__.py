@@ -1,3 +1,1 @@
 """The cases, a file for each protocol and group of topics; `suite` puts them in order."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Faults that a gateway can have, a file for each place that they are put in."""
-
-__all__: list[str] = []
