@@ -35,6 +35,7 @@ LONGEST = (
     "tests/api/test_interrupts.py",
     "tests/cluster/remote/over_ssh.py",
     "tests/cluster/remote/over_ray.py",
+    "tests/docs/over_ssh.py",
     "tests/rollout/test_subproc.py",
 )
 

@@ -316,15 +316,14 @@ def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Pa
             trainer.configure(lr=1e-3, algorithm=AlgorithmSettings(kl={"beta": 0.1}))
 
 
-def test_a_lost_rank_ends_the_training(tiny_model_folder: Path) -> None:
+def test_a_lost_rank_ends_the_training(team: Team, tiny_model_folder: Path) -> None:
     """Whoever is killed in the middle is noticed at once; the error says how to go on, and nothing hangs."""
-    team = Team()
     with sharded(team, tiny_model_folder, 2) as trainer:
         trainer.train_batch(batch())
-        team.processes[0].kill()
-        team.processes[0].wait()
+        lost = team.processes.pop(0)
+        lost.kill()
+        lost.communicate()
         with pytest.raises(BackendError, match=r"over 2 ranks failed in .train.*last checkpoint"):
             trainer.train_batch(batch())
         with pytest.raises(BackendError, match="was lost"):
             trainer.save(tiny_model_folder)
-    team.end()
