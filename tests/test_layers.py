@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST
+
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, PRESETS
 
 ROOT = Path(__file__).parent.parent
@@ -213,3 +215,8 @@ def test_only_algorithms_know_what_algorithms_there_are():
                 if isinstance(node, ast.Constant) and node.value in names:
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.value!r}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_longest_tests_are_there():
+    """Whoever moves one moves its name too, or it is begun last."""
+    assert [path for path in LONGEST if not (ROOT / path).exists()] == []
