@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LONGEST
-
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, PRESETS
+from tests.conftest import LONGEST
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ludus"
