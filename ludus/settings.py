@@ -246,7 +246,7 @@ def load_yaml(path: Path, what: str) -> Any:
     """The value in a file. what: what error messages call it. Raises UserError if it is missing, ConfigError if it is
     no YAML."""
     try:
-        return yaml.load(path.expanduser().read_text(encoding="utf-8"), _Loader)
+        return yaml.load(path.expanduser().read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {what} {str(path)!r}: {error} (looked from {Path.cwd()})") from None
     except yaml.YAMLError as error:
@@ -270,7 +270,7 @@ def parse_override(override: str) -> tuple[Path_, Any]:
     if not sign or not all(path):
         raise ConfigError(f"override {override!r} must have the form key=value, such as rollout.retries=2")
     try:
-        value = yaml.load(text, _Loader)
+        value = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not valid YAML: {error}") from None
     return path, value

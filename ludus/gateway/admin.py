@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import pydantic
 from starlette.requests import Request
@@ -24,25 +24,17 @@ from ludus.episodes.keys import unknown_key
 from ludus.episodes.limits import Limits
 from ludus.episodes.outcome import Told
 from ludus.errors import AgentError, BackendError, UserError
-from ludus.gateway.body import json_object, read_body
+from ludus.http.body import Body, read_body, read_model
 from ludus.http.keys import check_key, digest, is_key, keys_of
 from ludus.runs.interactions import STYLES, interactions
-from ludus.settings import nearest
 from ludus.types import Episode
 
 CURRENT = "current"
 """Stands for the session whose key the request carries."""
 Access = Literal["admin", "own"]
-BodyT = TypeVar("BodyT", bound="Body")
 Count = Annotated[int, pydantic.Field(strict=True, ge=0)]
 Real = Annotated[float, pydantic.Field(strict=True, allow_inf_nan=False)]
 Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
-
-
-class Body(pydantic.BaseModel):
-    """Base of what these requests may hold: closed to fields it does not know."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
 
 class OpenSession(Body):
@@ -246,26 +238,6 @@ def check_admin_key(host: str, admin_key: str | None) -> None:
     admin_key: the one that was given. None: one will be made.
     """
     check_key("a gateway", host, admin_key, variable="LUDUS_ADMIN_KEY")
-
-
-def read_model(model: type[BodyT], body: bytes) -> BodyT:
-    """The request's body. Raises AgentError with the codes that the dialects use; an empty body has no field."""
-    try:
-        return model.model_validate(json_object(body or b"{}"))
-    except pydantic.ValidationError as error:
-        # A field that nobody knows is often one that is missing, misspelt.
-        first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
-        param = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            like = nearest(param, model.model_fields)
-            hint = f" Did you mean {like!r}?" if like else f" Known: {', '.join(model.model_fields)}."
-            message = f"Unrecognized request argument supplied: {param}.{hint}"
-            raise AgentError(message, code="unknown_parameter", param=param) from None
-        if first["type"] == "missing":
-            message = f"Missing required parameter: {param!r}."
-            raise AgentError(message, code="missing_required_parameter", param=param) from None
-        message = f"Invalid value for {param or 'the body'!r}: {first['msg']}."
-        raise AgentError(message, code="invalid_value", param=param or None) from None
 
 
 def _view_open(handle: Handle) -> SessionView:

@@ -29,13 +29,14 @@ from ludus.episodes.keys import OpenMode, SessionKeys
 from ludus.episodes.session import Session
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.admin import Administration
-from ludus.gateway.body import MAX_BODY_BYTES, HeaderBounds, json_object, read_body
 from ludus.gateway.clients import Clients
 from ludus.gateway.dialects.base import DEFAULT_MODEL, Counter, Dialect, ParsedRequest, Refusal, refusal
 from ludus.gateway.dialects.table import DIALECTS
 from ludus.gateway.exchange import Exchange, Headers, Job, send_json, send_refusal
+from ludus.gateway.headers import HeaderBounds
 from ludus.gateway.openapi import openapi_document
 from ludus.gateway.traffic import Traffic
+from ludus.http.body import MAX_BODY_BYTES, json_object, read_body
 from ludus.types import ChatRequest
 
 logger = logging.getLogger(__name__)

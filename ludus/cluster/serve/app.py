@@ -55,10 +55,9 @@ from ludus.cluster.serve.wire import (
 from ludus.episodes.keys import unknown_key
 from ludus.episodes.outcome import Ending, Told
 from ludus.errors import AgentError, LudusError
-from ludus.gateway.admin import Body, read_model
 from ludus.gateway.app import KEEP_ALIVE_S
-from ludus.gateway.body import read_body
 from ludus.gateway.exchange import EVENT_STREAM, KEEP_ALIVE
+from ludus.http.body import Body, read_body, read_model
 from ludus.http.keys import is_key, keys_of
 
 logger = logging.getLogger(__name__)

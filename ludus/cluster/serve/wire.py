@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
-from ludus.gateway.admin import Body
+from ludus.http.body import Body
 
 VERSION = "v1"
 ROOT = f"/api/{VERSION}"

@@ -17,26 +17,26 @@ Where vLLM has a word for something, it is the word here: a client of its interf
     POST /weights/{version}             {path}: the same in a file, or in a folder, of this machine
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import itertools
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from ludus.engines.base import Engine
 from ludus.engines.serving.inbox import Inbox
 from ludus.engines.serving.requests import AbortBody, GenerateBody, PathBody, ScoreBody, TextBody, read
-from ludus.errors import BackendError, LudusError, UserError
+from ludus.errors import AgentError, BackendError, LudusError, UserError
+from ludus.http.api import application, guarded
+from ludus.http.body import MAX_BODY_BYTES
 from ludus.http.keys import is_key, keys_of
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, TokenChunk
@@ -46,7 +46,6 @@ logger = logging.getLogger(__name__)
 OWNER = "ludus"
 """By which a client knows that it speaks to this server."""
 UNAUTHORIZED = 401
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class EngineApi:
@@ -64,68 +63,50 @@ class EngineApi:
         self._is_paused = False
         self._ids = (f"call-{idx}" for idx in itertools.count())
 
-    def build(self) -> Starlette:
+    def build(self) -> FastAPI:
         """The application."""
-        routes = [
-            Route("/health", self._probe),
-            self._route("GET", "/v1/models", self._models),
-            self._route("GET", "/stats", self._stats),
-            self._route("POST", "/tokenize", self._tokenize),
-            self._route("POST", "/inference/v1/generate", self._generate),
-            self._route("POST", "/abort_requests", self._abort),
-            self._route("POST", "/score", self._score),
-            self._route("POST", "/pause", self._pause),
-            self._route("POST", "/resume", self._resume),
-            self._route("GET", "/is_paused", self._tell_paused),
-            self._route("PUT", "/weights/{version:int}", self._receive),
-            self._route("POST", "/weights/{version:int}", self._read),
-        ]
-        return Starlette(routes=routes)
+        api = guarded(self._check_key, read, most_bytes=MAX_BODY_BYTES)
+        api.get("/v1/models")(self.models)
+        api.get("/stats")(self.stats)
+        api.post("/tokenize")(self.tokenize)
+        api.post("/inference/v1/generate")(self.generate)
+        api.post("/abort_requests")(self.abort)
+        api.post("/score")(self.score)
+        api.post("/pause")(self.pause)
+        api.post("/resume")(self.resume)
+        api.get("/is_paused")(self.tell_paused)
+        api.put("/weights/{version:int}")(self.receive)
+        api.post("/weights/{version:int}")(self.read_file)
+        app = application(api, refuse=_refuse, no_route=_refuse)
+        app.add_route("/health", self._probe)
+        return app
 
-    def _route(self, method: str, path: str, handler: Handler) -> Route:
-        async def answer(request: Request) -> Response:
-            if self._key_digest is not None and not any(
-                is_key(key, self._key_digest) for key in keys_of(request.headers)
-            ):
-                return _refusal(UserError("this engine wants its key as a bearer token"), UNAUTHORIZED)
-            try:
-                return await handler(request)
-            except ClientDisconnect:
-                return Response(status_code=400)  # nobody is there to read it
-            except LudusError as error:
-                return _refusal(error, _status(error))
-
-        return Route(path, answer, methods=[method])
+    def _check_key(self, request: Request) -> None:
+        if self._key_digest is not None and not any(is_key(key, self._key_digest) for key in keys_of(request.headers)):
+            raise AgentError("this engine wants its key as a bearer token", status=UNAUTHORIZED)
 
     # ---- what it is
 
     async def _probe(self, request: Request) -> Response:
-        try:
-            await self._engine.check()
-        except BackendError as error:
-            return _refusal(error, _status(error))
+        await self._engine.check()
         return Response()
 
-    async def _models(self, request: Request) -> Response:
+    async def models(self) -> dict[str, Any]:
         card = {"id": self._model, "object": "model", "owned_by": OWNER, "max_model_len": self._engine.context_length}
-        return JSONResponse({"object": "list", "data": [card]})
+        return {"object": "list", "data": [card]}
 
-    async def _stats(self, request: Request) -> Response:
-        return JSONResponse(dataclasses.asdict(self._engine.stats()))
+    async def stats(self) -> dict[str, Any]:
+        return dataclasses.asdict(self._engine.stats())
 
-    async def _tokenize(self, request: Request) -> Response:
-        body = read(TextBody, await request.body())
+    async def tokenize(self, body: TextBody) -> dict[str, Any]:
         if body.add_special_tokens:
             raise UserError("add_special_tokens=true: prompts are told as they are; leave it out")
         token_ids = list(self._tokenizer.encode(body.prompt))
-        return JSONResponse(
-            {"count": len(token_ids), "max_model_len": self._engine.context_length, "tokens": token_ids}
-        )
+        return {"count": len(token_ids), "max_model_len": self._engine.context_length, "tokens": token_ids}
 
     # ---- tokens
 
-    async def _generate(self, request: Request) -> Response:
-        body = read(GenerateBody, await request.body())
+    async def generate(self, body: GenerateBody, request: Request) -> Response:
         if body.model not in (None, self._model):
             raise UserError(f"model={body.model!r} is not served here; it is {self._model!r}")
         call = body.call(next(self._ids))
@@ -167,43 +148,40 @@ class EngineApi:
             sampling.cancel()  # its caller has left
         yield "data: [DONE]\n\n"
 
-    async def _abort(self, request: Request) -> Response:
-        for call_id in read(AbortBody, await request.body()).request_ids:
+    async def abort(self, body: AbortBody) -> dict[str, str]:
+        for call_id in body.request_ids:
             await self._engine.abort(call_id)
-        return JSONResponse({"status": "aborted"})
+        return {"status": "aborted"}
 
-    async def _score(self, request: Request) -> Response:
-        token_ids = read(ScoreBody, await request.body()).token_ids
-        return JSONResponse({"logprobs": await self._engine.score(token_ids)})
+    async def score(self, body: ScoreBody) -> Response:
+        return JSONResponse({"logprobs": await self._engine.score(body.token_ids)})
 
     # ---- pauses and weights
 
-    async def _pause(self, request: Request) -> Response:
-        if (mode := request.query_params.get("mode")) != "keep":
+    async def pause(self, mode: str = "") -> dict[str, str]:
+        if mode != "keep":
             raise UserError(f"mode={mode!r} is not known here: calls in flight stay where they are; say mode=keep")
         await self._engine.pause()
         self._is_paused = True
-        return JSONResponse({"status": "paused"})
+        return {"status": "paused"}
 
-    async def _resume(self, request: Request) -> Response:
+    async def resume(self) -> dict[str, str]:
         await self._engine.resume()
         self._is_paused = False
-        return JSONResponse({"status": "resumed"})
+        return {"status": "resumed"}
 
-    async def _tell_paused(self, request: Request) -> Response:
-        return JSONResponse({"is_paused": self._is_paused})
+    async def tell_paused(self) -> dict[str, bool]:
+        return {"is_paused": self._is_paused}
 
-    async def _receive(self, request: Request) -> Response:
-        version = request.path_params["version"]
+    async def receive(self, version: int, request: Request) -> dict[str, int]:
         await self._inbox.receive(version, request.stream())
         logger.info("engine.published version=%d by=stream", version)
-        return JSONResponse({"version": version})
+        return {"version": version}
 
-    async def _read(self, request: Request) -> Response:
-        version, body = request.path_params["version"], read(PathBody, await request.body())
+    async def read_file(self, version: int, body: PathBody) -> dict[str, int]:
         await self._inbox.read(version, Path(body.path))
         logger.info("engine.published version=%d by=path", version)
-        return JSONResponse({"version": version})
+        return {"version": version}
 
 
 # ---- how answers are told
@@ -250,15 +228,18 @@ def _event(body: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(body)}\n\n"
 
 
-def _told(error: LudusError, status: int) -> Mapping[str, Any]:
+def _told(error: Exception, status: int) -> Mapping[str, Any]:
     return {"error": {"message": str(error), "type": type(error).__name__, "param": None, "code": status}}
 
 
-def _refusal(error: LudusError, status: int) -> Response:
+async def _refuse(request: Request, error: Exception) -> Response:
+    status = _status(error)
     return JSONResponse(_told(error, status), status)
 
 
-def _status(error: LudusError) -> int:
+def _status(error: Exception) -> int:
+    if isinstance(error, AgentError | HTTPException):
+        return error.status if isinstance(error, AgentError) else error.status_code
     if isinstance(error, BackendError):
         return 503
     return 400 if isinstance(error, UserError) else 500

@@ -1,0 +1,81 @@
+"""Routes of FastAPI on our terms: the key first, then a bounded body, every refusal in the words of our errors.
+
+Knows: FastAPI.  Knows not: any route, what a refusal says.
+FastAPI reads a body before it looks at dependencies, takes JSON of any depth, on the loop, and none without its
+content type; so a key is checked and a body is read here, before FastAPI has the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pydantic
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from ludus.errors import LudusError
+from ludus.http.body import read_body
+
+Check = Callable[[Request], None]
+Read = Callable[[Any, bytes], pydantic.BaseModel]
+"""From the form that a handler takes, and a body."""
+Refuse = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
+
+
+def guarded(check: Check, read: Read, *, most_bytes: int) -> APIRouter:
+    """Routes whose requests `check` lets through, with bodies of at most so many bytes that `read` reads."""
+
+    class Guarded(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            answer = super().get_route_handler()
+            form: Any = None if self.body_field is None else self.body_field.field_info.annotation
+
+            async def guard(request: Request) -> Response:
+                check(request)
+                try:
+                    if form is not None:
+                        body = await read_body(request, most_bytes)
+                        request = _Read(request, await asyncio.to_thread(read, form, body))
+                    return await answer(request)
+                except ClientDisconnect:
+                    return Response(status_code=400)  # nobody is there to read it
+
+            return guard
+
+    return APIRouter(route_class=Guarded)
+
+
+class _Read(Request):
+    """A request whose body was read, whatever it was called."""
+
+    def __init__(self, request: Request, body: pydantic.BaseModel) -> None:
+        headers = [header for header in request.scope["headers"] if header[0] != b"content-type"]
+        super().__init__(
+            {**request.scope, "headers": [*headers, (b"content-type", b"application/json")]}, request.receive
+        )
+        self._told = body
+
+    async def body(self) -> bytes:
+        return b"{}"  # FastAPI looks whether there is one, then asks for its JSON
+
+    async def json(self) -> pydantic.BaseModel:
+        return self._told
+
+
+def application(*routers: APIRouter, refuse: Refuse, no_route: Refuse) -> FastAPI:
+    """refuse: says any error.  no_route: says that there is no such route."""
+    handlers: dict[Any, Any] = {
+        RequestValidationError: refuse,
+        HTTPException: no_route,
+        LudusError: refuse,
+        Exception: refuse,
+    }
+    app = FastAPI(openapi_url=None, redirect_slashes=False, exception_handlers=handlers)
+    for router in routers:
+        app.router.routes.extend(router.routes)
+    return app
