@@ -78,13 +78,18 @@ def verify_credit(*, model: str) -> CreditResult:
 
 
 async def _play_all(plain: ChatText, thinking: ChatText) -> tuple[CreditRow, ...]:
+    thoughts = ("the middle", "half of it", "between")
     episodes = (
-        await _outcome(plain),
-        await _discounted(plain),
+        # A bare number reaches every turn before it undiminished: 1 = 1 = 1.
+        await _guesses("outcome", plain, 1.0, (1.0, 1.0, 1.0)),
+        # r = 0.2, 0.5, 1 at discount 0.5: c = 1; b = 0.5 + 0.5 · 1 = 1; a = 0.2 + 0.5 · 1 = 0.7.
+        await _guesses("discounted", plain, {"a": 0.2, "b": 0.5, "c": 1.0}, (0.7, 1.0, 1.0), turn_discount=0.5),
         await _branching(plain),
-        await _reasoning_stripped(thinking),
+        # The template drops earlier thinking, so tokens fork at every turn; the outcome still reaches the first.
+        await _guesses("reasoning stripped", thinking, -2.0, (-2.0, -2.0, -2.0), thoughts=thoughts),
         await _sub_agent(plain),
-        await _unreached(plain),
+        # A reward in the middle says nothing of what came after it: c has no return, which is not the return 0.
+        await _guesses("unreached", plain, {"b": 0.0}, (0.0, 0.0, None)),
     )
     return tuple(row for rows in episodes for row in rows)
 
@@ -133,18 +138,6 @@ class _Play:
         ]
 
 
-async def _outcome(text: ChatText) -> list[CreditRow]:
-    """A bare number reaches every turn before it undiminished: 1 = 1 = 1."""
-    play = await _guesses("outcome", text)
-    return await play.rows(1.0, {"a": 1.0, "b": 1.0, "c": 1.0})
-
-
-async def _discounted(text: ChatText) -> list[CreditRow]:
-    """r = 0.2, 0.5, 1 at discount 0.5: c = 1; b = 0.5 + 0.5 · 1 = 1; a = 0.2 + 0.5 · 1 = 0.7."""
-    play = await _guesses("discounted", text)
-    return await play.rows({"a": 0.2, "b": 0.5, "c": 1.0}, {"a": 0.7, "b": 1.0, "c": 1.0}, turn_discount=0.5)
-
-
 async def _branching(text: ChatText) -> list[CreditRow]:
     """Three ways to go on from `a`, one of them edited: b = 1, c = 0, d = e = 0.5; a = (1 + 0 + 0.5) / 3 = 0.5."""
     play = _Play("branching", text, ("first this", "yes", "no", "well", "done"))
@@ -155,12 +148,6 @@ async def _branching(text: ChatText) -> list[CreditRow]:
     said = await play.ask("d", [*edited, _user("go on")])
     await play.ask("e", [*said, _user("and then?")])
     return await play.rows({"b": 1.0, "c": 0.0, "e": 0.5}, {"a": 0.5, "b": 1.0, "c": 0.0, "d": 0.5, "e": 0.5})
-
-
-async def _reasoning_stripped(text: ChatText) -> list[CreditRow]:
-    """The template drops earlier thinking, so tokens fork at every turn; the outcome still reaches the first."""
-    play = await _guesses("reasoning stripped", text, thoughts=("the middle", "half of it", "between"))
-    return await play.rows(-2.0, {"a": -2.0, "b": -2.0, "c": -2.0})
 
 
 async def _sub_agent(text: ChatText) -> list[CreditRow]:
@@ -177,23 +164,23 @@ async def _sub_agent(text: ChatText) -> list[CreditRow]:
     return await play.rows({"h2": 0.5, "m2": 1.0}, {"m1": 0.75, "h1": 0.5, "h2": 0.5, "m2": 1.0})
 
 
-async def _unreached(text: ChatText) -> list[CreditRow]:
-    """A reward in the middle says nothing of what came after it: c has no return, which is not the return 0."""
-    play = await _guesses("unreached", text)
-    return await play.rows({"b": 0.0}, {"a": 0.0, "b": 0.0, "c": None})
-
-
-async def _guesses(name: str, text: ChatText, *, thoughts: Sequence[str] = ()) -> _Play:
+async def _guesses(
+    name: str,
+    text: ChatText,
+    returned: float | Mapping[str, float],
+    expected: Sequence[float | None],
+    *,
+    thoughts: Sequence[str] = ("", "", ""),
+    turn_discount: float = 1.0,
+) -> list[CreditRow]:
     """Three turns in a row, each with a thought before its answer where thoughts are given."""
-    answers: Sequence[str] = ("10", "5", "7")
-    if thoughts:
-        pairs = zip(thoughts, answers, strict=True)
-        answers = [f"<think>\n{thought}\n</think>\n\n{answer}" for thought, answer in pairs]
+    pairs = zip(thoughts, ("10", "5", "7"), strict=True)
+    answers = [f"<think>\n{thought}\n</think>\n\n{answer}" if thought else answer for thought, answer in pairs]
     play = _Play(name, text, answers)
     said = await play.ask("a", [_user("guess")])
     said = await play.ask("b", [*said, _user("lower")])
     await play.ask("c", [*said, _user("higher")])
-    return play
+    return await play.rows(returned, dict(zip("abc", expected, strict=True)), turn_discount=turn_discount)
 
 
 def _user(text: str) -> Message:
