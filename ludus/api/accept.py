@@ -6,14 +6,14 @@ Knows: groups, and how users of the workflow family look at them.  Knows not: ad
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
 from ludus.rollout.pool import Judge
-from ludus.runs.interactions import Row, interactions
+from ludus.runs.interactions import interactions
 from ludus.settings import import_object
 from ludus.types import Group
 
@@ -48,7 +48,13 @@ class GroupView(Mapping[str, Any]):
         if name not in _PADDING:
             raise KeyError(f"{name!r}; a group has {', '.join(self)}")
         rows = [row for episode in episodes for row in interactions(episode, "concat")]
-        return torch.tensor(_padded([_column(row, name) for row in rows], _PADDING[name]))
+        lengths = [len(row["token_ids"]) for row in rows]
+        if name == "attention_mask":
+            columns = [[1] * length for length in lengths]
+        else:
+            columns = [[*row["token_ids" if name == "input_ids" else name]] for row in rows]
+        longest = max(lengths, default=0)
+        return torch.tensor([each + [_PADDING[name]] * (longest - len(each)) for each in columns])
 
 
 def accept_judge(should_accept_fn: AcceptFn | str | None) -> Judge | None:
@@ -70,15 +76,3 @@ def _judge(accept: AcceptFn, group: Group) -> MaskReason | None:
     except Exception as error:  # the boundary of user code
         raise UserError(f"should_accept_fn raised on group {group.id!r}: {type(error).__name__}: {error}") from error
     return None if is_accepted else "not_accepted"
-
-
-def _column(row: Row, name: str) -> Sequence[Any]:
-    if name == "attention_mask":
-        return [1] * len(row["token_ids"])
-    column: Sequence[Any] = row["token_ids" if name == "input_ids" else name]
-    return column
-
-
-def _padded(rows: Sequence[Sequence[Any]], padding: float) -> list[list[Any]]:
-    longest = max(map(len, rows), default=0)
-    return [[*row, *[padding] * (longest - len(row))] for row in rows]

@@ -97,7 +97,11 @@ def load_config(
     given = {name: value for name, value in data.items() if name not in own_names and name != _CLASS}
     _check_names([*own, *given], own_names, base, config_class)
     experiment = _made(cls, own)
-    values = merged(merged(_fields_as_keys(experiment, base), _settings(experiment)), given)
+    # Fields of the class that are named as keys of the configuration are other defaults for these.
+    named_alike = [field.name for field in dataclasses.fields(cls) if field.name in base.model_fields]
+    defaults = {name: getattr(experiment, name) for name in named_alike}
+    settings = experiment.settings() if isinstance(experiment, ExperimentConfig) else {}
+    values = merged(merged(defaults, settings), given)
     return base.of({**values, _CLASS: config_class, _KWARGS: own})
 
 
@@ -171,13 +175,3 @@ def _check_keys(where: str, hint: Any, value: Any) -> None:
             likely = f"; did you mean '{where}.{best}'?" if best else "."
             raise ConfigError(f"unknown key '{where}.{key}'{likely} Known below {where!r}: {', '.join(known)}")
         _check_keys(f"{where}.{key}", hints[key], below)
-
-
-def _fields_as_keys(experiment: Any, base: type[Config]) -> dict[str, Any]:
-    """Fields of the class that are named as keys of the configuration: other defaults for these."""
-    fields = dataclasses.fields(experiment)
-    return {field.name: getattr(experiment, field.name) for field in fields if field.name in base.model_fields}
-
-
-def _settings(experiment: Any) -> Mapping[str, Any]:
-    return experiment.settings() if isinstance(experiment, ExperimentConfig) else {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from ludus.episodes.archive import Archive
@@ -38,9 +37,7 @@ class InProcessGateway:
         self._server.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.stop()
 
     def open(

@@ -6,11 +6,7 @@ Because nothing else runs on its loop, an agent may block its own loop with a bl
 
 from __future__ import annotations
 
-import asyncio
 import gc
-from types import TracebackType
-
-from starlette.types import ASGIApp
 
 from ludus.episodes.keys import SessionKeys
 from ludus.gateway.app import DEFAULT_OPTIONS, GatewayOptions, build_app
@@ -21,7 +17,7 @@ from ludus.http.tls import Tls
 NUM_NEW_OBJECTS = 10_000  # some hundred requests; Python's own 700 are two
 
 
-class GatewayServer:
+class GatewayServer(HttpServer):
     """Serves the sessions of `keys` from `start` to `stop`. Safe to use from any thread."""
 
     def __init__(self, keys: SessionKeys, options: GatewayOptions = DEFAULT_OPTIONS, *, tls: Tls | None = None) -> None:
@@ -32,26 +28,10 @@ class GatewayServer:
         # Every session has a key. Where unknown keys open one, an admin has let them.
         is_guarded = options.open_mode is None or options.admin_key is not None
         app = build_app(keys, options, self._traffic)
-        self._http = HttpServer(app, name="gateway", beside=beside, is_guarded=is_guarded, tls=tls)
+        super().__init__(app, name="gateway", beside=beside, is_guarded=is_guarded, tls=tls)
 
-    @property
-    def app(self) -> ASGIApp:
-        """The application; another one may take its place before `start`, over the socket and without one alike."""
-        return self._http.app
-
-    @app.setter
-    def app(self, app: ASGIApp) -> None:
-        self._http.app = app
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that the application runs on."""
-        return self._http.loop
-
-    @property
-    def base_url(self) -> str:
-        """Address without path, as `start` returned it."""
-        return self._http.base_url
+    def __repr__(self) -> str:
+        return f"GatewayServer({super().__repr__()}, num_sessions={len(self.keys)})"
 
     def url_for(self, secret: str) -> str:
         """The `base_url` to give to an SDK for the session of `secret`."""
@@ -60,26 +40,6 @@ class GatewayServer:
     def stats(self) -> GatewayStats:
         """What was asked and what it took; `cpu_s` since the last start."""
         return self._traffic.stats()
-
-    def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """The base URL, once requests are taken. Port 0 is any free one. Raises UserError if the port is taken."""
-        return self._http.start(host, port)
-
-    def stop(self) -> None:
-        """Return once the thread has ended; requests in flight are cancelled. Stopping twice is allowed."""
-        self._http.stop()
-
-    def __enter__(self) -> GatewayServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def __repr__(self) -> str:
-        return f"GatewayServer({self._http!r}, num_sessions={len(self.keys)})"
 
 
 def calm_garbage_collection() -> None:

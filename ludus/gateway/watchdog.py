@@ -16,10 +16,10 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +83,7 @@ class LoopWatchdog:
         self._loop_thread: int | None = None
         self._has_stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ludus-watchdog", daemon=True)
-        self._num_blockages = 0
-
-    @property
-    def num_blockages(self) -> int:
-        return self._num_blockages
+        self.num_blockages = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -102,13 +98,11 @@ class LoopWatchdog:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"LoopWatchdog(blocked_s={self._blocked_s}, num_blockages={self._num_blockages})"
+        return f"LoopWatchdog(blocked_s={self._blocked_s}, num_blockages={self.num_blockages})"
 
     def _watch(self) -> None:
         beat_s = self._blocked_s / BEATS
@@ -156,7 +150,7 @@ class LoopWatchdog:
             line=_line(sample.innermost),
             caller=_line(sample.user),
         )
-        self._num_blockages += 1
+        self.num_blockages += 1
         self._on_blocked(blockage)
 
 
@@ -170,7 +164,7 @@ def _sample(innermost: FrameType | None) -> _Sample | None:
     user = _user_frame(frames)
     if at is None or user is None:
         return None
-    return _Sample(callback=at, innermost=next(_outside(frames, (_ASYNCIO_FOLDER,))), user=user)
+    return _Sample(callback=at, innermost=_innermost(frames), user=user)
 
 
 def _user_frame(frames: list[FrameType]) -> FrameType | None:
@@ -183,9 +177,9 @@ def _user_frame(frames: list[FrameType]) -> FrameType | None:
     return None
 
 
-def _outside(frames: list[FrameType], folders: tuple[str, ...]) -> Iterator[FrameType]:
-    """The frames whose code lies in none of `folders`."""
-    return (frame for frame in frames if not frame.f_code.co_filename.startswith((*folders, "<frozen")))
+def _innermost(frames: list[FrameType]) -> FrameType:
+    """Outside asyncio."""
+    return next(each for each in frames if not each.f_code.co_filename.startswith((_ASYNCIO_FOLDER, "<frozen")))
 
 
 def _line(frame: FrameType) -> str:

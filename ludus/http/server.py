@@ -14,8 +14,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -46,6 +45,7 @@ class HttpServer:
         is_guarded: whoever has no key learns and changes nothing; only such an application may be served to others.
         """
         self.app = app
+        """Another one may take its place before `start`."""
         self._name = name
         self._beside = beside
         self._is_guarded = is_guarded
@@ -131,13 +131,11 @@ class HttpServer:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve())
 
-    def __enter__(self) -> HttpServer:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from ludus.algorithms.base import GroupReturns, Returns
@@ -108,14 +107,9 @@ def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
 def group_judge(rules: BatchRules) -> Judge | None:
     """What rejects groups: the user's own word, and that there is nothing to learn from them, if the algorithm asks for
     it. None: nothing does."""
-    judges: list[Judge] = [] if rules.accept is None else [rules.accept]
-    if rules.algorithm.dynamic_sampling:
-        judges.append(partial(flat_group_mask, rules))
-    return partial(_first_mask, judges) if judges else None
-
-
-def _first_mask(judges: Sequence[Judge], group: Group) -> MaskReason | None:
-    return next((mask for judge in judges if (mask := judge(group)) is not None), None)
+    if not rules.algorithm.dynamic_sampling:
+        return rules.accept
+    return lambda group: (rules.accept and rules.accept(group)) or flat_group_mask(rules, group)
 
 
 def account_discarded(discarded: Sequence[Discarded]) -> Ledger:
@@ -141,16 +135,12 @@ def _group_credit(episodes: Sequence[Episode], advantages: Returns) -> list[tupl
 def _credits(
     episode: Episode, advantages: Mapping[str, float | None], has_signal: bool, *, not_chosen: Collection[str]
 ) -> dict[str, TurnCredit]:
-    credit = {turn.id: _credit(advantages[turn.id], has_signal) for turn in episode.session.turns}
+    flat = TurnCredit(advantage=None, mask="zero_advantage")
+    credit = dict.fromkeys((turn.id for turn in episode.session.turns), TurnCredit(advantage=None, mask="no_credit"))
+    for turn_id, value in advantages.items():
+        if value is not None:
+            credit[turn_id] = TurnCredit(advantage=value, mask=None) if has_signal else flat
     return {**credit, **dict.fromkeys(not_chosen, TurnCredit(advantage=None, mask="not_chosen"))}
-
-
-def _credit(advantage: float | None, has_signal: bool) -> TurnCredit:
-    if advantage is None:
-        return TurnCredit(advantage=None, mask="no_credit")
-    if not has_signal:
-        return TurnCredit(advantage=None, mask="zero_advantage")
-    return TurnCredit(advantage=advantage, mask=None)
 
 
 def _named_credit(

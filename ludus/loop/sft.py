@@ -86,7 +86,9 @@ def supervised_batches(
     if not conversations:
         raise UserError("nothing to train on: no row has a reply of the assistant within max_tokens")
     for step, replies in enumerate(_batches(conversations, settings, seed)):
-        yield Batch(pack(_weighted(replies), row_tokens=row_tokens), version=step)
+        total = sum(len(each.target_idx) for each in replies)  # every token counts the same, and all together 1
+        weighted = [replace(each, weights=(1.0 / total,) * len(each.target_idx)) for each in replies]
+        yield Batch(pack(weighted, row_tokens=row_tokens), version=step)
 
 
 def conversation_sequences(row: Mapping[str, Any], text: ChatText, *, at: str = "row") -> list[TrainSequence]:
@@ -138,9 +140,3 @@ def _batches(
             rng.shuffle(order)
         for start in range(0, len(order), settings.batch_size):
             yield [reply for index in order[start : start + settings.batch_size] for reply in conversations[index]]
-
-
-def _weighted(replies: Sequence[TrainSequence]) -> list[TrainSequence]:
-    """Every token of the step counts the same, and all together 1."""
-    total = sum(len(each.target_idx) for each in replies)
-    return [replace(each, weights=(1.0 / total,) * len(each.target_idx)) for each in replies]

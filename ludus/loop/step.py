@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from ludus.algorithms.pack import Batch
 from ludus.engines.base import Engine, WeightSource
 from ludus.episodes.ledger import Ledger
-from ludus.loop.batch import BatchRules, BuiltBatch, build_batch
+from ludus.loop.batch import BatchRules, build_batch
 from ludus.loop.measure import TrainingClock, batch_metrics, ledger_metrics, memory_metrics, rollout_metrics
 from ludus.loop.work import WorkThread
 from ludus.rollout.pool import Taken
@@ -83,7 +83,11 @@ async def train_step(
         built.ledger.check()
     on_stage("batch", built.ledger)
     with clock.measure("train"):
-        train_metrics = await _train(parts.learner, work, built)
+        if built.batch.num_trained:
+            train_metrics = await work.run(parts.learner.train_batch, built.batch)
+        else:  # a batch in which every token is masked changes no weight
+            train_metrics = {"train/skipped_steps": 1.0}
+            logger.warning("no token of this step can be trained; the ledger says why: %s", dict(built.ledger.masked))
     on_stage("train", built.ledger)
     with clock.measure("publish"):
         await parts.engine.publish(step, parts.learner.publish())
@@ -99,11 +103,3 @@ async def train_step(
     }
     parts.store.add_metrics(step, metrics)
     return Stepped(step, metrics, built.ledger)
-
-
-async def _train(learner: Learner, work: WorkThread, built: BuiltBatch) -> Metrics:
-    """The trainer's metrics; a batch in which every token is masked changes no weight."""
-    if built.batch.num_trained == 0:
-        logger.warning("no token of this step can be trained; the ledger says why: %s", dict(built.ledger.masked))
-        return {"train/skipped_steps": 1.0}
-    return await work.run(learner.train_batch, built.batch)

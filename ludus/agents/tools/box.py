@@ -152,13 +152,10 @@ class Toolbox:
         except Exception as error:  # whatever a user's tool raises is for the model to read
             self._warn(call.name, error)
             return self._failed(f"the tool {call.name!r} failed: {type(error).__name__}: {error}")
-        return ToolResult(self._shorten(answer.text), answer.reward, answer.metrics)
+        return ToolResult(shorten(answer.text, self._limits, self._tokenizer), answer.reward, answer.metrics)
 
     def _failed(self, error: str) -> ToolResult:
-        return ToolResult(self._shorten(f"Error: {error}"), error=error)
-
-    def _shorten(self, text: str) -> str:
-        return shorten(text, self._limits, self._tokenizer)
+        return ToolResult(shorten(f"Error: {error}", self._limits, self._tokenizer), error=error)
 
     def _count(self, name: str, result: ToolResult, time_s: float) -> None:
         failed = result.error is not None

@@ -51,7 +51,7 @@ class FunctionTool(BaseTool):
         self._signature = Signature(function) if schema is None else None
         self._pool: WorkerPool | None = None
         self._remote: Remote | None = None
-        own_name = name or _name_of(function)
+        own_name = name or str(getattr(function, "__name__", type(function).__name__))
         if self._signature is not None:
             super().__init__(tool_schema=self._signature.schema(own_name))
         else:
@@ -144,11 +144,6 @@ def tool_of(value: object) -> FunctionTool | None:
     if mark is None or not callable(value):
         return None
     return FunctionTool(value, name=mark["name"], schema=mark["schema"], runs_in=mark["runs_in"])
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    name: str = getattr(function, "__name__", type(function).__name__)
-    return name
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -45,9 +45,11 @@ class ToolKwargs:
 
     def check(self, tool: BaseTool) -> None:
         """Raises UserError for what a method of the tool does not take."""
-        for name, method in _methods(tool).items():
+        for name in ("create", "execute", "calc_reward", "release"):
+            method: Callable[..., Any] = getattr(tool, name)
             given: Mapping[str, Any] = getattr(self, f"{name}_kwargs")
-            taken = frozenset() if _is_inherited(tool, name) else _accepted(method)
+            # BaseTool's own take whatever they are given and read none of it.
+            taken = frozenset() if getattr(type(tool), name) is getattr(BaseTool, name) else _accepted(method)
             if taken is None or (name == "create" and "create_kwargs" in taken):
                 continue
             for key in given:
@@ -81,7 +83,7 @@ class ToolInstance:
         timeout_s = self.entry.timeout_s
         if tool.keeps_time:
             kwargs["timeout_s"], timeout_s = timeout_s, None
-        async with self._slot():
+        async with self.entry.slots or nullcontext():
             instance_id = await self._opened()
             return read_answer(await bounded(tool.execute(instance_id, arguments, **kwargs), timeout_s))
 
@@ -97,9 +99,6 @@ class ToolInstance:
         assert self._id is not None, "only a tool that was used is released"
         await bounded(self.entry.tool.release(self._id, **self._kwargs.release_kwargs), self.entry.timeout_s)
 
-    def _slot(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if self.entry.slots is None else self.entry.slots
-
     async def _opened(self) -> str:
         async with self._creating:  # calls of one answer run at the same time
             if self._id is None:
@@ -109,21 +108,6 @@ class ToolInstance:
                 created: Any = await bounded(tool.create(uuid4().hex, **kwargs), self.entry.timeout_s)
                 self._id = created[0] if isinstance(created, tuple) else created
             return self._id
-
-
-def _methods(tool: BaseTool) -> Mapping[str, Callable[..., Any]]:
-    """The methods that take an instance's id and arguments of the row, by name."""
-    return {
-        "create": tool.create,
-        "execute": tool.execute,
-        "calc_reward": tool.calc_reward,
-        "release": tool.release,
-    }
-
-
-def _is_inherited(tool: BaseTool, name: str) -> bool:
-    """The tool's method is BaseTool's own, which takes whatever it is given and reads none of it."""
-    return getattr(type(tool), name) is getattr(BaseTool, name)
 
 
 def _takes(method: Callable[..., Any], name: str) -> bool:
