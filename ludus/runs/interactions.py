@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from ludus.runs.codec import plain
-from ludus.types import Episode, Message, ToolSpec, Turn
+from ludus.types import Episode, Message, SessionRecord, ToolSpec, Turn
 
 Row = dict[str, Any]
 Style = Literal["individual", "concat"]
@@ -45,16 +45,22 @@ def message_json(message: Message) -> Row:
     return {"role": message.role, "content": message.content, **known}
 
 
-def _row(episode: Episode, chain: Sequence[Turn]) -> Row:
-    """The path to the last turn of `chain`, whose turns lie on it in this order and are masked in."""
-    last = chain[-1]
-    token_ids = episode.session.path_ids(last.node)
+def path_of(session: SessionRecord, chain: Sequence[Turn]) -> tuple[list[int], list[int], list[float], list[int]]:
+    """Token ids of the path to the last turn of `chain`, and for each token its mask, logprob and version."""
+    token_ids = list(session.path_ids(chain[-1].node))
     mask, logprobs, versions = [0] * len(token_ids), [0.0] * len(token_ids), [NO_VERSION] * len(token_ids)
     for turn in chain:
         sampled = turn.sampled
-        end = len(episode.session.path_ids(turn.node))
+        end = len(session.path_ids(turn.node))
         span = slice(end - len(sampled.token_ids), end)
         mask[span], logprobs[span], versions[span] = [1] * (span.stop - span.start), sampled.logprobs, sampled.versions
+    return token_ids, mask, logprobs, versions
+
+
+def _row(episode: Episode, chain: Sequence[Turn]) -> Row:
+    """The path to the last turn of `chain`, whose turns lie on it in this order and are masked in."""
+    last = chain[-1]
+    token_ids, mask, logprobs, versions = path_of(episode.session, chain)
     return {
         "session_id": episode.id,
         "group_id": episode.group_id,
@@ -66,7 +72,7 @@ def _row(episode: Episode, chain: Sequence[Turn]) -> Row:
         "messages": [message_json(message) for message in last.messages],
         "reply": message_json(last.reply),
         "tools": [tool_json(tool) for tool in last.tools],
-        "token_ids": list(token_ids),
+        "token_ids": token_ids,
         "loss_mask": mask,
         "logprobs": logprobs,
         "versions": versions,

@@ -32,6 +32,9 @@ _RECORD = "every episode is recorded in the run's folder: `ludus report`, `ludus
 _EXACT = "tokens are kept as they were sampled, whatever the template does"
 _PARSER = "the parser follows from the model's template; see model.tool_parser"
 _METRICS = "metrics are in metrics.jsonl: `ludus report`"
+_STEPS = "a run is saved by steps, and when it ends; set checkpoint.every_steps"
+_OF_BATCHES = ("batch_size", "shuffle", "drop_last")
+_UNKNOWN = "how many steps there will be is not known"
 _DISCOUNT = "there is no critic; see rollout.agent.turn_discount"
 
 
@@ -69,9 +72,9 @@ def _in_mode(mode: str, ours: str) -> Rule:
     """A key that acts in one mode of playing agents."""
 
     def rule(value: Any, given: Given) -> Meaning:
-        if given.get("rollout.agent.mode") == mode:
-            return Meaning("taken", ours={ours: value})
-        return Meaning("not needed", f"it acts with rollout.agent.mode={mode} alone")
+        if given.get("rollout.agent.mode") != mode:
+            return Meaning("not needed", f"it acts with rollout.agent.mode={mode} alone")
+        return Meaning("taken", ours={ours: value})
 
     return rule
 
@@ -190,8 +193,7 @@ def _warmup(value: Any, given: Given) -> Meaning:
     if not value:
         return Meaning("not needed")
     if total is None:
-        note = "how many steps there will be is not known; set trainer.optimizer.warmup_steps"
-        return Meaning("left out", note)
+        return Meaning("left out", f"{_UNKNOWN}; set trainer.optimizer.warmup_steps")
     steps = {"trainer.optimizer.warmup_steps": round(value * total)}
     return Meaning("changed", f"{value} of {total} optimizer steps", steps)
 
@@ -391,10 +393,7 @@ KEYS: Table = {
     "*.swanlab.mode": fixed("disabled", otherwise=_METRICS),
     "train_dataset.drop_last": fixed(True, note="a batch is complete groups"),
     # What does something there that nothing does here.
-    **left_out("a run is saved by steps, and when it ends; set checkpoint.every_steps", "saver.freq_epochs"),
-    **left_out(
-        "a run is saved by steps; set checkpoint.every_steps", "recover.freq_epochs", "checkpointer.freq_epochs"
-    ),
+    **left_out(_STEPS, "saver.freq_epochs", "recover.freq_epochs", "checkpointer.freq_epochs"),
     **left_out("a run is saved and evaluated by steps", "*.freq_secs"),
     **left_out("say how long with total_train_steps, total_train_epochs or total_train_seconds", "total_train_n_seqs"),
     **left_out("files that include others are not followed: import the resolved configuration", "defaults"),
@@ -404,11 +403,7 @@ KEYS: Table = {
     **left_out("there is no M2PO", "actor.m2_threshold"),
     **left_out("only its `upper` is taken, as algorithm.correction.cap", "actor.rejection_sampling.*"),
     **left_out("filter the rows before, or cap sequences with algorithm.max_sequence_tokens", "*.max_length"),
-    **left_out(
-        "`ludus train` makes a key for each run, or reads LUDUS_ADMIN_KEY",
-        "rollout.admin_api_key",
-        "rollout.agent.admin_api_key",
-    ),
+    **left_out("LUDUS_ADMIN_KEY is read, or made for each run", "rollout.admin_api_key", "rollout.agent.admin_api_key"),
     # What needs no saying here.
     **not_needed("there is one version", "rollout._version"),
     **not_needed("there is no critic", "actor.is_critic"),
@@ -425,9 +420,7 @@ KEYS: Table = {
     **not_needed("gconfig.n_samples says it", "actor.group_size"),
     **not_needed(_RECORD, "actor.log_*", "rollout.dump_to_file", "rollout.check_trajectory_format"),
     **not_needed("rows are packed", "actor.pad_*"),
-    **not_needed(
-        "weights and gradients need no loss scale", "actor.optimizer.*loss_scal*", "actor.optimizer.hysteresis"
-    ),
+    **not_needed("there is no loss scale", "actor.optimizer.*loss_scal*", "actor.optimizer.hysteresis"),
     **not_needed("actor.overlong_reward_penalty is not set", "actor.overlong_*"),
     **not_needed("actor.use_sapo_loss is not set", "actor.sapo_*"),
     **not_needed("each step computes what it needs", "actor.prox_logp_method"),
@@ -446,9 +439,7 @@ KEYS: Table = {
     **not_needed("the adapter needs no name", "*.lora_name"),
     **not_needed("rows are read at once", "*.num_workers", "*.pin_memory"),
     **not_needed("rows are what they are", "*dataset.type"),
-    **not_needed(
-        "all held-out rows are played", *(f"valid_dataset.{it}" for it in ("batch_size", "shuffle", "drop_last"))
-    ),
+    **not_needed("all held-out rows are played", *(f"valid_dataset.{each}" for each in _OF_BATCHES)),
     **not_needed("perf_tracer is off", "perf_tracer.*"),
     **not_needed("memory_profiler is off", "memory_profiler.*"),
     **not_needed(_METRICS, "stats_logger.*"),

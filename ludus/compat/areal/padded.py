@@ -31,11 +31,6 @@ def concat_padded_tensors(tensor_dicts: Sequence[Mapping[str, Any]], pad_value: 
         if tensors[0].dim() > 1:
             longest = max(tensor.shape[1] for tensor in tensors)
             value = 0.0 if name == "attention_mask" else pad_value
-            tensors = [_widened(torch, tensor, longest, value) for tensor in tensors]
+            tensors = [torch.nn.functional.pad(of, (0, longest - of.shape[1]), value=value) for of in tensors]
         joined[name] = torch.cat(tensors)
     return joined
-
-
-def _widened(torch: Any, tensor: Any, width: int, value: float) -> Any:
-    missing = tensor.new_full((tensor.shape[0], width - tensor.shape[1], *tensor.shape[2:]), value)
-    return torch.cat([tensor, missing], dim=1)

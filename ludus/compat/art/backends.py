@@ -90,10 +90,6 @@ class TrainProgress:
 OnProgress = Callable[[TrainProgress], None]
 
 
-def _no_headers() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Inference:
     """Where a registered model answers."""
@@ -103,7 +99,7 @@ class Inference:
     api_key: str
     inference_name: str
     """Of the newest weights."""
-    headers: Callable[[], Mapping[str, str]] = _no_headers
+    headers: Callable[[], Mapping[str, str]] = dict
     """What a request that is made now carries besides: it names the rollout it belongs to, as `current_rollout` says,
     so that each rollout is recorded as a session of its own."""
     transport: Callable[[Any], Any] | None = None

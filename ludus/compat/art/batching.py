@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from itertools import islice
 
 from ludus.compat.art.gathering import AfterEach, gather_trajectory_groups
@@ -42,7 +42,8 @@ async def trajectory_group_batches(
     ):
         if value < least:
             raise UserError(f"{name}={value} must be at least {least}")
-    parts = _parts(groups, batch_size)
+    rest = iter(groups)
+    parts = iter(lambda: list(islice(rest, batch_size)), [])
     for _ in range(skip_batches):
         close_unplayed(next(parts, ()))
     playing: deque[asyncio.Task[list[TrajectoryGroup]]] = deque()
@@ -68,9 +69,3 @@ async def trajectory_group_batches(
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
-
-
-def _parts(groups: Iterable[GivenGroup], size: int) -> Iterator[list[GivenGroup]]:
-    rest = iter(groups)
-    while part := list(islice(rest, size)):
-        yield part

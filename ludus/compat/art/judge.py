@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.compat.art.group import TrajectoryGroup
-from ludus.compat.art.trajectory import History, Trajectory
+from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import BackendError
 from ludus.rewards.chat.base import ChatModel, Usage
-from ludus.rewards.judge.attempts import Attempt, Conversation
+from ludus.rewards.judge.attempts import Attempt
 from ludus.rewards.judge.prompt import DEFAULT_RUBRIC
 from ludus.rewards.judge.ruler import (
     DEFAULT_JUDGE,
@@ -70,11 +70,7 @@ async def ruler_score_group(
 
 def attempt_of_trajectory(trajectory: Trajectory) -> Attempt:
     """All conversations of the trajectory, as a judge is shown them."""
-    return Attempt(tuple(map(_conversation, trajectory.histories())))
-
-
-def _conversation(history: History) -> Conversation:
-    return conversation_of(history.messages(), history.tools)
+    return Attempt(tuple(conversation_of(each.messages(), each.tools) for each in trajectory.histories()))
 
 
 def _rewarded(trajectory: Trajectory, score: TrajectoryScore) -> Trajectory:

@@ -94,11 +94,13 @@ class LoopDoor:
         if outputs is None:
             return None
         score = await self._score(outputs, row, tokenizer)
+        extra = outputs[-1].extra_fields
+        kept = {name: extra[name] for name in extra if name not in ("messages", "metrics")}  # those are in the record
         claimed = claim_rows(
             context.session.snapshot(),
             [output.row() for output in outputs],
             metrics=_metrics(outputs, score),
-            metadata=_metadata(outputs, score),
+            metadata={**kept, **({} if score is None else score.metadata)},
         )
         *others, last = outputs
         if any(output.reward_score is not None for output in others):
@@ -233,9 +235,3 @@ def _metrics(outputs: Sequence[AgentLoopOutput], score: Score | None) -> dict[st
         found["truncated"] = float(last.extra_fields["truncated"])
     own = last.extra_fields.get("metrics")
     return {**found, **(own if isinstance(own, Mapping) else {}), **({} if score is None else score.metrics)}
-
-
-def _metadata(outputs: Sequence[AgentLoopOutput], score: Score | None) -> dict[str, Any]:
-    """What the loop left in its last output; the messages are in the record."""
-    extra = {name: value for name, value in outputs[-1].extra_fields.items() if name not in ("messages", "metrics")}
-    return {**extra, **({} if score is None else score.metadata)}

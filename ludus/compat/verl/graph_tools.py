@@ -99,7 +99,8 @@ def calls_something(message: BaseMessage) -> bool:
 async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | Command[Any]]]) -> Any:
     limits, call = limits_of(request.runtime.config), request.tool_call
     with span("tool", call["name"], inputs=call["args"]) as record:
-        record.turn_id = _asked_by(request.state)
+        asking = request.state.get("messages") if isinstance(request.state, Mapping) else None
+        record.turn_id = asking[-1].id if asking else None
         try:
             message = await asyncio.wait_for(execute(request), limits.each.timeout_s)
         except TimeoutError:
@@ -111,11 +112,6 @@ async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | 
             record.outputs = message.content
             record.error = str(message.content) if message.status == "error" else None
     return message
-
-
-def _asked_by(state: Any) -> str | None:
-    messages = state.get("messages") if isinstance(state, Mapping) else None
-    return None if not messages else messages[-1].id
 
 
 def _told(error: Exception) -> str:

@@ -12,6 +12,7 @@ import pydantic
 
 from ludus.episodes.claim import TokenRow
 from ludus.errors import UserError
+from ludus.runs.interactions import path_of
 from ludus.types import SessionRecord, Turn
 
 
@@ -99,21 +100,7 @@ def outputs_of(record: SessionRecord, turns: Sequence[Turn] | None = None, **sha
 
 
 def _output_of(record: SessionRecord, chain: Sequence[Turn], shared: Mapping[str, Any]) -> AgentLoopOutput:
-    by_id = {turn.id: turn for turn in chain}
-    nodes: list[int] = []
-    at: int | None = chain[-1].node
-    while at is not None:
-        nodes.append(at)
-        at = record.nodes[at].parent
-    ids: list[int] = []
-    mask: list[int] = []
-    logprobs: list[float] = []
-    for idx in reversed(nodes):
-        node = record.nodes[idx]
-        turn = by_id.get(node.turn_id or "")
-        ids += node.token_ids
-        mask += [int(turn is not None)] * len(node.token_ids)
-        logprobs += [0.0] * len(node.token_ids) if turn is None else turn.sampled.logprobs
+    ids, mask, logprobs, _ = path_of(record, chain)
     start = mask.index(1)
     return AgentLoopOutput(
         prompt_ids=ids[:start],
