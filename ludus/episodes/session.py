@@ -85,7 +85,7 @@ class Session:
         self._completions: dict[Completion, asyncio.Task[None]] = {}
         self._num_tokens = 0
         self._close_reason: str | None = None
-        # Guards everything above, and the runs. Held while rendering and parsing, never while awaiting.
+        # Guards everything above, and the completions. Held while rendering and parsing, never while awaiting.
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -358,7 +358,7 @@ class Session:
         return self.limits.deadline_at is not None and time.monotonic() >= self.limits.deadline_at
 
     def _refuse_from_now(self, reason: str) -> tuple[Completion, ...]:
-        """The runs in flight, all asked to stop."""
+        """The completions in flight, all asked to stop."""
         if self._close_reason is None:
             self._close_reason = reason
             logger.debug("session.closed session=%s reason=%s", self.id, reason)

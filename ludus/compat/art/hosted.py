@@ -190,6 +190,7 @@ class HostedModel:
 
     async def close(self) -> None:
         """Account for what was never trained, and free everything."""
+        await self.episodes.expire()
         for handle in self.episodes.open_sessions:
             await self.episodes.end(handle, Told("ok", "the backend was closed"))
         unused = self.records.take_unused(is_last=True)
