@@ -118,9 +118,10 @@ def _follows(turns: Iterable[Turn], without: Collection[str]) -> dict[str, str |
 
 def _of_one_prompt(turns: Sequence[Turn]) -> list[list[Turn]]:
     """Two or more turns each, which answer equal messages with equal tools."""
-    groups: dict[int, list[list[Turn]]] = {}
+    groups: dict[tuple[int, str | None], list[list[Turn]]] = {}  # by what is looked at quickly
     for turn in turns if len(turns) > 1 else ():
-        alike = groups.setdefault(len(turn.messages), [])
+        last = turn.messages[-1].content if turn.messages else None
+        alike = groups.setdefault((len(turn.messages), last), [])
         same = [each for each in alike if each[0].messages == turn.messages and each[0].tools == turn.tools]
         if same:
             same[0].append(turn)
