@@ -230,3 +230,18 @@ def test_what_is_written_is_yaml() -> None:
     """And loads as the same configuration."""
     found = imported(actor())
     assert yaml.safe_load(found.to_yaml()) == found.config
+
+
+def test_arguments_of_agents_are_taken_whole() -> None:
+    """Whatever they are called."""
+    found = imported({"workflow_kwargs": {"num_turns": 2, "judge": {"model": "m"}}})
+    assert found.config == {"workflow_kwargs": {"num_turns": 2, "judge": {"model": "m"}}}
+    assert {entry.fate for entry in found.entries} == {"taken"}
+
+
+def test_of_several_names_for_one_key_the_first_counts() -> None:
+    """The others are in the report with the one that says it."""
+    data = {"saver": {"freq_steps": 5}, "recover": {"freq_steps": 7}}
+    assert config_of(data).checkpoint.every_steps == 5
+    (note,) = (entry.note for entry in imported(data).entries if entry.name == "recover.freq_steps")
+    assert note == "saver.freq_steps says it"
