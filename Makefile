@@ -2,6 +2,7 @@
 #   make demo    train a real model on a real task, on this CPU, and show the result
 #   make test    run every test that needs nothing but the package
 #   make test-all    those, and those of test-launch and test-browser, in one run
+#   make test-core   the core's tests, where compat/, cluster/, checks/ and cli/ are deleted
 #   make fuzz    send the gateway 10,000 bodies of all kinds
 #   make setup   only set up; .venv/bin/ludus then works
 #   make test-frameworks   run agents of many frameworks, those that need an environment of their own too
@@ -35,7 +36,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: demo test test-all machine test-launch test-browser test-frameworks test-engines test-slurm fuzz setup lint check bench clean
+.PHONY: demo test test-all test-core machine test-launch test-browser test-frameworks test-engines test-slurm fuzz setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -48,6 +49,13 @@ test: $(READY)
 test-all: $(READY) machine
 	$(BIN)/ludus models get smollm2-135m
 	$(PYTEST) $(SHARED) -o 'python_files=test_*.py in_browser.py over_ssh.py over_ray.py'
+
+# The core by itself: its tests pass in a copy from which the guests, clusters, checks and the command line are deleted.
+test-core: $(READY)
+	$(BIN)/ludus models get smollm2-135m
+	rm -rf build/core && mkdir -p build/core
+	git ls-files -z | grep -zvE '^ludus/(compat|cluster|checks|cli)/' | xargs -0 cp --parents -t build/core
+	cd build/core && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m pytest --core $(SHARED)
 
 machine:
 	$(SSHD)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Callable
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,51 @@ LONGEST = (
     "tests/docs/over_ssh.py",
     "tests/rollout/test_subproc.py",
 )
+
+
+# With --core: tests of what stands below these folders of the package, which then cannot be imported.
+ABOVE_THE_CORE = ("ludus.compat", "ludus.cluster", "ludus.checks", "ludus.cli")
+CORE_TESTS = {
+    *(
+        "agents",
+        "algorithms",
+        "api",
+        "engines",
+        "episodes",
+        "gateway",
+        "http",
+        "kernels",
+        "loop",
+        "models",
+        "processes",
+    ),
+    *("rewards", "rollout", "runs", "text", "trainer", "test_config.py", "test_settings.py"),
+}
+
+
+class NotTheCore(MetaPathFinder):
+    """Nothing above the core is there."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        del path, target
+        if ".".join(fullname.split(".")[:2]) in ABOVE_THE_CORE:
+            raise ModuleNotFoundError(f"{fullname} stands above the core, and --core has none of it", name=fullname)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--core", action="store_true", help="only tests of the core, without what stands above it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--core"):
+        sys.meta_path.insert(0, NotTheCore())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    here = Path(__file__).parent
+    if not config.getoption("--core") or here not in collection_path.parents:
+        return None
+    return True if collection_path.relative_to(here).parts[0] not in CORE_TESTS else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -120,6 +120,19 @@ def test_imports_go_down_only():
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_core_names_nothing_above_it():
+    """No file of the core speaks of guests, clusters, checks or the command line, in imports or in strings: it must do
+    without them. Its tests do: `pytest --core`, and `make test-core` in a copy that lacks them."""
+    above = [f"ludus.{room}" for room in HEIGHT if HEIGHT[room] > HEIGHT["__init__"] and room != "__main__"]
+    wrong = []
+    for path in (path for path in sources() if HEIGHT[room_of(module_name(path))] < HEIGHT["__init__"]):
+        nodes = list(ast.walk(tree := ast.parse(path.read_text())))
+        texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        for named in (*texts, *(module for _, module in imported_modules(tree))):
+            wrong += [f"{path.relative_to(ROOT)}: {named:.80}" for room in above if room in named]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_files_and_functions_stay_short():
     """No file above 500 lines, no function above 60; the story in loop/ may have 100."""
     long = []
