@@ -1,4 +1,4 @@
-"""A recorder in front of an engine that runs elsewhere: the tokenizer is here, the weights are not.
+"""A recorder in front of engines that run elsewhere: the tokenizer is here, the weights are not.
 
 Knows: how text and engine are put together.  Knows not: weights, torch, trainers.
 """
@@ -6,32 +6,31 @@ Knows: how text and engine are put together.  Knows not: weights, torch, trainer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from ludus.api.servers import server_of
+from ludus.config import Config
 from ludus.engines.routed.engine import route
-from ludus.engines.vllm.engine import VllmEngine
 from ludus.episodes.recorder import Recorder
 from ludus.models.resolve import resolve_tokenizer
-from ludus.models.settings import ModelSettings
 from ludus.text.chat import ChatText
 
 
 @asynccontextmanager
-async def open_vllm(
-    settings: ModelSettings, urls: Sequence[str], *, api_key: str | None = None
-) -> AsyncIterator[Recorder]:
-    """The recorder of what the vLLM servers at `urls` sample, until the block ends; several are behind a router.
+async def open_remote(config: Config) -> AsyncIterator[Recorder]:
+    """The recorder of what the servers at `engine.urls` sample, until the block ends; several are behind a router.
 
-    settings: `path` is the folder or the hub id of the model that is served there; only its text files are read.
+    `model.path` is the folder or the hub id of the model that is served there; only its text files are read.
     Raises UserError or BackendError if one of them is no such server, or serves another model.
     """
-    folder = resolve_tokenizer(settings.path)
-    text = ChatText.load(folder, chat_template=settings.chat_template, tool_parser=settings.tool_parser)
+    (kind, settings), model = server_of(config), config.model
+    folder = resolve_tokenizer(model.path)
+    text = ChatText.load(folder, chat_template=model.chat_template, tool_parser=model.tool_parser)
     async with AsyncExitStack() as stack:
         engines = []
-        for url in urls:
-            engine = await asyncio.to_thread(VllmEngine.connect, url, text.tokenizer, api_key=api_key)
+        for url in settings.urls:
+            engine = await asyncio.to_thread(kind.connect, url, text.tokenizer, api_key=settings.api_key)
             stack.push_async_callback(engine.close)
             engines.append(engine)
         yield Recorder(route(engines, text.tokenizer), text)

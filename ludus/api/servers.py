@@ -27,7 +27,7 @@ KEY = "key"
 """In the task of an engine's process: the key that its server wants."""
 
 
-def _server_of(config: Config) -> tuple[ServerKind, ServerSettings]:
+def server_of(config: Config) -> tuple[ServerKind, ServerSettings]:
     """Raises ConfigError for a kind that is no server."""
     kind, settings = kind_of(config.engine), config.engine
     if not isinstance(kind, ServerKind) or not isinstance(settings, ServerSettings):
@@ -37,7 +37,7 @@ def _server_of(config: Config) -> tuple[ServerKind, ServerSettings]:
 
 def server_command(config: Config, place: ServerPlace) -> ServerCommand:
     """What starts a replica of the run's engine at `place`. Raises ConfigError if Ludus cannot start this kind."""
-    kind, settings = _server_of(config)
+    kind, settings = server_of(config)
     if kind.command is None:
         raise ConfigError(f"engine.kind={settings.kind!r} needs engine.urls, the servers that run already")
     return kind.command(settings, config.model, place)
@@ -49,7 +49,7 @@ async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | Non
 
     files: of the run's weights, where its kind of server takes them from files.
     """
-    kind, settings = _server_of(config)
+    kind, settings = server_of(config)
     is_sent = files is None and settings.weights not in WITHOUT_FILES
     delivery = {} if is_sent or kind.delivery is None else kind.delivery(settings, files)
     engine = await asyncio.to_thread(kind.connect, url, tokenizer, api_key=key, **delivery)
@@ -67,7 +67,7 @@ def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
 
     Raises ConfigError if weights cannot travel as the configuration says.
     """
-    kind, engine = _server_of(config)
+    kind, engine = server_of(config)
     known: tuple[WeightRoute, ...] = ("auto", *kind.routes, *(("lora",) if model.adapter is not None else ()))
     if engine.weights not in known:
         hint = "" if model.adapter is not None else " and, with model.lora, lora"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +13,14 @@ import typer
 from rich.console import Console
 
 from ludus.api.local import open_local
-from ludus.api.remote import open_vllm
+from ludus.api.remote import open_remote
 from ludus.cli.console import say
 from ludus.cli.options import AdminKey, ModelArgument, Overrides, Port, TlsCert, TlsKey
 from ludus.cli.recording import Access, open_recording, show_admin_key
 from ludus.cli.signals import until_signalled
 from ludus.compat.config import Config, load_config
+from ludus.engines.settings import ServerSettings
+from ludus.engines.table import ENGINES
 from ludus.episodes.episodes import IDLE_S
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
@@ -27,12 +29,7 @@ from ludus.gateway.traffic import GatewayStats
 from ludus.http.tls import Tls
 from ludus.processes.blocking import run_blocking
 
-
-class EngineKind(StrEnum):
-    """What samples."""
-
-    LOCAL = "local"
-    VLLM = "vllm"
+_SERVERS = [name for name, settings in ENGINES.items() if issubclass(settings, ServerSettings)]
 
 
 def gateway(
@@ -42,14 +39,14 @@ def gateway(
         str, typer.Option(help="Address to listen on; one that other machines reach needs an admin key of yours.")
     ] = "127.0.0.1",
     port: Port = 8000,
-    engine: Annotated[EngineKind, typer.Option(help="local: in this process. vllm: a vLLM server at --url.")] = (
-        EngineKind.LOCAL
-    ),
+    engine: Annotated[
+        str, typer.Option(help=f"local: in this process. Or a server at --url: {', '.join(_SERVERS)}.")
+    ] = "local",
     url: Annotated[
         list[str] | None,
-        typer.Option(help="With --engine vllm: where it is, http://localhost:8000; several share the work."),
+        typer.Option(help="Where the server is, http://localhost:8000; several share the work."),
     ] = None,
-    engine_key: Annotated[str | None, typer.Option(help="With --engine vllm: the key that it wants.")] = None,
+    engine_key: Annotated[str | None, typer.Option(help="The key that the server wants.")] = None,
     template: Annotated[
         str | None, typer.Option(help="Chat template: a .jinja file, or the name of a shipped one (chatml-tools).")
     ] = None,
@@ -81,11 +78,15 @@ def gateway(
         -d '{"messages": [{"role": "user", "content": "Hello"}]}'
     """
     access = Access.checked(host, admin_key, is_open, Tls.of(tls_cert, tls_key))
-    chosen = [] if template is None else [f"model.chat_template={template}"]
+    if (engine in _SERVERS) != bool(url):
+        raise UserError("--engine and --url belong together: --engine vllm --url http://localhost:8000")
+    chosen = [f"engine.kind={engine}"]
+    if template is not None:
+        chosen.append(f"model.chat_template={template}")
+    if url:
+        chosen += [f"engine.urls={json.dumps(url)}", f"engine.api_key={json.dumps(engine_key)}"]
     config = load_config(None, [f"model.path={model}", *chosen, *(overrides or ())])
-    if (engine is EngineKind.VLLM) != bool(url):
-        raise UserError("--engine vllm and --url belong together: --engine vllm --url http://localhost:8000")
-    opening = open_vllm(config.model, url, api_key=engine_key) if url else _open_here(config)
+    opening = open_remote(config) if url else _open_here(config)
     run_blocking(_serve(config, opening, access, port, into, idle_s=idle_s))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ludus.api.remote import open_vllm
-from ludus.models.settings import ModelSettings
+from ludus.api.remote import open_remote
+from ludus.config import Config
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, ChatRequest, Message, Sampling
 from tests.engines.vllm.vllm_server import StandIn, serving
@@ -32,13 +32,14 @@ def _ask(question: str) -> ChatRequest:
 
 def test_groups_spread_over_servers_and_outlive_one(servers: list[StandIn], tokenizer_folder: Path) -> None:
     """Siblings are sampled by one server, each group by another; when one closes, the other answers for both."""
-    settings = ModelSettings(path=str(tokenizer_folder))
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
             second = stack.enter_context(serving(servers[1]))
             with serving(servers[0]) as first:
-                recorder = await stack.enter_async_context(open_vllm(settings, [first, second]))
+                engine = {"kind": "vllm", "urls": [first, second]}
+                config = Config(model={"path": str(tokenizer_folder)}, engine=engine)
+                recorder = await stack.enter_async_context(open_remote(config))
                 sessions = [
                     recorder.open(session_id=f"{group}{member}", group_id=group) for group in "ab" for member in "01"
                 ]
