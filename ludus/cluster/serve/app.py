@@ -16,33 +16,30 @@ Rules: everything but the handshake and the probes wants the key. Errors are tho
          /m/{project}/{name}/v1/…                 the model, in the words of OpenAI's and Anthropic's protocols
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol, TypeVar
+from collections.abc import AsyncIterator
+from typing import Annotated, Protocol
 
+import fastapi
 import pydantic
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 import ludus
 from ludus.cluster.serve.jobs import Jobs
 from ludus.cluster.serve.wire import (
-    IDEMPOTENCY_KEY,
     LAST_EVENT,
-    LOAD,
     MAX_JOB_BYTES,
     ROOT,
     VERSION,
     EndSession,
     Handshake,
     JobEvent,
+    JobView,
     KeepCheckpoints,
     ModelList,
     ModelView,
@@ -54,18 +51,25 @@ from ludus.cluster.serve.wire import (
 )
 from ludus.episodes.keys import unknown_key
 from ludus.episodes.outcome import Ending, Told
-from ludus.errors import AgentError, LudusError
+from ludus.errors import AgentError
 from ludus.gateway.app import KEEP_ALIVE_S
 from ludus.gateway.exchange import EVENT_STREAM, KEEP_ALIVE
-from ludus.http.body import Body, read_body, read_model
+from ludus.http.api import application, guarded
+from ludus.http.body import read_model
 from ludus.http.keys import is_key, keys_of
 
 logger = logging.getLogger(__name__)
 
 PROBES = ("/", "/health", "/healthz")
 MAX_SMALL_BODY_BYTES = 2**20
-Handler = Callable[[Request], Awaitable[Response]]
-BodyT = TypeVar("BodyT", bound=Body)
+Header = Annotated[str | None, fastapi.Header()]
+JobId = Annotated[str, fastapi.Path(alias="id")]
+
+
+class JobList(pydantic.BaseModel):
+    """The jobs of a model."""
+
+    jobs: list[JobView]
 
 
 class Gateway(Protocol):
@@ -101,38 +105,27 @@ class Api:
         self._key_digest = key_digest
         self._keep_alive_s = keep_alive_s
 
-    def build(self) -> Starlette:
+    def build(self) -> FastAPI:
         """The application."""
+        small = guarded(self._check_key, read_model, most_bytes=MAX_SMALL_BODY_BYTES)
+        large = guarded(self._check_key, read_model, most_bytes=MAX_JOB_BYTES)
         model, job = f"{ROOT}/models/{{project}}/{{name}}", f"{ROOT}/jobs/{{id}}"
-        routes: list[BaseRoute] = [
-            *(Route(path, _probe, methods=["GET"]) for path in PROBES),
-            Route("/api", _handshake, methods=["GET"]),
-            self._route("POST", f"{ROOT}/models", self._register),
-            self._route("GET", f"{ROOT}/models", self._list_models),
-            self._route("GET", model, self._look),
-            self._route("POST", f"{model}/checkpoints", self._keep_checkpoints),
-            self._route("POST", f"{model}/sessions/end", self._end_session),
-            self._route("POST", f"{model}/jobs", self._submit),
-            self._route("GET", f"{model}/jobs", self._list_jobs),
-            self._route("GET", job, self._job),
-            self._route("POST", f"{job}/cancel", self._cancel),
-            self._route("GET", f"{job}/events", self._events),
-            Mount("/m/{project}/{name}", app=self._model),
-        ]
-        handlers = {HTTPException: _no_route, LudusError: _refused, Exception: _refused}
-        app = Starlette(routes=routes, exception_handlers=handlers)
-        app.router.redirect_slashes = False
+        small.post(f"{ROOT}/models")(self.register)
+        small.get(f"{ROOT}/models")(self.list_models)
+        small.get(model)(self.look)
+        small.post(f"{model}/checkpoints")(self.keep_checkpoints)
+        small.post(f"{model}/sessions/end", status_code=204)(self.end_session)
+        large.post(f"{model}/jobs", response_model=JobView)(self.submit)
+        small.get(f"{model}/jobs")(self.list_jobs)
+        small.get(job)(self.job)
+        small.post(f"{job}/cancel")(self.cancel)
+        small.get(f"{job}/events", response_class=StreamingResponse)(self.events)
+        app = application(small, large, refuse=_refused, no_route=_no_route)
+        for path in PROBES:
+            app.add_route(path, _probe)
+        app.add_route("/api", _handshake)
+        app.mount("/m/{project}/{name}", self._model)
         return app
-
-    def _route(self, method: str, path: str, handler: Handler) -> Route:
-        async def answer(request: Request) -> Response:
-            self._check_key(request)
-            try:
-                return await handler(request)
-            except ClientDisconnect:
-                return Response(status_code=400)  # nobody is there to read it
-
-        return Route(path, answer, methods=[method])
 
     def _check_key(self, request: Request) -> None:
         keys = keys_of(request.headers)
@@ -141,32 +134,25 @@ class Api:
 
     # ---- models
 
-    async def _register(self, request: Request) -> Response:
-        model = await _read(RegisterModel, request, MAX_SMALL_BODY_BYTES)
+    async def register(self, model: RegisterModel, load: str = "true") -> ModelView:
         await asyncio.to_thread(self._jobs.store.register, model)
-        is_wanted = request.query_params.get(LOAD, "true") != "false"
-        return _json(await (self._models.ready(model) if is_wanted else self._models.look(model)))
+        return await (self._models.ready(model) if load != "false" else self._models.look(model))
 
-    async def _list_models(self, request: Request) -> Response:
+    async def list_models(self) -> ModelList:
         models = await asyncio.to_thread(self._jobs.store.models)
-        return _json(ModelList(models=[await self._models.look(model) for model in models]))
+        return ModelList(models=[await self._models.look(model) for model in models])
 
-    async def _look(self, request: Request) -> Response:
-        return _json(await self._models.ready(await self._named(request)))
+    async def look(self, project: str, name: str) -> ModelView:
+        return await self._models.ready(await self._named(project, name))
 
-    async def _keep_checkpoints(self, request: Request) -> Response:
-        model = await self._named(request)
-        body = await _read(KeepCheckpoints, request, MAX_SMALL_BODY_BYTES)
-        return _json(await self._models.keep_checkpoints(model, frozenset(body.steps)))
+    async def keep_checkpoints(self, project: str, name: str, body: KeepCheckpoints) -> ModelView:
+        return await self._models.keep_checkpoints(await self._named(project, name), frozenset(body.steps))
 
-    async def _end_session(self, request: Request) -> Response:
-        model = await self._named(request)
-        body = await _read(EndSession, request, MAX_SMALL_BODY_BYTES)
-        await (await self._models.gateway(model)).end(body.session, Told(body.outcome, body.reason))
-        return Response(status_code=204)
+    async def end_session(self, project: str, name: str, body: EndSession) -> None:
+        gateway = await self._models.gateway(await self._named(project, name))
+        await gateway.end(body.session, Told(body.outcome, body.reason))
 
-    async def _named(self, request: Request) -> RegisterModel:
-        project, name = request.path_params["project"], request.path_params["name"]
+    async def _named(self, project: str, name: str) -> RegisterModel:
         model = await asyncio.to_thread(self._jobs.store.find_model, project, name)
         if model is None:
             raise AgentError(
@@ -178,27 +164,27 @@ class Api:
 
     # ---- jobs
 
-    async def _submit(self, request: Request) -> Response:
-        model = await self._named(request)
-        job = await _read(SubmitJob, request, MAX_JOB_BYTES)
-        key = request.headers.get(IDEMPOTENCY_KEY)
-        key = None if key is None else check_idempotency_key(key)
+    async def submit(
+        self, project: str, name: str, job: SubmitJob, response: Response, idempotency_key: Header = None
+    ) -> JobView:
+        model = await self._named(project, name)
+        key = None if idempotency_key is None else check_idempotency_key(idempotency_key)
         view, is_new = await asyncio.to_thread(self._jobs.submit, model, job, idempotency_key=key)
-        return _json(view, status=202 if is_new else 200)
+        response.status_code = 202 if is_new else 200
+        return view
 
-    async def _list_jobs(self, request: Request) -> Response:
-        model = await self._named(request)
-        views = await asyncio.to_thread(self._jobs.store.jobs, model.project, model.name)
-        return JSONResponse({"jobs": [view.model_dump(mode="json") for view in views]})
+    async def list_jobs(self, project: str, name: str) -> JobList:
+        model = await self._named(project, name)
+        return JobList(jobs=await asyncio.to_thread(self._jobs.store.jobs, model.project, model.name))
 
-    async def _job(self, request: Request) -> Response:
-        return _json(await asyncio.to_thread(self._jobs.store.job, request.path_params["id"]))
+    async def job(self, job_id: JobId) -> JobView:
+        return await asyncio.to_thread(self._jobs.store.job, job_id)
 
-    async def _cancel(self, request: Request) -> Response:
-        return _json(await asyncio.to_thread(self._jobs.cancel, request.path_params["id"]))
+    async def cancel(self, job_id: JobId) -> JobView:
+        return await asyncio.to_thread(self._jobs.cancel, job_id)
 
-    async def _events(self, request: Request) -> Response:
-        job_id, after = request.path_params["id"], _number(request.headers.get(LAST_EVENT, "0"))
+    async def events(self, job_id: JobId, last_event_id: Header = None) -> Response:
+        after = _number(last_event_id or "0")
         await asyncio.to_thread(self._jobs.store.job, job_id)  # 404 before the stream begins
 
         async def stream() -> AsyncIterator[bytes]:
@@ -212,7 +198,8 @@ class Api:
     async def _model(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         self._check_key(request)
-        gateway = await self._models.gateway(await self._named(request))
+        params = request.path_params
+        gateway = await self._models.gateway(await self._named(params["project"], params["name"]))
         await gateway.app(scope, receive, send)
 
 
@@ -232,13 +219,8 @@ def event_bytes(event: JobEvent) -> bytes:
     return f"id: {event.number}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n".encode()
 
 
-async def _read(form: type[BodyT], request: Request, most_bytes: int) -> BodyT:
-    body = await read_body(request, most_bytes)
-    return await asyncio.to_thread(read_model, form, body)  # thousands of conversations take seconds to read
-
-
-def _json(answer: pydantic.BaseModel, *, status: int = 200) -> Response:
-    return Response(answer.model_dump_json(), status, media_type="application/json")
+def _json(answer: pydantic.BaseModel) -> Response:
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
 def _number(text: str) -> int:

@@ -232,7 +232,7 @@ def _told(error: Exception, status: int) -> Mapping[str, Any]:
     return {"error": {"message": str(error), "type": type(error).__name__, "param": None, "code": status}}
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _refuse(_request: Request, error: Exception) -> Response:
     status = _status(error)
     return JSONResponse(_told(error, status), status)
 
