@@ -61,10 +61,10 @@ def json_object(what: str, got: str | None) -> dict[str, Any]:
     return value
 
 
-def rising(what: str, got: Sequence[int], *, start: int) -> None:
-    """`got` counts up by one from `start`."""
-    if list(got) != list(range(start, start + len(got))):
-        raise UnmetError(what, f"{start}, {start + 1}, … without a gap", list(got))
+def rising(what: str, got: Sequence[int]) -> None:
+    """`got` counts up by one from 0."""
+    if list(got) != list(range(len(got))):
+        raise UnmetError(what, "0, 1, … without a gap", list(got))
 
 
 def shown(value: object) -> str:

@@ -140,9 +140,9 @@ class OwnSession:
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._server.text.tokenizer.decode(token_ids)
 
-    def prompt_text(self, idx: int = -1) -> str:
-        """What the engine was asked to continue in a call, the last one unless said otherwise."""
-        return self.decode(self.calls[idx].call.prompt_ids)
+    def prompt_text(self) -> str:
+        """What the engine was asked to continue in the last call."""
+        return self.decode(self.calls[-1].call.prompt_ids)
 
     def remove(self) -> None:
         """From now on nobody reaches the session."""

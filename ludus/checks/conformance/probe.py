@@ -245,13 +245,10 @@ class Probe:
         return Streamed(answer.status_code, answer.headers, answer.text)
 
     @asynccontextmanager
-    async def open_stream(
-        self, path: str, body: Fields, *, headers: Fields | None = None
-    ) -> AsyncIterator[AsyncIterator[str]]:
+    async def open_stream(self, path: str, body: Fields) -> AsyncIterator[AsyncIterator[str]]:
         """The lines of a streamed answer as they come; leaving the block early closes the connection."""
-        sent = {**self._authorization(KEY), **(headers or {})}
-        url = f"{self.root}/v1{path}"
-        async with self._clients.raw.stream("POST", url, json={**body, "stream": True}, headers=sent) as answer:
+        url, sent = f"{self.root}/v1{path}", {**body, "stream": True}
+        async with self._clients.raw.stream("POST", url, json=sent, headers=self._authorization(KEY)) as answer:
             equal("status of the stream", answer.status_code, 200)
             yield answer.aiter_lines()
 

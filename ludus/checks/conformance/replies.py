@@ -48,11 +48,11 @@ def of_choice(choice: Any) -> Reply:
     return Reply(message.content or "", choice.finish_reason, calls, reasoning_of(message))
 
 
-def of_chunks(chunks: Sequence[Any], index: int = 0) -> Reply:
-    """The reply that the chunks of a streamed ChatCompletion add up to, for the choice of that index."""
+def of_chunks(chunks: Sequence[Any]) -> Reply:
+    """The reply that the chunks of a streamed ChatCompletion add up to, in its first choice."""
     text, reasoning, ended = [], [], None
     calls: dict[int, Called] = {}
-    for choice in (choice for chunk in chunks for choice in chunk.choices if choice.index == index):
+    for choice in (choice for chunk in chunks for choice in chunk.choices if choice.index == 0):
         text.append(choice.delta.content or "")
         reasoning.append(reasoning_of(choice.delta))
         ended = choice.finish_reason or ended

@@ -90,7 +90,7 @@ async def indices(probe: Probe) -> None:
         elif event.type in ("content_block_delta", "content_block_stop"):
             expect.equal(f"index of {event.type}", event.index, open_block)
             open_block = None if event.type == "content_block_stop" else open_block
-    expect.rising("indices of the blocks", opened, start=0)
+    expect.rising("indices of the blocks", opened)
 
 
 # ---- stop, limits, sampling

@@ -70,7 +70,7 @@ async def repeated(probe: Probe) -> None:
 @case("responses", "streaming")
 async def numbered(probe: Probe) -> None:
     """Events are numbered from 0 without a gap."""
-    expect.rising("sequence_number", [event.sequence_number for event in await probe.response_events()], start=0)
+    expect.rising("sequence_number", [event.sequence_number for event in await probe.response_events()])
 
 
 @case("responses", "streaming")
@@ -116,7 +116,7 @@ async def places(probe: Probe) -> None:
         if event.type in ("response.output_text.delta", "response.output_text.done", "response.content_part.added"):
             expect.equal(f"item of {event.type}", event.item_id, opened.get(event.output_index))
             expect.equal(f"content_index of {event.type}", event.content_index, 0)
-    expect.rising("output_index of the items", sorted(opened), start=0)
+    expect.rising("output_index of the items", sorted(opened))
 
 
 @case("responses", "streaming")
