@@ -15,7 +15,8 @@ from typing import Any
 from ludus.agents.tools.answer import ToolLimits
 from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.box import Toolbox
-from ludus.agents.tools.file import Find, read_function_file, read_tool_file
+from ludus.agents.tools.entry import Find
+from ludus.agents.tools.file import read_function_file, read_tool_file
 from ludus.agents.tools.instance import ToolEntry, ToolInstance, ToolKwargs
 from ludus.agents.tools.schema import spec_of
 from ludus.agents.tools.source import ToolPlan, plan_of
