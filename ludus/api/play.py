@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from ludus.agents.adapter import Door
 from ludus.api.agent import choose_agent
-from ludus.api.local import open_local
+from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
-from ludus.episodes.archive import ExportArchive
+from ludus.episodes.archive import Archive, ExportArchive
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.settings import GenerationSettings
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
 from ludus.runs.exporters.base import NoExporter
 from ludus.runs.exporters.select import open_exporter
 from ludus.types import Episode
+
+
+@asynccontextmanager
+async def open_runner(
+    local: LocalModel,
+    config: Config,
+    agent: Door,
+    archive: Archive | None,
+    evaluation: GenerationSettings,
+    eval_agent: Door | None = None,
+) -> AsyncIterator[EpisodeRunner]:
+    """Plays episodes of the agent until the block ends. archive: None: they are nowhere but in what is returned.
+
+    evaluation: how evaluations sample.  eval_agent: plays these; None: the same agent.
+    """
+    with local.stage(config) as stage:
+        await local.processes.workers((agent, eval_agent))
+        generation = {"training": config.gconfig, "evaluation": evaluation}
+        async with EpisodeRunner(
+            agent, stage, config.rollout, **generation, archive=archive, eval_agent=eval_agent
+        ) as runner:
+            yield runner
 
 
 def play(
@@ -49,18 +72,8 @@ async def _play(
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config, is_run=False))
         stack.enter_context(exporter)
-        stage = stack.enter_context(local.stage(config))
-        await local.processes.workers((agent,))
-        runner = await stack.enter_async_context(
-            EpisodeRunner(
-                agent,
-                stage,
-                config.rollout,
-                training=config.gconfig,
-                evaluation=config.gconfig,
-                archive=None if isinstance(exporter, NoExporter) else ExportArchive(exporter),
-            )
-        )
+        archive = None if isinstance(exporter, NoExporter) else ExportArchive(exporter)
+        runner = await stack.enter_async_context(open_runner(local, config, agent, archive, config.gconfig))
 
         async def play_one(task: EpisodeTask) -> Episode:
             async with places:

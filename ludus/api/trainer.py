@@ -19,9 +19,10 @@ from ludus.algorithms.resolve import algorithm_of
 from ludus.api.accept import AcceptFn, accept_judge
 from ludus.api.agent import choose_agent, choose_eval_agent
 from ludus.api.local import LocalModel, open_local
+from ludus.api.play import open_runner
 from ludus.api.rows import load_rows
 from ludus.config import Config, check_training
-from ludus.episodes.archive import Archive, ExportArchive, RunArchive
+from ludus.episodes.archive import ExportArchive, RunArchive
 from ludus.errors import ConfigError, LudusError
 from ludus.gateway.admin import check_admin_key
 from ludus.http.tls import Tls
@@ -34,7 +35,6 @@ from ludus.loop.train import INTERRUPT, Parts, Plan, train
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.online import OnGateway, OnlineRollouts
 from ludus.rollout.pool import Judge
-from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import OnlineSettings
 from ludus.rollout.tasks import Row, derive_seed
 from ludus.runs.exporters.base import NoExporter
@@ -151,17 +151,21 @@ class Trainer:
                 if found.progress.step > 0:
                     await local.engine.publish(found.progress.step, learner.publish())
             start = found.progress if found is not None else Progress()
+            play, arrivals = None, None
+            if isinstance(door, _Online):
+                arrivals = self._arrivals(local, door, store, plan, start)
+            else:
+                how = (RunArchive(store), self.config.eval_generation, doors.evaluated)
+                play = (await stack.enter_async_context(open_runner(local, self.config, door, *how))).run
             parts = Parts(
                 engine=local.engine,
                 learner=learner,
-                play=None
-                if isinstance(door, _Online)
-                else (await self._runner(stack, local, door, RunArchive(store), doors.evaluated)).run,
+                play=play,
                 store=store,
                 observer=observer,
                 interrupts=interrupts,
                 save_model=partial(local.save, learner),
-                arrivals=self._arrivals(local, door, store, plan, start) if isinstance(door, _Online) else None,
+                arrivals=arrivals,
             )
             local.processes.on_end(interrupts.request)
             try:
@@ -192,29 +196,9 @@ class Trainer:
             local = await stack.enter_async_context(open_local(self.config, is_run=False))
             exporter = stack.enter_context(open_exporter(self.config.trace, self.config.name))
             archive = None if isinstance(exporter, NoExporter) else ExportArchive(exporter)
-            runner = await self._runner(stack, local, agent, archive)
+            playing = open_runner(local, self.config, agent, archive, self.config.eval_generation)
+            runner = await stack.enter_async_context(playing)
             return await local.processes.unless_lost(evaluate(runner.run, plan, step=0))
-
-    async def _runner(
-        self,
-        stack: AsyncExitStack,
-        local: LocalModel,
-        agent: Door,
-        archive: Archive | None,
-        eval_agent: Door | None = None,
-    ) -> EpisodeRunner:
-        stage = stack.enter_context(local.stage(self.config))
-        await local.processes.workers((agent, eval_agent))
-        runner = EpisodeRunner(
-            agent,
-            stage,
-            self.config.rollout,
-            training=self.config.gconfig,
-            evaluation=self.config.eval_generation,
-            archive=archive,
-            eval_agent=eval_agent,
-        )
-        return await stack.enter_async_context(runner)
 
     def _check_online(
         self, agent: OnlineSettings, workflow: object, on_gateway: OnGateway | None, admin_key: str | None

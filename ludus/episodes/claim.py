@@ -80,7 +80,8 @@ def claim_rows(
             for turn_id in claimed.marked if are_returns else (claimed.last,):
                 given.setdefault(turn_id, []).append(row.reward)
     rewards = {
-        turn_id: _mean(values) if are_returns and len(values) > 1 else values[-1] for turn_id, values in given.items()
+        turn_id: math.fsum(map(float, values)) / len(values) if are_returns and len(values) > 1 else values[-1]
+        for turn_id, values in given.items()
     }
     left_out = {
         item.turn_id: tuple(i for i in range(len(item.path) - item.start) if i not in wanted[item.turn_id])
@@ -98,10 +99,6 @@ def claim_rows(
 def _place(record: SessionRecord) -> list[_Placed]:
     paths = ((turn, record.path_ids(turn.node)) for turn in record.turns)
     return [_Placed(turn.id, len(path) - len(turn.sampled.token_ids), path) for turn, path in paths]
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    return math.fsum(map(float, values)) / len(values)
 
 
 def _claim(row: TokenRow, row_idx: int, placed: Sequence[_Placed], wanted: Mapping[str, set[int]]) -> _Claimed:
@@ -148,7 +145,7 @@ def join_records(record_id: str, parts: Sequence[Part]) -> SessionRecord:
     nodes: list[Node] = []
     turns: list[Turn] = []
     for part in parts:
-        wanted = _wanted(part)
+        wanted = frozenset(turn.id for turn in part.record.turns if part.turn_ids is None or turn.id in part.turn_ids)
         on_paths = _on_paths(part.record, [turn for turn in part.record.turns if turn.id in wanted])
         places: dict[int, int] = {}
         for old in sorted(on_paths):  # a parent precedes its children
@@ -159,10 +156,6 @@ def join_records(record_id: str, parts: Sequence[Part]) -> SessionRecord:
             nodes.append(Node(parent, node.token_ids, kept_id))
         turns.extend(_moved(part.record, wanted, places))
     return SessionRecord(record_id, tuple(nodes), tuple(turns))
-
-
-def _wanted(part: Part) -> frozenset[str]:
-    return frozenset(turn.id for turn in part.record.turns if part.turn_ids is None or turn.id in part.turn_ids)
 
 
 def _on_paths(record: SessionRecord, turns: Sequence[Turn]) -> set[int]:

@@ -45,7 +45,7 @@ async def play_to_end(
     """How the agent's run on this row ended. Cancelling is an ending too, and does not raise."""
     playing = asyncio.wrap_future(agents.submit(guarded(agent, data, context)))
     try:
-        await asyncio.wait({playing}, timeout=_patience_s(timeout_s))
+        await asyncio.wait({playing}, timeout=(None if timeout_s is None else timeout_s + grace_s(timeout_s)))
     except asyncio.CancelledError:
         playing.cancel()
         return Cancelled("the run ended first")
@@ -94,7 +94,3 @@ def _raised(error: BaseException) -> Raised | Lost:
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_FOLDERS)]
     trace.stack[:] = own[-_MAX_FRAMES:] or frames[-_MAX_FRAMES:]
     return Raised(trace="".join(trace.format(chain=False)).rstrip(), codes="\n".join(codes))
-
-
-def _patience_s(timeout_s: float | None) -> float | None:
-    return None if timeout_s is None else timeout_s + grace_s(timeout_s)
