@@ -70,16 +70,7 @@ class TrainSequence:
     """Per target what changed its logits. None: nothing did. Empty: nothing changed any."""
 
     def __post_init__(self) -> None:
-        _check_lengths(
-            len(self.target_idx),
-            self.advantages,
-            self.weights,
-            self.logprobs,
-            self.versions,
-            self.temperatures,
-            *(() if self.values is None else (self.values,)),
-            *(column for column in (self.kept_ids, self.shapings) if column),
-        )
+        _check_lengths(len(self.target_idx), *_columns(self))
         before = 0
         for index in self.target_idx:
             if index <= before or index >= len(self.token_ids):
@@ -90,6 +81,13 @@ class TrainSequence:
         for index, kept in zip(self.target_idx, self.kept_ids, strict=bool(self.kept_ids)):
             if kept and not is_among(self.token_ids[index], kept):
                 raise InternalError(f"token {self.token_ids[index]} is none of the {len(kept)} it was drawn among")
+
+    @classmethod
+    def plain(cls, token_ids: Sequence[int], targets: Iterable[int]) -> TrainSequence:
+        """Targets that nobody sampled: each of weight and advantage 1."""
+        target_idx = tuple(targets)
+        ones, zeros = (1.0,) * len(target_idx), (0.0,) * len(target_idx)
+        return cls(tuple(token_ids), target_idx, ones, ones, zeros, (0,) * len(target_idx), ones)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +118,7 @@ class PackedRow:
 
     def __post_init__(self) -> None:
         _check_lengths(len(self.token_ids), self.positions, self.parents)
-        _check_lengths(
-            len(self.source_idx),
-            self.target_ids,
-            self.advantages,
-            self.weights,
-            self.logprobs,
-            self.versions,
-            self.temperatures,
-            *(() if self.values is None else (self.values,)),
-            *(column for column in (self.kept_ids, self.shapings) if column),
-        )
+        _check_lengths(len(self.source_idx), self.target_ids, *_columns(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +286,13 @@ def _num_common(a: Path, b: Path) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _columns(item: TrainSequence | PackedRow) -> list[Sequence[object]]:
+    """What there is of each target."""
+    always = (item.advantages, item.weights, item.logprobs, item.versions, item.temperatures)
+    optional = (item.values, item.kept_ids or None, item.shapings or None)
+    return [*always, *(column for column in optional if column is not None)]
 
 
 def _check_lengths(length: int, *columns: Sequence[object]) -> None:

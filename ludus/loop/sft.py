@@ -118,16 +118,8 @@ def _reply_sequence(
     reply_ids = text.tokenizer.encode(whole_text[len(prompt_text) :])
     ends = [index for index, token in enumerate(reply_ids) if token in text.tokenizer.stop_ids]
     reply_ids = reply_ids[: ends[-1] + 1] if ends else reply_ids  # what follows the end of the turn is not sampled
-    count = len(reply_ids)
-    return TrainSequence(
-        token_ids=prompt_ids + reply_ids,
-        target_idx=tuple(range(len(prompt_ids), len(prompt_ids) + count)),
-        advantages=(1.0,) * count,
-        weights=(1.0,) * count,
-        logprobs=(0.0,) * count,
-        versions=(0,) * count,
-        temperatures=(1.0,) * count,
-    )
+    whole_ids = prompt_ids + reply_ids
+    return TrainSequence.plain(whole_ids, range(len(prompt_ids), len(whole_ids)))
 
 
 def _batches(

@@ -194,13 +194,8 @@ async def _save(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: Gro
         ledger=run.ledger,
     )
     with run.clock.measure("checkpoint"):
-        await work.run(
-            save_checkpoint,
-            parts.store.checkpoints,
-            run.progress,
-            save_trainer=parts.learner.save,
-            keep=plan.checkpoint.keep,
-        )
+        how = {"save_trainer": parts.learner.save, "keep": plan.checkpoint.keep}
+        await work.run(save_checkpoint, parts.store.checkpoints, run.progress, **how)
 
 
 @contextmanager

@@ -193,7 +193,7 @@ class Trainer:
             if len(token_ids) < 2:
                 scores.append(())
                 continue
-            (row,) = pack([_all_targets(token_ids)], row_tokens=len(token_ids))
+            (row,) = pack([TrainSequence.plain(token_ids, range(1, len(token_ids)))], row_tokens=len(token_ids))
             with self._turn():
                 logprobs, _ = self._forward(self._forward.tensors(row))
             scores.append(tuple(logprobs.tolist()))
@@ -387,17 +387,3 @@ def minibatches(batch: Batch, count: int) -> list[Batch]:
 
 def _reweighted(row: PackedRow, scale: float) -> PackedRow:
     return replace(row, weights=tuple(weight * scale for weight in row.weights))
-
-
-def _all_targets(token_ids: Sequence[int]) -> TrainSequence:
-    count = len(token_ids) - 1
-    ones, zeros = (1.0,) * count, (0.0,) * count
-    return TrainSequence(
-        token_ids=tuple(token_ids),
-        target_idx=tuple(range(1, count + 1)),
-        advantages=zeros,
-        weights=ones,
-        logprobs=zeros,
-        versions=(0,) * count,
-        temperatures=ones,
-    )

@@ -68,13 +68,8 @@ class McpAddress:
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
             raise UserError(f"an MCP server has either a command or a url, got {self.command!r} and {self.url!r}")
-        for name, needs, is_there in (
-            ("args", "command", self.command),
-            ("env", "command", self.command),
-            ("cwd", "command", self.command),
-            ("headers", "url", self.url),
-        ):
-            if getattr(self, name) and is_there is None:
+        for name, needs in (("args", "command"), ("env", "command"), ("cwd", "command"), ("headers", "url")):
+            if getattr(self, name) and getattr(self, needs) is None:
                 raise UserError(f"{name} of an MCP server cannot act: it has no {needs}")
 
 

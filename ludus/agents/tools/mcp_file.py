@@ -35,14 +35,8 @@ class McpFileEntry(Settings):
     @property
     def address(self) -> McpAddress:
         token = {} if self.auth_token is None else {"Authorization": f"Bearer {self.auth_token}"}
-        return McpAddress(
-            command=self.command,
-            args=self.args,
-            env=self.env,
-            cwd=self.cwd,
-            url=self.url,
-            headers={**token, **self.headers},
-        )
+        headers = {**token, **self.headers}
+        return McpAddress(self.command, self.args, self.env, self.cwd, self.url, headers)
 
 
 def read_mcp_file(path: Path) -> Mapping[str, McpAddress]:

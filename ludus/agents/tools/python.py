@@ -71,21 +71,15 @@ class PythonTool(BaseTool):
             )
 
     async def execute(
-        self,
-        instance_id: str,
-        parameters: dict[str, Any],
-        **kwargs: Any,
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, None, dict[str, float]]:
         code = parameters.get("code")
         if not isinstance(code, str):
             raise ToolError(f"the argument 'code' must be a text, got {code!r:.200}")
         async with self._slots:
             run = await run_python(code, limits=self._limits, shows_last=True)
-        return (
-            ToolResponse(text=_text(run, self._limits)),
-            None,
-            {"ok": float(run.ending == "ok"), "time_s": run.time_s},
-        )
+        metrics = {"ok": float(run.ending == "ok"), "time_s": run.time_s}
+        return ToolResponse(text=_text(run, self._limits)), None, metrics
 
 
 def _text(run: SandboxRun, limits: SandboxLimits) -> str:
