@@ -186,4 +186,7 @@ def _interrupted() -> int:
 
 def _explain(error: LudusError) -> None:
     kind = "error" if isinstance(error, UserError) else type(error).__name__
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]{kind}:[/] {escape(str(error))}")
+    missing = error.__context__  # an import string of an original, perhaps, whose names are here too
+    named = missing.name if isinstance(missing, ModuleNotFoundError) else None
+    place = "" if named is None else import_module("ludus.compat.names").hint(named)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]{kind}:[/] {escape(str(error) + place)}")

@@ -137,3 +137,10 @@ def test_a_dataclass_extends_the_configuration(run_yaml: Path, ludus: Callable[.
     assert "unknown key 'my_param'" in ludus("train", "my_param=5.0").err
     ended = ludus("train", "--config-class", f"{tmp_path}/mine.py:MyConfig", "my_parm=5.0")
     assert ended.code == 2 and "did you mean 'my_param'" in ended.err
+
+
+def test_an_agent_named_as_in_the_original_is_told_its_place(run_yaml: Path, ludus: Callable[..., Any]) -> None:
+    """An import string that begins with the name of a package whose names are here."""
+    ended = ludus("train", run_yaml, "workflow=areal.workflow.multi_turn.MultiTurnWorkflow")
+    assert ended.code == 2 and "there is no module 'areal'" in ended.err, ended.err
+    assert "here it is 'ludus.compat.areal'" in ended.err
