@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -103,7 +104,8 @@ def test_one_that_takes_too_long_is_stopped(settings: MakeSettings, tmp_path: Pa
     asked = settings(setup=f"echo $$ > {pid}; echo loading; sleep 1000", start_timeout_s=3)
     with pytest.raises(BackendError, match=r"does not serve after 3 s \(it runs\).*start_timeout_s(.|\n)*loading"):
         launch(asked)
-    assert not any(group_of(process) == int(pid.read_text()) for process in Path("/proc").glob("[0-9]*"))
+    while any(group_of(process) == int(pid.read_text()) for process in Path("/proc").glob("[0-9]*")):
+        time.sleep(0.02)  # what is killed takes a moment to end; the time limit of tests is the limit
 
 
 def test_whoever_gives_up_leaves_none_behind(settings: MakeSettings) -> None:
