@@ -22,6 +22,9 @@ class ScriptedChatModel:
         self.asked: list[tuple[Json, ...]] = []
         """The messages of every call so far."""
 
+    def __repr__(self) -> str:
+        return f"ScriptedChatModel({self._name!r})"
+
     @property
     def identity(self) -> Json:
         return {"scripted": self._name}
