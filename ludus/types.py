@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Role = Literal["system", "developer", "user", "assistant", "tool"]
+ChatRole = Literal["system", "developer", "user", "assistant", "tool"]
 StopReason = Literal["stop", "length", "abort"]
 FinishReason = Literal["stop", "length", "tool_calls", "abort"]
 AbortCause = Literal["client_cancel", "session_closed", "deadline", "failed"]
@@ -37,7 +37,7 @@ class ToolCall:
 class Message:
     """One chat message, the same for every wire protocol. Text and structure, no tokens."""
 
-    role: Role
+    role: ChatRole
     content: str | None = None
     """None: the message has no text part (an assistant that only calls tools)."""
     reasoning: str | None = None

@@ -162,9 +162,9 @@ def headers(request: pytest.FixtureRequest) -> dict[str, str]:
 
 def test_a_stranger_is_told_nothing_by_the_server_of_training(tmp_path: Path, headers: dict[str, str]) -> None:
     """But that it is there, and which versions it speaks."""
-    workshop = ScriptedWorkshop()
+    job_runner = ScriptedWorkshop()
     with JobStore(tmp_path) as store:
-        app = Api(Jobs(store, workshop), workshop, digest(KEY)).build()
+        app = Api(Jobs(store, job_runner), job_runner, digest(KEY)).build()
         answers = strange_answers(app, TestClient(app), headers)
     open_to_all = {path for path, status in answers.items() if status != 401}
     assert len(answers) > 10 and open_to_all == {"GET /", "GET /health", "GET /healthz", "GET /api"}

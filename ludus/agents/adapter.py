@@ -20,7 +20,7 @@ from ludus.runs.spans import SpanLog, collect_spans
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class EpisodeInfo:
     """Which episode is played."""
 
     episode_id: str
@@ -42,12 +42,12 @@ class EpisodeContext:
     """An httpx (or httpx2) client that reaches the base_url; the episode's own, and closed when it ends."""
     session: Session | None = None
     """The model by messages or token ids, and the record. None: the session lies in another process."""
-    about: About = About("", "", "")
+    info: EpisodeInfo = EpisodeInfo("", "", "")
     deadline_at: float | None = None
     """time.monotonic() after which the model answers no more. None: it always does."""
     spans: SpanLog = field(default_factory=SpanLog)
     """What was done meanwhile, besides asking the model."""
-    numbers: dict[str, list[float]] = field(default_factory=dict)
+    agent_metrics: dict[str, list[float]] = field(default_factory=dict)
     """What the agent counted meanwhile; the mean of each becomes a metric of the episode."""
     clients: SharedClients = field(default_factory=SharedClients)
     """For other hosts; shared with the other episodes on this event loop."""
@@ -69,7 +69,7 @@ class EpisodeContext:
             _CURRENT.reset(token)
 
 
-class Door(Protocol):
+class AgentAdapter(Protocol):
     """An agent of any family, ready to play. All of it runs on the agents' event loop."""
 
     @property

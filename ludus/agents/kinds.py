@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ludus.agents.adapter import Door
+from ludus.agents.adapter import AgentAdapter
 from ludus.agents.plain import FORMS, from_workflow
 from ludus.errors import UserError
 from ludus.settings import Settings, import_object
@@ -20,13 +20,13 @@ class AgentKind(Protocol):
     All of them ask the model by tokens, in the process of their session.
     """
 
-    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> Door:
+    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> AgentAdapter:
         """What plays the agent, made with `kwargs`. settings: of the run, where there is one.
 
         Raises UserError where it cannot play.
         """
 
-    def of_rows(self, settings: Settings) -> Door:
+    def of_rows(self, settings: Settings) -> AgentAdapter:
         """What plays rows that name their agent themselves. Raises UserError if there is no such agent."""
 
 
@@ -53,7 +53,7 @@ def resolve_workflow(
     *,
     kinds: Mapping[str, str] | None = None,
     may_block: bool = False,
-) -> Door:
+) -> AgentAdapter:
     """The agent behind `workflow`, in any form of any kind. kwargs: of its class or function.
 
     settings: of the run. None: there is none, and every kind takes its defaults.

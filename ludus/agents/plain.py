@@ -24,7 +24,7 @@ FORMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class AgentRun:
+class WorkflowAdapter:
     """A resolved agent, ready to play one row."""
 
     name: str
@@ -58,7 +58,7 @@ class Row(dict[str, Any]):
         raise KeyError(f"the row has no column {name!r}{hint} It has: {', '.join(map(str, self))}")
 
 
-def from_workflow(workflow: object, kwargs: Mapping[str, Any], *, may_block: bool = False) -> AgentRun:
+def from_workflow(workflow: object, kwargs: Mapping[str, Any], *, may_block: bool = False) -> WorkflowAdapter:
     """The agent behind a class, an instance or an async function; a class is instantiated here, once, with `kwargs`.
 
     may_block: it has a process of its own, and need not be async.
@@ -92,15 +92,15 @@ def construct(cls: type, kwargs: Mapping[str, Any]) -> object:
     return cls(**kwargs)
 
 
-def _from_instance(instance: object, name: str, may_block: bool) -> AgentRun:
+def _from_instance(instance: object, name: str, may_block: bool) -> WorkflowAdapter:
     run = getattr(instance, "run", None)
     if not callable(run):
         raise UserError(f"the workflow {name} has no method `run`; pass {FORMS}")
     _check_callable(run, f"{name}.run", may_block)
-    return AgentRun(name=name, function=run, accepted=_accepted(run))
+    return WorkflowAdapter(name=name, function=run, accepted=_accepted(run))
 
 
-def _from_function(function: Any, kwargs: Mapping[str, Any], may_block: bool) -> AgentRun:
+def _from_function(function: Any, kwargs: Mapping[str, Any], may_block: bool) -> WorkflowAdapter:
     if not callable(function):
         raise UserError(f"the workflow is {function!r:.200} of type {type(function).__name__}; pass {FORMS}")
     name = getattr(function, "__qualname__", type(function).__qualname__)
@@ -110,7 +110,7 @@ def _from_function(function: Any, kwargs: Mapping[str, Any], may_block: bool) ->
     if unknown:
         known = ", ".join(sorted(accepted or ()))
         raise UserError(f"{name} takes no argument {unknown[0]!r} (from workflow_kwargs); it takes: {known}")
-    return AgentRun(name=name, function=function, accepted=accepted, extra_kwargs=kwargs)
+    return WorkflowAdapter(name=name, function=function, accepted=accepted, extra_kwargs=kwargs)
 
 
 def _check_callable(function: Any, name: str, may_block: bool) -> None:

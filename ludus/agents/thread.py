@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from ludus.agents.adapter import Door
+from ludus.agents.adapter import AgentAdapter
 from ludus.gateway.watchdog import Blockage, LoopWatchdog
 
 logger = logging.getLogger(__name__)
@@ -65,28 +65,30 @@ class AgentThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     @asynccontextmanager
-    async def hosting(self, door: Door) -> AsyncIterator[None]:
+    async def hosting(self, agent_adapter: AgentAdapter) -> AsyncIterator[None]:
         """Sets the agent up on this thread, and closes it behind the block; called from another event loop."""
-        await asyncio.wrap_future(self.submit(door.setup()))
+        await asyncio.wrap_future(self.submit(agent_adapter.setup()))
         try:
             yield
         finally:
-            await self._close(door)
+            await self._close(agent_adapter)
 
-    async def _close(self, door: Door) -> None:
+    async def _close(self, agent_adapter: AgentAdapter) -> None:
         """The run is over, and what it brought is not lost whatever closing does; nor does it wait for ever."""
-        closing = asyncio.wrap_future(self.submit(door.close()))
+        closing = asyncio.wrap_future(self.submit(agent_adapter.close()))
         deadline_at = time.monotonic() + _CLOSE_TIMEOUT_S
         while not closing.done():
             beat = self.submit(asyncio.sleep(0))
             await asyncio.wait({closing}, timeout=_STOP_TIMEOUT_S)
             if not closing.done() and (not beat.done() or time.monotonic() >= deadline_at):
                 closing.cancel()
-                logger.warning("the agent %s was not closed: %s", door.name, self._blockage or "it takes too long")
+                logger.warning(
+                    "the agent %s was not closed: %s", agent_adapter.name, self._blockage or "it takes too long"
+                )
                 return
         error = None if closing.cancelled() else closing.exception()
         if error is not None:
-            logger.error("the agent %s could not be closed", door.name, exc_info=error)
+            logger.error("the agent %s could not be closed", agent_adapter.name, exc_info=error)
 
     def _on_blocked(self, blockage: Blockage) -> None:
         level = logging.DEBUG if blockage.caller in self._warned_of else logging.WARNING

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Shaping:
+class LogitProcessing:
     """What changed the logits before the tokens of an answer were drawn. The defaults change nothing."""
 
     answer_from: int
@@ -44,7 +44,7 @@ class Shaping:
     @property
     def changes_logits(self) -> bool:
         """Something but a grammar is at work."""
-        return self != Shaping(self.answer_from, grammar=self.grammar)
+        return self != LogitProcessing(self.answer_from, grammar=self.grammar)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TrainSequence:
     kept_ids: tuple[tuple[int, ...], ...] = ()
     """Per target the ids it was drawn among, rising, itself one of them; an empty entry is the whole vocabulary. Empty:
     all of them are."""
-    shapings: tuple[Shaping | None, ...] = ()
+    logit_processings: tuple[LogitProcessing | None, ...] = ()
     """Per target what changed its logits. None: nothing did. Empty: nothing changed any."""
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class PackedRow:
     """None: there is no critic."""
     kept_ids: tuple[tuple[int, ...], ...] = ()
     """Per target, as in TrainSequence; empty: every target was drawn among the whole vocabulary."""
-    shapings: tuple[Shaping | None, ...] = ()
+    logit_processings: tuple[LogitProcessing | None, ...] = ()
     """Per target, as in TrainSequence; a position in the sequence is that of the token in this row."""
     num_sequence_tokens: int = 0
     """Tokens of the sequences in this row before sharing; 0 in rows that `pack` did not make."""
@@ -249,7 +249,7 @@ def _build_row(paths: Sequence[Path], by_path: Mapping[Path, Sequence[TrainSeque
         temperatures=tuple([value for item in trained for value in item.temperatures]),
         values=_joined_values(trained),
         kept_ids=_joined(trained, [item.kept_ids for item in trained], ()),
-        shapings=_joined(trained, [item.shapings for item in trained], None),
+        logit_processings=_joined(trained, [item.logit_processings for item in trained], None),
         num_sequence_tokens=sum(len(item.token_ids) for item in trained),
     )
 
@@ -291,7 +291,7 @@ def _num_common(a: Path, b: Path) -> int:
 def _columns(item: TrainSequence | PackedRow) -> list[Sequence[object]]:
     """What there is of each target."""
     always = (item.advantages, item.weights, item.logprobs, item.versions, item.temperatures)
-    optional = (item.values, item.kept_ids or None, item.shapings or None)
+    optional = (item.values, item.kept_ids or None, item.logit_processings or None)
     return [*always, *(column for column in optional if column is not None)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
-from ludus.rollout.pool import Judge
+from ludus.rollout.pool import GroupFilter
 from ludus.runs.interactions import interactions
 from ludus.settings import import_object
 from ludus.types import Group
@@ -57,7 +57,7 @@ class GroupView(Mapping[str, Any]):
         return torch.tensor([each + [_PADDING[name]] * (longest - len(each)) for each in columns])
 
 
-def accept_judge(should_accept_fn: AcceptFn | str | None) -> Judge | None:
+def accept_filter(should_accept_fn: AcceptFn | str | None) -> GroupFilter | None:
     """What refuses the groups that the function does not accept. None: there is no function.
 
     Raises UserError if it is an import string of nothing, or no function.

@@ -9,15 +9,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ludus.agents.adapter import Door
+from ludus.agents.adapter import AgentAdapter
 from ludus.agents.kinds import kind_of, load_kind, resolve_workflow
 from ludus.api.experiment import open_experiment
 from ludus.config import Config
 from ludus.errors import ConfigError
 from ludus.processes.pool import WorkerPool
-from ludus.rollout.remote import AgentName, RemoteDoor
+from ludus.rollout.remote import AgentName, RemoteAgentAdapter
 from ludus.rollout.settings import SubprocSettings
-from ludus.rollout.subproc import SubprocDoor
+from ludus.rollout.subproc import SubprocessAgentAdapter
 from ludus.rollout.tasks import Row
 from ludus.settings import import_object
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 def choose_agent(
     config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None, *, rows: Sequence[Row] = ()
-) -> Door:
+) -> AgentAdapter:
     """The agent, with its keyword arguments; where the configuration or `rows` name one of another kind, that.
 
     kwargs: None: those of the configuration for the agent that it names, none for another.
@@ -35,7 +35,7 @@ def choose_agent(
     agent = config.rollout.agent
     if workflow is None and config.config_class is not None:
         if config.rollout.num_workers:
-            return RemoteDoor(AgentName("", {}))
+            return RemoteAgentAdapter(AgentName("", {}))
         workflow, kwargs = _of_experiment(config)
     named_by_rows = config.row_kind(rows) if workflow is None and config.workflow is None else None
     if named_by_rows is not None:
@@ -50,30 +50,32 @@ def choose_agent(
         _warn("workflow_kwargs", "they are of the agent that `workflow` names, and the agent was passed in Python")
     if workflow is None:
         workflow, kwargs = config.workflow, config.workflow_kwargs if kwargs is None else kwargs
-    door: Door
+    agent_adapter: AgentAdapter
     kind = None
     if isinstance(agent, SubprocSettings) and agent.workers:
-        door = RemoteDoor(AgentName.of(workflow, kwargs))
+        agent_adapter = RemoteAgentAdapter(AgentName.of(workflow, kwargs))
     elif isinstance(agent, SubprocSettings) and kind_of(workflow, config.agent_kinds) is None:
-        door = SubprocDoor(workflow, kwargs, max_workers=agent.subproc_max_workers, kinds=config.agent_kinds)
+        agent_adapter = SubprocessAgentAdapter(
+            workflow, kwargs, max_workers=agent.subproc_max_workers, kinds=config.agent_kinds
+        )
     else:
         workflow = import_object(workflow) if isinstance(workflow, str) else workflow
         kind = kind_of(workflow, config.agent_kinds)
         _say_processes(config)
-        door = resolve_workflow(workflow, kwargs, config, kinds=config.agent_kinds)
+        agent_adapter = resolve_workflow(workflow, kwargs, config, kinds=config.agent_kinds)
     for name, readers in config.unread_by(kind).items():
-        _warn(name, f"{readers} alone read it, and {door.name} is none")
-    return door
+        _warn(name, f"{readers} alone read it, and {agent_adapter.name} is none")
+    return agent_adapter
 
 
 def _warn(key: str, why: str) -> None:
     logger.warning("%s does not act: %s", key, why)
 
 
-def worker_door(config: Config, agent: AgentName, pool: WorkerPool) -> SubprocDoor:
+def worker_agent_adapter(config: Config, agent: AgentName, pool: WorkerPool) -> SubprocessAgentAdapter:
     """The agent in a rollout worker, which plays in the processes of `pool`. Raises UserError if it cannot."""
     workflow, kwargs = (agent.reference, agent.kwargs) if agent.reference else _of_experiment(config)
-    return SubprocDoor(workflow, kwargs, max_workers=pool.num_workers, pool=pool, kinds=config.agent_kinds)
+    return SubprocessAgentAdapter(workflow, kwargs, max_workers=pool.num_workers, pool=pool, kinds=config.agent_kinds)
 
 
 def _of_experiment(config: Config) -> tuple[object, Mapping[str, Any]]:
@@ -85,7 +87,7 @@ def _of_experiment(config: Config) -> tuple[object, Mapping[str, Any]]:
 
 def choose_eval_agent(
     config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None, *, rows: Sequence[Row] = ()
-) -> Door | None:
+) -> AgentAdapter | None:
     """The agent of evaluations, as `choose_agent` chooses. None: the one that is trained."""
     if workflow is None and config.eval_workflow is None:
         if kwargs:

@@ -22,13 +22,13 @@ from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
-from ludus.rollout.stage import Stage
+from ludus.rollout.runtime import AgentRuntime
 from ludus.text.chat import ChatText
 
 if TYPE_CHECKING:
     from ludus.models.load import LoadedModel
     from ludus.trainer.sharded import ShardedTrainer
-    from ludus.trainer.step import Trainer
+    from ludus.trainer.step import ModelTrainer
 
 INSTALL_HINT = "pip install 'ludus[train]'"
 
@@ -47,11 +47,11 @@ class LocalModel:
     processes: Processes
     """The run's others, the engine's among them if it is none of this one."""
 
-    def trainer(self, config: Config) -> Trainer:
+    def trainer(self, config: Config) -> ModelTrainer:
         """A trainer of the same weights, in this process alone."""
-        from ludus.trainer.step import Trainer
+        from ludus.trainer.step import ModelTrainer
 
-        return Trainer(
+        return ModelTrainer(
             self.model,
             config.trainer,
             config.algorithm,
@@ -61,7 +61,7 @@ class LocalModel:
         )
 
     @asynccontextmanager
-    async def learner(self, config: Config) -> AsyncIterator[Trainer | ShardedTrainer]:
+    async def learner(self, config: Config) -> AsyncIterator[ModelTrainer | ShardedTrainer]:
         """The trainer on as many ranks as the configuration says, until the block ends."""
         if config.trainer.ranks == 1:
             yield self.trainer(config)
@@ -70,12 +70,12 @@ class LocalModel:
         async with self.processes.ranks(self.text.tokenizer, sampling=sampling) as trainer:
             yield trainer
 
-    def stage(self, config: Config) -> Stage:
+    def runtime(self, config: Config) -> AgentRuntime:
         """Where agents play: on this machine alone, unless workers of other machines ask the gateway."""
         host = config.scheduler.address if config.rollout.num_workers else "127.0.0.1"
-        return Stage(self.recorder, GatewayServer(SessionKeys()), host=host)
+        return AgentRuntime(self.recorder, GatewayServer(SessionKeys()), host=host)
 
-    def save(self, learner: Trainer | ShardedTrainer, folder: Path) -> None:
+    def save(self, learner: ModelTrainer | ShardedTrainer, folder: Path) -> None:
         """Write the model that was trained so that plain transformers or peft load it."""
         learner.export(folder, chat_template=self.chat_template)
 

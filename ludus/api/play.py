@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from ludus.agents.adapter import Door
+from ludus.agents.adapter import AgentAdapter
 from ludus.api.agent import choose_agent
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
@@ -26,20 +26,20 @@ from ludus.types import Episode
 async def open_runner(
     local: LocalModel,
     config: Config,
-    agent: Door,
+    agent: AgentAdapter,
     archive: Archive | None,
     evaluation: GenerationSettings,
-    eval_agent: Door | None = None,
+    eval_agent: AgentAdapter | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
     """Plays episodes of the agent until the block ends. archive: None: they are nowhere but in what is returned.
 
     evaluation: how evaluations sample.  eval_agent: plays these; None: the same agent.
     """
-    with local.stage(config) as stage:
+    with local.runtime(config) as runtime:
         await local.processes.workers((agent, eval_agent))
         generation = {"training": config.gconfig, "evaluation": evaluation}
         async with EpisodeRunner(
-            agent, stage, config.rollout, **generation, archive=archive, eval_agent=eval_agent
+            agent, runtime, config.rollout, **generation, archive=archive, eval_agent=eval_agent
         ) as runner:
             yield runner
 
@@ -64,7 +64,7 @@ def play(
 
 
 async def _play(
-    config: Config, agent: Door, rows: Sequence[Row], on_episode: Callable[[Episode], None]
+    config: Config, agent: AgentAdapter, rows: Sequence[Row], on_episode: Callable[[Episode], None]
 ) -> tuple[Episode, ...]:
     places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
     exporter = open_exporter(config.trace, config.name)

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
-from ludus.agents.adapter import Door
+from ludus.agents.adapter import AgentAdapter
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.weights import WeightFiles
 from ludus.errors import UserError
-from ludus.rollout.remote import RemoteDoor
+from ludus.rollout.remote import RemoteAgentAdapter
 from ludus.settings import import_object
 from ludus.text.tokenizer import Tokenizer
 
@@ -40,7 +40,7 @@ class Processes(Protocol):
         """The trainer of `trainer.ranks` processes, until the block ends. sampling: a whole model in this process that
         samples; None: there is none."""
 
-    async def workers(self, agents: Sequence[Door | None]) -> None:
+    async def workers(self, agents: Sequence[AgentAdapter | None]) -> None:
         """Rollout workers for those of the agents that play in them, until the run ends."""
 
     def announce(self) -> None:
@@ -56,7 +56,7 @@ class Processes(Protocol):
         """What `work` returns. Raises what makes the end of the run as soon as something does."""
 
 
-class Alone:
+class SingleRank:
     """A run of this process alone, which nobody else can end."""
 
     async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
@@ -67,8 +67,8 @@ class Alone:
     ) -> AbstractAsyncContextManager[ShardedTrainer]:
         _refuse("trainer.ranks above 1")
 
-    async def workers(self, agents: Sequence[Door | None]) -> None:
-        if any(isinstance(agent, RemoteDoor) for agent in agents):
+    async def workers(self, agents: Sequence[AgentAdapter | None]) -> None:
+        if any(isinstance(agent, RemoteAgentAdapter) for agent in agents):
             _refuse("rollout.agent.workers")
 
     def announce(self) -> None:
@@ -85,10 +85,10 @@ class Alone:
 
 
 @asynccontextmanager
-async def alone(config: Config, *, is_run: bool = True) -> AsyncIterator[Alone]:
+async def alone(config: Config, *, is_run: bool = True) -> AsyncIterator[SingleRank]:
     """No other process, whatever is configured."""
     del config, is_run
-    yield Alone()
+    yield SingleRank()
 
 
 def open_processes(config: Config, *, is_run: bool = True) -> AbstractAsyncContextManager[Processes]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.kind import WITHOUT_FILES, ServerKind, kind_of
-from ludus.engines.process import ServerCommand, ServerPlace
+from ludus.engines.process import ReplicaAddress, ServerCommand
 from ludus.engines.settings import ServerSettings, WeightRoute
 from ludus.engines.weights import WeightFiles
 from ludus.errors import ConfigError, UserError
@@ -35,7 +35,7 @@ def server_of(config: Config) -> tuple[ServerKind, ServerSettings]:
     return kind, settings
 
 
-def server_command(config: Config, place: ServerPlace) -> ServerCommand:
+def server_command(config: Config, place: ReplicaAddress) -> ServerCommand:
     """What starts a replica of the run's engine at `place`. Raises ConfigError if Ludus cannot start this kind."""
     kind, settings = server_of(config)
     if kind.command is None:
@@ -55,7 +55,7 @@ async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | Non
     engine = await asyncio.to_thread(kind.connect, url, tokenizer, api_key=key, **delivery)
     try:
         for generation in (config.gconfig, config.eval_generation):
-            engine.wire.check(Call("check", "check", (), generation.sampling()))
+            engine.protocol.check(Call("check", "check", (), generation.sampling()))
     except UserError:
         await engine.close()
         raise

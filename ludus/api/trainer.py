@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from ludus.agents.adapter import Door
+from ludus.agents.adapter import AgentAdapter
 from ludus.algorithms.resolve import algorithm_of
-from ludus.api.accept import AcceptFn, accept_judge
+from ludus.api.accept import AcceptFn, accept_filter
 from ludus.api.agent import choose_agent, choose_eval_agent
 from ludus.api.local import LocalModel, open_local
 from ludus.api.play import open_runner
@@ -26,15 +26,15 @@ from ludus.episodes.archive import ExportArchive, RunArchive
 from ludus.errors import ConfigError, LudusError
 from ludus.gateway.admin import check_admin_key
 from ludus.http.tls import Tls
-from ludus.loop.batch import BatchRules, group_judge
-from ludus.loop.checkpoint import Progress, latest_checkpoint
+from ludus.loop.batch import BatchRules, make_group_filter
+from ludus.loop.checkpoint import RunProgress, latest_checkpoint
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.interrupt import Interrupts
-from ludus.loop.observer import Observer, RunSummary, Silent
-from ludus.loop.train import INTERRUPT, Parts, Plan, train
+from ludus.loop.observer import NullObserver, Observer, RunSummary
+from ludus.loop.train import INTERRUPT, RunComponents, TrainPlan, train
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.online import OnGateway, OnlineRollouts
-from ludus.rollout.pool import Judge
+from ludus.rollout.pool import GroupFilter
 from ludus.rollout.settings import OnlineSettings
 from ludus.rollout.tasks import Row, derive_seed
 from ludus.runs.exporters.base import NoExporter
@@ -54,9 +54,9 @@ class _Online:
 
 
 @dataclass(frozen=True, slots=True)
-class _Doors:
-    trained: Door | _Online
-    evaluated: Door | None
+class _AgentAdapters:
+    trained: AgentAdapter | _Online
+    evaluated: AgentAdapter | None
     """None: the same."""
 
 
@@ -99,24 +99,24 @@ class Trainer:
         self.config = check_training(self.config)
         algorithm_of(self.config.algorithm).load()
         settings = self.config.rollout.agent
-        accept = accept_judge(should_accept_fn or self.config.should_accept_fn)
-        door: Door | _Online
+        accept = accept_filter(should_accept_fn or self.config.should_accept_fn)
+        agent_adapter: AgentAdapter | _Online
         rows: Sequence[Row]
         if isinstance(settings, OnlineSettings):
             self._check_online(settings, eval_workflow if workflow is None else workflow, on_gateway, admin_key)
-            rows, door, eval_door = (), _Online(on_gateway, admin_key), None
+            rows, agent_adapter, eval_agent_adapter = (), _Online(on_gateway, admin_key), None
         else:
             rows = self._train_rows()
-            door = choose_agent(self.config, workflow, workflow_kwargs, rows=rows)
-            eval_door = self._eval_door(eval_workflow, eval_workflow_kwargs)
+            agent_adapter = choose_agent(self.config, workflow, workflow_kwargs, rows=rows)
+            eval_agent_adapter = self._eval_agent_adapter(eval_workflow, eval_workflow_kwargs)
         evaluation = self._eval_plan()
         self._check_run(resume)
         plan = self._plan(rows, evaluation, accept)
-        doors = _Doors(door, eval_door)
+        agent_adapters = _AgentAdapters(agent_adapter, eval_agent_adapter)
         with Interrupts() as interrupts:
-            return run_blocking(self._train(doors, plan, resume, observer or Silent(), interrupts))
+            return run_blocking(self._train(agent_adapters, plan, resume, observer or NullObserver(), interrupts))
 
-    def _with_decay_end(self, plan: Plan) -> Config:
+    def _with_decay_end(self, plan: TrainPlan) -> Config:
         """The configuration with the number of optimizer steps that the learning rate falls over."""
         trainer = self.config.trainer
         if trainer.optimizer.decay == "constant" or trainer.optimizer.total_steps or plan.total_steps is None:
@@ -134,9 +134,9 @@ class Trainer:
         return run_blocking(self._evaluate(agent, plan))
 
     async def _train(
-        self, doors: _Doors, plan: Plan, resume: bool, observer: Observer, interrupts: Interrupts
+        self, agent_adapters: _AgentAdapters, plan: TrainPlan, resume: bool, observer: Observer, interrupts: Interrupts
     ) -> RunSummary:
-        door, config = doors.trained, self._with_decay_end(plan)
+        agent_adapter, config = agent_adapters.trained, self._with_decay_end(plan)
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(config))
             learner = await stack.enter_async_context(local.learner(config))
@@ -150,14 +150,14 @@ class Trainer:
                 learner.load(found.trainer_folder)
                 if found.progress.step > 0:
                     await local.engine.publish(found.progress.step, learner.publish())
-            start = found.progress if found is not None else Progress()
+            start = found.progress if found is not None else RunProgress()
             play, arrivals = None, None
-            if isinstance(door, _Online):
-                arrivals = self._arrivals(local, door, store, plan, start)
+            if isinstance(agent_adapter, _Online):
+                arrivals = self._arrivals(local, agent_adapter, store, plan, start)
             else:
-                how = (RunArchive(store), self.config.eval_generation, doors.evaluated)
-                play = (await stack.enter_async_context(open_runner(local, self.config, door, *how))).run
-            parts = Parts(
+                how = (RunArchive(store), self.config.eval_generation, agent_adapters.evaluated)
+                play = (await stack.enter_async_context(open_runner(local, self.config, agent_adapter, *how))).run
+            parts = RunComponents(
                 engine=local.engine,
                 learner=learner,
                 play=play,
@@ -178,7 +178,7 @@ class Trainer:
             return summary
 
     def _arrivals(
-        self, local: LocalModel, door: _Online, store: RunStore, plan: Plan, start: Progress
+        self, local: LocalModel, agent_adapter: _Online, store: RunStore, plan: TrainPlan, start: RunProgress
     ) -> OnlineRollouts:
         return OnlineRollouts(
             local.recorder,
@@ -186,12 +186,12 @@ class Trainer:
             self.config.rollout,
             self.config.gconfig,
             version=start.step,
-            judge=group_judge(plan.rules),
-            admin_key=door.admin_key,
-            on_gateway=door.on_gateway,
+            group_filter=make_group_filter(plan.rules),
+            admin_key=agent_adapter.admin_key,
+            on_gateway=agent_adapter.on_gateway,
         )
 
-    async def _evaluate(self, agent: Door, plan: EvalPlan) -> Evaluation:
+    async def _evaluate(self, agent: AgentAdapter, plan: EvalPlan) -> Evaluation:
         async with AsyncExitStack() as stack:
             local = await stack.enter_async_context(open_local(self.config, is_run=False))
             exporter = stack.enter_context(open_exporter(self.config.trace, self.config.name))
@@ -240,21 +240,21 @@ class Trainer:
             max_concurrent=config.rollout.max_concurrent_rollouts,
         )
 
-    def _eval_door(self, workflow: object, kwargs: Mapping[str, Any] | None) -> Door | None:
+    def _eval_agent_adapter(self, workflow: object, kwargs: Mapping[str, Any] | None) -> AgentAdapter | None:
         """The agent of evaluations. None: the one that is trained. Raises ConfigError if nothing is evaluated."""
-        door = choose_eval_agent(self.config, workflow, kwargs)
-        if door is not None and not self.config.eval.is_asked:
+        agent_adapter = choose_eval_agent(self.config, workflow, kwargs)
+        if agent_adapter is not None and not self.config.eval.is_asked:
             raise ConfigError(
                 "eval_workflow cannot act: no evaluation is asked for; set eval.before, eval.after or eval.every_steps"
             )
-        return door
+        return agent_adapter
 
-    def _plan(self, rows: Sequence[Row], evaluation: EvalPlan | None, accept: Judge | None) -> Plan:
+    def _plan(self, rows: Sequence[Row], evaluation: EvalPlan | None, accept: GroupFilter | None) -> TrainPlan:
         config, batch_size = self.config, self.config.train_dataset.batch_size
         epochs = config.total_train_epochs
         if epochs is None and config.total_train_steps is None and config.total_train_seconds is None:
             epochs = 1
-        return Plan(
+        return TrainPlan(
             rows=rows,
             seed=config.seed,
             shuffle=config.train_dataset.shuffle,

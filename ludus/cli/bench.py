@@ -12,10 +12,10 @@ import typer
 
 from ludus.checks.bench.curves import Line, compare_curves, curve_file, read_curve, write_curve
 from ludus.checks.bench.machine import machine
-from ludus.checks.bench.pairs import Figures, Job, Measured, run_pairs
+from ludus.checks.bench.pairs import Figures, Measured, Trial, run_pairs
 from ludus.checks.bench.results import gateway_rows, publish_rows, result, sample_rows, step_row, trace_row, train_row
 from ludus.checks.bench.sides import PEERS_FOLDER, our_side, peer_side
-from ludus.checks.bench.work import (
+from ludus.checks.bench.workloads import (
     LORA_RANK,
     MemoryWork,
     PublishWork,
@@ -24,7 +24,7 @@ from ludus.checks.bench.work import (
     TraceWork,
     TrainWork,
     TurnsWork,
-    Work,
+    Workload,
     chat_encoder,
     gateway_work,
     sample_batches,
@@ -33,7 +33,7 @@ from ludus.checks.bench.work import (
     vocab_size,
 )
 from ludus.cli.console import counting, say_json
-from ludus.cli.figures import columns, finish, parse_numbers, rates, result_console, show
+from ludus.cli.display import columns, finish, parse_numbers, rates, result_console, show
 from ludus.cli.options import JsonFigures, Model
 from ludus.compat.config import load_config
 from ludus.errors import UserError
@@ -143,7 +143,7 @@ def train(
         return _profile("train", asked, as_json)
     if vs == "full":
         full = replace(asked, lora_rank=None, checkpointing=False)
-        peer: Job | None = Job(replace(our_side("train"), name="full"), full)
+        peer: Trial | None = Trial(replace(our_side("train"), name="full"), full)
     else:
         peer = _peer("train", vs, peers, asked)
     measured = _measure("train", asked, peer, pairs)
@@ -219,10 +219,10 @@ def gateway(
     work = gateway_work(folder, lanes=lanes, seconds=seconds)
     peer = _peer("gateway", vs, peers, work)
     with counting("gateway", pairs * (1 if peer is None else 2) + bool(turns)) as bar:
-        measured = run_pairs(Job(our_side("gateway"), work), peer, pairs=pairs, on_start=bar.begin)
+        measured = run_pairs(Trial(our_side("gateway"), work), peer, pairs=pairs, on_start=bar.begin)
         if turns:
             bar.begin("turns")
-            counted = Job(our_side("turns"), TurnsWork(str(folder), turns // 2, turns, 1)).run()["rows"]
+            counted = Trial(our_side("turns"), TurnsWork(str(folder), turns // 2, turns, 1)).run()["rows"]
     body = {**result("gateway", gateway_rows(measured, lanes), measured), "turns": counted if turns else None}
     if turns:
         show(result_console(), counted, turns_columns(turns))
@@ -277,7 +277,7 @@ def publish(
     work = PublishWork(str(folder), tuple(overrides or ()), prompts=prompts, new_tokens=new_tokens)
     if vs not in (None, "reload"):
         raise UserError(f"--vs {vs} cannot be compared in this bench; known: reload")
-    peer = None if vs is None else Job(replace(our_side("reload"), name="reload"), work)
+    peer = None if vs is None else Trial(replace(our_side("reload"), name="reload"), work)
     measured = _measure("publish", work, peer, pairs)
     extra = columns(copy_s="copy s", extra_s="sampling longer by s")
     tokens = columns(carried_tokens="tokens carried on", stale_tokens="stale in cache")
@@ -304,7 +304,7 @@ def trace(
     questions, _ = sums(0)
     folder = _folder(model, overrides)
     work = TraceWork(str(folder), tuple(overrides or ()), questions=questions, new_tokens=new_tokens, episodes=episodes)
-    plain = Job(replace(our_side("trace"), name="without traces"), replace(work, traced=False))
+    plain = Trial(replace(our_side("trace"), name="without traces"), replace(work, traced=False))
     measured = _measure("trace", work, plain, pairs)
     ours = columns("work", ours="tokens/s with traces", peer="without", ratio="ratio (range)")
     headers = {**ours, **columns(episodes_per_s="episodes/s", late_traces="traces late", leaving_s="by s")}
@@ -318,18 +318,18 @@ def _folder(model: str, overrides: Sequence[str] | None) -> Path:
     return resolve_model(model)
 
 
-def _peer(bench: str, vs: str | None, peers: Path, work: DataclassInstance) -> Job | None:
-    return None if vs is None else Job(peer_side(vs, bench, peers), work)
+def _peer(bench: str, vs: str | None, peers: Path, work: DataclassInstance) -> Trial | None:
+    return None if vs is None else Trial(peer_side(vs, bench, peers), work)
 
 
-def _measure(bench: str, work: Work, peer: Job | None, pairs: int) -> Measured:
+def _measure(bench: str, work: Workload, peer: Trial | None, pairs: int) -> Measured:
     work.config()  # a wrong override is told before anything is measured
-    ours = Job(our_side(bench), work)
+    ours = Trial(our_side(bench), work)
     with counting(bench, pairs * (1 if peer is None else 2)) as bar:
         return run_pairs(ours, peer, pairs=pairs, on_start=bar.begin)
 
 
-def _profile(bench: str, work: Work, as_json: bool) -> None:
+def _profile(bench: str, work: Workload, as_json: bool) -> None:
     work.config()
     body = _alone(f"{bench} profile", f"{bench}-profile", work)
     console = result_console()
@@ -360,8 +360,8 @@ def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, fold
     ours: dict[int, Sequence[Line]] = {}
     with counting("quality", len(works) * (1 if peers is None else 2)) as bar:
         for work in works:
-            jobs = {"ludus": Job(our_side("step"), work)}
-            jobs |= {} if peers is None else {name: Job(peer_side(name, "step", peers), work)}
+            jobs = {"ludus": Trial(our_side("step"), work)}
+            jobs |= {} if peers is None else {name: Trial(peer_side(name, "step", peers), work)}
             for side, job in jobs.items():
                 bar.begin(f"{side}, seed {work.seed}")
                 lines = job.run()["steps"]
@@ -378,7 +378,7 @@ def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, fold
 def _alone(label: str, bench: str, work: DataclassInstance) -> Figures:
     with counting(label, 1) as bar:
         bar.begin("ludus")
-        return Job(our_side(bench), work).run()
+        return Trial(our_side(bench), work).run()
 
 
 def turns_columns(long: int) -> dict[str, str]:

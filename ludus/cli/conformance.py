@@ -11,17 +11,17 @@ from rich.console import Console
 
 from ludus.checks.conformance.case import Case
 from ludus.checks.conformance.clients import Clients
+from ludus.checks.conformance.local_server import LocalServer
 from ludus.checks.conformance.matrix import mutants_shown, shown
-from ludus.checks.conformance.mutants import FAULTS, MutantReport, hunt
-from ludus.checks.conformance.own import OwnServer
-from ludus.checks.conformance.run import Report, foreign_target, own_target, play
+from ludus.checks.conformance.mutants import FAULTS, MutantReport, run_mutants
+from ludus.checks.conformance.run import SuiteReport, local_target, play, remote_target
 from ludus.checks.conformance.suite import chosen
 from ludus.cli.console import counting, end, say_json
 from ludus.cli.log import expect_warnings
 from ludus.errors import UserError
 
-OWN_TIMEOUT_S = 20.0  # a hundred times what a case takes alone: the machine may be busy
-FOREIGN_TIMEOUT_S = 60.0  # a real model has to answer several requests of a case, beside other cases
+LOCAL_TIMEOUT_S = 20.0  # a hundred times what a case takes alone: the machine may be busy
+REMOTE_TIMEOUT_S = 60.0  # a real model has to answer several requests of a case, beside other cases
 
 
 def conformance(
@@ -57,10 +57,10 @@ def conformance(
         raise UserError(f"--model {model} names a model of another server; add --base-url, or leave it out")
     cases = chosen(only)
     expect_warnings()
-    report: Report | MutantReport
+    report: SuiteReport | MutantReport
     if mutants:
         with counting("hunting", len(FAULTS)) as bar:
-            report = asyncio.run(hunt(cases, FAULTS, on_done=bar.reach))
+            report = asyncio.run(run_mutants(cases, FAULTS, on_done=bar.reach))
     else:
         with counting("playing", len(cases)) as bar:
             report = asyncio.run(_play(cases, base_url, model, api_key, bar.advance))
@@ -74,11 +74,11 @@ def conformance(
 
 async def _play(
     cases: tuple[Case, ...], base_url: str | None, model: str | None, api_key: str, on_result: Callable[[object], None]
-) -> Report:
+) -> SuiteReport:
     if base_url is None:
-        async with Clients(OWN_TIMEOUT_S) as clients:
-            with OwnServer() as server:
-                return await play(cases, own_target(server), clients, timeout_s=OWN_TIMEOUT_S, on_result=on_result)
-    async with Clients(FOREIGN_TIMEOUT_S) as clients:
-        target = await foreign_target(clients, base_url, model=model, api_key=api_key)
-        return await play(cases, target, clients, timeout_s=FOREIGN_TIMEOUT_S, on_result=on_result)
+        async with Clients(LOCAL_TIMEOUT_S) as clients:
+            with LocalServer() as server:
+                return await play(cases, local_target(server), clients, timeout_s=LOCAL_TIMEOUT_S, on_result=on_result)
+    async with Clients(REMOTE_TIMEOUT_S) as clients:
+        target = await remote_target(clients, base_url, model=model, api_key=api_key)
+        return await play(cases, target, clients, timeout_s=REMOTE_TIMEOUT_S, on_result=on_result)

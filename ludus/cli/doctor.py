@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ludus.checks.doctor.construct import EXPLANATIONS
-from ludus.checks.doctor.examine import Examination, Proof, Row, examine, subject_of, subject_of_source
-from ludus.checks.doctor.play import Subject
+from ludus.checks.doctor.examine import Counterexample, Examination, Row, examine, subject_of, subject_of_source
+from ludus.checks.doctor.replay import Subject
 from ludus.cli.console import counting, end, plain_table, say_json
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
@@ -134,7 +134,7 @@ def _report(found: Examination, allowed: Sequence[str]) -> Group:
     ]
     if any(row.appended for row in found.rows):
         parts += [Text("\nwhat is appended after the reply", style="bold"), _plan(found)]
-    for proof in found.proofs:
+    for proof in found.counterexamples:
         parts += [Text(), *_proof(proof, is_allowed=proof.construct in allowed or proof.reason in allowed)]
     return Group(*parts, Text(), _verdict(found, allowed))
 
@@ -194,7 +194,7 @@ def _plan(found: Examination) -> Table:
     return _table(rows)
 
 
-def _proof(proof: Proof, *, is_allowed: bool) -> list[RenderableType]:
+def _proof(proof: Counterexample, *, is_allowed: bool) -> list[RenderableType]:
     heading = Text.assemble(
         (proof.construct, "bold yellow" if is_allowed else "bold red"),
         f": {EXPLANATIONS[proof.construct]}",
@@ -254,7 +254,7 @@ def _as_json(found: Examination, is_ok: bool) -> dict[str, Any]:
             {"verdict": row.verdict, **{_NAMES.get(name, name): value for name, value in asdict(row).items()}}
             for row in found.rows
         ],
-        "forks": [_proof_json(proof) for proof in found.proofs],
+        "forks": [_proof_json(proof) for proof in found.counterexamples],
         "generation_prompt": found.generation_prompt,
         "stops": found.stops,
         "variables": found.variables,
@@ -265,7 +265,7 @@ def _as_json(found: Examination, is_ok: bool) -> dict[str, Any]:
     }
 
 
-def _proof_json(proof: Proof) -> dict[str, Any]:
+def _proof_json(proof: Counterexample) -> dict[str, Any]:
     place = asdict(proof.place)
     tag = place.pop("tag") or {"line": None, "text": None}
     told = {"construct": proof.construct, "reason": proof.reason, "kind": proof.kind}

@@ -15,7 +15,7 @@ from ludus.compat.areal.importer import import_areal
 from ludus.compat.art.importer import find_models, import_model, write_model
 from ludus.compat.importing.files import read_rows
 from ludus.compat.importing.interpolate import read_yaml
-from ludus.compat.importing.report import FATES, Entry, Fate, Report, by_note, lines, write_text
+from ludus.compat.importing.report import FATES, Entry, Fate, ImportReport, by_note, lines, write_text
 from ludus.compat.verl.importer import import_verl
 from ludus.errors import UserError
 
@@ -101,14 +101,14 @@ def _finish(
     source: object, entries: list[Entry] | tuple[Entry, ...], written: list[Path], at: Path, as_json: bool
 ) -> None:
     """Writes the report, and shows it."""
-    report = Report(str(source), tuple(entries), tuple(map(str, written)))
+    report = ImportReport(str(source), tuple(entries), tuple(map(str, written)))
     write_text(at, report.to_json(), replace=True)
     Console(highlight=False).print(_table(report))
     if as_json:
         typer.echo(report.to_json(), nl=False)
 
 
-def _table(report: Report) -> Table:
+def _table(report: ImportReport) -> Table:
     table = plain_table(padding=(0, 2, 0, 0))
     for fate in FATES:
         found = report.of(fate)

@@ -58,7 +58,7 @@ class Recording:
         self.episodes = Episodes(recorder, RunArchive(store), idle_s=idle_s)
         self.admin_key = access.admin_key or new_key()
         self.options = GatewayOptions(
-            open_mode=self.episodes.open_for if access.is_open else None,
+            open_mode=self.episodes.open_for_key if access.is_open else None,
             episodes=self.episodes,
             admin_key=self.admin_key,
         )

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ludus.cli.signals import until_signalled
-from ludus.cluster.member import Member
-from ludus.cluster.roles import play_role
+from ludus.cluster.role_client import RoleClient
+from ludus.cluster.roles import run_role
 from ludus.compat.config import Config
 
 
@@ -23,4 +23,4 @@ def role(
     The key is read from LUDUS_HEAD_KEY, and everything else is told by
     the head.
     """
-    play_role(Member.of_environment(head, name, index, os.environ), until_signalled, Config)
+    run_role(RoleClient.of_environment(head, name, index, os.environ), until_signalled, Config)

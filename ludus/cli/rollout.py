@@ -19,8 +19,8 @@ from rich.text import Text
 from ludus.api.play import play
 from ludus.api.rows import load_rows
 from ludus.cli.console import Bar, counting, end
+from ludus.cli.external import play_external
 from ludus.cli.options import Model, Overrides
-from ludus.cli.outside import play_outside
 from ludus.cli.turns import TurnRow, rows_of_group
 from ludus.compat.config import Config, load_config
 from ludus.models.resolve import resolve_model
@@ -74,7 +74,7 @@ def rollout(
         if url is None:
             play(None, rows, config=config, on_episode=show.add_local)
         else:
-            play_outside(config, rows, url=url, api_key=api_key, on_episode=show.add)
+            play_external(config, rows, url=url, api_key=api_key, on_episode=show.add)
     if not as_json:
         console.print(_totals(show.episodes))
     end(not all(episode.outcome.kind in ("failed", "timeout") for episode in show.episodes))

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from ludus.cli.console import plain_table, say
 from ludus.cli.live import duration
-from ludus.cluster.board import Board, HeadView, read_board
 from ludus.cluster.slurm import cancel_job, interrupt_job, job_of, job_state
+from ludus.cluster.status import HeadView, RunStatus, read_status
 from ludus.errors import BackendError, UserError
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]
@@ -28,19 +28,19 @@ def status(run: Run) -> None:
 
     [bold]Example:[/]  ludus status runs/guess
     """
-    board = _board(run)
-    if board is None:
+    run_status = _board(run)
+    if run_status is None:
         return say(_without_head(run))
-    head = board.head
+    head = run_status.head
     job = "" if head.job is None else f", job {head.job}"
     since = duration(time.time() - head.started_at)
     say(f"head   pid {head.pid} on {head.host}, {head.scheduler}{job}, since {since}: {_life(head)}")
-    if not board.roles:
+    if not run_status.roles:
         return None
     table = plain_table("role", "state", "since", "restarts", "where", "url", "log")
     for column in table.columns:
         column.overflow = "fold"
-    for role in board.roles:
+    for role in run_status.roles:
         where = role.place if not role.host or role.host in role.place else f"{role.place} on {role.host}"
         age = duration(time.time() - role.changed_at)
         restarts = str(role.num_restarts)
@@ -53,22 +53,22 @@ def stop(run: Run) -> None:
 
     [bold]Example:[/]  ludus stop runs/guess
     """
-    board = _board(run)
-    if board is None:
+    run_status = _board(run)
+    if run_status is None:
         job = job_of(run)
         if job is None or job_state(job) is None:
             raise UserError(f"{_without_head(run)}; there is nothing to stop")
         cancel_job(job)
         return say(f"job {job} waited, and was taken out of the queue")
-    _ask_to_leave(board.head)
+    _ask_to_leave(run_status.head)
     return say("asked to save a checkpoint and leave")
 
 
-def _board(run: Path) -> Board | None:
+def _board(run: Path) -> RunStatus | None:
     if not run.is_dir():
         near = sorted(path.parent.name for path in run.parent.glob("*/config.yaml"))
         raise UserError(f"there is no run {str(run)!r}" + (f"; runs beside it: {', '.join(near)}" if near else ""))
-    return read_board(run)
+    return read_status(run)
 
 
 def _without_head(run: Path) -> str:

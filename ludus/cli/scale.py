@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from ludus.checks.bench.machine import machine
-from ludus.checks.bench.pairs import Job, run_pairs, significant
+from ludus.checks.bench.pairs import Trial, run_pairs, significant
 from ludus.checks.bench.results import compared, result
 from ludus.checks.bench.routing.load import SimulatedSession, SyntheticLoad, recorded_sessions
 from ludus.checks.bench.routing.policies import POLICIES
 from ludus.checks.bench.routing.simulate import simulate
 from ludus.checks.bench.sides import our_side
-from ludus.checks.bench.work import OverlapWork, ReplicasWork
+from ludus.checks.bench.workloads import OverlapWork, ReplicasWork
 from ludus.cli.console import counting
-from ludus.cli.figures import columns, finish, parse_numbers
+from ludus.cli.display import columns, finish, parse_numbers
 from ludus.cli.options import JsonFigures
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
@@ -75,8 +75,8 @@ def replicas(
     [bold]Example:[/]  ludus bench replicas
     """
     work = ReplicasWork(str(resolve_model(model)), number, groups=groups)
-    ours = Job(replace(our_side("replicas"), name=f"{number} replicas"), work)
-    one = Job(replace(our_side("replicas"), name="one replica"), replace(work, replicas=1))
+    ours = Trial(replace(our_side("replicas"), name=f"{number} replicas"), work)
+    one = Trial(replace(our_side("replicas"), name="one replica"), replace(work, replicas=1))
     with counting("replicas", 2 * pairs) as bar:
         measured = run_pairs(ours, one, pairs=pairs, on_start=bar.begin)
     row = compared(measured, "episodes_per_s")
@@ -114,7 +114,7 @@ def overlap(
             for value in values:
                 bar.begin(f"{value} ahead, seed {seed}")
                 work = OverlapWork(str(run), tuple(overrides or ()), value, least_s, most_s, tools, seed)
-                measured[value].append(Job(our_side("overlap"), work).run())
+                measured[value].append(Trial(our_side("overlap"), work).run())
     rows = overlap_rows(measured)
     speed = columns("ahead", episodes_per_s="episodes/s", ratio="ratio (range)", step_s="s/step", reward="reward")
     headers = {**speed, **columns(reward_error="±", success="success", stale_versions="versions old")}

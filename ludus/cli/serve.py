@@ -17,7 +17,7 @@ from ludus.cluster.serve.server import KEY_VARIABLE, Address, running
 from ludus.cluster.serve.store import JobStore
 from ludus.compat.art.configs import check_config, default_config
 from ludus.compat.art.local_backend import LocalBackend
-from ludus.compat.art.workshop import BackendWorkshop
+from ludus.compat.art.workshop import BackendJobRunner
 from ludus.compat.config import Config
 from ludus.gateway.server import calm_garbage_collection
 from ludus.http.tls import Tls
@@ -75,7 +75,7 @@ def serve(
 async def _serve(folder: Path, address: Address, config: Config, *, idle_s: float | None, as_json: bool) -> None:
     with JobStore(folder) as store:
         backend = LocalBackend(path=folder / "models", config=config)
-        async with backend, running(store, backend, BackendWorkshop(backend), address) as server:
+        async with backend, running(store, backend, BackendJobRunner(backend), address) as server:
             calm_garbage_collection()
             say(f"serving at [bold]{server.url}[/] from {folder}")
             if server.new_key is not None:

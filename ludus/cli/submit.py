@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ludus.cluster.base import Resources
-from ludus.cluster.slurm import JOB_VARIABLE, Job, submit
+from ludus.cluster.slurm import JOB_VARIABLE, SlurmJob, submit
 from ludus.compat.config import Config
 from ludus.config import check_training
 from ludus.runs.store import RunStore
@@ -31,4 +31,4 @@ def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -
         (Resources.of(scheduler.rollout), config.rollout.num_workers),
     ]
     command = [sys.executable, "-m", "ludus", "train", *arguments]
-    return submit(Job(config.name, config.folder, command, roles, scheduler))
+    return submit(SlurmJob(config.name, config.folder, command, roles, scheduler))

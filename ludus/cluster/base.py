@@ -64,7 +64,7 @@ def role_command(name: str, head_url: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "ludus", "role", name, "--head", head_url)
 
 
-class Placed(Protocol):
+class RoleProcess(Protocol):
     """One process that was started. Its methods may block for some seconds."""
 
     @property
@@ -88,7 +88,7 @@ class Placed(Protocol):
 class Launcher(Protocol):
     """Places processes somewhere. `start` may be called from any thread."""
 
-    def start(self, role: Role, index: int, env: Mapping[str, str]) -> Placed:
+    def start(self, role: Role, index: int, env: Mapping[str, str]) -> RoleProcess:
         """Begin process `index` of the role; it may have to wait for its place.
 
         env: of this start alone, the key among it.

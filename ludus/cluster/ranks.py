@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ludus.cluster.member import Brief, Member
-from ludus.cluster.supervise import Watch
+from ludus.cluster.role_client import RoleClient, RoleSpec
+from ludus.cluster.supervise import SupervisionPolicy
 from ludus.config import Config
 from ludus.engines.lease import ComputeLease
 from ludus.errors import BackendError, ConfigError
@@ -21,11 +21,11 @@ from ludus.models.resolve import resolve_model
 from ludus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from ludus.cluster.crew import Crew
+    from ludus.cluster.cluster import Cluster
     from ludus.models.load import LoadedModel
     from ludus.trainer.group import TorchRanks
     from ludus.trainer.sharded import ShardedTrainer
-    from ludus.trainer.step import Trainer
+    from ludus.trainer.step import ModelTrainer
 
 ROLE = "trainer"
 # After a connection broke, as long as it takes until the launcher tells of the process that ended.
@@ -34,7 +34,7 @@ _VERDICT_S = 3.0
 
 @asynccontextmanager
 async def open_ranks(
-    config: Config, crew: Crew, tokenizer: Tokenizer, *, sampling: LoadedModel | None
+    config: Config, cluster: Cluster, tokenizer: Tokenizer, *, sampling: LoadedModel | None
 ) -> AsyncIterator[ShardedTrainer]:
     """The trainer of `config.trainer.ranks` processes, until the block ends.
 
@@ -42,49 +42,49 @@ async def open_ranks(
     Raises UserError or BackendError, with the last lines of the process, if a rank does not come, or is lost.
     """
     from ludus.models.device import choose_device
-    from ludus.trainer.group import TorchRanks, open_meeting
+    from ludus.trainer.group import TorchRanks, open_rendezvous
     from ludus.trainer.sharded import ShardedTrainer
 
     device, size = choose_device(config.model.device), config.trainer.ranks
     if device.type == "cuda" and not config.scheduler.trainer.gpus:
         raise ConfigError("the ranks of a trainer need a card each: set scheduler.trainer.gpus=1, or model.device=cpu")
-    meeting, store = open_meeting(config.scheduler.address)
+    rendezvous, store = open_rendezvous(config.scheduler.address)
     # A rank that was lost has lost its rows of the weights: the run ends and goes on from its checkpoint.
-    await crew.start(ROLE, size - 1, Watch(asdict(meeting), max_restarts=0))
-    ranks = await asyncio.to_thread(TorchRanks.lead, store, size, device, check=crew.check)
+    await cluster.start(ROLE, size - 1, SupervisionPolicy(asdict(rendezvous), max_restarts=0))
+    ranks = await asyncio.to_thread(TorchRanks.lead, store, size, device, check=cluster.check)
     trainer = ShardedTrainer(await asyncio.to_thread(_own_trainer, config, tokenizer, ranks), ranks, sampling=sampling)
     try:
         yield trainer
     except BackendError:
-        await crew.unless_lost(asyncio.sleep(_VERDICT_S))  # says more, if it was another process
+        await cluster.unless_lost(asyncio.sleep(_VERDICT_S))  # says more, if it was another process
         raise
     finally:
         trainer.close()
-        await crew.stop(ROLE)
+        await cluster.stop(ROLE)
 
 
-def follow(member: Member, config: Config, brief: Brief) -> None:
+def follow(role_client: RoleClient, config: Config, role_spec: RoleSpec) -> None:
     """Be one of the other ranks until rank 0 ends it."""
     from ludus.models.device import choose_device
-    from ludus.trainer.group import Meeting, TorchRanks
-    from ludus.trainer.sharded import obey
+    from ludus.trainer.group import Rendezvous, TorchRanks
+    from ludus.trainer.sharded import follow_commands
 
-    meeting = Meeting(str(brief.task["host"]), int(brief.task["port"]))
-    with member:
-        member.join()
+    rendezvous = Rendezvous(str(role_spec.task["host"]), int(role_spec.task["port"]))
+    with role_client:
+        role_client.join()
         device = choose_device(config.model.device)
-        ranks = TorchRanks.follow(meeting, member.index + 1, config.trainer.ranks, device)
-        obey(_own_trainer(config, Tokenizer.load(resolve_model(config.model.path)), ranks), ranks)
+        ranks = TorchRanks.follow(rendezvous, role_client.index + 1, config.trainer.ranks, device)
+        follow_commands(_own_trainer(config, Tokenizer.load(resolve_model(config.model.path)), ranks), ranks)
 
 
-def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> Trainer:
+def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> ModelTrainer:
     """Of this process's rows. It shares no weights with an engine, and so no lease."""
     from ludus.models.load import load_model
     from ludus.models.shards import shard_model
-    from ludus.trainer.step import Trainer
+    from ludus.trainer.step import ModelTrainer
 
     model = shard_model(load_model(config.model, seed=config.seed, is_mapped=True), ranks.mesh)
-    return Trainer(
+    return ModelTrainer(
         model,
         config.trainer,
         config.algorithm,

@@ -61,7 +61,7 @@ class RoleHost:
         self._process.stop(grace_s)
 
 
-class RayPlaced:
+class RayRoleProcess:
     """One actor as the head sees it."""
 
     def __init__(self, ray: Any, make: Callable[[], Any], log: Path, *, lost_node: str | None = None) -> None:
@@ -89,7 +89,7 @@ class RayPlaced:
         log.touch()
 
     def __repr__(self) -> str:
-        return f"RayPlaced({self.id}, status={self._status})"
+        return f"RayRoleProcess({self.id}, status={self._status})"
 
     @property
     def id(self) -> str:
@@ -170,7 +170,7 @@ class RayLauncher:
         self._settings = settings
         self._lock = threading.Lock()
         self._groups: dict[str, Any] = {}
-        self._placed: dict[tuple[str, int], RayPlaced] = {}
+        self._placed: dict[tuple[str, int], RayRoleProcess] = {}
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             try:
@@ -184,7 +184,7 @@ class RayLauncher:
     def __repr__(self) -> str:
         return f"RayLauncher(address={self._settings.address!r}, roles={sorted(self._groups)})"
 
-    def start(self, role: Role, index: int, env: Mapping[str, str]) -> RayPlaced:
+    def start(self, role: Role, index: int, env: Mapping[str, str]) -> RayRoleProcess:
         with self._lock:
             group = self._groups.get(role.name) or self._reserve(role)
         strategies = importlib.import_module("ray.util.scheduling_strategies")
@@ -201,7 +201,7 @@ class RayLauncher:
         host = self._ray.remote(RoleHost).options(**options)
         own_env = {**role.environment(), **env}
         before = self._placed.get((role.name, index))
-        placed = self._placed[role.name, index] = RayPlaced(
+        placed = self._placed[role.name, index] = RayRoleProcess(
             self._ray,
             lambda: host.remote(role.argv(index), own_env, str(Path.cwd())),
             log_path(self._folder, role, index),

@@ -65,14 +65,14 @@ class _Joining(pydantic.BaseModel):
     info: dict[str, Any] = {}
 
 
-class _Beat(pydantic.BaseModel):
+class _Heartbeat(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
     attempt: int
 
 
 @dataclass(slots=True)
-class _Post:
+class _RoleEntry:
     attempt: int
     task: Mapping[str, Any]
     registered: Registered | None = None
@@ -94,7 +94,7 @@ class Registry:
         self._on_stop = on_stop
         self._lock = threading.Lock()
         self._clock = AwakeClock()
-        self._posts: dict[Name, _Post] = {}
+        self._posts: dict[Name, _RoleEntry] = {}
         self._waiting: list[tuple[Name, Future[Registered]]] = []
         self._services: dict[str, Service] = {}
         self._http = HttpServer(self._app(), name="registry", is_guarded=True)
@@ -122,7 +122,7 @@ class Registry:
     def expect(self, name: str, index: int, attempt: int, task: Mapping[str, Any]) -> None:
         """This start of the process is listened to from now on. task: what it is told, with the configuration."""
         with self._lock:
-            self._posts[name, index] = _Post(attempt, task)
+            self._posts[name, index] = _RoleEntry(attempt, task)
 
     def forget(self, name: str, index: int) -> None:
         """The process is told to end when it next says something."""
@@ -170,7 +170,7 @@ class Registry:
                 Route("/config", self._guarded(self._tell), methods=["GET"]),
                 Route("/roles", self._guarded(self._list), methods=["GET"]),
                 Route(role, self._guarded(self._join), methods=["POST"]),
-                Route(f"{role}/beat", self._guarded(self._beat), methods=["PUT"]),
+                Route(f"{role}/beat", self._guarded(self._heartbeat), methods=["PUT"]),
                 Route("/stop", self._guarded(self._stop), methods=["POST"]),
                 Route("/serve/{service}/{rest:path}", self._guarded(self._serve), methods=["GET", "POST", "PUT"]),
             ]
@@ -221,8 +221,8 @@ class Registry:
         logger.info("role.joined role=%s-%d url=%s pid=%d host=%s", name, index, joining.url, joining.pid, joining.host)
         return Response(status_code=204)
 
-    async def _beat(self, request: Request) -> Response:
-        beat = _Beat.model_validate_json(await request.body())
+    async def _heartbeat(self, request: Request) -> Response:
+        beat = _Heartbeat.model_validate_json(await request.body())
         name, index = request.path_params["name"], request.path_params["index"]
         with self._lock:
             post = self._posts.get((name, index))

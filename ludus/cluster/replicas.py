@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 
 from ludus.api.servers import KEY, connect, server_command
 from ludus.cluster.registry import Registered
-from ludus.cluster.supervise import Watch
+from ludus.cluster.supervise import SupervisionPolicy
 from ludus.config import Config
 from ludus.engines.base import Engine
-from ludus.engines.process import ServerPlace
+from ludus.engines.process import ReplicaAddress
 from ludus.engines.routed.engine import RoutedEngine
 from ludus.engines.weights import WeightFiles
 from ludus.http.keys import new_key
 from ludus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from ludus.cluster.crew import Crew
+    from ludus.cluster.cluster import Cluster
 
 
-async def start_engine(config: Config, crew: Crew, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
+async def start_engine(config: Config, crew: Cluster, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
     """Engines in processes of the run; one that is lost is replaced, and has the newest weights before it samples."""
     key = new_key()
-    server_command(config, ServerPlace("127.0.0.1", 1, key, config.seed, 0))  # what cannot be started is said here
+    server_command(config, ReplicaAddress("127.0.0.1", 1, key, config.seed, 0))  # what cannot be started is said here
     router: asyncio.Future[RoutedEngine] = asyncio.get_running_loop().create_future()
     numbers: dict[int, int] = {}
     """In the router, by index of the process."""
@@ -40,7 +40,7 @@ async def start_engine(config: Config, crew: Crew, tokenizer: Tokenizer, files: 
         numbers[found.index] = await (await router).add(await connect(config, found.url, tokenizer, key, files))
 
     restarts = config.scheduler.max_restarts
-    watch = Watch({KEY: key}, on_join=joined, on_lost=lost, max_restarts=restarts)
+    watch = SupervisionPolicy({KEY: key}, on_join=joined, on_lost=lost, max_restarts=restarts)
     found = await crew.start("engine", config.engine.replicas, watch)
     engines = [await connect(config, each.url, tokenizer, key, files) for each in found]
     # Calls wait as long as a replica in the place of a lost one may take to start; the crew ends the run otherwise.

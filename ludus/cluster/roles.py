@@ -13,13 +13,13 @@ from typing import Any
 import yaml
 
 from ludus.agents.actors import check_actors
-from ludus.api.agent import worker_door
+from ludus.api.agent import worker_agent_adapter
 from ludus.api.servers import KEY, server_command
-from ludus.cluster.member import Brief, Member
 from ludus.cluster.ranks import ROLE, follow
+from ludus.cluster.role_client import RoleClient, RoleSpec
 from ludus.config import Config
 from ludus.engines import process
-from ludus.engines.process import ServerPlace
+from ludus.engines.process import ReplicaAddress
 from ludus.errors import BackendError, UserError
 from ludus.processes.address import free_port
 from ludus.rollout.worker import AGENTS, CAPACITY, RolloutWorker
@@ -28,50 +28,52 @@ Until = Callable[[], Coroutine[Any, Any, object]]
 """Returns when the process is told to end."""
 
 
-def play_role(member: Member, until: Until, config_class: type[Config]) -> None:
+def run_role(role_client: RoleClient, until: Until, config_class: type[Config]) -> None:
     """Be a process of the run until it is told to end. config_class: what reads the run's configuration.
 
     Raises UserError for a role that there is not.
     """
-    play = ROLES.get(member.name)
+    play = ROLES.get(role_client.name)
     if play is None:
-        raise UserError(f"there is no role {member.name!r}; there are {', '.join(sorted(ROLES))}")
-    brief = member.brief()
-    play(member, config_class(**yaml.safe_load(brief.config)), brief, until)
+        raise UserError(f"there is no role {role_client.name!r}; there are {', '.join(sorted(ROLES))}")
+    role_spec = role_client.role_spec()
+    play(role_client, config_class(**yaml.safe_load(role_spec.config)), role_spec, until)
 
 
-def serve_engine(member: Member, config: Config, brief: Brief, until: Until) -> None:
+def serve_engine(role_client: RoleClient, config: Config, role_spec: RoleSpec, until: Until) -> None:
     """One replica of the engine. Raises BackendError if its server ends by itself."""
-    asyncio.run(_serve_engine(member, config, str(brief.task[KEY]), until))
+    asyncio.run(_serve_engine(role_client, config, str(role_spec.task[KEY]), until))
 
 
-async def _serve_engine(member: Member, config: Config, key: str, until: Until) -> None:
-    host = member.address
-    place = ServerPlace(host, free_port(host), key, seed=config.seed, index=member.index)
-    with member:
+async def _serve_engine(role_client: RoleClient, config: Config, key: str, until: Until) -> None:
+    host = role_client.address
+    place = ReplicaAddress(host, free_port(host), key, seed=config.seed, index=role_client.index)
+    with role_client:
         command = server_command(config, place)
-        status = await process.run(command, place, on_ready=lambda: member.join(place.url), until=until())
+        status = await process.run(command, place, on_ready=lambda: role_client.join(place.url), until=until())
     if status is not None:
-        raise BackendError(f"the server of {member.name}-{member.index} ended with status {status}")
+        raise BackendError(f"the server of {role_client.name}-{role_client.index} ended with status {status}")
 
 
-def train_rank(member: Member, config: Config, brief: Brief, _until: Until) -> None:
+def train_rank(role_client: RoleClient, config: Config, role_spec: RoleSpec, _until: Until) -> None:
     """One rank of the trainer beside the head's; to be ended at any moment, for its state is on disk or nowhere."""
-    follow(member, config, brief)
+    follow(role_client, config, role_spec)
 
 
-def play_rollouts(member: Member, config: Config, brief: Brief, until: Until) -> None:
+def run_rollout_worker(role_client: RoleClient, config: Config, role_spec: RoleSpec, until: Until) -> None:
     """One worker that plays agents. Raises UserError if an agent cannot be set up here."""
-    asyncio.run(_play_rollouts(member, config, brief, until))
+    asyncio.run(_run_rollout_worker(role_client, config, role_spec, until))
 
 
-async def _play_rollouts(member: Member, config: Config, brief: Brief, until: Until) -> None:
+async def _run_rollout_worker(role_client: RoleClient, config: Config, role_spec: RoleSpec, until: Until) -> None:
     actors = config.rollout.actors
     check_actors(actors)
-    worker = RolloutWorker(member, int(brief.task[CAPACITY]), partial(worker_door, config), actors=actors)
-    working = asyncio.ensure_future(worker.work(brief.task[AGENTS]))
+    worker = RolloutWorker(
+        role_client, int(role_spec.task[CAPACITY]), partial(worker_agent_adapter, config), actors=actors
+    )
+    working = asyncio.ensure_future(worker.work(role_spec.task[AGENTS]))
     asked = asyncio.ensure_future(until())
-    with member:
+    with role_client:
         await asyncio.wait((working, asked), return_when=asyncio.FIRST_COMPLETED)
         for task in (working, asked):
             task.cancel()
@@ -80,8 +82,8 @@ async def _play_rollouts(member: Member, config: Config, brief: Brief, until: Un
         raise ended
 
 
-ROLES: Mapping[str, Callable[[Member, Config, Brief, Until], None]] = {
+ROLES: Mapping[str, Callable[[RoleClient, Config, RoleSpec, Until], None]] = {
     "engine": serve_engine,
-    "rollout": play_rollouts,
+    "rollout": run_rollout_worker,
     ROLE: train_rank,
 }

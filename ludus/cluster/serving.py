@@ -18,7 +18,7 @@ from ludus.engines.lease import ComputeLease
 from ludus.engines.local.settings import LocalSettings
 from ludus.engines.serving.app import EngineApi
 from ludus.engines.serving.command import KEY_VARIABLE
-from ludus.engines.serving.inbox import Inbox
+from ludus.engines.serving.weight_receiver import WeightReceiver
 from ludus.errors import UserError
 from ludus.http.keys import check_key, digest
 from ludus.http.server import HttpServer
@@ -76,9 +76,9 @@ async def serving_engine(
     model = load_model(config.model, seed=config.seed)
     tokenizer = Tokenizer.load(model.folder)
     engine = LocalEngine(model, tokenizer, config.engine, lease=ComputeLease(), seed=config.seed)
-    inbox = Inbox(engine, lambda files: FileWeights(model, files), scratch=scratch)
+    weight_receiver = WeightReceiver(engine, lambda files: FileWeights(model, files), scratch=scratch)
     key_digest = None if address.key is None else digest(address.key)
-    api = EngineApi(engine, tokenizer, inbox, model=config.model.path, key_digest=key_digest)
+    api = EngineApi(engine, tokenizer, weight_receiver, model=config.model.path, key_digest=key_digest)
     http = HttpServer(api.build(), name="engine", is_guarded=key_digest is not None, tls=address.tls)
     try:
         url = await asyncio.to_thread(http.start, address.host, address.port)

@@ -107,7 +107,7 @@ def step_command(role: Role, index: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """What is submitted."""
 
     name: str
@@ -153,7 +153,7 @@ class Job:
         return math.ceil(sum(amount(resources) * count for resources, count in self.roles) / self.settings.slurm.nodes)
 
 
-def submit(job: Job) -> str:
+def submit(job: SlurmJob) -> str:
     """The id of the job, once it is queued. Its script lies beside the run. Raises UserError if Slurm refuses it."""
     script = job.run / "roles" / "job.sbatch"
     script.parent.mkdir(parents=True, exist_ok=True)

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ludus.cluster.base import ATTEMPT_VARIABLE, KEY_VARIABLE, Launcher, Placed, Role
-from ludus.cluster.board import RoleView, State
+from ludus.cluster.base import ATTEMPT_VARIABLE, KEY_VARIABLE, Launcher, Role, RoleProcess
 from ludus.cluster.clock import AwakeClock
 from ludus.cluster.registry import Name, Registered, Registry
+from ludus.cluster.status import RoleView, State
 from ludus.errors import BackendError, LudusError, UserError
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ OnChange = Callable[[Sequence[RoleView]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class SupervisionPolicy:
     """What is done about a role's processes, beside the registry's account of them."""
 
     task: Mapping[str, Any] = field(default_factory=dict)
@@ -53,11 +53,11 @@ class Watch:
 
 
 @dataclass(slots=True)
-class _Post:
+class _SupervisedRole:
     role: Role
     index: int
-    watch: Watch
-    placed: Placed
+    policy: SupervisionPolicy
+    process: RoleProcess
     started_at: float
     """By the supervisor's clock."""
     attempt: int = 0
@@ -91,11 +91,11 @@ class _Post:
             self.role.name,
             self.index,
             self.state,
-            self.placed.id,
+            self.process.id,
             "" if found is None else found.host,
             "" if found is None else found.url,
             self.attempt,
-            str(self.placed.log),
+            str(self.process.log),
             self.changed_at,
         )
 
@@ -114,7 +114,7 @@ class Supervisor:
         self._launcher = launcher
         self._registry = registry
         self._on_change = on_change
-        self._posts: dict[Name, _Post] = {}
+        self._posts: dict[Name, _SupervisedRole] = {}
         self._clock = AwakeClock()
         self._watching: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[LudusError] | None = None
@@ -152,18 +152,18 @@ class Supervisor:
         assert self._failed is not None, "it was entered"
         return await asyncio.shield(self._failed)
 
-    async def start(self, role: Role, watch: Watch) -> tuple[Registered, ...]:
+    async def start(self, role: Role, policy: SupervisionPolicy) -> tuple[Registered, ...]:
         """The processes of the role, once all of them are ready.
 
         Raises UserError or BackendError, with the last lines of the process, if one of them ends before that.
         """
-        await self.begin(role, watch)
+        await self.begin(role, policy)
         return await self.ready(role.name)
 
-    async def begin(self, role: Role, watch: Watch) -> None:
+    async def begin(self, role: Role, policy: SupervisionPolicy) -> None:
         """Start the role's processes, and wait for none of them."""
         for index in role.indices:
-            await self._place(role, index, watch)
+            await self._place(role, index, policy)
 
     async def ready(self, name: str) -> tuple[Registered, ...]:
         """The processes of a role that was begun, once all of them are ready. Raises as `start`."""
@@ -185,7 +185,7 @@ class Supervisor:
     async def stop(self, name: str, grace_s: float = GRACE_S) -> None:
         """End the processes of a role. Does nothing if there are none."""
         posts = [self._posts.pop(key) for key in list(self._posts) if key[0] == name]
-        await asyncio.gather(*(asyncio.to_thread(post.placed.stop, grace_s) for post in posts))
+        await asyncio.gather(*(asyncio.to_thread(post.process.stop, grace_s) for post in posts))
         for post in posts:
             self._registry.forget(post.role.name, post.index)
             post.turn("ended")
@@ -203,16 +203,18 @@ class Supervisor:
             if len(ready) == len(indices):
                 return ready
 
-    async def _place(self, role: Role, index: int, watch: Watch, before: _Post | None = None) -> None:
+    async def _place(
+        self, role: Role, index: int, policy: SupervisionPolicy, before: _SupervisedRole | None = None
+    ) -> None:
         attempt = 0 if before is None else before.attempt + 1
-        self._registry.expect(role.name, index, attempt, watch.task)
+        self._registry.expect(role.name, index, attempt, policy.task)
         env = {KEY_VARIABLE: self._registry.key, ATTEMPT_VARIABLE: str(attempt)}
-        placed = await asyncio.to_thread(self._launcher.start, role, index, env)
+        process = await asyncio.to_thread(self._launcher.start, role, index, env)
         was_ready = before is not None and before.was_ready
-        self._posts[role.name, index] = _Post(
-            role, index, watch, placed, self._clock.now(), attempt=attempt, was_ready=was_ready
+        self._posts[role.name, index] = _SupervisedRole(
+            role, index, policy, process, self._clock.now(), attempt=attempt, was_ready=was_ready
         )
-        logger.info("role.started role=%s-%d attempt=%d place=%s", role.name, index, attempt, placed.id)
+        logger.info("role.started role=%s-%d attempt=%d place=%s", role.name, index, attempt, process.id)
         self._tell()
 
     async def _watch(self) -> None:
@@ -228,7 +230,7 @@ class Supervisor:
             logger.exception("the processes of the run are not watched any more")
             self._failed.set_result(BackendError(f"the run's processes cannot be watched: {error}"))
 
-    async def _look(self, post: _Post, status: int | None) -> None:
+    async def _look(self, post: _SupervisedRole, status: int | None) -> None:
         """Notice what became of one process. Raises what ends the run."""
         if self._posts.get((post.role.name, post.index)) is not post:
             return  # it was stopped meanwhile
@@ -238,55 +240,57 @@ class Supervisor:
             await self._lose(post, f"ended with {_how(status)}", status)
         elif (useless := post.failed_to_join()) is not None:
             await self._lose(post, f"cannot be used: {useless}", None)
-        elif post.state == "starting" and self._clock.now() - post.started_at > post.watch.start_timeout_s:
-            await self._lose(post, f"was not ready within {post.watch.start_timeout_s:.0f} s", None)
+        elif post.state == "starting" and self._clock.now() - post.started_at > post.policy.start_timeout_s:
+            await self._lose(post, f"was not ready within {post.policy.start_timeout_s:.0f} s", None)
         elif (silence_s := self._registry.silence_s(post.role.name, post.index)) > SILENCE_S:
             await self._lose(post, f"was not heard of for {silence_s:.0f} s", None)
 
-    async def _look_for_start(self, post: _Post) -> None:
+    async def _look_for_start(self, post: _SupervisedRole) -> None:
         found = self._registry.find(post.role.name, post.index)
         if found is None:
             return
         is_back, post.registered, post.was_ready = post.was_ready, found, True
         post.turn("ready")
         self._tell()
-        if is_back and post.watch.on_join is not None:
+        if is_back and post.policy.on_join is not None:
             # Beside the watch: a new engine takes the weights first, and others may die meanwhile.
-            post.joining = asyncio.ensure_future(post.watch.on_join(found))
+            post.joining = asyncio.ensure_future(post.policy.on_join(found))
 
-    async def _lose(self, post: _Post, what: str, status: int | None) -> None:
+    async def _lose(self, post: _SupervisedRole, what: str, status: int | None) -> None:
         was_ready = post.state == "ready"
         post.turn("lost")
         self._tell()
-        logger.warning("role.lost role=%s attempt=%d place=%s what=%s", post.name, post.attempt, post.placed.id, what)
+        logger.warning("role.lost role=%s attempt=%d place=%s what=%s", post.name, post.attempt, post.process.id, what)
         if post.joining is not None:
             post.joining.cancel()
             await asyncio.gather(post.joining, return_exceptions=True)
-        if was_ready and post.watch.on_lost is not None:
-            await post.watch.on_lost(post.role.name, post.index)
-        await asyncio.to_thread(post.placed.stop, 0)
-        restarts_left = post.watch.max_restarts - post.attempt
+        if was_ready and post.policy.on_lost is not None:
+            await post.policy.on_lost(post.role.name, post.index)
+        await asyncio.to_thread(post.process.stop, 0)
+        restarts_left = post.policy.max_restarts - post.attempt
         if status == _EXIT_USER or not post.was_ready or restarts_left <= 0:
             raise self._end_of_run(post, what, status)
-        await self._place(post.role, post.index, post.watch, post)
+        await self._place(post.role, post.index, post.policy, post)
 
-    def _end_of_run(self, post: _Post, what: str, status: int | None) -> LudusError:
+    def _end_of_run(self, post: _SupervisedRole, what: str, status: int | None) -> LudusError:
         again = f" after {post.attempt} restarts" if post.attempt else ""
         if not post.was_ready:
             what += " before it was ready"
-        lines = post.placed.tail(NUM_LAST_LINES)
+        lines = post.process.tail(NUM_LAST_LINES)
         last = (
-            f"; its last lines ({post.placed.log}):\n{_indented(lines)}" if lines else f"; its log is {post.placed.log}"
+            f"; its last lines ({post.process.log}):\n{_indented(lines)}"
+            if lines
+            else f"; its log is {post.process.log}"
         )
         error = UserError if status == _EXIT_USER else BackendError
-        return error(f"{post.name} ({post.placed.id}) {what}{again}{last}")
+        return error(f"{post.name} ({post.process.id}) {what}{again}{last}")
 
     def _tell(self) -> None:
         self._on_change(self.views())
 
 
-def _statuses(posts: Sequence[_Post]) -> list[tuple[_Post, int | None]]:
-    return [(post, post.placed.poll()) for post in posts]
+def _statuses(posts: Sequence[_SupervisedRole]) -> list[tuple[_SupervisedRole, int | None]]:
+    return [(post, post.process.poll()) for post in posts]
 
 
 def _how(status: int) -> str:

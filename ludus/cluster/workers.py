@@ -8,39 +8,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ludus.agents.adapter import Door
+from ludus.agents.adapter import AgentAdapter
 from ludus.cluster.registry import Registered
-from ludus.cluster.supervise import Watch
+from ludus.cluster.supervise import SupervisionPolicy
 from ludus.config import Config
-from ludus.rollout.handout import SERVICE, Handout
-from ludus.rollout.remote import RemoteDoor
+from ludus.rollout.remote import RemoteAgentAdapter
 from ludus.rollout.settings import SubprocSettings
+from ludus.rollout.work_queue import SERVICE, WorkQueue
 from ludus.rollout.worker import AGENTS, CAPACITY
 
 if TYPE_CHECKING:
-    from ludus.cluster.crew import Crew
+    from ludus.cluster.cluster import Cluster
 
 
-async def open_workers(config: Config, crew: Crew, doors: Sequence[Door | None]) -> None:
+async def open_workers(config: Config, cluster: Cluster, agent_adapters: Sequence[AgentAdapter | None]) -> None:
     """Workers for those of the doors whose agents play in them, until the crew ends; none if there is no such door.
 
     Raises UserError or BackendError if a worker cannot start, such as where an agent cannot be set up.
     """
-    remote, agent = [door for door in doors if isinstance(door, RemoteDoor)], config.rollout.agent
+    remote, agent = (
+        [agent_adapter for agent_adapter in agent_adapters if isinstance(agent_adapter, RemoteAgentAdapter)],
+        config.rollout.agent,
+    )
     if not remote or not isinstance(agent, SubprocSettings):
         return
-    handout = Handout()
-    for door in remote:
-        door.attach(handout)
-    crew.registry.serve(SERVICE, handout.answer)
+    work_queue = WorkQueue()
+    for agent_adapter in remote:
+        agent_adapter.attach(work_queue)
+    cluster.registry.serve(SERVICE, work_queue.answer)
 
     async def joined(found: Registered) -> None:
-        handout.admit(found.index, found.attempt)
+        work_queue.admit(found.index, found.attempt)
 
     async def lost(_name: str, index: int) -> None:
-        handout.lose(index)
+        work_queue.lose(index)
 
-    task = {CAPACITY: agent.subproc_max_workers, AGENTS: [door.agent.label for door in remote]}
-    watch = Watch(task, on_join=joined, on_lost=lost, max_restarts=config.scheduler.max_restarts)
-    for found in await crew.start("rollout", agent.workers, watch):
+    task = {CAPACITY: agent.subproc_max_workers, AGENTS: [agent_adapter.agent.label for agent_adapter in remote]}
+    policy = SupervisionPolicy(task, on_join=joined, on_lost=lost, max_restarts=config.scheduler.max_restarts)
+    for found in await cluster.start("rollout", agent.workers, policy):
         await joined(found)

@@ -64,7 +64,7 @@ class Config(core.Config):
     """One run, of an agent of any kind."""
 
     agent_kinds: ClassVar[Mapping[str, str]] = {"arun_episode": _AREAL, "collect_trajectory": _REALHF}
-    processes: ClassVar[str] = "ludus.cluster.crew:open_crew"
+    processes: ClassVar[str] = "ludus.cluster.cluster:open_cluster"
     rollout: RolloutSettings = RolloutSettings()
     reward: RewardSettings = RewardSettings()
 

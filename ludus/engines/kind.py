@@ -11,7 +11,7 @@ from typing import Any
 
 from ludus.engines.base import Engine
 from ludus.engines.http.client import HttpEngine
-from ludus.engines.process import ServerCommand, ServerPlace
+from ludus.engines.process import ReplicaAddress, ServerCommand
 from ludus.engines.settings import EngineSettings, WeightRoute
 from ludus.models.settings import ModelSettings
 from ludus.settings import import_object
@@ -35,7 +35,7 @@ class ServerKind:
 
     connect: Callable[..., HttpEngine]
     """(url, tokenizer, api_key=…): the engine behind a URL; blocks until it has answered."""
-    command: Callable[[Any, ModelSettings, ServerPlace], ServerCommand] | None = None
+    command: Callable[[Any, ModelSettings, ReplicaAddress], ServerCommand] | None = None
     """(settings, model, place): what starts one. None: Ludus cannot start this kind, only use it."""
     delivery: Callable[..., Mapping[str, Any]] | None = None
     """(settings, files): what `connect` is told besides, so that new weights reach the server by these files, or for

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from ludus.errors import BackendError
-from ludus.processes.bound import bound
+from ludus.processes.end_with_parent import end_with_parent
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ MISSED_PROBES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class ServerPlace:
+class ReplicaAddress:
     """Where one replica of the engine serves, and who may use it."""
 
     host: str
@@ -60,7 +60,7 @@ class ServerCommand:
 
 async def run(
     command: ServerCommand,
-    place: ServerPlace,
+    place: ReplicaAddress,
     *,
     on_ready: Callable[[], object],
     until: Awaitable[object],
@@ -74,7 +74,7 @@ async def run(
     """
     url = place.url + command.health
     logger.info("server.started command=%s", " ".join(command.argv))
-    process = await asyncio.create_subprocess_exec(*bound(command.argv), env={**os.environ, **command.env})
+    process = await asyncio.create_subprocess_exec(*end_with_parent(command.argv), env={**os.environ, **command.env})
     ended = asyncio.ensure_future(process.wait())
     asked = asyncio.ensure_future(until)
     answering = asyncio.ensure_future(_answering(url))

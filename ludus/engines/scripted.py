@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from ludus.engines.base import OnTokens, WeightSource
 from ludus.engines.routed.notifier import Notifier
-from ludus.engines.sequence import Draw, StopStrings
+from ludus.engines.sequence import SampledToken, StopStrings
 from ludus.engines.sequence import Sequence as Running
 from ludus.errors import BackendError, UserError
 from ludus.text.constraint import Constraints
@@ -216,12 +216,12 @@ def _logprob(token: int) -> float:
     return -hashlib.blake2b(token.to_bytes(8, "little"), digest_size=1).digest()[0] / 64 - 1 / 128
 
 
-def _drawn(token: int, call: Call) -> Draw:
+def _drawn(token: int, call: Call) -> SampledToken:
     """Beside the token its neighbours by id, as the likeliest, and as what it was drawn among; of one in eight that is
     too many to tell."""
     near = ((token + offset, _logprob(token + offset)) for offset in range(call.sampling.top_logprobs))
     kept = None if token % 8 == 0 else (token, token + 1, token + 2)
-    return Draw(token, _logprob(token), tuple(sorted(near, key=lambda pair: -pair[1])), kept)
+    return SampledToken(token, _logprob(token), tuple(sorted(near, key=lambda pair: -pair[1])), kept)
 
 
 def _stop_id(tokenizer: Tokenizer) -> int:

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SampledToken:
     """One sampled token. `logprob` is under the distribution it was drawn from."""
 
     token_id: int
@@ -96,7 +96,7 @@ class Sequence:
         self.pages = []
         self.num_computed = self.num_stale = self.num_registered = 0
 
-    def append(self, draw: Draw, version: int) -> tuple[StopReason, str | None] | None:
+    def append(self, draw: SampledToken, version: int) -> tuple[StopReason, str | None] | None:
         """Add a sampled token. Returns why the sequence ends with it; None: it goes on."""
         self.token_ids.append(draw.token_id)
         self.logprobs.append(draw.logprob)

@@ -12,7 +12,7 @@ from typing import Protocol
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.session import TurnSink
 from ludus.errors import AgentError
-from ludus.runs.exporters.base import Exporter, Finished
+from ludus.runs.exporters.base import Exporter, FinishedEpisode
 from ludus.runs.store import RunStore
 from ludus.types import Episode, Node, Turn
 
@@ -73,7 +73,7 @@ class RunArchive:
             "started_at": started_at,
             "is_eval": spec.is_eval,
         }
-        self._store.journal.about(str(spec.id), facts)
+        self._store.journal.info(str(spec.id), facts)
 
     def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
         self._store.journal.add_turn(session_id, nodes, turn)
@@ -143,4 +143,4 @@ class ExportArchive(MemoryArchive):
         self._exporter = exporter
 
     def keep(self, episode: Episode, spec: SessionSpec) -> None:
-        self._exporter.add(Finished.of(episode, spec.step))
+        self._exporter.add(FinishedEpisode.of(episode, spec.step))

@@ -129,7 +129,7 @@ def _claim(row: TokenRow, row_idx: int, placed: Sequence[_Placed], wanted: Mappi
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SessionTurns:
     """What of one session belongs to a trajectory."""
 
     record: SessionRecord
@@ -137,7 +137,7 @@ class Part:
     """None: all of it."""
 
 
-def join_records(record_id: str, parts: Sequence[Part]) -> SessionRecord:
+def join_records(record_id: str, parts: Sequence[SessionTurns]) -> SessionRecord:
     """One record of what belongs together; paths, edges and order within each session stay.
 
     Where a turn stays behind, its tokens are context of those that extend them, and edges pass over it.

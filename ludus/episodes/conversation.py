@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ludus.text.prefixes import Prefixes
+from ludus.text.prefix_memo import PrefixMemo
 from ludus.types import Message, ToolCall, Turn
 
 _Key = tuple[object, ...]
@@ -33,7 +33,7 @@ _MIN_SHOWN_CHARS = 4  # shorter arguments ("7", "yes") turn up in messages by ch
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class TurnMatch:
     """Where a request belongs in its session."""
 
     follows: Turn | None
@@ -42,7 +42,7 @@ class Match:
     """The messages begin with those of `follows` and its reply."""
 
 
-class Step(NamedTuple):
+class MessageNode(NamedTuple):
     """One message of a conversation that was entered."""
 
     message: Message
@@ -66,24 +66,24 @@ class Conversations:
         self._lengths = [0]  # of each conversation, in messages
         self._num_followers: dict[str, int] = {}
         self._interned: dict[Message, Message] = {}
-        self._entered: Prefixes[Message, Step] = Prefixes()
+        self._entered: PrefixMemo[Message, MessageNode] = PrefixMemo()
 
     def intern(self, message: Message) -> Message:
         """The one object that stands for all equal messages of the session."""
         return self._interned.setdefault(message, message)
 
-    def enter(self, messages: Sequence[Message]) -> list[Step]:
+    def enter(self, messages: Sequence[Message]) -> list[MessageNode]:
         """The way of a conversation through the tree, which has it from now on."""
         steps = self._entered.known(messages)
         at = steps[-1].at if steps else _START
         for message in messages[len(steps) :]:
             key = message_key(message)
             at = self._step(at, key)
-            steps.append(Step(self.intern(message), key, at))
+            steps.append(MessageNode(self.intern(message), key, at))
         self._entered.remember(messages, steps)
         return steps
 
-    def add(self, turn: Turn, asked: Sequence[Step]) -> None:
+    def add(self, turn: Turn, asked: Sequence[MessageNode]) -> None:
         """asked: what `enter` made of the turn's messages."""
         self._answer(asked)
         at = asked[-1].at if asked else _START
@@ -97,7 +97,7 @@ class Conversations:
         if turn.follows is not None:
             self._num_followers[turn.follows] = self._num_followers.get(turn.follows, 0) + 1
 
-    def match(self, messages: Sequence[Message], agent: str) -> Match:
+    def match(self, messages: Sequence[Message], agent: str) -> TurnMatch:
         """The turn that a request of `agent` with these messages follows."""
         entered = self._entered.known(messages)
         keys = [step.key for step in entered]
@@ -108,16 +108,16 @@ class Conversations:
                 continue
             ended = self._ended_at.get(walked[at + 1]) if at + 1 < len(walked) else None
             if ended:
-                return Match(self._best(ended, messages[at], agent), exact=True)
+                return TurnMatch(self._best(ended, messages[at], agent), exact=True)
             asked = self._asked_at.get(walked[at]) if at < len(walked) else None
             found = asked or self._replied.get(keys[at])
             if found:
-                return Match(self._best(found, messages[at], agent), exact=False)
+                return TurnMatch(self._best(found, messages[at], agent), exact=False)
         asked = self._asked_at.get(walked[-1]) if len(walked) == len(messages) + 1 else None
         if asked and asked[-1].follows not in self._answered:
             follows = asked[-1].follows
-            return Match(None if follows is None else self._turns[follows], exact=False)
-        return Match(self._caller(messages, agent) or self._latest(agent), exact=False)
+            return TurnMatch(None if follows is None else self._turns[follows], exact=False)
+        return TurnMatch(self._caller(messages, agent) or self._latest(agent), exact=False)
 
     def _caller(self, messages: Sequence[Message], agent: str) -> Turn | None:
         """The latest turn with an open tool call that a new conversation of this agent may serve.
@@ -159,7 +159,7 @@ class Conversations:
             self._lengths.append(self._lengths[at] + 1)
         return known
 
-    def _answer(self, asked: Sequence[Step]) -> None:
+    def _answer(self, asked: Sequence[MessageNode]) -> None:
         """Notes the turns whose conversation is the beginning of this one."""
         for at in list(self._open_at):
             length = self._lengths[at]

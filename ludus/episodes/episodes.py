@@ -99,7 +99,7 @@ class Episodes:
             raise _taken(spec.id)
         return self.open(spec)
 
-    def open_for(self, key: str, spec: SessionSpec = _BY_KEY) -> Handle:
+    def open_for_key(self, key: str, spec: SessionSpec = _BY_KEY) -> Handle:
         """A new session that this key names from now on; '' names none. One that it named before ends."""
         known = self.keys.get(key) if key else None
         if known is not None and not known.is_given:
@@ -147,7 +147,7 @@ class Episodes:
             raise AgentError(f"there is no session {session_id!r}", status=404, code="session_not_found")
         return episode
 
-    def so_far(self, handle: Handle) -> Episode:
+    def episode_so_far(self, handle: Handle) -> Episode:
         """What the episode of an open session would be now."""
         return self._finish(handle, handle.session.snapshot(), Told("ok", "the session is open"))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from ludus.algorithms.pack import Shaping, TrainSequence
+from ludus.algorithms.pack import LogitProcessing, TrainSequence
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.errors import InternalError
 from ludus.types import SessionRecord, Turn
@@ -177,7 +177,11 @@ def _sequence(record: SessionRecord, chain: Sequence[_TrainedTurn], weight: floa
         versions=tuple(item.turn.sampled.versions[i] for item in chain for i in item.chosen),
         temperatures=tuple(item.turn.sampling.temperature for item in chain for _ in item.chosen),
         kept_ids=_if_any(tuple(kept for item in chain for kept in _kept_ids(item))),
-        shapings=_if_any(tuple(shaping for item in chain for shaping in (_shaping(item),) * len(item.chosen))),
+        logit_processings=_if_any(
+            tuple(
+                logit_processing for item in chain for logit_processing in (_logit_processing(item),) * len(item.chosen)
+            )
+        ),
     )
 
 
@@ -187,13 +191,13 @@ def _kept_ids(item: _TrainedTurn) -> list[tuple[int, ...]]:
     return [kept_ids[i] or () if kept_ids else () for i in item.chosen]
 
 
-def _shaping(item: _TrainedTurn) -> Shaping | None:
+def _logit_processing(item: _TrainedTurn) -> LogitProcessing | None:
     """What changed the logits of the turn's tokens. None: nothing did."""
     sampling = item.turn.sampling
     grammar = sampling.grammar if _walks_grammar(item.turn) else None
     if not (sampling.penalises or sampling.logit_bias or grammar is not None):
         return None
-    return Shaping(
+    return LogitProcessing(
         answer_from=item.start,
         presence_penalty=sampling.presence_penalty,
         frequency_penalty=sampling.frequency_penalty,

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ludus.episodes.conversation import Conversations, Match
+from ludus.episodes.conversation import Conversations, TurnMatch
 from ludus.errors import InternalError
 from ludus.types import AbortCause, ForkReason, Message, Node, Sampled, Sampling, SessionRecord, ToolSpec, Turn
 
@@ -51,7 +51,7 @@ class SessionGraph:
     def __repr__(self) -> str:
         return f"SessionGraph({self._session_id!r}, {self.stats()})"
 
-    def match(self, messages: Sequence[Message], agent: str) -> Match:
+    def match(self, messages: Sequence[Message], agent: str) -> TurnMatch:
         """The turn that a request with these messages follows, and whether they begin with its conversation."""
         with self._lock:
             return self._conversations.match(messages, agent)

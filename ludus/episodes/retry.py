@@ -26,7 +26,7 @@ class _Entry(Generic[LedTo]):
     led_to: LedTo
 
 
-class RetryBook(Generic[LedTo]):
+class RetryCache(Generic[LedTo]):
     """Remembers by key what a request led to: first the completion in flight, later its finished turns.
 
     Not thread-safe.

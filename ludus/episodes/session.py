@@ -26,7 +26,7 @@ from ludus.episodes.plan import Planner
 from ludus.episodes.prompt import Prompt, Prompts
 from ludus.episodes.reply import replay
 from ludus.episodes.resolve import Resolver
-from ludus.episodes.retry import RetryBook
+from ludus.episodes.retry import RetryCache
 from ludus.episodes.seeds import Seeds, session_seed
 from ludus.episodes.stats import ForkExample, ForkLog, SessionStats
 from ludus.errors import AgentError, UserError
@@ -79,7 +79,7 @@ class Session:
         self._planner = Planner(
             engine, text, self._prompts, seeds, session_id=session_id, group_id=group_id, limits=limits
         )
-        self._retries: RetryBook[Completion | tuple[Turn, ...]] = RetryBook()
+        self._retries: RetryCache[Completion | tuple[Turn, ...]] = RetryCache()
         self._forks = ForkLog()
         self._refused: dict[str, int] = {}
         self._completions: dict[Completion, asyncio.Task[None]] = {}

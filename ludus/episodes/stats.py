@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ludus.text.prefixes import around_difference
+from ludus.text.prefix_memo import around_difference
 from ludus.types import ForkReason
 
 # Enough to see a whole turn header and a line of content on each side of the first difference.

@@ -152,16 +152,16 @@ class Administration:
 
     def _allowed(self, request: Request, access: Access) -> str:
         """Id of the session that the request is about. Raises AgentError 401 or 403."""
-        asked: str = request.path_params.get("id", "")
+        spec: str = request.path_params.get("id", "")
         keys = keys_of(request.headers)
         if any(is_key(key, self._admin_key) for key in keys):
-            return asked
+            return spec
         own = next((found for found in map(self._episodes.by_key, keys) if found is not None), None)
         if own is None:
             raise unknown_key(keys[0] if keys else "")
         if access == "admin":
             raise AgentError("this needs the admin key, not a session's", status=403, code="admin_required")
-        if asked not in (own, CURRENT):
+        if spec not in (own, CURRENT):
             # The same for a session that exists and for one that does not.
             raise AgentError("this key is of another session", status=403, code="session_mismatch")
         return own
@@ -207,7 +207,7 @@ class Administration:
                 f"style={style!r} is unknown; known: {', '.join(STYLES)}", code="invalid_value", param="style"
             )
         handle = self._episodes.find(session_id)
-        episode = await self._episode(session_id) if handle is None else self._episodes.so_far(handle)
+        episode = await self._episode(session_id) if handle is None else self._episodes.episode_so_far(handle)
         rows = await asyncio.to_thread(interactions, episode, style)
         return Export.model_construct(session=await self._view(session_id), style=style, interactions=rows)
 

@@ -30,9 +30,9 @@ from ludus.episodes.session import Session
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.admin import Administration
 from ludus.gateway.clients import Clients
-from ludus.gateway.dialects.base import DEFAULT_MODEL, Counter, Dialect, ParsedRequest, Refusal, refusal
+from ludus.gateway.dialects.base import DEFAULT_MODEL, Dialect, ErrorReply, ParsedRequest, TokenCounter, error_reply
 from ludus.gateway.dialects.table import DIALECTS
-from ludus.gateway.exchange import Exchange, Headers, Job, send_json, send_refusal
+from ludus.gateway.exchange import Exchange, GatewayRequest, Headers, send_error, send_json
 from ludus.gateway.headers import HeaderBounds
 from ludus.gateway.openapi import openapi_document
 from ludus.gateway.traffic import Traffic
@@ -129,30 +129,34 @@ class _Endpoint:
         try:
             handle = _named(self._keys, request.path_params, headers, self._options)
             body = await read_body(request, self._options.max_body_bytes)
-            job = self._read(handle, headers, body)
+            gateway_request = self._read(handle, headers, body)
         except ClientDisconnect:
             return
         except AgentError as error:
-            await send_refusal(send, self._dialect, refusal(error))
+            await send_error(send, self._dialect, error_reply(error))
             return
-        await self._answer(job, body, headers, receive, send)
+        await self._answer(gateway_request, body, headers, receive, send)
 
-    async def _answer(self, job: Job, body: bytes, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
-        attempts = self._clients.of(job.handle).attempts
-        retry_key, agent = attempts.begin(headers, body), headers.get(AGENT_HEADER, job.handle.spec.agent)
+    async def _answer(
+        self, gateway_request: GatewayRequest, body: bytes, headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> None:
+        attempts = self._clients.of(gateway_request.handle).attempts
+        retry_key, agent = attempts.begin(headers, body), headers.get(AGENT_HEADER, gateway_request.handle.spec.agent)
         if retry_key is not None or agent:
-            job = dataclasses.replace(job, parsed=job.parsed.with_each(partial(_sent_by, agent, retry_key)))
-        exchange = Exchange(job, self._dialect, receive, send, keep_alive_s=self._options.keep_alive_s)
-        logger.debug("request.started session=%s stream=%s", job.handle.id, job.parsed.stream)
+            gateway_request = dataclasses.replace(
+                gateway_request, parsed=gateway_request.parsed.with_each(partial(_sent_by, agent, retry_key))
+            )
+        exchange = Exchange(gateway_request, self._dialect, receive, send, keep_alive_s=self._options.keep_alive_s)
+        logger.debug("request.started session=%s stream=%s", gateway_request.handle.id, gateway_request.parsed.stream)
         delivered = False
         try:
             delivered = await exchange.run()
         finally:
             attempts.end(retry_key, delivered=delivered)
             self._traffic.end()
-            logger.debug("request.ended session=%s delivered=%s", job.handle.id, delivered)
+            logger.debug("request.ended session=%s delivered=%s", gateway_request.handle.id, delivered)
 
-    def _read(self, handle: Handle, headers: Mapping[str, str], body: bytes) -> Job:
+    def _read(self, handle: Handle, headers: Mapping[str, str], body: bytes) -> GatewayRequest:
         session, read = handle.session, self._clients.of(handle).read
         began_s = time.thread_time()
         value = json_object(body)
@@ -168,14 +172,16 @@ class _Endpoint:
         unheard = _unheard(parsed, session)
         dropped = [name for name in self._dialect.ignored_headers if name in headers]
         ignored = (*parsed.ignored, *unheard, *dropped, *(() if parsed.model in known_models else ("model",)))
-        return Job(handle, parsed, _told(ignored, session.pinned_fields(parsed.request)), self._options.model_name)
+        return GatewayRequest(
+            handle, parsed, _told(ignored, session.pinned_fields(parsed.request)), self._options.model_name
+        )
 
 
 class _Count:
     """ASGI endpoint that tells how many tokens a request's prompt has."""
 
     def __init__(
-        self, name: str, counter: Counter, keys: SessionKeys, clients: Clients, options: GatewayOptions
+        self, name: str, counter: TokenCounter, keys: SessionKeys, clients: Clients, options: GatewayOptions
     ) -> None:
         self._name = name
         self._counter = counter
@@ -195,7 +201,7 @@ class _Count:
         except ClientDisconnect:
             return
         except AgentError as error:
-            await send_refusal(send, DIALECTS[self._name], refusal(error))
+            await send_error(send, DIALECTS[self._name], error_reply(error))
             return
         ignored = _told((*parsed.ignored, *_unheard(parsed, session)), ())
         await send_json(send, 200, self._counter.response(num_tokens), ignored)
@@ -281,7 +287,7 @@ async def _healthz(_request: Request) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    told = refusal(error)
+    told = error_reply(error)
     return JSONResponse(_dialect_of(request).error(told), told.status)
 
 
@@ -290,7 +296,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
     code = {404: "unknown_url", 405: "method_not_supported"}.get(error.status_code)
     what = f"{request.method} {request.url.path}"
     message = f"Invalid URL ({_without_secret(what)}): {error.detail}."
-    told = Refusal(error.status_code, message, "invalid_request_error", code)
+    told = ErrorReply(error.status_code, message, "invalid_request_error", code)
     return JSONResponse(_dialect_of(request).error(told), told.status, headers=error.headers)
 
 

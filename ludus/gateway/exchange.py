@@ -22,7 +22,15 @@ from ludus.episodes.completion import OnDelta
 from ludus.episodes.handle import Handle
 from ludus.episodes.session import Session
 from ludus.errors import InternalError, LudusError
-from ludus.gateway.dialects.base import Answer, Dialect, JsonObject, ParsedRequest, Refusal, StreamWriter, refusal
+from ludus.gateway.dialects.base import (
+    Answer,
+    Dialect,
+    ErrorReply,
+    JsonObject,
+    ParsedRequest,
+    StreamWriter,
+    error_reply,
+)
 from ludus.text.parsers.base import Delta
 from ludus.types import Turn
 
@@ -41,7 +49,7 @@ EVENT_STREAM: Headers = {
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class GatewayRequest:
     """A request that was read: for whom, what, and the headers its answer will carry."""
 
     handle: Handle
@@ -76,8 +84,10 @@ class _LeftError(Exception):
 class Exchange:
     """Answers one job on the running loop."""
 
-    def __init__(self, job: Job, dialect: Dialect, receive: Receive, send: Send, *, keep_alive_s: float) -> None:
-        self._job = job
+    def __init__(
+        self, gateway_request: GatewayRequest, dialect: Dialect, receive: Receive, send: Send, *, keep_alive_s: float
+    ) -> None:
+        self._job = gateway_request
         self._dialect = dialect
         self._receive = receive
         self._send = send
@@ -145,7 +155,7 @@ class Exchange:
         deltas: list[list[Delta]] = [[] for request in self._job.parsed.requests for _ in range(request.n)]
         ended = await self._complete(lambda choice_idx, delta: deltas[choice_idx].append(delta))
         if isinstance(ended, _Failed):
-            await send_refusal(self._send, self._dialect, refusal(ended.error))
+            await send_error(self._send, self._dialect, error_reply(ended.error))
             return False
         answer = self._answer(ended.turns, tuple(map(tuple, deltas)))
         body = self._dialect.response(answer, self._job.parsed, self._job.model_name)
@@ -174,7 +184,7 @@ class Exchange:
             events = await self._next_events()
             if not is_head_sent:
                 if events and isinstance(events[0], _Failed):
-                    await send_refusal(self._send, self._dialect, refusal(events[0].error))
+                    await send_error(self._send, self._dialect, error_reply(events[0].error))
                     return False
                 await send_head(self._send, 200, {**EVENT_STREAM, **self._job.headers})
                 is_head_sent = True
@@ -197,7 +207,7 @@ class Exchange:
 
     def _wire(self, writer: StreamWriter, event: _Event) -> bytes:
         if isinstance(event, _Failed):
-            return writer.error(refusal(event.error))
+            return writer.error(error_reply(event.error))
         opening = b"" if self._has_opened else writer.start(self._turn_ids, self._num_prompt_tokens)
         self._has_opened = True
         if isinstance(event, _Delta):
@@ -220,7 +230,7 @@ def _undecoded(turns: tuple[Turn, ...]) -> Headers:
     return {"x-ludus-undecoded": f"{len(texts)} {quote(texts[0])[:MOST_UNDECODED_CHARS]}"} if texts else {}
 
 
-async def send_refusal(send: Send, dialect: Dialect, error: Refusal) -> None:
+async def send_error(send: Send, dialect: Dialect, error: ErrorReply) -> None:
     # The SDK sends 409 and every 5xx again unless it is told that this cannot help.
     retry = {"x-should-retry": "true" if error.may_retry else "false"}
     await send_json(send, error.status, dialect.error(error), retry)

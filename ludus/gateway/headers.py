@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.errors import AgentError
-from ludus.gateway.dialects.base import Dialect, refusal
-from ludus.gateway.exchange import send_refusal
+from ludus.gateway.dialects.base import Dialect, error_reply
+from ludus.gateway.exchange import send_error
 
 MAX_HEADERS = 256  # SDKs and proxies send some thirty
 MAX_HEADER_BYTES = 64 * 2**10  # what servers commonly allow
@@ -34,7 +34,7 @@ class HeaderBounds:
                 status=HEADERS_TOO_LARGE,
                 code="headers_too_large",
             )
-            await send_refusal(send, self._dialect_of(Request(scope)), refusal(error))
+            await send_error(send, self._dialect_of(Request(scope)), error_reply(error))
             return
         await self._app(scope, receive, send)
 

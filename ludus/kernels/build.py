@@ -51,10 +51,10 @@ def build_library(name: str, cache: Path | None = None) -> Path:
     return library
 
 
-def obtain(make: Callable[[], T], refusal: str | None = None) -> T | str:
-    """What `make` gives, or why it cannot be had here: `refusal`, or the failure to build or open its library."""
-    if refusal is not None:
-        return refusal
+def obtain(make: Callable[[], T], unsupported_reason: str | None = None) -> T | str:
+    """What `make` gives, or why it cannot be had: `unsupported_reason`, or the failure to build or open its library."""
+    if unsupported_reason is not None:
+        return unsupported_reason
     try:
         return make()
     except (BackendError, OSError) as error:

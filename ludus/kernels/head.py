@@ -43,7 +43,7 @@ class NativeSoftmax:
         self._summarise, self._differentiate = loaded.ludus_summarise, loaded.ludus_differentiate
 
     @staticmethod
-    def refusal(weight: Tensor) -> str | None:
+    def unsupported_reason(weight: Tensor) -> str | None:
         """Why logits of a head like `weight` cannot be served. None: they can."""
         return refuse(weight.device, weight.dtype)
 

@@ -21,7 +21,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | 
     """x Wᵀ + b, shape (..., N), of x's type: summed in fp32, rounded once. Without gradients.
 
     x: (..., K) on the CPU; copied first if its values do not lie in rows.
-    weight: (N, K), read where it lies; `refusal` must be None for it.
+    weight: (N, K), read where it lies; `unsupported_reason` must be None for it.
     bias: (N,) of the same type, dense.
     out: (..., N) contiguous, or (M, N) with dense rows; filled and returned. None: a fresh tensor.
     Raises BackendError if the library cannot be built, InternalError for tensors that do not fit each other.
@@ -48,7 +48,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | 
     return out
 
 
-def refusal(weight: Tensor) -> str | None:
+def unsupported_reason(weight: Tensor) -> str | None:
     """Why `linear` cannot serve such a weight. None: it can. Builds the library if that was not done yet."""
     reason = refuse(weight.device, weight.dtype)
     if reason is not None:

@@ -57,7 +57,7 @@ class NativeRowwise:
         self._rotate = loaded.ludus_rotate
 
     @staticmethod
-    def refusal(weight: Tensor) -> str | None:
+    def unsupported_reason(weight: Tensor) -> str | None:
         """Why a model with weights like `weight` cannot be served. None: it can."""
         return refuse(weight.device, weight.dtype)
 

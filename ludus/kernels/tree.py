@@ -115,7 +115,7 @@ class NativeTree:
         )  # fmt: skip
 
 
-def refusal(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
+def unsupported_reason(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
     """Why attention with such heads cannot be computed here. None: it can."""
     tree = obtain(native_tree, refuse_heads(device, dtype, head_dim))
     return tree if isinstance(tree, str) else None

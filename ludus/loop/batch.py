@@ -22,7 +22,7 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.episodes.export import TurnCredit, count_trained, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.reward import masked_answers
-from ludus.rollout.pool import Discarded, Judge, Taken
+from ludus.rollout.pool import Discarded, GroupFilter, TakenGroups
 from ludus.types import Episode, Group
 
 
@@ -35,7 +35,7 @@ class BatchRules:
     export_style: Literal["individual", "concat"]
     row_tokens: int
     max_head_offpolicyness: int
-    accept: Judge | None = None
+    accept: GroupFilter | None = None
     """Of the user. None: every group is accepted that can be trained on."""
 
 
@@ -51,7 +51,7 @@ class BuiltBatch:
     """Sampled tokens by how many versions they are older than the weights they train."""
 
 
-def build_batch(taken: Taken, rules: BatchRules, *, version: int) -> BuiltBatch:
+def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int) -> BuiltBatch:
     """The batch that weights `version` are trained on next."""
     stale_before = version - rules.max_head_offpolicyness
     groups = sorted(taken.groups, key=lambda group: group.id)
@@ -104,7 +104,7 @@ def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
     return None if has_signal else "zero_advantage"
 
 
-def group_judge(rules: BatchRules) -> Judge | None:
+def make_group_filter(rules: BatchRules) -> GroupFilter | None:
     """What rejects groups: the user's own word, and that there is nothing to learn from them, if the algorithm asks for
     it. None: nothing does."""
     if not rules.algorithm.dynamic_sampling:
@@ -117,7 +117,7 @@ def account_discarded(discarded: Sequence[Discarded]) -> Ledger:
     return Ledger.sum(Ledger.all_masked(item.episode.session.num_sampled_tokens, item.mask) for item in discarded)
 
 
-def account_unused(taken: Taken) -> Ledger:
+def account_unused(taken: TakenGroups) -> Ledger:
     """The ledger of what was played and never taken."""
     episodes = [episode for group in taken.groups for episode in group.episodes]
     unused = Ledger.sum(Ledger.all_masked(episode.session.num_sampled_tokens, "unused") for episode in episodes)

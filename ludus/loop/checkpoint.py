@@ -25,7 +25,7 @@ _PROGRESS = "progress.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """Where a run stands between two steps.
 
     Every random number of a run is derived from its seed and the group's number, so the cursor is their whole state.
@@ -48,14 +48,16 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     folder: Path
-    progress: Progress
+    progress: RunProgress
 
     @property
     def trainer_folder(self) -> Path:
         return self.folder / "trainer"
 
 
-def save_checkpoint(root: Path, progress: Progress, *, save_trainer: Callable[[Path], object], keep: int) -> Checkpoint:
+def save_checkpoint(
+    root: Path, progress: RunProgress, *, save_trainer: Callable[[Path], object], keep: int
+) -> Checkpoint:
     """Write `root/step-N` in one rename, then remove all but the latest `keep`.
 
     Raises UserError if the disk refuses; what was there before is then still there.
@@ -73,7 +75,7 @@ def save_checkpoint(root: Path, progress: Progress, *, save_trainer: Callable[[P
     return Checkpoint(final, progress)
 
 
-def update_checkpoint(root: Path, progress: Progress) -> None:
+def update_checkpoint(root: Path, progress: RunProgress) -> None:
     """Write what was counted since into the checkpoint of the progress' step, if there is one.
 
     Raises UserError if the disk refuses; what was there before is then still there.
@@ -111,10 +113,10 @@ def _read(folder: Path) -> Checkpoint:
     values = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
     values["unconsumed"] = tuple(values["unconsumed"])
     values["ledger"] = Ledger(**values["ledger"])
-    return Checkpoint(folder, Progress(**values))
+    return Checkpoint(folder, RunProgress(**values))
 
 
-def _write_whole(draft: Path, final: Path, progress: Progress, save_trainer: Callable[[Path], object]) -> None:
+def _write_whole(draft: Path, final: Path, progress: RunProgress, save_trainer: Callable[[Path], object]) -> None:
     for path in (draft, final):
         if path.exists():
             shutil.rmtree(path)
@@ -127,7 +129,7 @@ def _write_whole(draft: Path, final: Path, progress: Progress, save_trainer: Cal
     sync(final.parent)
 
 
-def _write_progress(folder: Path, progress: Progress) -> None:
+def _write_progress(folder: Path, progress: RunProgress) -> None:
     draft = folder / f"{_PROGRESS}.part"
     draft.write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
     sync(draft)

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
-from ludus.rollout.pool import Play
+from ludus.rollout.pool import PlayEpisode
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
 from ludus.runs.metrics import merge_means
 from ludus.types import Episode
@@ -41,7 +41,7 @@ class Evaluation:
 
 
 async def evaluate(
-    play: Play, plan: EvalPlan, *, step: int, on_episode: Callable[[Episode], object] = lambda _: None
+    play: PlayEpisode, plan: EvalPlan, *, step: int, on_episode: Callable[[Episode], object] = lambda _: None
 ) -> Evaluation:
     """Every row played `n_samples` times.
 

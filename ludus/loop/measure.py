@@ -14,7 +14,7 @@ from time import perf_counter
 from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BuiltBatch
 from ludus.loop.memory import peak_rss_mb, rss_mb
-from ludus.rollout.pool import Taken
+from ludus.rollout.pool import TakenGroups
 from ludus.runs.metrics import merge_means
 from ludus.types import EngineStats
 
@@ -75,7 +75,7 @@ class TrainingClock:
         return {"time/step_s": self.last_step_s, "time/train_total_s": now_s, **times, **speeds}
 
 
-def rollout_metrics(taken: Taken) -> dict[str, float]:
+def rollout_metrics(taken: TakenGroups) -> dict[str, float]:
     """Rewards, success and what agents report, over the episodes trained on; outcomes over all."""
     episodes = [episode for group in taken.groups for episode in group.episodes]
     discarded = Counter(item.mask for item in taken.discarded)

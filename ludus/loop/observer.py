@@ -58,7 +58,7 @@ class Observer(Protocol):
     def on_end(self, summary: RunSummary) -> None: ...
 
 
-class Silent:
+class NullObserver:
     """The observer that does nothing."""
 
     def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...

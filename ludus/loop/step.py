@@ -17,8 +17,8 @@ from ludus.engines.base import Engine, WeightSource
 from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BatchRules, build_batch
 from ludus.loop.measure import TrainingClock, batch_metrics, ledger_metrics, memory_metrics, rollout_metrics
-from ludus.loop.work import WorkThread
-from ludus.rollout.pool import Taken
+from ludus.loop.trainer_thread import TrainerThread
+from ludus.rollout.pool import TakenGroups
 from ludus.runs.metrics import Metrics
 from ludus.runs.store import RunStore
 
@@ -38,7 +38,7 @@ class Learner(Protocol):
     def save(self, folder: Path) -> None: ...
 
 
-class StepParts(Protocol):
+class StepComponents(Protocol):
     """What a step works with."""
 
     @property
@@ -52,7 +52,7 @@ class StepParts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class TrainStepResult:
     """What a step left behind."""
 
     step: int
@@ -63,15 +63,15 @@ class Stepped:
 
 
 async def train_step(
-    taken: Taken,
-    parts: StepParts,
+    taken: TakenGroups,
+    components: StepComponents,
     *,
     rules: BatchRules,
     version: int,
     clock: TrainingClock,
-    work: WorkThread,
+    work: TrainerThread,
     on_stage: OnStage = lambda _stage, _ledger: None,
-) -> Stepped:
+) -> TrainStepResult:
     """Train weights `version` on what was taken, and publish them as the next version.
 
     on_stage: told the parts of the step as they end. Between `batch` and `train` the masters lie between two versions;
@@ -84,22 +84,22 @@ async def train_step(
     on_stage("batch", built.ledger)
     with clock.measure("train"):
         if built.batch.num_trained:
-            train_metrics = await work.run(parts.learner.train_batch, built.batch)
+            train_metrics = await work.run(components.learner.train_batch, built.batch)
         else:  # a batch in which every token is masked changes no weight
             train_metrics = {"train/skipped_steps": 1.0}
             logger.warning("no token of this step can be trained; the ledger says why: %s", dict(built.ledger.masked))
     on_stage("train", built.ledger)
     with clock.measure("publish"):
-        await parts.engine.publish(step, parts.learner.publish())
+        await components.engine.publish(step, components.learner.publish())
     on_stage("publish", built.ledger)
-    parts.store.add_credit(step, built.credit)
+    components.store.add_credit(step, built.credit)
     metrics = {
         **rollout_metrics(taken),
         **train_metrics,
         **batch_metrics(built),
         **ledger_metrics(built.ledger),
-        **clock.end_step(parts.engine.stats(), num_row_tokens=built.batch.num_row_tokens),
+        **clock.end_step(components.engine.stats(), num_row_tokens=built.batch.num_row_tokens),
         **memory_metrics(),
     }
-    parts.store.add_metrics(step, metrics)
-    return Stepped(step, metrics, built.ledger)
+    components.store.add_metrics(step, metrics)
+    return TrainStepResult(step, metrics, built.ledger)

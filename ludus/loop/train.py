@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from ludus.engines.base import Engine
 from ludus.episodes.ledger import Ledger
 from ludus.errors import LudusError
-from ludus.loop.batch import BatchRules, account_unused, group_judge
-from ludus.loop.checkpoint import Progress, save_checkpoint, update_checkpoint
+from ludus.loop.batch import BatchRules, account_unused, make_group_filter
+from ludus.loop.checkpoint import RunProgress, save_checkpoint, update_checkpoint
 from ludus.loop.commit import own_commit
 from ludus.loop.evaluate import EvalPlan, Evaluation, account_evaluated, evaluate
 from ludus.loop.interrupt import Interrupts
@@ -30,8 +30,8 @@ from ludus.loop.memory import peak_rss_mb
 from ludus.loop.observer import Observer, RunSummary
 from ludus.loop.settings import CheckpointSettings, EvalSettings
 from ludus.loop.step import Learner, train_step
-from ludus.loop.work import WorkThread
-from ludus.rollout.pool import GroupSource, Play, RolloutPool, Taken
+from ludus.loop.trainer_thread import TrainerThread
+from ludus.rollout.pool import GroupSource, PlayEpisode, RolloutPool, TakenGroups
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import GroupStream, Row
 from ludus.runs.store import RunStore
@@ -43,12 +43,12 @@ INTERRUPT = "interrupt"
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class RunComponents:
     """The built parts of a run."""
 
     engine: Engine
     learner: Learner
-    play: Play | None
+    play: PlayEpisode | None
     """Plays one episode, which is in the run store when it returns. None: nothing is played, sessions arrive."""
     store: RunStore
     observer: Observer
@@ -59,7 +59,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainPlan:
     """What a run does, and when it ends."""
 
     rows: Sequence[Row]
@@ -81,10 +81,10 @@ class Plan:
 
 
 @dataclass(slots=True)
-class _Run:
+class _RunState:
     """What changes while a run goes on."""
 
-    progress: Progress
+    progress: RunProgress
     clock: TrainingClock
     ledger: Ledger
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -95,52 +95,61 @@ class _Run:
     """A step broke off while it trained: the masters lie between two versions, of which none is to be saved."""
 
 
-async def train(parts: Parts, plan: Plan, start: Progress) -> RunSummary:
+async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) -> RunSummary:
     """Train from `start` until the plan ends or an interrupt asks to leave; the run is saved either way.
 
     Raises LudusError if the rollouts stopped by themselves, or if a step failed; after saving as well, unless the step
     broke off while it trained: the last checkpoint is then what there is.
     """
-    run = _Run(start, TrainingClock(parts.engine.stats(), start.train_seconds, start.eval_seconds), start.ledger)
-    parts.observer.on_start(plan.total_steps, plan.total_seconds)
+    run = _RunState(
+        start, TrainingClock(components.engine.stats(), start.train_seconds, start.eval_seconds), start.ledger
+    )
+    components.observer.on_start(plan.total_steps, plan.total_seconds)
     if plan.eval_settings.before and start.step == 0:
-        await _evaluate(parts, plan, run)
+        await _evaluate(components, plan, run)
         run.progress = replace(start, eval_before=run.evaluation.metrics if run.evaluation is not None else {})
 
-    pool = _rows_pool(parts, plan, start) if parts.arrivals is None else parts.arrivals
-    with WorkThread("trainer") as work, _accounted(parts, run, pool):
+    pool = _rows_pool(components, plan, start) if components.arrivals is None else components.arrivals
+    with TrainerThread("trainer") as work, _accounted(components, run, pool):
         async with pool:
             try:
-                while (stopped_by := _end(parts, plan, run)) is None:
+                while (stopped_by := _end(components, plan, run)) is None:
                     with run.clock.measure("rollout"):
-                        taken = await _unless_interrupted(pool.take(plan.batch_size), parts.interrupts)
+                        taken = await _unless_interrupted(pool.take(plan.batch_size), components.interrupts)
                     if taken is None:
                         continue
-                    await _step(parts, plan, run, work, pool, taken)
+                    await _step(components, plan, run, work, pool, taken)
                     if _is_due(plan.eval_settings.every_steps, run):
                         pool.pause_admission()
-                        await _evaluate(parts, plan, run)
+                        await _evaluate(components, plan, run)
                         pool.resume_admission()
-                    if _end(parts, plan, run) is None:
+                    if _end(components, plan, run) is None:
                         pool.advance(run.progress.step)
                     if _is_due(plan.checkpoint.every_steps, run):
-                        await _save(parts, plan, run, work, pool)
+                        await _save(components, plan, run, work, pool)
             except LudusError:  # whatever stopped it: what was learned so far is not lost
                 if not run.is_torn:
-                    await _save(parts, plan, run, work, pool)
+                    await _save(components, plan, run, work, pool)
                 raise
             pool.pause_admission()
-            await _save(parts, plan, run, work, pool)
-        model = None if stopped_by == INTERRUPT else parts.store.folder / "model"
+            await _save(components, plan, run, work, pool)
+        model = None if stopped_by == INTERRUPT else components.store.folder / "model"
         if model is not None:
-            await work.run(parts.save_model, model)
+            await work.run(components.save_model, model)
             if plan.eval_settings.after and run.evaluated_step != run.progress.step:
-                await _evaluate(parts, plan, run)
+                await _evaluate(components, plan, run)
     run.ledger.check()
-    return _conclude(parts, run, stopped_by, model=model)
+    return _conclude(components, run, stopped_by, model=model)
 
 
-async def _step(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: GroupSource, taken: Taken) -> None:
+async def _step(
+    components: RunComponents,
+    plan: TrainPlan,
+    run: _RunState,
+    work: TrainerThread,
+    pool: GroupSource,
+    taken: TakenGroups,
+) -> None:
     """One step, told to whoever watches; in the run it counts as soon as the masters have moved."""
     version = run.progress.step
 
@@ -152,37 +161,39 @@ async def _step(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: Gro
 
     try:
         stepped = await train_step(
-            taken, parts, rules=plan.rules, version=version, clock=run.clock, work=work, on_stage=on_stage
+            taken, components, rules=plan.rules, version=version, clock=run.clock, work=work, on_stage=on_stage
         )
     except LudusError:
         if run.progress.step == version:
             pool.give_back(taken)
         raise
     run.metrics = stepped.metrics
-    parts.observer.on_step(stepped.step, stepped.metrics)
+    components.observer.on_step(stepped.step, stepped.metrics)
 
 
-async def _evaluate(parts: Parts, plan: Plan, run: _Run) -> None:
+async def _evaluate(components: RunComponents, plan: TrainPlan, run: _RunState) -> None:
     """Play the held-out rows; an interrupt cuts it short without a result, not without an account."""
-    assert plan.evaluation is not None and parts.play is not None, "an evaluation is due, and nothing is held out"
+    assert plan.evaluation is not None and components.play is not None, "an evaluation is due, and nothing is held out"
     step = run.progress.step
     played: list[Episode] = []
-    evaluation = evaluate(parts.play, plan.evaluation, step=step, on_episode=played.append)
+    evaluation = evaluate(components.play, plan.evaluation, step=step, on_episode=played.append)
     try:
         with run.clock.evaluating():
-            found = await _unless_interrupted(evaluation, parts.interrupts)
+            found = await _unless_interrupted(evaluation, components.interrupts)
     finally:
         run.ledger = run.ledger + account_evaluated(played)
-    run.clock.rebase(parts.engine.stats())
+    run.clock.rebase(components.engine.stats())
     if found is None:
         return
     run.evaluation, run.evaluated_step = found, step
     metrics = {**found.metrics, "time/eval_s": run.clock.last_eval_s}
-    parts.store.add_metrics(step, metrics)
-    parts.observer.on_eval(step, metrics)
+    components.store.add_metrics(step, metrics)
+    components.observer.on_eval(step, metrics)
 
 
-async def _save(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: GroupSource) -> None:
+async def _save(
+    components: RunComponents, plan: TrainPlan, run: _RunState, work: TrainerThread, pool: GroupSource
+) -> None:
     """A checkpoint from which a resumed run goes on with the same groups."""
     cursor = pool.cursor
     run.progress = replace(
@@ -194,19 +205,19 @@ async def _save(parts: Parts, plan: Plan, run: _Run, work: WorkThread, pool: Gro
         ledger=run.ledger,
     )
     with run.clock.measure("checkpoint"):
-        how = {"save_trainer": parts.learner.save, "keep": plan.checkpoint.keep}
-        await work.run(save_checkpoint, parts.store.checkpoints, run.progress, **how)
+        how = {"save_trainer": components.learner.save, "keep": plan.checkpoint.keep}
+        await work.run(save_checkpoint, components.store.checkpoints, run.progress, **how)
 
 
 @contextmanager
-def _accounted(parts: Parts, run: _Run, pool: GroupSource) -> Iterator[None]:
+def _accounted(components: RunComponents, run: _RunState, pool: GroupSource) -> Iterator[None]:
     """However the block is left, what no step took is in the ledger, and a checkpoint of the last step knows it."""
     try:
         yield
     finally:
         run.ledger = run.ledger + account_unused(pool.drain_nowait())
         last = replace(run.progress, ledger=run.ledger, eval_seconds=run.clock.eval_seconds)
-        update_checkpoint(parts.store.checkpoints, last)
+        update_checkpoint(components.store.checkpoints, last)
 
 
 async def _unless_interrupted(awaited: Coroutine[Any, Any, ResultT], interrupts: Interrupts) -> ResultT | None:
@@ -222,10 +233,10 @@ async def _unless_interrupted(awaited: Coroutine[Any, Any, ResultT], interrupts:
         await asyncio.gather(work, interrupt, return_exceptions=True)
 
 
-def _rows_pool(parts: Parts, plan: Plan, start: Progress) -> RolloutPool:
-    assert parts.play is not None, "rows are played"
+def _rows_pool(components: RunComponents, plan: TrainPlan, start: RunProgress) -> RolloutPool:
+    assert components.play is not None, "rows are played"
     return RolloutPool(
-        parts.play,
+        components.play,
         GroupStream(
             plan.rows, seed=plan.seed, shuffle=plan.shuffle, next_ordinal=start.next_ordinal, first=start.unconsumed
         ),
@@ -234,16 +245,16 @@ def _rows_pool(parts: Parts, plan: Plan, start: Progress) -> RolloutPool:
         batch_size=plan.batch_size,
         version=start.step,
         total_groups=None if plan.total_steps is None else plan.total_steps * plan.batch_size,
-        judge=group_judge(plan.rules),
+        group_filter=make_group_filter(plan.rules),
     )
 
 
-def _end(parts: Parts, plan: Plan, run: _Run) -> str | None:
+def _end(components: RunComponents, plan: TrainPlan, run: _RunState) -> str | None:
     """What ends the run here. None: it goes on.
 
     A limit in seconds ends it before the step that would pass the limit if it took as long as the one before.
     """
-    if parts.interrupts.requested:
+    if components.interrupts.requested:
         return INTERRUPT
     if plan.total_steps is not None and run.progress.step >= plan.total_steps:
         return plan.steps_key
@@ -252,16 +263,16 @@ def _end(parts: Parts, plan: Plan, run: _Run) -> str | None:
     return None
 
 
-def _is_due(every_steps: int | None, run: _Run) -> bool:
+def _is_due(every_steps: int | None, run: _RunState) -> bool:
     return every_steps is not None and run.progress.step % every_steps == 0
 
 
-def _conclude(parts: Parts, run: _Run, stopped_by: str, *, model: Path | None) -> RunSummary:
+def _conclude(components: RunComponents, run: _RunState, stopped_by: str, *, model: Path | None) -> RunSummary:
     """The run's summary, told to whoever watches; on disk too, unless the run was only interrupted."""
     before = run.progress.eval_before
     after = run.evaluation.metrics if run.evaluation is not None and run.evaluated_step == run.progress.step else {}
     summary = RunSummary(
-        run=str(parts.store.folder),
+        run=str(components.store.folder),
         steps=run.progress.step,
         stopped_by=stopped_by,
         train_seconds=round(run.progress.train_seconds, 3),
@@ -278,6 +289,6 @@ def _conclude(parts: Parts, run: _Run, stopped_by: str, *, model: Path | None) -
         metrics=run.metrics,
     )
     if stopped_by != INTERRUPT:
-        parts.store.write_summary(summary.to_json())
-    parts.observer.on_end(summary)
+        components.store.write_summary(summary.to_json())
+    components.observer.on_end(summary)
     return summary

@@ -28,7 +28,7 @@ from ludus.errors import UserError
 from ludus.models.attention import ATTENTION_NAME, AttentionPlan, register_attention
 from ludus.models.config import ModelConfig
 from ludus.models.device import choose_device
-from ludus.models.parts import make_fast
+from ludus.models.fused_layers import fuse_layers
 from ludus.models.probe import check_module
 from ludus.models.resolve import adapter_base, base_reference, resolve_model
 from ludus.models.settings import LoraSettings, ModelSettings
@@ -54,7 +54,7 @@ _ADAPTER_FILES = (ADAPTER_FILE, "adapter_model-*-of-*.safetensors", "adapter_mod
 _ADAPTER = "default"
 
 
-class Gathering(Protocol):
+class ReshardableModule(Protocol):
     """A decoder whose weights are not whole while it rests."""
 
     def __call__(self, **inputs: Any) -> Any: ...
@@ -74,7 +74,7 @@ class LoadedModel:
     """By the parameter's name in `module`; shared tensors once."""
     adapter: peft.PeftModel | None = None
     """None: every weight is trained."""
-    gathering: Gathering | None = None
+    gathering: ReshardableModule | None = None
     """Runs the decoder in the place of `module` and brings its weights together for that. None: they are whole."""
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
         adapter = _add_lora(module, settings.lora, seed)
         # peft itself would name the folder that the weights lie in, which for a hub id is one of this machine's cache
         adapter.peft_config[_ADAPTER].base_model_name_or_path = base_reference(settings.path, folder)
-    make_fast(module, device=device, stacks=not is_mapped)
+    fuse_layers(module, device=device, stacks=not is_mapped)
     if not is_mapped:
         _leave_file(module)
     trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}

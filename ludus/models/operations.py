@@ -41,7 +41,7 @@ def choose_operations(weight: Tensor, device: torch.device | None = None) -> Ope
 
 
 def _rowwise(weight: Tensor) -> Rowwise:
-    native = obtain(lambda: NativeRowwise(build_library("rowwise")), NativeRowwise.refusal(weight))
+    native = obtain(lambda: NativeRowwise(build_library("rowwise")), NativeRowwise.unsupported_reason(weight))
     if not isinstance(native, str):
         return native
     _log.info("norms, gates and rotary positions run on torch's operations, which are slower: %s", native)
@@ -49,7 +49,7 @@ def _rowwise(weight: Tensor) -> Rowwise:
 
 
 def _linear(weight: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    reason = linear.refusal(weight)
+    reason = linear.unsupported_reason(weight)
     if reason is None:
         return linear.linear
     _log.info("linear layers run on torch's operations, which are slower for few tokens: %s", reason)

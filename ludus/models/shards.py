@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from ludus.models.load import Gathering, LoadedModel
+from ludus.models.load import LoadedModel, ReshardableModule
 
 
 class _Decoder(nn.Module):
@@ -46,10 +46,10 @@ def shard_model(model: LoadedModel, mesh: DeviceMesh) -> LoadedModel:
         shards.set_gradient_divide_factor(1.0)
         shards.set_force_sum_reduction_for_comms(True)  # gloo has no other one
     trainable = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
-    return replace(model, trainable=trainable, gathering=cast(Gathering, decoder))
+    return replace(model, trainable=trainable, gathering=cast(ReshardableModule, decoder))
 
 
-def own_rows(tensor: Tensor) -> Tensor:
+def local_rows(tensor: Tensor) -> Tensor:
     """This rank's rows of a parameter that is cut, or of its gradient; they share its memory."""
     assert isinstance(tensor, DTensor), "the weights of a sharded model are distributed tensors"
     rows: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ludus.errors import InternalError
-from ludus.kernels.tree import Forest, NativeTree, TreeRule, native_tree, refusal
+from ludus.kernels.tree import Forest, NativeTree, TreeRule, native_tree, unsupported_reason
 from ludus.models.blocks import TorchTree
 from ludus.models.flex_tree import TreeMasks, flex_tree_attention
 
@@ -111,7 +111,7 @@ class _TreeAttention(torch.autograd.Function):
 @functools.cache
 def _native_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> NativeTree | None:
     """The native kernel for such heads. None: there is none, and torch's operations have to do."""
-    reason = refusal(device, dtype, head_dim)
+    reason = unsupported_reason(device, dtype, head_dim)
     if reason is None:
         return native_tree()
     _log.info("training attention runs on torch's operations, which are slower: %s", reason)

@@ -34,7 +34,7 @@ class WorkerCrashedError(LudusError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteFunction:
     """A function that every process loads once and keeps; an instance that it belongs to keeps its state there."""
 
     payload: bytes
@@ -46,21 +46,21 @@ class Remote:
         object.__setattr__(self, "id", hashlib.sha256(self.payload).hexdigest() + str(self.is_factory))
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> Remote:
+    def of(cls, function: Callable[..., Any]) -> RemoteFunction:
         """The function as it is now. Raises UserError if it cannot travel."""
         return cls(dumps(function, "the function"))
 
     @classmethod
-    def made_by(cls, factory: Callable[[], Callable[..., Any]]) -> Remote:
+    def made_by(cls, factory: Callable[[], Callable[..., Any]]) -> RemoteFunction:
         """The function that `factory()` returns, which is called once in each process, before its first call."""
         return cls(dumps(factory, "the factory"), is_factory=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WorkerCall:
     """One call of a function in a process."""
 
-    function: Remote
+    function: RemoteFunction
     arguments: bytes
     is_kept: bool
     """The process keeps the function for later calls."""
@@ -72,19 +72,19 @@ class Call:
     @classmethod
     def of(
         cls,
-        function: Callable[..., Any] | Remote,
+        function: Callable[..., Any] | RemoteFunction,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Call:
+    ) -> WorkerCall:
         """Raises UserError if the function or an argument cannot be sent to another process."""
         if timeout_s is not None and not timeout_s > 0:
             raise UserError(f"timeout_s={timeout_s} must be more than 0, or None for no limit")
-        remote = function if isinstance(function, Remote) else Remote.of(function)
+        remote = function if isinstance(function, RemoteFunction) else RemoteFunction.of(function)
         arguments = dumps((tuple(args), dict(kwargs or {})), "an argument")
-        return cls(remote, arguments, isinstance(function, Remote), timeout_s, dict(env or {}))
+        return cls(remote, arguments, isinstance(function, RemoteFunction), timeout_s, dict(env or {}))
 
 
 @dataclass(frozen=True, slots=True)

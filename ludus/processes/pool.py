@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.processes.calls import Call, CallEnd, Crashed, Output, Remote
+from ludus.processes.calls import CallEnd, Crashed, Output, RemoteFunction, WorkerCall
 from ludus.processes.process import WorkerProcess
 
 OUTPUT_BYTES = 64 * 1024
@@ -59,27 +59,27 @@ class WorkerPool:
         """Of the processes that live."""
         return self._staff.pids()
 
-    async def run(self, call: Call) -> CallEnd:
+    async def run(self, call: WorkerCall) -> CallEnd:
         """How the call ended, once a process was free for it. Cancelling kills its process."""
-        return await self._staff.run(_Job(call))
+        return await self._staff.run(_QueuedCall(call))
 
     @asynccontextmanager
-    async def lease(self, first: Call) -> AsyncIterator[Lease]:
+    async def lease(self, first: WorkerCall) -> AsyncIterator[LeasedWorker]:
         """A process that is the caller's alone for the length of the block, once it has ended the call `first`.
 
         Raises what `first` raises: such a call loads what the block needs before any clock of the block starts.
         """
-        job = _Job(first, keeps_slot=True)
+        job = _QueuedCall(first, keeps_slot=True)
         try:
             (await self._staff.run(job)).result()
             assert job.slot is not None, "a call that has ended had a place"
-            yield Lease(self._staff, job.slot)
+            yield LeasedWorker(self._staff, job.slot)
         finally:
             self._staff.release(job)
 
     async def call(
         self,
-        function: Callable[..., Any] | Remote,
+        function: Callable[..., Any] | RemoteFunction,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
@@ -91,11 +91,11 @@ class WorkerPool:
         timeout_s: from the moment at which the function begins.  env: environment variables for this call.
         Raises WorkerTimeoutError, WorkerCrashedError, and UserError for what cannot be sent.
         """
-        return (await self.run(Call.of(function, args, kwargs, timeout_s=timeout_s, env=env))).result()
+        return (await self.run(WorkerCall.of(function, args, kwargs, timeout_s=timeout_s, env=env))).result()
 
     def call_blocking(
         self,
-        function: Callable[..., Any] | Remote,
+        function: Callable[..., Any] | RemoteFunction,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
@@ -103,7 +103,7 @@ class WorkerPool:
         env: Mapping[str, str] | None = None,
     ) -> Any:
         """`call` for code that does not await; it holds up its thread."""
-        job = _Job(Call.of(function, args, kwargs, timeout_s=timeout_s, env=env))
+        job = _QueuedCall(WorkerCall.of(function, args, kwargs, timeout_s=timeout_s, env=env))
         self._staff.submit(job)
         try:
             return job.future.result().result()
@@ -116,7 +116,7 @@ class WorkerPool:
         self._finalizer()
 
 
-class Lease:
+class LeasedWorker:
     """One process of a pool for one caller. For any event loop, one call at a time."""
 
     def __init__(self, staff: _Staff, slot: _Slot) -> None:
@@ -124,16 +124,16 @@ class Lease:
         self._slot = slot
 
     def __repr__(self) -> str:
-        return f"Lease({self._slot.name})"
+        return f"LeasedWorker({self._slot.name})"
 
-    async def run(self, call: Call) -> CallEnd:
+    async def run(self, call: WorkerCall) -> CallEnd:
         """As `WorkerPool.run`; if the process has ended, a new one starts in its place."""
-        return await self._staff.run(_Job(call, is_leased=True), self._slot)
+        return await self._staff.run(_QueuedCall(call, is_leased=True), self._slot)
 
 
 @dataclass(eq=False)
-class _Job:
-    call: Call
+class _QueuedCall:
+    call: WorkerCall
     keeps_slot: bool = False
     """Its place stays taken after its end, until it is released."""
     is_leased: bool = False
@@ -149,18 +149,18 @@ class _Slot:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.job: _Job | None = None
+        self.job: _QueuedCall | None = None
         """What the place plays, or shall. None: nothing."""
-        self.holder: _Job | None = None
+        self.holder: _QueuedCall | None = None
         """Whose place it is also when it plays nothing. None: nobody's."""
-        self.next: _Job | None = None
+        self.next: _QueuedCall | None = None
         """Of its holder, who did not wait for the end of the one before. None: there is none."""
         self.is_busy = False
         """The thread has not come back from its last job."""
         self.process: WorkerProcess | None = None
         self.thread: threading.Thread | None = None
 
-    def run(self, call: Call, is_wanted: Callable[[], bool]) -> CallEnd | None:
+    def run(self, call: WorkerCall, is_wanted: Callable[[], bool]) -> CallEnd | None:
         """How the call ended. None: it was not begun, because nobody wants it any more."""
         if self.process is None:
             self.process = WorkerProcess(output_bytes=OUTPUT_BYTES, start_timeout_s=START_TIMEOUT_S)
@@ -186,7 +186,7 @@ class _Staff:
         self._name = name
         self._slots = slots
         self._changed = threading.Condition()
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[_QueuedCall] = deque()
         self._free = list(reversed(slots))
         """The last one is asked first: the place that was used most lately, whose process is warm."""
         self._is_closed = False
@@ -203,7 +203,7 @@ class _Staff:
         processes = [slot.process for slot in self._slots]
         return tuple(process.pid for process in processes if process is not None)
 
-    async def run(self, job: _Job, slot: _Slot | None = None) -> CallEnd:
+    async def run(self, job: _QueuedCall, slot: _Slot | None = None) -> CallEnd:
         """How the job ended; cancelling kills its process. slot: where. None: wherever a place is free first."""
         self.submit(job, slot)
         try:
@@ -212,7 +212,7 @@ class _Staff:
             self.cancel(job)
             raise
 
-    def submit(self, job: _Job, slot: _Slot | None = None) -> None:
+    def submit(self, job: _QueuedCall, slot: _Slot | None = None) -> None:
         with self._changed:
             if self._is_closed:
                 raise UserError(f"the pool {self._name!r} was closed; make a new one")
@@ -223,7 +223,7 @@ class _Staff:
             else:
                 self._give(slot or self._free.pop(), job)
 
-    def release(self, job: _Job) -> None:
+    def release(self, job: _QueuedCall) -> None:
         """The place that the job kept is free again."""
         with self._changed:
             slot = job.slot
@@ -232,7 +232,7 @@ class _Staff:
                 if not slot.is_busy:
                     self._go_on(slot)
 
-    def _give(self, slot: _Slot, job: _Job) -> None:
+    def _give(self, slot: _Slot, job: _QueuedCall) -> None:
         job.slot = slot
         slot.job = job
         slot.is_busy = True
@@ -255,7 +255,7 @@ class _Staff:
         else:
             self._free.append(slot)
 
-    def cancel(self, job: _Job) -> None:
+    def cancel(self, job: _QueuedCall) -> None:
         """The job's process is killed, or the job is forgotten where it has none yet."""
         with self._changed:
             job.is_cancelled = True
@@ -290,7 +290,7 @@ class _Staff:
             self._play(slot, job)
         slot.leave()
 
-    def _play(self, slot: _Slot, job: _Job) -> None:
+    def _play(self, slot: _Slot, job: _QueuedCall) -> None:
         try:
             end = slot.run(job.call, lambda: not (job.is_cancelled or self._is_closed))
         except Exception as error:  # the boundary of a job: its process could not be started, or not be understood
@@ -315,7 +315,7 @@ class _Staff:
             slot.is_busy = False
             self._go_on(slot)
 
-    def _wait_job(self, slot: _Slot) -> _Job | None:
+    def _wait_job(self, slot: _Slot) -> _QueuedCall | None:
         with self._changed:
             self._changed.wait_for(lambda: slot.job is not None or self._is_closed)
             return slot.job
@@ -324,6 +324,6 @@ class _Staff:
         return CallEnd(Crashed(f"the pool {self._name!r} was closed"), Output())
 
 
-def _settle(job: _Job, end: CallEnd) -> None:
+def _settle(job: _QueuedCall, end: CallEnd) -> None:
     if job.future.set_running_or_notify_cancel():  # False: who waited has left
         job.future.set_result(end)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import InternalError
-from ludus.processes.calls import Call, CallEnd, Crashed, Output, Raised, Returned, TimedOut
+from ludus.processes.calls import CallEnd, Crashed, Output, Raised, Returned, TimedOut, WorkerCall
 from ludus.processes.capture import Capture
 
 _CHILD = Path(__file__).with_name("child.py")
@@ -81,7 +81,7 @@ class WorkerProcess:
     def is_alive(self) -> bool:
         return self._popen.returncode is None
 
-    def run(self, call: Call) -> CallEnd:
+    def run(self, call: WorkerCall) -> CallEnd:
         """How the call ended. The process is dead afterwards if it took too long or ended it."""
         for stream in self._streams:
             stream.drain_nowait()

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.processes.calls import Remote, WorkerCrashedError, WorkerTimeoutError
+from ludus.processes.calls import RemoteFunction, WorkerCrashedError, WorkerTimeoutError
 from ludus.processes.pool import WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class MathVerifier:
         if find_spec("math_verify") is None:
             raise UserError("mathematical answers are compared by math-verify: pip install 'ludus[math]'")
         self._pool = WorkerPool(max_workers or os.cpu_count() or 1, name="math-verify")
-        self._check = Remote.made_by(load_check)
+        self._check = RemoteFunction.made_by(load_check)
         self._timeout_s = timeout_s
 
     def __repr__(self) -> str:

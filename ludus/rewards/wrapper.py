@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.processes.calls import Remote, WorkerCrashedError, WorkerTimeoutError
+from ludus.processes.calls import RemoteFunction, WorkerCrashedError, WorkerTimeoutError
 from ludus.processes.pool import WorkerPool
 from ludus.runs.spans import span
 
@@ -55,7 +55,7 @@ class AsyncRewardWrapper:
         self.max_retries = max_retries
         self.timeout_reward = timeout_reward
         self._name = getattr(reward_fn, "__name__", type(reward_fn).__name__)
-        self._function = Remote.of(reward_fn)
+        self._function = RemoteFunction.of(reward_fn)
         self._pool = WorkerPool(self.max_workers, name=f"reward-{self._name}")
 
     def __repr__(self) -> str:

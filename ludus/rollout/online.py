@@ -27,7 +27,7 @@ from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import new_key
 from ludus.http.tls import Tls
-from ludus.rollout.pool import Cursor, Discarded, Judge, Taken, discard_reason, small_group_mask
+from ludus.rollout.pool import Cursor, Discarded, GroupFilter, TakenGroups, discard_reason, small_group_mask
 from ludus.rollout.settings import GenerationSettings, OnlineSettings, RolloutSettings
 from ludus.rollout.staleness import oldest_trainable_version
 from ludus.runs.store import RunStore
@@ -50,14 +50,14 @@ class OnlineRollouts:
         generation: GenerationSettings,
         *,
         version: int = 0,
-        judge: Judge | None = None,
+        group_filter: GroupFilter | None = None,
         admin_key: str | None = None,
         on_gateway: OnGateway | None = None,
     ) -> None:
         """version: steps trained already.  admin_key: None makes one.  on_gateway: None: nobody is told."""
         self._settings = settings
         self._generation = generation
-        self._judge = judge
+        self._group_filter = group_filter
         self._on_gateway = on_gateway
         self._version = version
         self._loop = asyncio.get_running_loop()
@@ -105,7 +105,7 @@ class OnlineRollouts:
         """Nothing of ours was begun: what others play does not begin again with us."""
         return Cursor()
 
-    async def take(self, num_groups: int) -> Taken:
+    async def take(self, num_groups: int) -> TakenGroups:
         """Wait for so many complete groups of which some token is not too old to be trained.
 
         Raises what the judge of groups raised.
@@ -120,18 +120,18 @@ class OnlineRollouts:
             await self._changed.wait()
         chosen, self._accepted = self._accepted[:num_groups], self._accepted[num_groups:]
         discarded, self._discarded = self._discarded, []
-        return Taken(tuple(chosen), tuple(sorted(discarded, key=lambda item: item.episode.id)))
+        return TakenGroups(tuple(chosen), tuple(sorted(discarded, key=lambda item: item.episode.id)))
 
-    def give_back(self, taken: Taken) -> None:
+    def give_back(self, taken: TakenGroups) -> None:
         self._accepted[:0] = taken.groups
         self._discarded[:0] = taken.discarded
 
-    def drain_nowait(self) -> Taken:
+    def drain_nowait(self) -> TakenGroups:
         groups, self._accepted = self._accepted, []
         discarded, self._discarded = self._discarded, []
         waiting = [*self._alone, *(episode for group in self._growing.values() for episode in group.members)]
         self._alone, self._growing = [], {}
-        return Taken(tuple(groups), (*discarded, *(Discarded(episode, "unused") for episode in waiting)))
+        return TakenGroups(tuple(groups), (*discarded, *(Discarded(episode, "unused") for episode in waiting)))
 
     def advance(self, version: int) -> None:
         self._version = version
@@ -193,9 +193,9 @@ class OnlineRollouts:
 
     def _settle(self, group: Group) -> None:
         mask = small_group_mask(len(group.episodes), self._generation.n_samples, self._settings)
-        if mask is None and self._judge is not None:
+        if mask is None and self._group_filter is not None:
             try:
-                mask = self._judge(group)
+                mask = self._group_filter(group)
             except Exception as error:  # the user's own: its fault reaches whoever takes the next batch
                 self._fault, mask = error, "unused"
         if mask is None:

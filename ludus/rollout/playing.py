@@ -12,7 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
 
-from ludus.agents.adapter import Door, EpisodeContext
+from ludus.agents.adapter import AgentAdapter, EpisodeContext
 from ludus.agents.thread import AgentThread
 from ludus.episodes.outcome import Cancelled, Ending, Lost, Overdue, Raised, Returned
 
@@ -26,7 +26,7 @@ _GRACE_SHARE = 0.1
 _MAX_GRACE_S = 5.0
 
 
-class EndedElsewhereError(Exception):
+class RemoteAgentError(Exception):
     """The agent raised in another process, or was lost with it; what is known of that is kept as it was there."""
 
     def __init__(self, ending: Raised | Lost) -> None:
@@ -36,7 +36,7 @@ class EndedElsewhereError(Exception):
 
 async def play_to_end(
     agents: AgentThread,
-    agent: Door,
+    agent: AgentAdapter,
     data: Mapping[str, object],
     context: EpisodeContext,
     *,
@@ -57,9 +57,9 @@ async def play_to_end(
     return Overdue(timeout_s, blocked_by=None if blockage is None else str(blockage))
 
 
-def means(numbers: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def means(agent_metrics: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """What was counted in an episode, as metrics of it."""
-    return {name: math.fsum(values) / len(values) for name, values in numbers.items()}
+    return {name: math.fsum(values) / len(values) for name, values in agent_metrics.items()}
 
 
 def grace_s(timeout_s: float) -> float:
@@ -67,7 +67,7 @@ def grace_s(timeout_s: float) -> float:
     return min(_MAX_GRACE_S, _GRACE_SHARE * timeout_s)
 
 
-async def guarded(agent: Door, data: Mapping[str, object], context: EpisodeContext) -> Ending:
+async def guarded(agent: AgentAdapter, data: Mapping[str, object], context: EpisodeContext) -> Ending:
     """However the agent ends, as a value; `sys.exit` in an agent must not end the thread of all agents."""
     try:
         with context.entered():
@@ -82,7 +82,7 @@ async def guarded(agent: Door, data: Mapping[str, object], context: EpisodeConte
 
 
 def _raised(error: BaseException) -> Raised | Lost:
-    if isinstance(error, EndedElsewhereError):
+    if isinstance(error, RemoteAgentError):
         return error.ending
     codes: list[str] = []
     at: BaseException | None = error

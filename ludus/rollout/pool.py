@@ -23,8 +23,8 @@ from ludus.types import Episode, Group
 
 logger = logging.getLogger(__name__)
 
-Play = Callable[[EpisodeTask], Awaitable[Episode]]
-Judge = Callable[[Group], MaskReason | None]
+PlayEpisode = Callable[[EpisodeTask], Awaitable[Episode]]
+GroupFilter = Callable[[Group], MaskReason | None]
 """Why a complete group is not wanted. None: it is."""
 
 REPLAYED = ("failed", "timeout", "lost")
@@ -42,7 +42,7 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenGroups:
     """Complete groups in the order of their ids, and what was discarded since the last time."""
 
     groups: tuple[Group, ...]
@@ -60,7 +60,7 @@ class _State:
 
 
 @dataclass(slots=True)
-class _Game:
+class _RunningGroup:
     """One group while it is played."""
 
     task: GroupTask
@@ -94,13 +94,13 @@ class GroupSource(Protocol):
     @property
     def cursor(self) -> Cursor: ...
 
-    async def take(self, num_groups: int) -> Taken:
+    async def take(self, num_groups: int) -> TakenGroups:
         """Wait for so many complete groups. Raises what stopped them, if something did."""
 
-    def give_back(self, taken: Taken) -> None:
+    def give_back(self, taken: TakenGroups) -> None:
         """What the last `take` brought waits again: no step has learned from it."""
 
-    def drain_nowait(self) -> Taken:
+    def drain_nowait(self) -> TakenGroups:
         """Everything that waits and was never trained on; for the last page of the ledger."""
 
     def advance(self, version: int) -> None:
@@ -117,7 +117,7 @@ class RolloutPool:
 
     def __init__(
         self,
-        play: Play,
+        play: PlayEpisode,
         stream: GroupStream,
         settings: RolloutSettings,
         *,
@@ -125,7 +125,7 @@ class RolloutPool:
         batch_size: int,
         version: int = 0,
         total_groups: int | None = None,
-        judge: Judge | None = None,
+        group_filter: GroupFilter | None = None,
     ) -> None:
         """version: steps trained already.  total_groups: no more than these are ever accepted. None: no limit."""
         self._play = play
@@ -134,7 +134,7 @@ class RolloutPool:
         self._n_samples = n_samples
         self._batch_size = batch_size
         self._total_groups = total_groups
-        self._judge = judge
+        self._group_filter = group_filter
         self._places = asyncio.Semaphore(settings.max_concurrent_rollouts)
         self._tasks = asyncio.TaskGroup()
         self._changed = asyncio.Event()
@@ -143,7 +143,7 @@ class RolloutPool:
         self._given: dict[str, int] = {}
         """Ordinals of the groups that the last `take` brought, by their ids."""
         self._discarded: list[Discarded] = []
-        self._games: dict[asyncio.Task[None], _Game] = {}
+        self._games: dict[asyncio.Task[None], _RunningGroup] = {}
         """What is played, in the order in which it began."""
         self._fault: BaseException | None = None
 
@@ -176,7 +176,7 @@ class RolloutPool:
         num_episodes = sum(game.num_open for game in self._games.values())
         return RolloutCounts(self._state.version, self._state.num_accepted, len(running), num_episodes)
 
-    async def take(self, num_groups: int) -> Taken:
+    async def take(self, num_groups: int) -> TakenGroups:
         """Wait for so many complete groups. Raises what stopped the rollouts, if something did."""
         self._admit_nowait()
         while len(self._accepted) < num_groups:
@@ -190,18 +190,18 @@ class RolloutPool:
         self._given = {group.id: ordinal for ordinal, group in chosen}
         discarded, self._discarded = self._discarded, []
         groups = tuple(group for _, group in sorted(chosen, key=lambda pair: pair[0]))
-        return Taken(groups, tuple(sorted(discarded, key=lambda item: item.episode.id)))
+        return TakenGroups(groups, tuple(sorted(discarded, key=lambda item: item.episode.id)))
 
-    def give_back(self, taken: Taken) -> None:
+    def give_back(self, taken: TakenGroups) -> None:
         """What the last `take` brought waits again: no step has learned from it."""
         self._accepted[:0] = [(self._given[group.id], group) for group in taken.groups]
         self._discarded[:0] = taken.discarded
 
-    def drain_nowait(self) -> Taken:
+    def drain_nowait(self) -> TakenGroups:
         """Everything that waits and was never trained on; for the last page of the ledger."""
         groups = tuple(group for _, group in self._accepted)
         discarded, self._accepted, self._discarded = self._discarded, [], []
-        return Taken(groups, tuple(discarded))
+        return TakenGroups(groups, tuple(discarded))
 
     def advance(self, version: int) -> None:
         """New weights sample now; more groups may start."""
@@ -229,7 +229,7 @@ class RolloutPool:
             total_groups=self._total_groups,
             num_extra=settings.num_extra_groups(self._batch_size),
         ):
-            game = _Game(next(self._stream), self._state.version + 1, self._n_samples)
+            game = _RunningGroup(next(self._stream), self._state.version + 1, self._n_samples)
             running = self._tasks.create_task(self._play_group(game), name=game.task.group_id)
             self._games[running] = game
             running.add_done_callback(self._leave)
@@ -257,7 +257,7 @@ class RolloutPool:
             for _, group in dropped:
                 self._discard(group.episodes, "unused")
 
-    async def _play_group(self, game: _Game) -> None:
+    async def _play_group(self, game: _RunningGroup) -> None:
         members = [self._tasks.create_task(self._play_member(game, idx)) for idx in range(self._n_samples)]
         try:
             await asyncio.wait(members)
@@ -279,7 +279,7 @@ class RolloutPool:
             self._fault = error
             self._discard(survivors, "unused")
 
-    async def _play_member(self, game: _Game, member_idx: int) -> None:
+    async def _play_member(self, game: _RunningGroup, member_idx: int) -> None:
         """Leaves the member's episode in the game, or discarded if no attempt brought one that can be trained on."""
         try:
             num_failed = 0
@@ -306,8 +306,8 @@ class RolloutPool:
     def _settle(self, task: GroupTask, survivors: list[Episode]) -> None:
         group = Group(id=task.group_id, task_id=task.task_id, episodes=tuple(survivors))
         mask = small_group_mask(len(survivors), self._n_samples, self._settings)
-        if mask is None and self._judge is not None:
-            mask = self._judge(group)
+        if mask is None and self._group_filter is not None:
+            mask = self._group_filter(group)
         if mask is None:
             self._accepted.append((task.ordinal, group))
             self._state.num_accepted += 1

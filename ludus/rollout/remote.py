@@ -21,9 +21,9 @@ from typing import Any
 from ludus.agents.adapter import EpisodeContext
 from ludus.episodes.outcome import Lost, Returned
 from ludus.errors import InternalError, UserError
-from ludus.rollout.handout import Handout
-from ludus.rollout.playing import EndedElsewhereError
-from ludus.rollout.wire import seat_body
+from ludus.rollout.playing import RemoteAgentError
+from ludus.rollout.wire import assignment_body
+from ludus.rollout.work_queue import WorkQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +54,24 @@ class AgentName:
         return json.dumps([self.reference, self.kwargs], sort_keys=True)
 
 
-class RemoteDoor:
+class RemoteAgentAdapter:
     """Plays episodes of one agent in the workers of a run, once it is attached to it."""
 
     def __init__(self, agent: AgentName) -> None:
         self.agent = agent
         self.name = agent.reference or "the agent of config_class"
-        self._run: Handout | None = None
+        self._run: WorkQueue | None = None
         """None: it is in no run yet."""
         self._numbers = itertools.count()
 
     def __repr__(self) -> str:
-        return f"RemoteDoor({self.name}, {self._run!r})"
+        return f"RemoteAgentAdapter({self.name}, {self._run!r})"
 
-    def attach(self, handout: Handout) -> None:
-        self._run = handout
+    def attach(self, work_queue: WorkQueue) -> None:
+        self._run = work_queue
 
     @property
-    def _handout(self) -> Handout:
+    def _work_queue(self) -> WorkQueue:
         if self._run is None:
             raise InternalError(f"the agent {self.name} plays in workers, and was attached to none")
         return self._run
@@ -85,29 +85,31 @@ class RemoteDoor:
     @asynccontextmanager
     async def place(self, _episode_id: str) -> AsyncIterator[None]:
         """Some worker has room for the episode for the length of the block."""
-        await self._handout.wait_place()
+        await self._work_queue.wait_place()
         try:
             yield
         finally:
-            self._handout.leave_place()
+            self._work_queue.leave_place()
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """What the agent returned. Raises EndedElsewhereError with what it raised, or with the loss of its worker."""
-        ticket = f"{context.about.episode_id}.{next(self._numbers)}"
-        seat = seat_body(ticket, self.agent.label, data, context.base_url, context.api_key, context.about)
+        """What the agent returned. Raises RemoteAgentError with what it raised, or with the loss of its worker."""
+        assignment_id = f"{context.info.episode_id}.{next(self._numbers)}"
+        assignment = assignment_body(
+            assignment_id, self.agent.label, data, context.base_url, context.api_key, context.info
+        )
         if context.deadline_at is not None:
-            seat = seat.model_copy(update={"left_s": max(0.0, context.deadline_at - time.monotonic())})
-        report = await self._handout.play(seat)
+            assignment = assignment.model_copy(update={"left_s": max(0.0, context.deadline_at - time.monotonic())})
+        report = await self._work_queue.play(assignment)
         if report is None:
-            raise EndedElsewhereError(Lost("the rollout worker that played the episode was lost"))
+            raise RemoteAgentError(Lost("the rollout worker that played the episode was lost"))
         for span in report.read_spans():
             context.spans.add(span)
-        for name, values in report.numbers.items():
-            context.numbers.setdefault(name, []).extend(values)
+        for name, values in report.agent_metrics.items():
+            context.agent_metrics.setdefault(name, []).extend(values)
         ending = report.read_ending()
         if isinstance(ending, Returned):
             return ending.value
-        raise EndedElsewhereError(ending)
+        raise RemoteAgentError(ending)
 
 
 def _reference(workflow: object) -> str:

@@ -16,16 +16,16 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from ludus.agents.actors import check_actors
-from ludus.agents.adapter import About, Door
+from ludus.agents.adapter import AgentAdapter, EpisodeInfo
 from ludus.episodes.archive import Archive
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import Limits
 from ludus.rollout.playing import means, play_to_end
-from ludus.rollout.remote import RemoteDoor
+from ludus.rollout.remote import RemoteAgentAdapter
+from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
-from ludus.rollout.stage import Stage
-from ludus.rollout.subproc import place_of
+from ludus.rollout.subproc import process_for
 from ludus.rollout.tasks import EpisodeTask
 from ludus.types import Episode
 
@@ -35,36 +35,36 @@ class EpisodeRunner:
 
     def __init__(
         self,
-        agent: Door,
-        stage: Stage,
+        agent: AgentAdapter,
+        runtime: AgentRuntime,
         settings: RolloutSettings,
         *,
         training: GenerationSettings,
         evaluation: GenerationSettings,
         archive: Archive | None = None,
-        eval_agent: Door | None = None,
+        eval_agent: AgentAdapter | None = None,
     ) -> None:
         """archive: None: episodes are only returned.  eval_agent: plays the evaluations. None: `agent` does."""
         self._agent = agent
         self._eval_agent = eval_agent
-        self._stage = stage
+        self._runtime = runtime
         self._hosting = AsyncExitStack()
         self._settings = settings
         self._training = training
         self._evaluation = evaluation
-        self._episodes = Episodes(stage.recorder, archive, keys=stage.keys)
+        self._episodes = Episodes(runtime.recorder, archive, keys=runtime.keys)
 
     def __repr__(self) -> str:
-        return f"EpisodeRunner({self._agent.name}, {self._stage!r})"
+        return f"EpisodeRunner({self._agent.name}, {self._runtime!r})"
 
     async def __aenter__(self) -> EpisodeRunner:
         """What the agent needs is set up. Raises UserError if it could not ask its actors."""
-        if not isinstance(self._agent, RemoteDoor):  # workers ask for themselves
+        if not isinstance(self._agent, RemoteAgentAdapter):  # workers ask for themselves
             check_actors(self._settings.actors)
         await self._hosting.__aenter__()
         for agent in (self._agent, self._eval_agent):
             if agent is not None:
-                await self._hosting.enter_async_context(self._stage.agents.hosting(agent))
+                await self._hosting.enter_async_context(self._runtime.agents.hosting(agent))
         return self
 
     async def __aexit__(self, *error: Any) -> None:
@@ -72,22 +72,22 @@ class EpisodeRunner:
 
     async def run(self, task: EpisodeTask) -> Episode:
         """The finished episode, kept. Cancelling ends it with outcome `cancelled` instead of raising."""
-        async with place_of(self._agent_of(task), task.episode_id):
+        async with process_for(self._agent_of(task), task.episode_id):
             return await self._play(task)
 
-    def _agent_of(self, task: EpisodeTask) -> Door:
+    def _agent_of(self, task: EpisodeTask) -> AgentAdapter:
         return self._agent if self._eval_agent is None or not task.is_eval else self._eval_agent
 
     async def _play(self, task: EpisodeTask) -> Episode:
-        about = About(task.episode_id, task.task_id, task.group_id, task.step, task.is_eval)
+        info = EpisodeInfo(task.episode_id, task.task_id, task.group_id, task.step, task.is_eval)
         handle, key = self._episodes.open(self._spec(task))
-        with self._stage.context(handle.session, key, about, self._settings.actors) as context:
+        with self._runtime.context(handle.session, key, info, self._settings.actors) as context:
             timeout_s = self._settings.episode_timeout_s
             ending = await play_to_end(
-                self._stage.agents, self._agent_of(task), task.data, context, timeout_s=timeout_s
+                self._runtime.agents, self._agent_of(task), task.data, context, timeout_s=timeout_s
             )
             return await self._episodes.end(
-                handle, ending, metrics=means(context.numbers), spans=context.spans.snapshot()
+                handle, ending, metrics=means(context.agent_metrics), spans=context.spans.snapshot()
             )
 
     def _spec(self, task: EpisodeTask) -> SessionSpec:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ludus.agents.adapter import About, Door, EpisodeContext
+from ludus.agents.adapter import AgentAdapter, EpisodeContext, EpisodeInfo
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.kinds import resolve_workflow
 from ludus.agents.settings import ActorSettings
@@ -30,10 +30,10 @@ from ludus.episodes.outcome import DEADLINE_CODE, Ending, Raised, Returned
 from ludus.errors import UserError
 from ludus.gateway.transport import TIMEOUT_S, sdk_http_module
 from ludus.processes import calls
-from ludus.processes.calls import Call, CallEnd, Remote, dumps
-from ludus.processes.pool import Lease, WorkerPool
-from ludus.rollout.playing import EndedElsewhereError, grace_s, guarded
-from ludus.rollout.remote import RemoteDoor
+from ludus.processes.calls import CallEnd, RemoteFunction, WorkerCall, dumps
+from ludus.processes.pool import LeasedWorker, WorkerPool
+from ludus.rollout.playing import RemoteAgentError, grace_s, guarded
+from ludus.rollout.remote import RemoteAgentAdapter
 from ludus.runs.spans import SpanLog
 from ludus.types import Span
 
@@ -43,13 +43,13 @@ _KILLED_AFTER_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Seat:
+class _EpisodeInput:
     """What travels to a process for one episode."""
 
     data: dict[str, Any]
     base_url: str
     api_key: str
-    about: About
+    info: EpisodeInfo
     actors: dict[str, ActorSettings]
 
 
@@ -59,10 +59,10 @@ class _Played:
 
     ending: Ending
     spans: tuple[Span, ...]
-    numbers: dict[str, list[float]]
+    agent_metrics: dict[str, list[float]]
 
 
-class SubprocDoor:
+class SubprocessAgentAdapter:
     """Plays episodes of one agent in worker processes, which start when they are first needed."""
 
     def __init__(
@@ -82,15 +82,15 @@ class SubprocDoor:
         self.name = workflow if isinstance(workflow, str) else _name_of(workflow)
         pickled = dumps(workflow, "the agent"), dumps(dict(kwargs or {}), "workflow_kwargs")
         make = partial(_Player.of, *pickled, dict(kinds or {}))
-        self._player = Remote.made_by(make)
+        self._player = RemoteFunction.made_by(make)
         self._pool = pool or WorkerPool(max_workers, name="agents")
         self._owned = self._pool if pool is None else None
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, LeasedWorker] = {}
         """By episode that plays."""
         self._check()
 
     def __repr__(self) -> str:
-        return f"SubprocDoor({self.name}, {self._pool!r})"
+        return f"SubprocessAgentAdapter({self.name}, {self._pool!r})"
 
     async def setup(self) -> None:
         """The agent is set up in each process when that starts."""
@@ -107,16 +107,16 @@ class SubprocDoor:
             with self.placed(episode_id, lease):
                 yield
 
-    def lease(self) -> AbstractAsyncContextManager[Lease]:
+    def lease(self) -> AbstractAsyncContextManager[LeasedWorker]:
         """A process, in which the agent has been set up, for several episodes, one after the other."""
         return self._pool.lease(self._setting_up())
 
-    async def make_ready(self, lease: Lease) -> None:
+    async def make_ready(self, lease: LeasedWorker) -> None:
         """The agent has been set up in this process, also if it was started anew. Raises what the agent raises then."""
         (await lease.run(self._setting_up())).result()
 
     @contextmanager
-    def placed(self, episode_id: str, lease: Lease) -> Iterator[None]:
+    def placed(self, episode_id: str, lease: LeasedWorker) -> Iterator[None]:
         """The episode plays in this process for the length of the block."""
         self._leases[episode_id] = lease
         try:
@@ -126,25 +126,28 @@ class SubprocDoor:
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
         """What the agent returned, in the episode's place; of what it raised, and how its process ended,
-        EndedElsewhereError."""
-        seat = _Seat(dict(data), context.base_url, context.api_key, context.about, dict(context.actors))
-        call = Call.of(
-            self._player, (seat,), timeout_s=_time_left_s(context), env=_environment(seat.base_url, seat.api_key)
+        RemoteAgentError."""
+        episode_input = _EpisodeInput(dict(data), context.base_url, context.api_key, context.info, dict(context.actors))
+        call = WorkerCall.of(
+            self._player,
+            (episode_input,),
+            timeout_s=_time_left_s(context),
+            env=_environment(episode_input.base_url, episode_input.api_key),
         )
         started_at = time.time()
-        end = await self._leases[context.about.episode_id].run(call)
+        end = await self._leases[context.info.episode_id].run(call)
         played = end.ending.value if isinstance(end.ending, calls.Returned) else _broken(end)
         for span in (_process_span(self.name, started_at, end), *played.spans):
             context.spans.add(span)
-        for name, values in played.numbers.items():
-            context.numbers.setdefault(name, []).extend(values)
+        for name, values in played.agent_metrics.items():
+            context.agent_metrics.setdefault(name, []).extend(values)
         if isinstance(played.ending, Returned):
             return played.ending.value
         assert isinstance(played.ending, Raised), "a process cannot say that it was late or cancelled"
-        raise EndedElsewhereError(played.ending)
+        raise RemoteAgentError(played.ending)
 
-    def _setting_up(self) -> Call:
-        return Call.of(self._player, (None,))
+    def _setting_up(self) -> WorkerCall:
+        return WorkerCall.of(self._player, (None,))
 
     def _check(self) -> None:
         """Sets the agent up in one process, which will play."""
@@ -156,15 +159,19 @@ class SubprocDoor:
             raise UserError(f"the agent {self.name} cannot be set up in a process of its own: {error}") from error
 
 
-def place_of(door: Door, episode_id: str) -> AbstractAsyncContextManager[None]:
-    """Where an episode of `door` plays; its time begins when there is a process for it, if it needs one."""
-    return door.place(episode_id) if isinstance(door, SubprocDoor | RemoteDoor) else nullcontext()
+def process_for(agent_adapter: AgentAdapter, episode_id: str) -> AbstractAsyncContextManager[None]:
+    """Where an episode of `agent_adapter` plays; its time begins when there is a process for it, if it needs one."""
+    return (
+        agent_adapter.place(episode_id)
+        if isinstance(agent_adapter, SubprocessAgentAdapter | RemoteAgentAdapter)
+        else nullcontext()
+    )
 
 
 class _Player:
     """The agent inside a process."""
 
-    def __init__(self, agent: Door) -> None:
+    def __init__(self, agent: AgentAdapter) -> None:
         self._agent = agent
         self._http_client: Any = None
         """None: no episode was played yet."""
@@ -175,33 +182,33 @@ class _Player:
         """The agent is set up here, once in the life of the process."""
         return cls(resolve_workflow(pickle.loads(workflow), pickle.loads(kwargs), kinds=kinds, may_block=True))
 
-    async def __call__(self, seat: _Seat | None) -> _Played | None:
+    async def __call__(self, episode_input: _EpisodeInput | None) -> _Played | None:
         """How one episode ended. seat: None: nothing is played; it was asked whether the agent can be set up."""
-        if seat is None:
+        if episode_input is None:
             return None
         if self._http_client is None or self._http_client.is_closed:  # agents may close it
             self._http_client = importlib.import_module(sdk_http_module()).AsyncClient(timeout=TIMEOUT_S)
         spans = SpanLog()
         context = EpisodeContext(
-            seat.base_url,
-            seat.api_key,
+            episode_input.base_url,
+            episode_input.api_key,
             self._http_client,
-            about=seat.about,
+            info=episode_input.info,
             spans=spans,
             clients=self._clients,
-            actors=seat.actors,
+            actors=episode_input.actors,
         )
-        ending = await guarded(self._agent, seat.data, context)
-        return _Played(ending, spans.snapshot(), context.numbers)
+        ending = await guarded(self._agent, episode_input.data, context)
+        return _Played(ending, spans.snapshot(), context.agent_metrics)
 
 
 def _time_left_s(context: EpisodeContext) -> float | None:
-    """How long the process may take. None: for ever. Raises EndedElsewhereError if no time is left."""
+    """How long the process may take. None: for ever. Raises RemoteAgentError if no time is left."""
     if context.deadline_at is None:
         return None
     left_s = context.deadline_at - time.monotonic()
     if left_s <= 0:
-        raise EndedElsewhereError(Raised("the episode's time was over before its agent began", DEADLINE_CODE))
+        raise RemoteAgentError(Raised("the episode's time was over before its agent began", DEADLINE_CODE))
     return left_s + _KILLED_AFTER_SHARE * grace_s(left_s)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, SupportsFloat
 
 import pydantic
 
-from ludus.agents.adapter import About
+from ludus.agents.adapter import EpisodeInfo
 from ludus.episodes.outcome import Ending, Raised, Returned
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
@@ -35,28 +35,28 @@ class _Body(pydantic.BaseModel):
         return cls.model_validate(json.loads(text))
 
 
-class AboutBody(_Body):
+class EpisodeInfoBody(_Body):
     episode_id: str
     task_id: str
     group_id: str
     step: int | None
     is_eval: bool
 
-    def about(self) -> About:
-        return About(self.episode_id, self.task_id, self.group_id, self.step, self.is_eval)
+    def info(self) -> EpisodeInfo:
+        return EpisodeInfo(self.episode_id, self.task_id, self.group_id, self.step, self.is_eval)
 
 
-class SeatBody(_Body):
+class AssignmentBody(_Body):
     """One episode to play."""
 
-    ticket: str
+    assignment_id: str
     """Names this playing of it."""
     agent: str
     """Which of the agents that the workers have."""
     data: dict[str, Any]
     base_url: str
     api_key: str
-    about: AboutBody
+    info: EpisodeInfoBody
     left_s: float | None
     """Until its deadline. None: it has none."""
 
@@ -76,7 +76,7 @@ class TakeBody(_Body):
 class TakenBody(_Body):
     """What it gets."""
 
-    seats: list[SeatBody] = []
+    assignments: list[AssignmentBody] = []
     cancelled: list[str] = []
     """Tickets that nobody waits for any more."""
 
@@ -86,7 +86,7 @@ class ReportBody(_Body):
 
     index: int
     attempt: int
-    ticket: str
+    assignment_id: str
     ending: Literal["returned", "raised"]
     value: Any = None
     """What was returned, as `to_wire` writes it."""
@@ -94,7 +94,7 @@ class ReportBody(_Body):
     """Of what was raised; and so are the codes."""
     codes: str = ""
     spans: list[dict[str, Any]] = []
-    numbers: dict[str, list[float]] = {}
+    agent_metrics: dict[str, list[float]] = {}
 
     def read_ending(self) -> Returned | Raised:
         return Returned(from_wire(self.value)) if self.ending == "returned" else Raised(self.trace, self.codes)
@@ -103,19 +103,27 @@ class ReportBody(_Body):
         return tuple(Span(**span) for span in self.spans)
 
 
-def seat_body(ticket: str, agent: str, data: Mapping[str, Any], base_url: str, api_key: str, about: About) -> SeatBody:
+def assignment_body(
+    assignment_id: str, agent: str, data: Mapping[str, Any], base_url: str, api_key: str, info: EpisodeInfo
+) -> AssignmentBody:
     """Raises UserError if the row cannot travel."""
     try:
         json.dumps(data)
     except (TypeError, ValueError) as error:
         columns = [name for name, value in data.items() if not _is_json(value)]
         raise UserError(
-            f"the row of {about.episode_id} cannot travel to a rollout worker as JSON: {', '.join(map(str, columns))}: "
+            f"the row of {info.episode_id} cannot travel to a rollout worker as JSON: {', '.join(map(str, columns))}: "
             f"{error}; give plain values, or play without workers (rollout.agent.workers=0)"
         ) from None
-    body = AboutBody(**{each.name: getattr(about, each.name) for each in fields(About)})
-    return SeatBody(
-        ticket=ticket, agent=agent, data=dict(data), base_url=base_url, api_key=api_key, about=body, left_s=None
+    body = EpisodeInfoBody(**{each.name: getattr(info, each.name) for each in fields(EpisodeInfo)})
+    return AssignmentBody(
+        assignment_id=assignment_id,
+        agent=agent,
+        data=dict(data),
+        base_url=base_url,
+        api_key=api_key,
+        info=body,
+        left_s=None,
     )
 
 
@@ -135,7 +143,7 @@ def whole_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class Foreign:
+class OpaqueValue:
     """A value that stayed where it was; here it is shown as it was shown there."""
 
     def __init__(self, shown: str) -> None:
@@ -178,7 +186,7 @@ def from_wire(value: Any) -> object:
         case {"number": int() | float() as number}:
             return float(number)
         case {"foreign": str(shown)}:
-            return Foreign(shown)
+            return OpaqueValue(shown)
     raise UserError(f"a worker returned {value!r:.200}, which is no value of an agent")
 
 

@@ -20,12 +20,12 @@ from ludus.agents.adapter import EpisodeContext
 from ludus.agents.settings import ActorSettings
 from ludus.episodes.outcome import Raised
 from ludus.errors import BackendError
-from ludus.processes.pool import Lease, WorkerPool
-from ludus.rollout.handout import SERVICE, TAKE_S
+from ludus.processes.pool import LeasedWorker, WorkerPool
 from ludus.rollout.playing import guarded
 from ludus.rollout.remote import AgentName
-from ludus.rollout.subproc import SubprocDoor
-from ludus.rollout.wire import ReportBody, SeatBody, TakeBody, TakenBody, ending_fields
+from ludus.rollout.subproc import SubprocessAgentAdapter
+from ludus.rollout.wire import AssignmentBody, ReportBody, TakeBody, TakenBody, ending_fields
+from ludus.rollout.work_queue import SERVICE, TAKE_S
 from ludus.runs.codec import span_fields
 
 logger = logging.getLogger(__name__)
@@ -37,10 +37,10 @@ AGENTS = "agents"
 AGAIN_S = 0.5
 # The same body meets the same fault: what passes by itself, such as a head short of files, has passed after 5 s.
 MAX_FAILED = 10
-MakeDoor = Callable[[AgentName, WorkerPool], SubprocDoor]
+MakeAgentAdapter = Callable[[AgentName, WorkerPool], SubprocessAgentAdapter]
 
 
-class Member(Protocol):
+class RoleClient(Protocol):
     """This process towards the head of its run."""
 
     @property
@@ -60,8 +60,8 @@ class Member(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
-    lease: Lease
+class _ProcessSlot:
+    lease: LeasedWorker
     was_used: asyncio.Event = field(default_factory=asyncio.Event)
     """An episode that played in it has ended."""
 
@@ -75,32 +75,32 @@ class RolloutWorker:
 
     def __init__(
         self,
-        member: Member,
+        role_client: RoleClient,
         capacity: int,
-        make_door: MakeDoor,
+        make_agent_adapter: MakeAgentAdapter,
         *,
         actors: Mapping[str, ActorSettings] | None = None,
     ) -> None:
         """actors: models that play a part in the episodes. None: there are none."""
-        self._member = member
+        self._member = role_client
         self._capacity = capacity
-        self._make_door = make_door
+        self._make_agent_adapter = make_agent_adapter
         self._actors = actors or {}
         self._pool = WorkerPool(capacity, name="agents")
-        self._doors: dict[str, SubprocDoor] = {}
+        self._agent_adapters: dict[str, SubprocessAgentAdapter] = {}
         self._playing: dict[str, asyncio.Task[None]] = {}
-        self._free: list[_Place] = []
+        self._free: list[_ProcessSlot] = []
         self._changed = asyncio.Event()
         """A place has become free."""
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self._member!r}, playing={len(self._playing)} of {self._capacity})"
 
-    def prepare(self, label: str) -> SubprocDoor:
+    def prepare(self, label: str) -> SubprocessAgentAdapter:
         """The door of an agent. Raises UserError if the agent cannot be set up here; blocks while it is."""
-        if label not in self._doors:
-            self._doors[label] = self._make_door(AgentName.of_label(label), self._pool)
-        return self._doors[label]
+        if label not in self._agent_adapters:
+            self._agent_adapters[label] = self._make_agent_adapter(AgentName.of_label(label), self._pool)
+        return self._agent_adapters[label]
 
     async def work(self, agents: Sequence[str]) -> None:
         """Set these agents up, join the run, and play until cancelled. Raises UserError if one cannot be set up."""
@@ -144,63 +144,65 @@ class RolloutWorker:
             changing.cancel()
             asking.cancel()
             await asyncio.gather(changing, asking, return_exceptions=True)
-        for ticket in taken.cancelled:
-            if ticket in self._playing:
-                self._playing[ticket].cancel()
-        for seat in taken.seats:
-            playing = self._play_and_tell(http, seat, self._free.pop())
-            self._playing[seat.ticket] = group.create_task(playing, name=seat.ticket)
+        for assignment_id in taken.cancelled:
+            if assignment_id in self._playing:
+                self._playing[assignment_id].cancel()
+        for assignment in taken.assignments:
+            playing = self._play_and_tell(http, assignment, self._free.pop())
+            self._playing[assignment.assignment_id] = group.create_task(playing, name=assignment.assignment_id)
 
     async def _keep_place(self) -> None:
         """One place: free whenever its process lives with all agents set up in it, for the clock of an episode runs."""
-        doors = list(self._doors.values())
-        async with doors[0].lease() as lease:
-            place = _Place(lease)
+        agent_adapters = list(self._agent_adapters.values())
+        async with agent_adapters[0].lease() as lease:
+            place = _ProcessSlot(lease)
             while True:
-                for door in doors:
-                    await door.make_ready(lease)
+                for agent_adapter in agent_adapters:
+                    await agent_adapter.make_ready(lease)
                 self._free.append(place)
                 self._changed.set()
                 await place.was_used.wait()
                 place.was_used.clear()
 
-    async def _play_and_tell(self, http: httpx.AsyncClient, seat: SeatBody, place: _Place) -> None:
+    async def _play_and_tell(self, http: httpx.AsyncClient, assignment: AssignmentBody, place: _ProcessSlot) -> None:
         """Cancelled where the head calls it off, which the group takes for an end like any other."""
         try:
-            report = await self._play(seat, place.lease)
+            report = await self._play(assignment, place.lease)
             try:
                 await self._ask(http, "end", report)
             except _RefusedError as refused:
                 raised = Raised(f"the head did not take what the episode ended with: {refused}", "")
-                await self._ask(http, "end", self._report(seat, **ending_fields(raised)))
+                await self._ask(http, "end", self._report(assignment, **ending_fields(raised)))
         finally:
-            del self._playing[seat.ticket]
+            del self._playing[assignment.assignment_id]
             place.was_used.set()
 
-    async def _play(self, seat: SeatBody, lease: Lease) -> str:
+    async def _play(self, assignment: AssignmentBody, lease: LeasedWorker) -> str:
         """The report, as it travels."""
-        door = await asyncio.to_thread(self.prepare, seat.agent)
+        agent_adapter = await asyncio.to_thread(self.prepare, assignment.agent)
         received_at = time.monotonic()
         context = EpisodeContext(
-            seat.base_url,
-            seat.api_key,
+            assignment.base_url,
+            assignment.api_key,
             None,
-            about=seat.about.about(),
-            deadline_at=None if seat.left_s is None else received_at + seat.left_s,
+            info=assignment.info.info(),
+            deadline_at=None if assignment.left_s is None else received_at + assignment.left_s,
             actors=self._actors,
         )
-        with door.placed(seat.about.episode_id, lease):
-            ending = await guarded(door, seat.data, context)
+        with agent_adapter.placed(assignment.info.episode_id, lease):
+            ending = await guarded(agent_adapter, assignment.data, context)
         try:
             spans = [span_fields(span) for span in context.spans.snapshot()]
-            return self._report(seat, spans=spans, numbers=context.numbers, **ending_fields(ending))
+            return self._report(assignment, spans=spans, agent_metrics=context.agent_metrics, **ending_fields(ending))
         except Exception as error:  # the boundary of an agent's values: one that cannot travel is its episode's fault
             raised = Raised(f"what the agent left cannot be told to the head: {error!r:.1000}", "")
-            return self._report(seat, **ending_fields(raised))
+            return self._report(assignment, **ending_fields(raised))
 
-    def _report(self, seat: SeatBody, **told: Any) -> str:
-        member = self._member
-        return ReportBody(index=member.index, attempt=member.attempt, ticket=seat.ticket, **told).to_json()
+    def _report(self, assignment: AssignmentBody, **told: Any) -> str:
+        role_client = self._member
+        return ReportBody(
+            index=role_client.index, attempt=role_client.attempt, assignment_id=assignment.assignment_id, **told
+        ).to_json()
 
     async def _ask(self, http: httpx.AsyncClient, path: str, body: str) -> bytes:
         """The head's answer, however long it takes to be reached. Raises _RefusedError if it does not take the body."""

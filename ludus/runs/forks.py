@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode
-from ludus.text.prefixes import around_difference
+from ludus.text.prefix_memo import around_difference
 from ludus.types import Episode, SessionRecord, Turn
 
 _PREFIX, _SUFFIX = "rollout/fork_", "_turns"

@@ -42,7 +42,7 @@ _LENGTH_BYTES = 4
 
 class _Entry(msgspec.Struct, array_like=True):
     session: str
-    about: dict[str, Any]
+    info: dict[str, Any]
     """Empty: nothing new."""
     rewards: dict[str, float] = {}
     piece: Piece | None = None
@@ -54,8 +54,8 @@ class Unfinished:
 
     record: SessionRecord
     rewards: Mapping[str, float]
-    about: Mapping[str, Any]
-    """What `Journal.about` was told; empty if it was told nothing."""
+    info: Mapping[str, Any]
+    """What `Journal.info` was told; empty if it was told nothing."""
 
 
 class Journal:
@@ -74,10 +74,10 @@ class Journal:
     def __repr__(self) -> str:
         return f"Journal({str(self._folder)!r}, open={len(self._open)}, segments={len(self._segments)})"
 
-    def about(self, session_id: str, facts: Mapping[str, Any]) -> None:
+    def info(self, session_id: str, facts: Mapping[str, Any]) -> None:
         """What is known of a session beside its turns; written together with its first entry."""
         with self._lock:
-            self._open.setdefault(session_id, _OpenSession()).about = facts
+            self._open.setdefault(session_id, _OpenSession()).info = facts
 
     def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
         """Durable when it returns. Raises BackendError if the disk refuses; the next entry of the session has it then.
@@ -114,8 +114,8 @@ class Journal:
             self._segments = []
 
     def _append(self, session_id: str, session: _OpenSession, **told: Any) -> None:
-        entry = to_bytes(_Entry(session_id, plain(session.about), **told))
-        session.about = {}
+        entry = to_bytes(_Entry(session_id, plain(session.info), **told))
+        session.info = {}
         session.unwritten += len(entry).to_bytes(_LENGTH_BYTES) + entry
         try:
             segment = self._current()
@@ -139,7 +139,7 @@ class Journal:
 @dataclass(slots=True)
 class _OpenSession:
     writer: SessionWriter = field(default_factory=SessionWriter)
-    about: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
     """Not written yet."""
     unwritten: bytes = b""
     """Entries that the disk refused."""
@@ -196,18 +196,18 @@ def read_unfinished(paths: Sequence[Path]) -> tuple[Unfinished, ...]:
     for path in paths:
         for entry in _entries(path):
             session = found.setdefault(entry.session, _Found(SessionReader(entry.session)))
-            session.about = entry.about or session.about
+            session.info = entry.info or session.info
             session.rewards.update(entry.rewards)
             if entry.piece is not None:
                 session.reader.read(entry.piece)
-    return tuple(Unfinished(one.reader.record(), one.rewards, one.about) for one in found.values())
+    return tuple(Unfinished(one.reader.record(), one.rewards, one.info) for one in found.values())
 
 
 @dataclass(slots=True)
 class _Found:
     reader: SessionReader
     rewards: dict[str, float] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _entries(path: Path) -> Iterator[_Entry]:

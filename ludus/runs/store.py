@@ -29,7 +29,7 @@ from ludus.errors import UserError
 from ludus.processes.files import hold
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
 from ludus.runs.database import Database
-from ludus.runs.exporters.base import Exporter, Finished, NoExporter
+from ludus.runs.exporters.base import Exporter, FinishedEpisode, NoExporter
 from ludus.runs.journal import Journal, Unfinished, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
 from ludus.types import Episode, Outcome
@@ -186,7 +186,7 @@ class RunStore:
 
     def add_episode(self, episode: Episode, *, step: int | None = None) -> None:
         """Durable when it returns. `step`: the training step that asked for the episode; None: no step did."""
-        finished = Finished.of(episode, step)
+        finished = FinishedEpisode.of(episode, step)
         with self._transaction("write an episode") as db:
             db.execute(_INSERT, _row(episode, finished))
         if self._journal is not None:
@@ -323,7 +323,7 @@ class RunStore:
             if found.record.turns and kept.isdisjoint(turn.id for turn in found.record.turns):
                 with self._transaction("write an episode") as db:
                     broken_off = _broken_off(found)
-                    db.execute(_INSERT, _row(broken_off, Finished.of(broken_off)))
+                    db.execute(_INSERT, _row(broken_off, FinishedEpisode.of(broken_off)))
         for path in segments:
             path.unlink(missing_ok=True)
 
@@ -333,7 +333,7 @@ class RunStore:
             self._writer_lock = None
 
 
-def _row(episode: Episode, finished: Finished) -> tuple[object, ...]:
+def _row(episode: Episode, finished: FinishedEpisode) -> tuple[object, ...]:
     return (
         *(episode.id, finished.step, episode.group_id, episode.task_id, episode.is_eval, episode.outcome.kind),
         *(episode.reward, len(episode.session.turns), episode.session.num_sampled_tokens, episode.finished_at),
@@ -343,19 +343,19 @@ def _row(episode: Episode, finished: Finished) -> tuple[object, ...]:
 
 def _broken_off(found: Unfinished) -> Episode:
     """The episode of a session whose process was killed."""
-    record, about = found.record, found.about
+    record, info = found.record, found.info
     return Episode(
         id=record.id,
-        task_id=about.get("task_id", record.id),
-        group_id=about.get("group_id", record.id),
+        task_id=info.get("task_id", record.id),
+        group_id=info.get("group_id", record.id),
         session=record,
         rewards=found.rewards,
         outcome=Outcome("cancelled", "the process ended before the session did"),
         reward=sum(found.rewards.values()) if found.rewards else None,
-        metadata=about.get("metadata", {}),
-        started_at=about.get("started_at", record.turns[0].started_at),
+        metadata=info.get("metadata", {}),
+        started_at=info.get("started_at", record.turns[0].started_at),
         finished_at=record.turns[-1].finished_at,
-        is_eval=about.get("is_eval", False),
+        is_eval=info.get("is_eval", False),
     )
 
 

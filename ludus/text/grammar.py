@@ -19,7 +19,7 @@ from typing import Any
 
 from ludus.errors import AgentError
 from ludus.text.parsers.base import ToolParser
-from ludus.text.parsers.lark import ANY_OBJECT, Lark, Wanted
+from ludus.text.parsers.lark import ANY_OBJECT, Lark, ReplySpec
 from ludus.types import ChatRequest, ToolSpec
 
 
@@ -39,7 +39,7 @@ def grammar_of(
     return lark.start(parser.grammar.reply(lark, wanted, in_reasoning=in_reasoning))
 
 
-def _wanted(request: ChatRequest, parser: ToolParser) -> Wanted | None:
+def _wanted(request: ChatRequest, parser: ToolParser) -> ReplySpec | None:
     tools = _callable(request)
     schema = None if request.response_format is None else request.response_format.schema or ANY_OBJECT
     if request.tool_choice == "required":
@@ -50,12 +50,12 @@ def _wanted(request: ChatRequest, parser: ToolParser) -> Wanted | None:
                 code="tools_unsupported",
                 param="tool_choice",
             )
-        return Wanted(tools, parallel=request.parallel_tool_calls and request.forced_tool is None)
+        return ReplySpec(tools, parallel=request.parallel_tool_calls and request.forced_tool is None)
     needs_stop = bool(tools) and not request.parallel_tool_calls and not parser.stop_after_call
     if schema is None and not needs_stop and not any(tool.strict for tool in tools):
         return None
     loose = tuple(tool if tool.strict else _loosened(tool) for tool in tools)
-    return Wanted(loose, parallel=request.parallel_tool_calls, text=schema is None, schema=schema)
+    return ReplySpec(loose, parallel=request.parallel_tool_calls, text=schema is None, schema=schema)
 
 
 def _callable(request: ChatRequest) -> tuple[ToolSpec, ...]:

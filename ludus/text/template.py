@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ludus.errors import AgentError, UserError
 from ludus.text.form import MessageForm, tool_value
-from ludus.text.resume import Bookmark, NotResumable, Rendering, ResumableTemplate, is_own
+from ludus.text.resumable import Bookmark, NotResumable, Rendering, ResumableTemplate, is_own
 from ludus.types import Message, ToolSpec
 
 _PROBE_NAME = "ludus_probe_function"

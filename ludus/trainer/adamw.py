@@ -120,8 +120,8 @@ class HalfAdamW:
 
 def choose_half_step(weight: Tensor) -> HalfStep:
     """The native implementation for weights on the CPU, torch's operations elsewhere."""
-    refusal = None if weight.device.type == "cpu" else f"the weights are on {weight.device}"
-    native = obtain(lambda: NativeHalfStep(build_library("adamw")), refusal)
+    unsupported_reason = None if weight.device.type == "cpu" else f"the weights are on {weight.device}"
+    native = obtain(lambda: NativeHalfStep(build_library("adamw")), unsupported_reason)
     if not isinstance(native, str):
         return native
     _log.info("AdamW with moments in bf16 runs on torch's operations, which are slower: %s", native)

@@ -19,7 +19,7 @@ from ludus.models.load import LoadedModel
 from ludus.models.tree import TreePlan
 from ludus.text.constraint import Constraints
 from ludus.trainer.head import Slopes, VocabularyHead
-from ludus.trainer.shaped import ShapedTargets
+from ludus.trainer.processed_targets import ProcessedTargets
 
 # A row is filled by half a block on average: of 512 tokens that is one in sixteen; of targets, one cheap product.
 TOKEN_BLOCK = 64
@@ -36,7 +36,7 @@ class RowTensors:
     source_idx_M: Tensor
     target_ids_M: Tensor
     temperatures_M: Tensor
-    shaped: ShapedTargets | None
+    processed: ProcessedTargets | None
     """None: every target was drawn from the model's own distribution."""
     advantages: Tensor
     weights: Tensor
@@ -56,7 +56,7 @@ class RowTensors:
             source_idx_M=torch.tensor(row.source_idx + (0,) * more_targets, dtype=torch.int64, device=device),
             target_ids_M=torch.tensor(row.target_ids + (0,) * more_targets, dtype=torch.int64, device=device),
             temperatures_M=torch.tensor(row.temperatures + (1.0,) * more_targets, dtype=torch.float32, device=device),
-            shaped=ShapedTargets.of(row, device, constraints),
+            processed=ProcessedTargets.of(row, device, constraints),
             advantages=torch.tensor(row.advantages, dtype=torch.float32, device=device),
             weights=torch.tensor(row.weights, dtype=torch.float32, device=device),
             sampled_logprobs=torch.tensor(row.logprobs, dtype=torch.float32, device=device),
@@ -81,7 +81,7 @@ class RowForward:
     def __call__(self, row: RowTensors) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of every target, fp32 of shape (N,), without gradients."""
         hidden_MD = self._hidden(row)
-        logprobs_M, entropies_M = self.head(hidden_MD, row.target_ids_M, row.temperatures_M, row.shaped)
+        logprobs_M, entropies_M = self.head(hidden_MD, row.target_ids_M, row.temperatures_M, row.processed)
         self.model.release()
         num_targets = len(row.weights)
         return logprobs_M[:num_targets], entropies_M[:num_targets]
@@ -108,7 +108,7 @@ class RowForward:
         if is_cut:
             sink_VD = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         grad_MD = self.head.differentiate(
-            hidden_MD.detach(), row.target_ids_M, row.temperatures_M, padded, shaped=row.shaped, sink_VD=sink_VD
+            hidden_MD.detach(), row.target_ids_M, row.temperatures_M, padded, processed=row.processed, sink_VD=sink_VD
         )
         if is_cut and sink_VD is not None:
             weight.grad = sink_VD.to(weight.dtype)

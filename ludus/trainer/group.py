@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from ludus.errors import BackendError, UserError
-from ludus.models.shards import own_rows
+from ludus.models.shards import local_rows
 from ludus.trainer.ranks import rows_of
 
 # Between two collectives of one command lie seconds; who is not there by then does not come any more.
@@ -40,14 +40,14 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Rendezvous:
     """Where the ranks find each other."""
 
     host: str
     port: int
 
 
-def open_meeting(host: str) -> tuple[Meeting, Any]:
+def open_rendezvous(host: str) -> tuple[Rendezvous, Any]:
     """A place that listens on `host`, an address of this machine; rank 0 keeps it open."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as listener:
         try:
@@ -60,7 +60,7 @@ def open_meeting(host: str) -> tuple[Meeting, Any]:
         port = listener.getsockname()[1]
         # by itself the store would listen on every address of this machine
         store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
-    return Meeting(host, port), store
+    return Rendezvous(host, port), store
 
 
 class TorchRanks:
@@ -92,21 +92,21 @@ class TorchRanks:
     def lead(cls, store: Any, size: int, device: torch.device, *, check: Callable[[], None]) -> TorchRanks:
         """This process as rank 0, when all others are there.
 
-        store: of `open_meeting`.  check: raises if one of the others cannot come any more.
+        store: of `open_rendezvous`.  check: raises if one of the others cannot come any more.
         """
-        while not store.check([_seat(rank) for rank in range(1, size)]):
+        while not store.check([_rank_key(rank) for rank in range(1, size)]):
             check()
             time.sleep(0.05)
         return cls(0, size, device, store)
 
     @classmethod
-    def follow(cls, meeting: Meeting, rank: int, size: int, device: torch.device) -> TorchRanks:
+    def follow(cls, rendezvous: Rendezvous, rank: int, size: int, device: torch.device) -> TorchRanks:
         """This process as one of the others."""
         try:
-            store = TCPStore(meeting.host, meeting.port, is_master=False, timeout=timedelta(seconds=60))
+            store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timedelta(seconds=60))
         except (dist.DistNetworkError, dist.DistStoreError) as error:
-            raise BackendError(f"rank 0 at {meeting.host}:{meeting.port} cannot be reached: {error}") from error
-        store.set(_seat(rank), "taken")
+            raise BackendError(f"rank 0 at {rendezvous.host}:{rendezvous.port} cannot be reached: {error}") from error
+        store.set(_rank_key(rank), "taken")
         return cls(rank, size, device, store)
 
     def __repr__(self) -> str:
@@ -115,8 +115,8 @@ class TorchRanks:
     def rows(self, num_rows: int) -> slice:
         return rows_of(num_rows, self.rank, self.size)
 
-    def own(self, tensor: Tensor) -> Tensor:
-        return own_rows(tensor)
+    def local_rows(self, tensor: Tensor) -> Tensor:
+        return local_rows(tensor)
 
     def sum(self, value: float) -> float:
         total = torch.tensor(value, dtype=torch.float64)
@@ -125,17 +125,17 @@ class TorchRanks:
 
     def gather(self, value: Any) -> list[Any]:
         if self.rank > 0:
-            self.tell(0, value)
+            self.send(0, value)
             return [value]
-        return [value, *(self.hear(rank) for rank in range(1, self.size))]
+        return [value, *(self.receive(rank) for rank in range(1, self.size))]
 
-    def tell(self, rank: int, value: Any) -> None:
+    def send(self, rank: int, value: Any) -> None:
         """Send a value that JSON can hold."""
         body = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         dist.send(torch.tensor([len(body)]), rank, group=self._commands)
         dist.send(body, rank, group=self._commands)
 
-    def hear(self, rank: int) -> Any:
+    def receive(self, rank: int) -> Any:
         """The value that the other one tells; waits for it as long as the other one lives."""
         length = torch.empty(1, dtype=torch.int64)
         dist.recv(length, rank, group=self._commands)
@@ -163,7 +163,7 @@ class TorchRanks:
         dist.destroy_process_group()
 
 
-def _seat(rank: int) -> str:
+def _rank_key(rank: int) -> str:
     return f"ludus/rank/{rank}"
 
 

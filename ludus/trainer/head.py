@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ludus.trainer.shaped import ShapedTargets
+from ludus.trainer.processed_targets import ProcessedTargets
 from ludus.trainer.softmax import VocabularySoftmax, choose_softmax
 
 # Some 500 rows of a vocabulary of 50,000 in bf16: enough for fast products, little beside the weights of small models.
@@ -53,7 +53,7 @@ class VocabularyHead:
 
     @torch.no_grad()
     def __call__(
-        self, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor, shaped: ShapedTargets | None = None
+        self, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor, processed: ProcessedTargets | None = None
     ) -> tuple[Tensor, Tensor]:
         """Log-probability of each target and entropy of its distribution, both fp32 of shape (N,); no gradients.
 
@@ -63,7 +63,7 @@ class VocabularyHead:
         for chunk in self._chunks(len(hidden_ND)):
             logits_CV = self._logits(hidden_ND[chunk])
             targets_C, temperatures_C = targets_N[chunk], temperatures_N[chunk]
-            for rows, softmax in self._runs(chunk, shaped):
+            for rows, softmax in self._runs(chunk, processed):
                 parts.append(softmax.summarise(logits_CV[rows], targets_C[rows], temperatures_C[rows], self.softcap))
         if not parts:
             return temperatures_N.clone(), temperatures_N.clone()
@@ -77,7 +77,7 @@ class VocabularyHead:
         temperatures_N: Tensor,
         slopes: Slopes,
         *,
-        shaped: ShapedTargets | None = None,
+        processed: ProcessedTargets | None = None,
         sink_VD: Tensor | None = None,
     ) -> Tensor:
         """The gradient of a loss by the hidden states, shape (N, D); the loss is asked for its slopes chunk by chunk.
@@ -87,7 +87,7 @@ class VocabularyHead:
         grad_hidden_ND = torch.empty_like(hidden_ND)
         for chunk in self._chunks(len(hidden_ND)):
             hidden_CD, targets_C, temperatures_C = hidden_ND[chunk], targets_N[chunk], temperatures_N[chunk]
-            logits_CV, runs = self._logits(hidden_CD), self._runs(chunk, shaped)
+            logits_CV, runs = self._logits(hidden_CD), self._runs(chunk, processed)
             seen = [
                 softmax.summarise(logits_CV[rows], targets_C[rows], temperatures_C[rows], self.softcap)
                 for rows, softmax in runs
@@ -113,11 +113,11 @@ class VocabularyHead:
             self._buffer = hidden_CD.new_empty(num_rows, self.weight_VD.shape[0])
         return torch.mm(hidden_CD, self.weight_VD.t(), out=self._buffer[:num_rows])
 
-    def _runs(self, chunk: slice, shaped: ShapedTargets | None) -> list[tuple[slice, VocabularySoftmax]]:
+    def _runs(self, chunk: slice, processed: ProcessedTargets | None) -> list[tuple[slice, VocabularySoftmax]]:
         """The chunk's rows, as slices of it, and what follows their logits."""
-        if shaped is None:
+        if processed is None:
             return [(slice(0, chunk.stop - chunk.start), self._softmax)]
-        return [(rows, softmax or self._softmax) for rows, softmax in shaped.runs(chunk)]
+        return [(rows, softmax or self._softmax) for rows, softmax in processed.runs(chunk)]
 
     def _chunks(self, num_tokens: int) -> list[slice]:
         size = self.chunk_rows

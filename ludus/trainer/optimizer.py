@@ -19,7 +19,7 @@ from torch.nn import Parameter
 
 from ludus.errors import ConfigError, UserError
 from ludus.trainer.adamw import make_adamw
-from ludus.trainer.ranks import Alone, Ranks
+from ludus.trainer.ranks import Ranks, SingleRank
 from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import OptimizerSettings
 
@@ -70,9 +70,9 @@ class MasterOptimizer:
         self.settings = settings
         self.rounding = rounding
         self.num_steps = 0
-        self.ranks: Ranks = Alone() if ranks is None else ranks
+        self.ranks: Ranks = SingleRank() if ranks is None else ranks
         self._parameters = dict(parameters)
-        own = self.ranks.own
+        own = self.ranks.local_rows
         self._masters = {name: own(each).to(torch.float32, copy=True) for name, each in parameters.items()}
         self._grads = {name: torch.empty_like(master) for name, master in self._masters.items()}
         self._empty = set(self._grads)
@@ -134,7 +134,7 @@ class MasterOptimizer:
     def copy_to_parameters(self) -> None:
         """Round the masters into the parameters' own tensors."""
         for name, parameter in self._parameters.items():
-            self._round(name, self.ranks.own(parameter))
+            self._round(name, self.ranks.local_rows(parameter))
 
     def rounded(self, name: str) -> Tensor:
         """What `copy_to_parameters` would write: this process's rows of a weight in the parameter's type."""
@@ -201,5 +201,5 @@ class _GradientMover:
 
     def __call__(self, parameter: Tensor) -> None:
         assert parameter.grad is not None, f"autograd finished {self.name} without a gradient"
-        self.optimizer.add_gradient(self.name, self.optimizer.ranks.own(parameter.grad))
+        self.optimizer.add_gradient(self.name, self.optimizer.ranks.local_rows(parameter.grad))
         parameter.grad = None

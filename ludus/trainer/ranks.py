@@ -22,7 +22,7 @@ class Ranks(Protocol):
     def rows(self, num_rows: int) -> slice:
         """Which rows this rank keeps of a parameter that has so many."""
 
-    def own(self, tensor: Tensor) -> Tensor:
+    def local_rows(self, tensor: Tensor) -> Tensor:
         """This rank's rows of a parameter, or of its gradient; they share its memory."""
 
     def sum(self, value: float) -> float:
@@ -32,7 +32,7 @@ class Ranks(Protocol):
         """What all ranks brought, by rank, at rank 0, and at the others what they brought themselves."""
 
 
-class Alone:
+class SingleRank:
     """One process that keeps everything."""
 
     rank = 0
@@ -41,7 +41,7 @@ class Alone:
     def rows(self, num_rows: int) -> slice:
         return slice(0, num_rows)
 
-    def own(self, tensor: Tensor) -> Tensor:
+    def local_rows(self, tensor: Tensor) -> Tensor:
         return tensor.detach()
 
     def sum(self, value: float) -> float:

@@ -2,7 +2,7 @@
 
 Knows: the trainer of one rank, orders, who has which rows of a batch.  Knows not: what a step computes, who starts the
 processes.
-Invariants: all ranks carry out the same orders one after the other; what every one of them does is `Trainer`'s own
+Invariants: all ranks carry out the same orders one after the other; what every one of them does is `ModelTrainer`'s own
 step. Of the weights, their gradients and their moments no process ever holds more than its share and the parts that it
 is just computing with.
 
@@ -31,7 +31,7 @@ from ludus.trainer.checkpoint import check_parts
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks
 from ludus.trainer.settings import TrainerSettings
-from ludus.trainer.step import Trainer, minibatches
+from ludus.trainer.step import ModelTrainer, minibatches
 from ludus.trainer.wire import rows_from_json, rows_to_json
 
 T = TypeVar("T")
@@ -68,12 +68,12 @@ class ShardedWeights:
 
 
 class ShardedTrainer:
-    """Rank 0 of the processes that train one model; to be used as `Trainer` is. Ends the others when it is closed."""
+    """Rank 0 of the processes that train one model; used as `ModelTrainer` is. Ends the others when closed."""
 
-    def __init__(self, trainer: Trainer, ranks: TorchRanks, *, sampling: LoadedModel | None = None) -> None:
+    def __init__(self, trainer: ModelTrainer, ranks: TorchRanks, *, sampling: LoadedModel | None = None) -> None:
         """trainer: of this process's rows.  sampling: a whole model in this process that samples; None: there is none.
 
-        The other processes `obey`.
+        The other processes `follow_commands`.
         """
         self._trainer = trainer
         self._ranks = ranks
@@ -101,30 +101,32 @@ class ShardedTrainer:
         return self._trainer.version
 
     def configure(self, *, lr: float, algorithm: AlgorithmSettings | None = None) -> None:
-        self._order("configure", {"lr": lr, "algorithm": _to_json(algorithm)})
+        self._command("configure", {"lr": lr, "algorithm": _to_json(algorithm)})
 
     def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         count = self._trainer.num_minibatches if algorithm is None else algorithm.minibatches
         parts = [share_rows(part.rows, self._ranks.size) for part in minibatches(batch, count)]
         by_rank = [[rows_to_json(shares[rank]) for shares in parts] for rank in range(self._ranks.size)]
         own = [{"parts": parts_of_rank} for parts_of_rank in by_rank]
-        result: Metrics = self._order("train", {"algorithm": _to_json(algorithm), "version": batch.version}, own)
+        result: Metrics = self._command("train", {"algorithm": _to_json(algorithm), "version": batch.version}, own)
         return result
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         (part,) = minibatches(batch, 1)
         by_rank = [{"rows": rows_to_json(share)} for share in share_rows(part.rows, self._ranks.size)]
         how = {"algorithm": _to_json(algorithm), "version": batch.version}
-        result: Metrics = self._order("gather", how, by_rank)
+        result: Metrics = self._command("gather", how, by_rank)
         return result
 
     def optim_step(self) -> Metrics:
-        result: Metrics = self._order("step")
+        result: Metrics = self._command("step")
         return result
 
     def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-        """As `Trainer.score`; every rank computes all of it."""
-        scores: tuple[tuple[float, ...], ...] = self._order("score", {"sequences": [list(each) for each in sequences]})
+        """As `ModelTrainer.score`; every rank computes all of it."""
+        scores: tuple[tuple[float, ...], ...] = self._command(
+            "score", {"sequences": [list(each) for each in sequences]}
+        )
         return scores
 
     def publish(self) -> ShardedWeights:
@@ -132,34 +134,34 @@ class ShardedTrainer:
 
     def copy_to_parameters(self) -> None:
         """The parameters of every rank take the masters' values."""
-        self._order("copy")
+        self._command("copy")
 
     def whole(self, name: str, version: int) -> Tensor:
         """A trained weight in the model's dtype, on the CPU; each rank sends its rows.
 
         version: the newest, or the one before that was published; an engine that was away may ask for it late.
         """
-        weight: Tensor = self._order("whole", {"name": name, "version": version})
+        weight: Tensor = self._command("whole", {"name": name, "version": version})
         return weight
 
     def gradient(self, name: str) -> Tensor:
         """A weight's gathered gradient, fp32, on the CPU."""
-        gradient: Tensor = self._order("gradient", {"name": name})
+        gradient: Tensor = self._command("gradient", {"name": name})
         return gradient
 
     def forget_gradients(self) -> None:
-        self._order("forget")
+        self._command("forget")
 
     def save(self, folder: Path) -> None:
-        """As `Trainer.save`; every rank writes its own file. Raises UserError if they did not meet in one folder."""
-        self._order("save", {"folder": str(folder.resolve())})
+        """As `ModelTrainer.save`; every rank writes its file. Raises UserError if they did not meet in one folder."""
+        self._command("save", {"folder": str(folder.resolve())})
         check_parts(folder, self._ranks.size)
 
     def load(self, folder: Path) -> None:
-        self._order("load", {"folder": str(folder.resolve())})
+        self._command("load", {"folder": str(folder.resolve())})
 
     def take_weights(self, folder: Path) -> None:
-        self._order("take_weights", {"folder": str(folder.resolve())})
+        self._command("take_weights", {"folder": str(folder.resolve())})
 
     def export(self, folder: Path, *, chat_template: str | None = None) -> None:
         """Write one folder that plain transformers or peft load; arguments as of `save_model`."""
@@ -173,10 +175,12 @@ class ShardedTrainer:
             self._is_closed = True
             if self._failure is None:
                 for rank in range(1, self._ranks.size):
-                    self._ranks.tell(rank, {"do": _END})
+                    self._ranks.send(rank, {"do": _END})
             self._ranks.close()
 
-    def _order(self, what: str, how: dict[str, Any] | None = None, own: Sequence[dict[str, Any]] | None = None) -> Any:
+    def _command(
+        self, what: str, how: dict[str, Any] | None = None, own: Sequence[dict[str, Any]] | None = None
+    ) -> Any:
         """Have all ranks do it; what this one came to. how: for all of them; own: by rank."""
         with self._lock:
             if self._failure is not None or self._is_closed:
@@ -184,9 +188,9 @@ class ShardedTrainer:
             orders = [{"do": what, **(how or {}), **(own[rank] if own else {})} for rank in range(self._ranks.size)]
             try:
                 for rank in range(1, self._ranks.size):
-                    self._ranks.tell(rank, orders[rank])
+                    self._ranks.send(rank, orders[rank])
                 if what not in _BY_ONESELF:
-                    return carry_out(self._trainer, self._ranks, orders[0])
+                    return execute_command(self._trainer, self._ranks, orders[0])
                 return self._by_oneself(orders[0])
             except UserError as error:
                 if what not in _BY_ONESELF:
@@ -202,12 +206,12 @@ class ShardedTrainer:
                 self._failure = f"the trainer's ranks are out of step after {what!r} failed: {type(error).__name__}"
                 raise
 
-    def _by_oneself(self, order: dict[str, Any]) -> Any:
+    def _by_oneself(self, command: dict[str, Any]) -> Any:
         try:
-            result, refusal = carry_out(self._trainer, self._ranks, order), None
+            result, refusal = execute_command(self._trainer, self._ranks, command), None
         except UserError as error:
             result, refusal = None, error
-        answers = [self._ranks.hear(rank) for rank in range(1, self._ranks.size)]
+        answers = [self._ranks.receive(rank) for rank in range(1, self._ranks.size)]
         if refusal is not None:
             raise refusal
         for rank, answer in enumerate(answers, start=1):
@@ -216,67 +220,67 @@ class ShardedTrainer:
         return result
 
 
-def obey(trainer: Trainer, ranks: TorchRanks) -> None:
+def follow_commands(trainer: ModelTrainer, ranks: TorchRanks) -> None:
     """What a process other than rank 0 does until rank 0 ends it. trainer: of this process's rows."""
-    while (order := ranks.hear(0))["do"] != _END:
-        if order["do"] not in _BY_ONESELF:
-            carry_out(trainer, ranks, order)
+    while (command := ranks.receive(0))["do"] != _END:
+        if command["do"] not in _BY_ONESELF:
+            execute_command(trainer, ranks, command)
             continue
         refusal = None
         try:
-            carry_out(trainer, ranks, order)
+            execute_command(trainer, ranks, command)
         except UserError as error:
             refusal = str(error)
-        ranks.tell(0, refusal)
+        ranks.send(0, refusal)
     ranks.close()
 
 
-def carry_out(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Any:
+def execute_command(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Any:
     """One order, on this rank."""
-    return _ORDERS[order["do"]](trainer, ranks, order)
+    return _COMMANDS[command["do"]](trainer, ranks, command)
 
 
 def _to_json(algorithm: AlgorithmSettings | None) -> dict[str, Any] | None:
     return None if algorithm is None else algorithm.model_dump(mode="json", exclude_unset=True)
 
 
-def _from_json(order: dict[str, Any]) -> AlgorithmSettings | None:
-    return None if order["algorithm"] is None else AlgorithmSettings(**order["algorithm"])
+def _from_json(command: dict[str, Any]) -> AlgorithmSettings | None:
+    return None if command["algorithm"] is None else AlgorithmSettings(**command["algorithm"])
 
 
-def _train(trainer: Trainer, _: TorchRanks, order: dict[str, Any]) -> Metrics:
-    parts = [Batch(rows_from_json(part), order["version"]) for part in order["parts"]]
-    return trainer.train_parts(parts, _from_json(order))
+def _train(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> Metrics:
+    parts = [Batch(rows_from_json(part), command["version"]) for part in command["parts"]]
+    return trainer.train_parts(parts, _from_json(command))
 
 
-def _gather(trainer: Trainer, _: TorchRanks, order: dict[str, Any]) -> Metrics:
-    rows: tuple[PackedRow, ...] = rows_from_json(order["rows"])
-    return trainer.forward_backward(Batch(rows, order["version"]), _from_json(order))
+def _gather(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> Metrics:
+    rows: tuple[PackedRow, ...] = rows_from_json(command["rows"])
+    return trainer.forward_backward(Batch(rows, command["version"]), _from_json(command))
 
 
-def _whole(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Tensor | None:
-    name, parameter = order["name"], trainer.model.trainable[order["name"]]
-    is_newest = order["version"] == trainer.version
-    rows = trainer.optimizer.rounded(name) if is_newest else ranks.own(parameter)
+def _whole(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Tensor | None:
+    name, parameter = command["name"], trainer.model.trainable[command["name"]]
+    is_newest = command["version"] == trainer.version
+    rows = trainer.optimizer.rounded(name) if is_newest else ranks.local_rows(parameter)
     return ranks.whole(rows, parameter.shape[0])
 
 
-def _gradient(trainer: Trainer, ranks: TorchRanks, order: dict[str, Any]) -> Tensor | None:
-    name = order["name"]
+def _gradient(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Tensor | None:
+    name = command["name"]
     return ranks.whole(trainer.gradient(name), trainer.model.trainable[name].shape[0])
 
 
-_ORDERS: dict[str, Callable[[Trainer, TorchRanks, dict[str, Any]], Any]] = {
-    "configure": lambda trainer, _, order: trainer.configure(lr=order["lr"], algorithm=_from_json(order)),
+_COMMANDS: dict[str, Callable[[ModelTrainer, TorchRanks, dict[str, Any]], Any]] = {
+    "configure": lambda trainer, _, command: trainer.configure(lr=command["lr"], algorithm=_from_json(command)),
     "train": _train,
     "gather": _gather,
     "step": lambda trainer, _, __: trainer.optim_step(),
-    "score": lambda trainer, _, order: trainer.score(order["sequences"]),
+    "score": lambda trainer, _, command: trainer.score(command["sequences"]),
     "copy": lambda trainer, _, __: trainer.optimizer.copy_to_parameters(),
     "whole": _whole,
     "gradient": _gradient,
     "forget": lambda trainer, _, __: trainer.forget_gradients(),
-    "save": lambda trainer, _, order: trainer.save(Path(order["folder"])),
-    "load": lambda trainer, _, order: trainer.load(Path(order["folder"])),
-    "take_weights": lambda trainer, _, order: trainer.take_weights(Path(order["folder"])),
+    "save": lambda trainer, _, command: trainer.save(Path(command["folder"])),
+    "load": lambda trainer, _, command: trainer.load(Path(command["folder"])),
+    "take_weights": lambda trainer, _, command: trainer.take_weights(Path(command["folder"])),
 }

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ludus.kernels.build import build_library, obtain
 from ludus.kernels.head import NativeSoftmax
-from ludus.models.bits import unpacked
+from ludus.models.bitmask import unpack_bitmask
 
 _log = logging.getLogger(__name__)
 # A tile in fp32 and its exponential together fit into the second-level cache of two cores.
@@ -48,7 +48,7 @@ class VocabularySoftmax(Protocol):
 
 def choose_softmax(weight: Tensor) -> VocabularySoftmax:
     """The native implementation for a head with the type and device of `weight`, torch's operations elsewhere."""
-    native = obtain(lambda: NativeSoftmax(build_library("head")), NativeSoftmax.refusal(weight))
+    native = obtain(lambda: NativeSoftmax(build_library("head")), NativeSoftmax.unsupported_reason(weight))
     if not isinstance(native, str):
         return native
     _log.info("the softmax over the vocabulary runs on torch's operations, which are slower: %s", native)
@@ -60,7 +60,7 @@ class TorchSoftmax:
 
     Both of exactly the rows that it is given:
     changed: ids of columns, shape (U,), and what happens to them. None: nothing.
-    allowed_CW: the tokens that are possible, as bits (ludus/models/bits.py). None: all are.
+    allowed_CW: the tokens that are possible, as bits (ludus/models/bitmask.py). None: all are.
     """
 
     def __init__(self, changed: tuple[Tensor, LogitChange] | None = None, allowed_CW: Tensor | None = None) -> None:
@@ -97,7 +97,7 @@ class TorchSoftmax:
         self, logits_CV: Tensor, tile: slice, temperatures_C: Tensor, softcap: float | None
     ) -> tuple[Tensor, Tensor | None]:
         """Capped and changed logits over temperature in fp32, and what both did to the slope (None: nothing)."""
-        scaled_TV, slope_TV = bent(logits_CV[tile], softcap)
+        scaled_TV, slope_TV = softcapped(logits_CV[tile], softcap)
         if self._changed is not None:
             ids_U, change = self._changed
             changed_TU, factor_TU = change.rows(tile).apply(scaled_TV[:, ids_U])
@@ -106,7 +106,7 @@ class TorchSoftmax:
             slope_TV[:, ids_U] *= factor_TU
         scaled_TV.div_(temperatures_C[tile, None])
         if self._allowed_CW is not None:
-            scaled_TV.masked_fill_(~unpacked(self._allowed_CW[tile], scaled_TV.shape[1]), NEVER)
+            scaled_TV.masked_fill_(~unpack_bitmask(self._allowed_CW[tile], scaled_TV.shape[1]), NEVER)
         return scaled_TV, slope_TV
 
 
@@ -128,7 +128,7 @@ class LogitChange:
         return logits * factor + self.shift, factor
 
 
-def bent(logits: Tensor, softcap: float | None) -> tuple[Tensor, Tensor | None]:
+def softcapped(logits: Tensor, softcap: float | None) -> tuple[Tensor, Tensor | None]:
     """A copy of the logits in fp32 under their cap, and the cap's derivative (None without a cap)."""
     copy = logits.to(torch.float32, copy=True)
     if softcap is None:

@@ -28,10 +28,10 @@ from ludus.text.constraint import Constraints
 from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.checkpoint import read_state, write_state
 from ludus.trainer.forward import RowForward, RowTensors
-from ludus.trainer.lean import recompute_layers
-from ludus.trainer.means import TokenMeans
+from ludus.trainer.metric_means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
-from ludus.trainer.ranks import Alone, Ranks
+from ludus.trainer.ranks import Ranks, SingleRank
+from ludus.trainer.recompute import recompute_layers
 from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import TrainerSettings
 
@@ -75,7 +75,7 @@ class TrainedWeights:
             self.is_copied = True
 
 
-class Trainer:
+class ModelTrainer:
     """Trains a model's weights on batches of packed rows. A model has one trainer: it changes what autograd keeps."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Trainer:
         self.settings = settings
         self.version = 0
         """Batches trained on so far; the version of the masters."""
-        self.ranks: Ranks = Alone() if ranks is None else ranks
+        self.ranks: Ranks = SingleRank() if ranks is None else ranks
         self._device = model.head_weight.device
         rounding = Rounding(settings.publish_rounding, seed, self._device)
         self.optimizer = MasterOptimizer(model.trainable, settings.optimizer, rounding, self.ranks)
@@ -125,7 +125,7 @@ class Trainer:
             recompute_layers(model)
 
     def __repr__(self) -> str:
-        return f"<Trainer of {self.model!r} at version {self.version}>"
+        return f"<ModelTrainer of {self.model!r} at version {self.version}>"
 
     def configure(self, *, lr: float, algorithm: AlgorithmSettings | None = None) -> None:
         """From the next batch on this learning rate and this algorithm. None: the algorithm stays.
@@ -254,7 +254,7 @@ class Trainer:
         return algorithm
 
     def _copied_weights(self) -> dict[str, Tensor]:
-        return {name: self.ranks.own(each).clone() for name, each in self.model.trainable.items()}
+        return {name: self.ranks.local_rows(each).clone() for name, each in self.model.trainable.items()}
 
     def _result(self, means: TokenMeans) -> dict[str, float]:
         """The means over the tokens of all ranks, at rank 0."""
@@ -347,7 +347,7 @@ class Trainer:
     def _exchange(self, tensors: Mapping[str, Tensor]) -> None:
         """Their values and those of the parameters: what is cut is gathered from where it lies."""
         for name, parameter in self.model.trainable.items():
-            own, other = self.ranks.own(parameter), tensors[name]
+            own, other = self.ranks.local_rows(parameter), tensors[name]
             kept = own.clone()
             own.copy_(other)
             other.copy_(kept)
@@ -367,7 +367,7 @@ class Trainer:
                 self._is_alone = False
                 with torch.no_grad():
                     for name, parameter in self.model.trainable.items():
-                        self.ranks.own(parameter).copy_(before[name])
+                        self.ranks.local_rows(parameter).copy_(before[name])
 
 
 def minibatches(batch: Batch, count: int) -> list[Batch]:

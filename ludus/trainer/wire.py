@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from ludus.algorithms.pack import PackedRow, Shaping
+from ludus.algorithms.pack import LogitProcessing, PackedRow
 
 
 def rows_to_json(rows: Sequence[PackedRow]) -> list[dict[str, Any]]:
@@ -22,18 +22,20 @@ def rows_from_json(values: Sequence[dict[str, Any]]) -> tuple[PackedRow, ...]:
 
 
 def _value(row: PackedRow, name: str) -> Any:
-    if name == "shapings":
-        return [None if shaping is None else asdict(shaping) for shaping in row.shapings]
+    if name == "logit_processings":
+        return [
+            None if logit_processing is None else asdict(logit_processing) for logit_processing in row.logit_processings
+        ]
     return getattr(row, name)
 
 
 def _read(name: str, value: Any) -> Any:
-    if name == "shapings":
-        return tuple(None if each is None else _shaping(each) for each in value)
+    if name == "logit_processings":
+        return tuple(None if each is None else _logit_processing(each) for each in value)
     if name == "kept_ids":
         return tuple(map(tuple, value))
     return tuple(value) if isinstance(value, list) else value
 
 
-def _shaping(value: dict[str, Any]) -> Shaping:
-    return Shaping(**{**value, "logit_bias": tuple((token, bias) for token, bias in value["logit_bias"])})
+def _logit_processing(value: dict[str, Any]) -> LogitProcessing:
+    return LogitProcessing(**{**value, "logit_bias": tuple((token, bias) for token, bias in value["logit_bias"])})

@@ -86,7 +86,7 @@ async def main(steps, judge_model, judge_settings, name, url):
         "words_before": before[1],
         "words_after": after[1],
     }
-    model.logbook.folder.joinpath("summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    model.log_files.folder.joinpath("summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(json.dumps(summary, indent=2))
 
 

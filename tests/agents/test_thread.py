@@ -83,7 +83,7 @@ def test_an_agent_that_cannot_be_closed_does_not_hold_up_the_end(caplog: pytest.
     """It blocks the thread, or raises: the block ends, and the log says so."""
     release = threading.Event()
 
-    class Door:
+    class AgentAdapter:
         name = "stuck"
 
         def __init__(self, closes: Callable[[], object]) -> None:
@@ -102,7 +102,7 @@ def test_an_agent_that_cannot_be_closed_does_not_hold_up_the_end(caplog: pytest.
         raise ValueError("no")
 
     async def host(agents: AgentThread, closes: Callable[[], object]) -> None:
-        async with agents.hosting(Door(closes)):
+        async with agents.hosting(AgentAdapter(closes)):
             pass
 
     with AgentThread() as agents:

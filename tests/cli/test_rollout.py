@@ -23,7 +23,7 @@ def outside_url(tokenizer_folder: Path) -> Iterator[str]:
     text = ChatText.load(tokenizer_folder)
     recorder = Recorder(ScriptedEngine(lambda call: "seven", text.tokenizer), text)
     episodes = Episodes(recorder)
-    options = GatewayOptions(open_mode=episodes.open_for)
+    options = GatewayOptions(open_mode=episodes.open_for_key)
     with GatewayServer(episodes.keys, options) as server:
         yield f"{server.base_url}/v1"
 

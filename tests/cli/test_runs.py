@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
-from ludus.cluster.board import Board, HeadView, RoleView, write_board
 from ludus.cluster.registry import Registry
+from ludus.cluster.status import HeadView, RoleView, RunStatus, write_status
 
 
 def head(**other):
@@ -19,7 +19,7 @@ def head(**other):
 def test_status_shows_every_process(ludus, tmp_path):
     """The head, and for each role its state, place and address."""
     role = RoleView("engine", 0, "ready", "pid 7", "here", "http://127.0.0.1:9", 2, "engine-0.log", time.time())
-    write_board(tmp_path, Board(head(), [role]))
+    write_status(tmp_path, RunStatus(head(), [role]))
     shown = ludus("status", str(tmp_path))
     assert shown.code == 0
     assert "runs" in shown.out and "engine-0" in shown.out and "ready" in shown.out
@@ -32,7 +32,7 @@ def test_status_of_a_run_that_has_ended(ludus, tmp_path):
     assert "has ended" in ludus("status", str(tmp_path)).out
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    write_board(tmp_path, Board(head(pid=gone.pid)))
+    write_status(tmp_path, RunStatus(head(pid=gone.pid)))
     assert "is gone; go on with --resume" in ludus("status", str(tmp_path)).out
     assert ludus("stop", str(tmp_path)).code == 2
     assert ludus("status", str(tmp_path / "none")).code == 2
@@ -44,7 +44,7 @@ def test_stop_is_ctrl_c_from_elsewhere(ludus, tmp_path):
     process = subprocess.Popen([sys.executable, "-uc", waiting], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         process.stdout.readline()
-        write_board(tmp_path, Board(head(pid=process.pid)))
+        write_status(tmp_path, RunStatus(head(pid=process.pid)))
         assert ludus("stop", str(tmp_path)).code == 0
         assert process.wait(30) == -signal.SIGINT
     finally:
@@ -53,17 +53,17 @@ def test_stop_is_ctrl_c_from_elsewhere(ludus, tmp_path):
         process.stdout.close()
     asked = []
     with Registry("", on_stop=lambda: asked.append(True)) as registry:
-        write_board(tmp_path, Board(head(host="elsewhere", url=registry.url, key=registry.key)))
+        write_status(tmp_path, RunStatus(head(host="elsewhere", url=registry.url, key=registry.key)))
         assert "runs" in ludus("status", str(tmp_path)).out
         assert ludus("stop", str(tmp_path)).code == 0
         assert asked == [True]
-        write_board(tmp_path, Board(head(host="elsewhere", url=registry.url, key="wrong")))
+        write_status(tmp_path, RunStatus(head(host="elsewhere", url=registry.url, key="wrong")))
         assert ludus("stop", str(tmp_path)).code == 1
-    write_board(tmp_path, Board(head(host="elsewhere")))
+    write_status(tmp_path, RunStatus(head(host="elsewhere")))
     assert ludus("stop", str(tmp_path)).code == 2
 
 
 def test_the_board_is_its_owners_alone(tmp_path):
     """It holds the key of the run."""
-    write_board(tmp_path, Board(head(key="secret")))
+    write_status(tmp_path, RunStatus(head(key="secret")))
     assert (tmp_path / "roles.json").stat().st_mode & 0o077 == 0

@@ -30,7 +30,7 @@ def launcher(tmp_path):
 
 @pytest.fixture
 def role(registry):
-    """A role `name` of processes that run `member.py`."""
+    """A role `name` of processes that run `role_client.py`."""
 
     def make(name="engine", count=1, **kwargs):
         path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))

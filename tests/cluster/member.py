@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from ludus.cluster.member import Member
+from ludus.cluster.role_client import RoleClient
 
 parser = argparse.ArgumentParser()
 parser.add_argument("name")
@@ -16,10 +16,10 @@ parser.add_argument("--head")
 parser.add_argument("--index", type=int)
 given = parser.parse_args()
 
-member = Member.of_environment(given.head, given.name, given.index, os.environ)
-brief = member.brief()
-task = dict(brief.task)
-sys.stdout.write(f"{given.name}-{given.index} begins, config {brief.config!r}\n")
+role_client = RoleClient.of_environment(given.head, given.name, given.index, os.environ)
+role_spec = role_client.role_spec()
+task = dict(role_spec.task)
+sys.stdout.write(f"{given.name}-{given.index} begins, config {role_spec.config!r}\n")
 if task.get("child"):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     task["child_pid"] = child.pid
@@ -28,13 +28,15 @@ if "fails" in task:
     sys.exit(task.get("status", 1))
 while given.index > 0 and "waits_for" in task and not Path(task["waits_for"]).exists():
     time.sleep(0.02)
-member.join(f"http://{member.address}:1", {"child": task.get("child_pid", 0), "threads": os.environ["OMP_NUM_THREADS"]})
+role_client.join(
+    f"http://{role_client.address}:1", {"child": task.get("child_pid", 0), "threads": os.environ["OMP_NUM_THREADS"]}
+)
 if "ends" in task:
     sys.exit(task["ends"])
-if task.get("ends_once") and given.index == 0 and member.attempt == 0:
+if task.get("ends_once") and given.index == 0 and role_client.attempt == 0:
     sys.exit(1)
 if task.get("is_silent"):
-    member.leave()
+    role_client.leave()
 if task.get("is_deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while True:

@@ -25,7 +25,7 @@ from ludus.cluster.local import LocalProcess
 from ludus.engines.lease import ComputeLease
 from ludus.engines.local.engine import LocalEngine
 from ludus.engines.local.settings import InferenceSettings
-from ludus.engines.process import ServerPlace
+from ludus.engines.process import ReplicaAddress
 from ludus.engines.vllm.command import vllm_command
 from ludus.engines.vllm.delivery import vllm_delivery
 from ludus.engines.vllm.engine import VllmEngine
@@ -55,9 +55,9 @@ KEPT = [check for check in CHECKS if check is not check_grammar]
 
 
 @contextmanager
-def serving(engine: VllmSettings, model: ModelSettings, log: Path) -> Iterator[ServerPlace]:
+def serving(engine: VllmSettings, model: ModelSettings, log: Path) -> Iterator[ReplicaAddress]:
     """A vLLM as Ludus starts it, while the block runs."""
-    place = ServerPlace("127.0.0.1", free_port("127.0.0.1"), "a key of this test", seed=0, index=0)
+    place = ReplicaAddress("127.0.0.1", free_port("127.0.0.1"), "a key of this test", seed=0, index=0)
     command = vllm_command(engine, model, place)
     server = LocalProcess([*command.argv], {**os.environ, **command.env}, log)
     try:
@@ -92,7 +92,7 @@ def folder(model: ModelSettings) -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(model: ModelSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPlace]:
+def place(model: ModelSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaAddress]:
     with serving(settings(), model, tmp_path_factory.mktemp("vllm") / "log.txt") as place:
         yield place
 
@@ -104,13 +104,15 @@ def files() -> Iterator[WeightFiles]:
     files.close()
 
 
-def connect(place: ServerPlace, folder: Path, files: WeightFiles, **options: Any) -> VllmEngine:
+def connect(place: ReplicaAddress, folder: Path, files: WeightFiles, **options: Any) -> VllmEngine:
     delivery = {**vllm_delivery(settings(), files), **options}
     return VllmEngine.connect(place.url, Tokenizer.load(folder), api_key=place.key, **delivery)
 
 
 @asynccontextmanager
-async def connected(place: ServerPlace, folder: Path, files: WeightFiles, **options: Any) -> AsyncIterator[VllmEngine]:
+async def connected(
+    place: ReplicaAddress, folder: Path, files: WeightFiles, **options: Any
+) -> AsyncIterator[VllmEngine]:
     engine = connect(place, folder, files, **options)
     try:
         yield engine
@@ -121,7 +123,7 @@ async def connected(place: ServerPlace, folder: Path, files: WeightFiles, **opti
 @pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
 @pytest.mark.timeout(START_S * 2)
 def test_keeps_the_engine_contract(
-    check: Callable[..., None], place: ServerPlace, folder: Path, files: WeightFiles
+    check: Callable[..., None], place: ReplicaAddress, folder: Path, files: WeightFiles
 ) -> None:
     """Every point of the contract."""
     if check is check_logprobs_are_those_of_the_tokens:
@@ -129,7 +131,7 @@ def test_keeps_the_engine_contract(
     check(lambda: connect(place, folder, files))
 
 
-def test_nobody_gets_in_without_the_key(place: ServerPlace) -> None:
+def test_nobody_gets_in_without_the_key(place: ReplicaAddress) -> None:
     """Also where vLLM's own key would not stand: pauses, weights, calls to the workers."""
     for path in ("/pause", "/collective_rpc", "/update_weights", "/v1/completions", "/inference/v1/generate"):
         assert httpx.post(place.url + path, json={}).status_code == httpx.codes.UNAUTHORIZED, path
@@ -141,7 +143,7 @@ def test_nobody_gets_in_without_the_key(place: ServerPlace) -> None:
 @pytest.mark.timeout(START_S * 2)
 @pytest.mark.parametrize("keep_kv", [True, False], ids=["keep", "recompute"])
 def test_weights_change_in_place(
-    place: ServerPlace, folder: Path, files: WeightFiles, model: ModelSettings, keep_kv: bool
+    place: ReplicaAddress, folder: Path, files: WeightFiles, model: ModelSettings, keep_kv: bool
 ) -> None:
     """After each publish a probe has the trainer's logprobs, while a call in flight goes on."""
     trained = load_model(model)
@@ -160,7 +162,7 @@ def test_adapters_are_loaded_hot(folder: Path, tmp_path: Path) -> None:
     model = load_model(asked)
     files = WeightFiles.in_shared_memory(adapter_config=model.adapter_config)
 
-    async def scenario(place: ServerPlace) -> None:
+    async def scenario(place: ReplicaAddress) -> None:
         async with connected(place, folder, files) as engine:
             await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE))
 
@@ -238,7 +240,9 @@ def trainer_logprobs(model: LoadedModel, token_ids: tuple[int, ...]) -> tuple[fl
         return thread.submit(asyncio.run, scored()).result()
 
 
-def test_logprobs_are_those_of_the_narrowed_distribution(place: ServerPlace, folder: Path, files: WeightFiles) -> None:
+def test_logprobs_are_those_of_the_narrowed_distribution(
+    place: ReplicaAddress, folder: Path, files: WeightFiles
+) -> None:
     """Among three kept tokens the probabilities sum to 1; which they were is unknown without masks."""
 
     async def scenario() -> None:
@@ -254,7 +258,7 @@ def test_logprobs_are_those_of_the_narrowed_distribution(place: ServerPlace, fol
     asyncio.run(scenario())
 
 
-def test_a_session_goes_on_with_what_was_sampled(place: ServerPlace, folder: Path, files: WeightFiles) -> None:
+def test_a_session_goes_on_with_what_was_sampled(place: ReplicaAddress, folder: Path, files: WeightFiles) -> None:
     """Two turns through the recorder: the second prompt begins with the tokens of the first, and nothing forks."""
 
     async def scenario() -> None:

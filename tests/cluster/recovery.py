@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from ludus.cluster.board import read_board
+from ludus.cluster.status import read_status
 from ludus.runs.store import RunStore
 
 AGENT = """
@@ -83,10 +83,10 @@ def wait_for_role(run: Path, role: str, index: int = 0, timeout_s: float = 300) 
     """The pid of a ready process of the run, which is on this machine."""
     give_up_at = time.monotonic() + timeout_s
     while True:
-        board = read_board(run)
-        if board is not None:
-            headers = {"authorization": f"Bearer {board.head.key}"}
-            told = httpx.get(board.head.url + "/roles", headers=headers, trust_env=False).json()["roles"]
+        run_status = read_status(run)
+        if run_status is not None:
+            headers = {"authorization": f"Bearer {run_status.head.key}"}
+            told = httpx.get(run_status.head.url + "/roles", headers=headers, trust_env=False).json()["roles"]
             pids = [each["pid"] for each in told if (each["name"], each["index"]) == (role, index)]
             if pids:
                 return int(pids[0])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ludus
 from ludus.api.engines import open_engines
-from ludus.cluster.crew import Crew
+from ludus.cluster.cluster import Cluster
 from ludus.engines.lease import ComputeLease
 from ludus.engines.scripted import ScriptedEngine
 from ludus.models.load import load_model
@@ -28,7 +28,7 @@ def test_a_used_server_beside_a_fresh_one_gets_the_runs_weights(tiny_model_folde
         model = load_model(config.model)
         async with (
             AsyncExitStack() as stack,
-            open_engines(config, model, tokenizer, ComputeLease(), Crew(config, stack, is_run=False)) as engine,
+            open_engines(config, model, tokenizer, ComputeLease(), Cluster(config, stack, is_run=False)) as engine,
         ):
             assert used.stats().version == 8
             asked = [replace(call(f"{n}"), session_id=f"{n}") for n in range(10)]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ludus.cluster.ray import RayLauncher, RoleHost
-from ludus.cluster.supervise import Supervisor, Watch
+from ludus.cluster.supervise import SupervisionPolicy, Supervisor
 from ludus.errors import UserError
 from ludus.processes.placement import RaySettings
 from tests.cluster.conftest import is_alive
@@ -78,8 +78,8 @@ def test_roles_run_on_the_nodes_and_move_when_one_is_lost(cluster, ray_launcher,
 
     async def main():
         async with Supervisor(ray_launcher, registry) as supervisor:
-            watch = Watch({}, on_join=joined, on_lost=lost, max_restarts=2)
-            found = await supervisor.start(role(count=2, cpus=1), watch)
+            policy = SupervisionPolicy({}, on_join=joined, on_lost=lost, max_restarts=2)
+            found = await supervisor.start(role(count=2, cpus=1), policy)
             assert [each.index for each in found] == [0, 1]
             cluster.remove_node(cluster.nodes[0], allow_graceful=False)
             await is_back.wait()
@@ -106,6 +106,6 @@ def test_a_process_that_cannot_begin_is_told(ray_launcher, registry, role):
     async def main():
         async with Supervisor(ray_launcher, registry) as supervisor:
             with pytest.raises(UserError, match=r"rollout-0 \(pid .* on .*exit status 2(.*\n)+ .*no such model"):
-                await supervisor.start(role("rollout"), Watch({"fails": "no such model", "status": 2}))
+                await supervisor.start(role("rollout"), SupervisionPolicy({"fails": "no such model", "status": 2}))
 
     asyncio.run(main())

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from ludus.cluster.base import KEY_VARIABLE
-from ludus.cluster.member import Member
 from ludus.cluster.registry import Registry
+from ludus.cluster.role_client import RoleClient
 from ludus.errors import BackendError, UserError
 
 
@@ -18,15 +18,15 @@ def client(registry, key=None):
 def test_a_member_is_briefed_and_found(registry):
     """A process learns the configuration and its task, and the head learns its address."""
     registry.expect("engine", 0, 0, {"port": 7})
-    with Member.of_environment(registry.url, "engine", 0, {KEY_VARIABLE: registry.key}) as member:
-        _check_briefing(registry, member)
+    with RoleClient.of_environment(registry.url, "engine", 0, {KEY_VARIABLE: registry.key}) as role_client:
+        _check_briefing(registry, role_client)
 
 
-def _check_briefing(registry, member):
-    brief = member.brief()
-    assert (brief.config, brief.task) == ("name: here\n", {"port": 7})
+def _check_briefing(registry, role_client):
+    role_spec = role_client.role_spec()
+    assert (role_spec.config, role_spec.task) == ("name: here\n", {"port": 7})
     assert registry.find("engine", 0) is None
-    member.join(f"http://{member.address}:7", {"model": "m"})
+    role_client.join(f"http://{role_client.address}:7", {"model": "m"})
     found = asyncio.run(registry.wait("engine", 0))
     assert (found.url, found.info, found.attempt) == ("http://127.0.0.1:7", {"model": "m"}, 0)
     with client(registry) as http:
@@ -52,9 +52,12 @@ def test_an_earlier_start_is_told_to_end(registry):
     """A process that was given up and comes back is refused, and so are its signs of life."""
     registry.expect("engine", 0, 0, {})
     registry.expect("engine", 0, 1, {})
-    with Member(registry.url, registry.key, "engine", 0, attempt=0) as old, pytest.raises(BackendError, match="given"):
+    with (
+        RoleClient(registry.url, registry.key, "engine", 0, attempt=0) as old,
+        pytest.raises(BackendError, match="given"),
+    ):
         old.join()
-    with Member(registry.url, registry.key, "engine", 0, attempt=1) as new, client(registry) as http:
+    with RoleClient(registry.url, registry.key, "engine", 0, attempt=1) as new, client(registry) as http:
         new.join()
         assert registry.find("engine", 0).attempt == 1
         assert http.put("/roles/engine/0/beat", json={"attempt": 0}).status_code == 409
@@ -63,10 +66,10 @@ def test_an_earlier_start_is_told_to_end(registry):
 
 def test_unknown_processes_and_bodies_are_refused(registry):
     """What the run did not start gets no task; a body with other keys is refused by name."""
-    with Member(registry.url, registry.key, "engine", 3) as member, pytest.raises(UserError, match="engine-3"):
-        member.brief()
+    with RoleClient(registry.url, registry.key, "engine", 3) as role_client, pytest.raises(UserError, match="engine-3"):
+        role_client.role_spec()
     with pytest.raises(UserError, match="LUDUS_HEAD_KEY"):
-        Member.of_environment(registry.url, "engine", 0, {})
+        RoleClient.of_environment(registry.url, "engine", 0, {})
     registry.expect("engine", 0, 0, {})
     with client(registry) as http:
         refused = http.post("/roles/engine/0", json={"attempt": 0, "url": "", "pid": 1, "host": "", "colour": 1})
@@ -98,15 +101,15 @@ def test_a_request_to_stop_reaches_the_run():
 
 def test_a_head_that_is_gone_is_noticed(registry, monkeypatch):
     """A member whose beats reach nobody calls for its end; one that was forgotten does so at once."""
-    monkeypatch.setattr("ludus.cluster.member.BEAT_S", 0.01)
+    monkeypatch.setattr("ludus.cluster.role_client.HEARTBEAT_S", 0.01)
     lost = asyncio.Queue()
 
     async def notice():
         loop = asyncio.get_running_loop()
         for end in (lambda: registry.forget("engine", 0), lambda: registry.__exit__()):
             registry.expect("engine", 0, 0, {})
-            with Member(registry.url, registry.key, "engine", 0) as member:
-                member.join(on_head_lost=lambda: loop.call_soon_threadsafe(lost.put_nowait, True))
+            with RoleClient(registry.url, registry.key, "engine", 0) as role_client:
+                role_client.join(on_head_lost=lambda: loop.call_soon_threadsafe(lost.put_nowait, True))
                 end()
                 assert await lost.get()
 

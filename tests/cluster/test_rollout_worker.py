@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from starlette.responses import Response
 
-from ludus.agents.adapter import About
-from ludus.cluster.member import Member
+from ludus.agents.adapter import EpisodeInfo
 from ludus.cluster.registry import Registry
+from ludus.cluster.role_client import RoleClient
 from ludus.episodes.outcome import Raised, Returned
 from ludus.episodes.reward import Result
-from ludus.rollout.handout import SERVICE, Handout
 from ludus.rollout.remote import AgentName
-from ludus.rollout.wire import ReportBody, seat_body
+from ludus.rollout.wire import ReportBody, assignment_body
+from ludus.rollout.work_queue import SERVICE, WorkQueue
 from ludus.rollout.worker import RolloutWorker
 
 LABEL = AgentName("agent:Agent", {}).label
@@ -43,24 +43,24 @@ class WrittenDoor:
         return self._play(data, context)
 
 
-def seat(name, **row):
-    return seat_body(name, LABEL, row, "http://here/v1", "key", About(name, "row0", "g0"))
+def assignment(name, **row):
+    return assignment_body(name, LABEL, row, "http://here/v1", "key", EpisodeInfo(name, "row0", "g0"))
 
 
-def at_a_worker(play, drive, wrap=lambda handout: handout.answer, make_door=WrittenDoor, capacity=2):
-    """What `drive(handout)` returns, while a worker plays by `play(data, context)`."""
+def at_a_worker(play, drive, wrap=lambda work_queue: work_queue.answer, make_agent_adapter=WrittenDoor, capacity=2):
+    """What `drive(work_queue)` returns, while a worker plays by `play(data, context)`."""
 
     async def main():
-        handout = Handout()
+        work_queue = WorkQueue()
         with Registry("") as registry:
-            registry.serve(SERVICE, wrap(handout))
+            registry.serve(SERVICE, wrap(work_queue))
             registry.expect("rollout", 0, 0, {})
-            with Member(registry.url, registry.key, "rollout", 0) as member:
-                worker = RolloutWorker(member, capacity, lambda name, pool: make_door(play))
+            with RoleClient(registry.url, registry.key, "rollout", 0) as role_client:
+                worker = RolloutWorker(role_client, capacity, lambda name, pool: make_agent_adapter(play))
                 working = asyncio.create_task(worker.work([LABEL]))
                 await registry.wait("rollout", 0)
-                handout.admit(0, 0)
-                driving = asyncio.create_task(drive(handout))
+                work_queue.admit(0, 0)
+                driving = asyncio.create_task(drive(work_queue))
                 async with asyncio.timeout(20):
                     await asyncio.wait((driving, working), return_when=asyncio.FIRST_COMPLETED)
                     assert not working.done(), working
@@ -68,7 +68,7 @@ def at_a_worker(play, drive, wrap=lambda handout: handout.answer, make_door=Writ
                 working.cancel()
                 await asyncio.gather(working, return_exceptions=True)
                 # What the worker asked last is answered, so that the registry need not wait for it.
-                last = asyncio.create_task(handout.play(seat("last")))
+                last = asyncio.create_task(work_queue.play(assignment("last")))
                 await asyncio.sleep(0.02)
                 last.cancel()
                 return found
@@ -79,9 +79,9 @@ def at_a_worker(play, drive, wrap=lambda handout: handout.answer, make_door=Writ
 def ending_of(play, **row):
     """How an episode ended of which a worker played `play`; another one plays well after it."""
 
-    async def drive(handout):
-        report = await handout.play(seat("odd", **row))
-        assert (await handout.play(seat("next"))) is not None
+    async def drive(work_queue):
+        report = await work_queue.play(assignment("odd", **row))
+        assert (await work_queue.play(assignment("next"))) is not None
         return report
 
     return at_a_worker(lambda data, context: play(data, context) if data else 1.0, drive)
@@ -111,11 +111,11 @@ def test_odd_numbers_arrive():
     """A number that an agent counted may be NaN."""
 
     def play(data, context):
-        context.numbers["loss"] = [math.nan]
+        context.agent_metrics["loss"] = [math.nan]
         return math.nan
 
     report = ending_of(play, odd=True)
-    assert math.isnan(report.numbers["loss"][0]) and math.isnan(report.read_ending().value)
+    assert math.isnan(report.agent_metrics["loss"][0]) and math.isnan(report.read_ending().value)
 
 
 def test_odd_words_of_an_error_arrive():
@@ -141,17 +141,17 @@ def test_a_place_is_offered_once_it_is_ready():
             ready.clear()
             return 1.0
 
-    async def drive(handout):
+    async def drive(work_queue):
         for name in ("first", "second"):
-            placed = asyncio.create_task(handout.wait_place())
+            placed = asyncio.create_task(work_queue.wait_place())
             await asyncio.sleep(0.05)
             assert not placed.done()
             ready.set()
             await placed
-            assert await handout.play(seat(name)) is not None
-            handout.leave_place()
+            assert await work_queue.play(assignment(name)) is not None
+            work_queue.leave_place()
 
-    at_a_worker(None, drive, make_door=SlowDoor, capacity=1)
+    at_a_worker(None, drive, make_agent_adapter=SlowDoor, capacity=1)
 
 
 class Unshown:
@@ -171,18 +171,18 @@ def test_a_report_that_is_refused_becomes_one_that_says_so():
     """The head's refusal ends the episode with its words; the refused report is not sent again."""
     num_refused = 0
 
-    def wrap(handout):
+    def wrap(work_queue):
         async def answer(request):
             nonlocal num_refused
             if request.path_params["rest"] == "end" and ReportBody.of_json(await request.body()).value == "refuse me":
                 num_refused += 1
                 return Response("this value is not taken", status_code=400)
-            return await handout.answer(request)
+            return await work_queue.answer(request)
 
         return answer
 
-    async def drive(handout):
-        return await handout.play(seat("odd", odd=True))
+    async def drive(work_queue):
+        return await work_queue.play(assignment("odd", odd=True))
 
     ending = at_a_worker(lambda data, context: "refuse me", drive, wrap).read_ending()
     assert num_refused == 1

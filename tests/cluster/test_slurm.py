@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ludus.cluster.base import Resources, Role
-from ludus.cluster.slurm import Job, SlurmLauncher, job_of, step_command, submit
+from ludus.cluster.slurm import SlurmJob, SlurmLauncher, job_of, step_command, submit
 from ludus.errors import ConfigError, UserError
 from ludus.processes.placement import SchedulerSettings
 from ludus.settings import idle_keys
@@ -28,7 +28,7 @@ time.sleep(600)
 def job(tmp_path, command=("true",), **slurm):
     settings = SchedulerSettings(type="slurm", host="auto", slurm=slurm, head={"cpus": 2, "gpus": 1})
     roles = [(Resources(2, 1), 1), (Resources(3, 2, 10.5), 2), (Resources(0.5), 4)]
-    return Job("guess", tmp_path / "runs" / "guess", command, roles, settings)
+    return SlurmJob("guess", tmp_path / "runs" / "guess", command, roles, settings)
 
 
 def test_a_job_asks_for_what_its_roles_take(tmp_path):

@@ -10,8 +10,8 @@ import pytest
 
 from ludus.cluster import supervise
 from ludus.cluster.local import LocalLauncher
-from ludus.cluster.member import Member
-from ludus.cluster.supervise import Supervisor, Watch
+from ludus.cluster.role_client import RoleClient
+from ludus.cluster.supervise import SupervisionPolicy, Supervisor
 from ludus.errors import BackendError, UserError
 from tests.cluster.conftest import is_alive
 
@@ -30,7 +30,7 @@ def test_roles_start_and_stop_with_the_run(registry, launcher, role):
     views = []
 
     async def play(supervisor):
-        return await supervisor.start(role(count=2, cpus=3), Watch({"child": True}))
+        return await supervisor.start(role(count=2, cpus=3), SupervisionPolicy({"child": True}))
 
     found = run(registry, launcher, play, on_change=lambda now: views.append(now))
     assert [each.index for each in found] == [0, 1]
@@ -55,8 +55,8 @@ def test_one_that_was_killed_is_started_again(registry, launcher, role):
         is_back.set()
 
     async def play(supervisor):
-        watch = Watch({"child": True}, on_join=joined, on_lost=lost, max_restarts=1)
-        (first,) = await supervisor.start(role(), watch)
+        policy = SupervisionPolicy({"child": True}, on_join=joined, on_lost=lost, max_restarts=1)
+        (first,) = await supervisor.start(role(), policy)
         os.kill(first.pid, signal.SIGKILL)
         await is_back.wait()
         assert not is_alive(first.info["child"])
@@ -80,7 +80,7 @@ def test_one_that_was_replaced_meanwhile_is_not_handed_out(registry, launcher, r
 
     async def play(supervisor):
         task = {"ends_once": True, "waits_for": str(mark)}
-        return await supervisor.start(role(count=2), Watch(task, on_join=joined, max_restarts=1))
+        return await supervisor.start(role(count=2), SupervisionPolicy(task, on_join=joined, max_restarts=1))
 
     found = run(registry, launcher, play)
     assert [(each.index, each.attempt) for each in found] == [(0, 1), (1, 0)]
@@ -91,7 +91,7 @@ def test_one_that_cannot_begin_is_not_tried_again(registry, launcher, role):
 
     async def play(supervisor):
         with pytest.raises(UserError, match=r"exit status 2 before it was ready; its (.*\n)+  no such model"):
-            await supervisor.start(role(), Watch({"fails": "no such model", "status": 2}, max_restarts=3))
+            await supervisor.start(role(), SupervisionPolicy({"fails": "no such model", "status": 2}, max_restarts=3))
 
     run(registry, launcher, play)
 
@@ -101,7 +101,7 @@ def test_silence_is_a_loss(registry, launcher, role, monkeypatch):
     monkeypatch.setattr(supervise, "SILENCE_S", 0.3)
 
     async def play(supervisor):
-        (found,) = await supervisor.start(role(), Watch({"is_silent": True, "is_deaf": True}))
+        (found,) = await supervisor.start(role(), SupervisionPolicy({"is_silent": True, "is_deaf": True}))
         error = await supervisor.failed()
         assert not is_alive(found.pid)
         return error
@@ -114,8 +114,8 @@ def test_sleep_is_no_silence(registry, launcher, role, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("ludus.cluster.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
     registry.expect("engine", 0, 0, {})
-    with Member(registry.url, registry.key, "engine", 0) as member:
-        member.join()
+    with RoleClient(registry.url, registry.key, "engine", 0) as role_client:
+        role_client.join()
         now[0] += 3600
         assert registry.silence_s("engine", 0) <= 2.0
 

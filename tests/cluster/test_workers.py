@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ludus.api.agent import choose_agent
-from ludus.cluster.board import read_board
-from ludus.cluster.crew import open_crew
+from ludus.cluster.cluster import open_cluster
+from ludus.cluster.status import read_status
 from ludus.cluster.workers import open_workers
 from ludus.compat.config import Config
 from ludus.engines.scripted import ScriptedEngine
@@ -19,7 +19,7 @@ from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
-from ludus.rollout.stage import Stage
+from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.tasks import EpisodeTask
 from ludus.text.chat import ChatText
 
@@ -76,14 +76,16 @@ def play(config, tokenizer_folder, drive):
 
     async def main():
         engine = ScriptedEngine(lambda call: "four", text.tokenizer)
-        door = choose_agent(config)
-        with Stage(Recorder(engine, text), GatewayServer(SessionKeys())) as stage:
-            async with open_crew(config) as crew:
-                await open_workers(config, crew, (door, None))
+        agent_adapter = choose_agent(config)
+        with AgentRuntime(Recorder(engine, text), GatewayServer(SessionKeys())) as runtime:
+            async with open_cluster(config) as cluster:
+                await open_workers(config, cluster, (agent_adapter, None))
                 generation = config.gconfig
-                runner = EpisodeRunner(door, stage, config.rollout, training=generation, evaluation=generation)
+                runner = EpisodeRunner(
+                    agent_adapter, runtime, config.rollout, training=generation, evaluation=generation
+                )
                 async with runner:
-                    return await drive(runner, crew)
+                    return await drive(runner, cluster)
 
     return asyncio.run(main())
 
@@ -91,7 +93,7 @@ def play(config, tokenizer_folder, drive):
 def test_episodes_play_in_workers(config, tokenizer_folder):
     """An agent that is named plays in processes of a worker, against the gateway of this process."""
 
-    async def drive(runner, crew):
+    async def drive(runner, cluster):
         return await asyncio.gather(*(runner.run(task(number)) for number in range(4)))
 
     episodes = play(config(), tokenizer_folder, drive)
@@ -108,12 +110,12 @@ def test_a_lost_worker_is_replaced_and_its_episodes_are_lost(config, tokenizer_f
     mark = tmp_path / "waits"
     asked = config()
 
-    async def drive(runner, crew):
+    async def drive(runner, cluster):
         playing = asyncio.create_task(runner.run(task(0, waits=str(mark))))
         while not mark.exists() or not mark.read_text():  # noqa: ASYNC110  (written by another process)
             await asyncio.sleep(0.02)
         # a worker plays as soon as it is registered, a little before it is shown as ready
-        while [(r.role, r.state) for r in read_board(asked.folder).roles] != [("rollout", "ready")]:  # noqa: ASYNC110
+        while [(r.role, r.state) for r in read_status(asked.folder).roles] != [("rollout", "ready")]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         os.kill(int(mark.read_text()), signal.SIGKILL)
         return await playing, await runner.run(task(1))
@@ -122,14 +124,14 @@ def test_a_lost_worker_is_replaced_and_its_episodes_are_lost(config, tokenizer_f
     assert (lost.outcome.kind, lost.session.num_sampled_tokens > 0) == ("lost", True)
     assert "worker" in lost.outcome.reason
     assert after.outcome.kind == "ok"
-    assert read_board(asked.folder) is None
+    assert read_status(asked.folder) is None
     assert "SIGKILL" not in Path(asked.folder / "roles" / "rollout-0.log").read_text()
 
 
 def test_an_agent_that_cannot_be_set_up_ends_the_start(config, tokenizer_folder):
     """What an agent's constructor raises in the worker is in the message here."""
 
-    async def drive(runner, crew):
+    async def drive(runner, cluster):
         raise AssertionError("it does not start")
 
     with pytest.raises(UserError, match="no such note"):
@@ -145,7 +147,7 @@ def test_workers_need_processes_of_their_own(caplog):
 def test_the_rows_of_a_run_are_json(config, tokenizer_folder):
     """A row that cannot travel fails its episode, and names the column."""
 
-    async def drive(runner, crew):
+    async def drive(runner, cluster):
         return await runner.run(task(0, image=json))
 
     episode = play(config(), tokenizer_folder, drive)

@@ -1,4 +1,4 @@
-"""The example of docs/remote.md runs as it stands, with a real sshd and a real model. Run by `make test-launch`."""
+"""The example of docs/cluster-remote.md runs as it stands, with a real sshd and model. Run by `make test-launch`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ludus.cluster.remote import LaunchSettings
-from ludus.cluster.remote.process import ProcessPlace
+from ludus.cluster.remote.process import ProcessTarget
 from ludus.cluster.remote.shell import Ssh
 from tests.cluster.remote.sshd import sshd
 from tests.docs.pages import blocks, run_block
@@ -41,10 +41,10 @@ def test_the_example_runs(
         monkeypatch.chdir(tmp_path)
         names: dict[str, Any] = {}
         try:
-            for code, printed in blocks("remote.md"):
+            for code, printed in blocks("cluster-remote.md"):
                 run_block(code, names)
                 assert printed is None or capsys.readouterr().out == printed
         finally:
-            ProcessPlace(Ssh("gpu-box"), LaunchSettings()).stop()
+            ProcessTarget(Ssh("gpu-box"), LaunchSettings()).stop()
         assert (home / "runs" / "serve" / "jobs.db").exists()
         assert not (home / "runs" / "serve" / "launch.pid").exists()

@@ -1,4 +1,4 @@
-"""docs/agent-loops.md and docs/coming-from-verl.md: what they show works."""
+"""docs/compat-verl.md and docs/coming-from-verl.md: what they show works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_every_example_runs(smollm2: Path, capsys: pytest.CaptureFixture[str]) -
     """As it stands, and prints what stands below it."""
     assert smollm2.exists()
     names: dict[str, Any] = {"__name__": "an_example"}
-    for code, printed in blocks("agent-loops.md"):
+    for code, printed in blocks("compat-verl.md"):
         run_block(code, names)
         assert printed is None or capsys.readouterr().out == printed
 

@@ -1,4 +1,4 @@
-"""Every example of docs/judges.md runs, and prints what the page says."""
+"""Every example of docs/rewards.md runs, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_example_runs(
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     messages = [{"role": "user", "content": "?"}]
     names: dict[str, Any] = {"group": TrajectoryGroup([Trajectory(messages_and_choices=messages) for _ in range(2)])}
-    for code, printed in blocks("judges.md"):
+    for code, printed in blocks("rewards.md"):
         run_block(code, names)
         shown = capsys.readouterr().out
         assert printed is None or shown == printed
@@ -44,7 +44,7 @@ def test_every_example_runs(
 
 def test_every_provider_is_on_the_page() -> None:
     """With the variable that its key is read from."""
-    page = (DOCS / "judges.md").read_text()
+    page = (DOCS / "rewards.md").read_text()
     for name, provider in PROVIDERS.items():
         assert name == "hosted_vllm" or f"`{name}/…`" in page, name
         assert provider.key_variable is None or f"`{provider.key_variable}`" in page, provider

@@ -1,4 +1,4 @@
-"""The example of docs/serve.md runs against a server, and the page's tables are what the server has."""
+"""The example of docs/cluster-serve.md runs against a server, and the page's tables are what the server has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ludus.cluster.serve.jobs import Jobs
 from ludus.cluster.serve.server import Address, running
 from ludus.cluster.serve.store import JobStore
 from ludus.compat.art.local_backend import LocalBackend
-from ludus.compat.art.workshop import BackendWorkshop
+from ludus.compat.art.workshop import BackendJobRunner
 from ludus.http.keys import digest
 from tests.cluster.serve.scripted import ScriptedWorkshop
 from tests.docs.pages import DOCS, blocks, run_block
@@ -38,7 +38,7 @@ def serving(folder: Path) -> Iterator[str]:
         with JobStore(folder) as store:
             async with (
                 backend,
-                running(store, backend, BackendWorkshop(backend), Address("127.0.0.1", 0, KEY)) as server,
+                running(store, backend, BackendJobRunner(backend), Address("127.0.0.1", 0, KEY)) as server,
             ):
                 told.append(server.url)
                 is_up.set()
@@ -65,7 +65,7 @@ def test_the_example_runs(
     monkeypatch.chdir(tmp_path)
     with serving(tmp_path / "server") as url:
         names: dict[str, Any] = {"url": url}
-        for code, printed in blocks("serve.md"):
+        for code, printed in blocks("cluster-serve.md"):
             run_block(code, names)
             assert printed is None or capsys.readouterr().out == printed
     assert (tmp_path / "runs" / "mail" / "models" / "agent-001" / "history.jsonl").exists()
@@ -73,10 +73,10 @@ def test_the_example_runs(
 
 def test_every_route_is_on_the_page(tmp_path: Path) -> None:
     """Those of the protocol, by how they end."""
-    page = (DOCS / "serve.md").read_text()
+    page = (DOCS / "cluster-serve.md").read_text()
     with JobStore(tmp_path) as store:
-        workshop = ScriptedWorkshop()
-        app = Api(Jobs(store, workshop), workshop, digest(KEY)).build()
+        job_runner = ScriptedWorkshop()
+        app = Api(Jobs(store, job_runner), job_runner, digest(KEY)).build()
     for route in app.routes:
         if isinstance(route, Route):
             shown = route.path.replace("/api/v1/models/{project}/{name}/", "…/{project}/{name}/")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ludus.engines.process import ServerCommand, ServerPlace, run
+from ludus.engines.process import ReplicaAddress, ServerCommand, run
 from ludus.errors import BackendError
 from ludus.processes.address import free_port
 
@@ -26,7 +26,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Probe).serve_forever()
 
 @pytest.fixture
 def place():
-    return ServerPlace("127.0.0.1", free_port("127.0.0.1"), "key", seed=0, index=0)
+    return ReplicaAddress("127.0.0.1", free_port("127.0.0.1"), "key", seed=0, index=0)
 
 
 def serve(place, wanted="/health"):
@@ -96,4 +96,4 @@ def test_a_server_that_hangs_is_ended(place):
 
 def test_urls_of_both_families():
     """An address of version 6 stands in brackets."""
-    assert ServerPlace("::1", 80, "", 0, 0).url == "http://[::1]:80"
+    assert ReplicaAddress("::1", 80, "", 0, 0).url == "http://[::1]:80"

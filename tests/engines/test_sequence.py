@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.engines.sequence import Draw, Sequence, StopStrings
+from ludus.engines.sequence import SampledToken, Sequence, StopStrings
 from ludus.text.constraint import Constraints
 from ludus.text.stream import Detokenizer
 from ludus.text.tokenizer import Tokenizer
@@ -31,12 +31,12 @@ def test_a_sequence_ends_by_the_first_rule_that_holds() -> None:
     """Stop ids come before length; the token that ends an answer is its last."""
     call = Call("call", "s", (5, 6), Sampling())
     sequence = Sequence(call, 9, 0, 4, frozenset({7}), None, [5, 6])
-    assert sequence.append(Draw(8, -1.0), 3) is None
-    assert sequence.append(Draw(7, -0.5), 4) == ("stop", None)
+    assert sequence.append(SampledToken(8, -1.0), 3) is None
+    assert sequence.append(SampledToken(7, -0.5), 4) == ("stop", None)
     answer = sequence.sampled("stop")
     assert (answer.token_ids, answer.logprobs, answer.versions, answer.seed) == ((8, 7), (-1.0, -0.5), (3, 4), 9)
     long = Sequence(call, 9, 0, 3, frozenset({7}), None, [5, 6])
-    assert long.append(Draw(8, -1.0), 3) == ("length", None)
+    assert long.append(SampledToken(8, -1.0), 3) == ("length", None)
 
 
 def test_a_grammar_that_fails_ends_the_answer_with_its_tokens(
@@ -48,7 +48,7 @@ def test_a_grammar_that_fails_ends_the_answer_with_its_tokens(
     constraint = Constraints(tokenizer).start('start: "ab"')
     sequence = Sequence(Call("call", "s", (5,), sampling), 0, 0, 9, tokenizer.stop_ids, None, [5], constraint)
     (wrong,) = tokenizer.encode("x")
-    assert sequence.append(Draw(wrong, -1.0, (), (wrong,)), 0) == ("abort", None)
+    assert sequence.append(SampledToken(wrong, -1.0, (), (wrong,)), 0) == ("abort", None)
     assert sequence.sampled("abort").token_ids == (wrong,) and sequence.sampled("abort").kept_ids == ((wrong,),)
     assert "grammar_failed call=call" in caplog.text
 
@@ -62,5 +62,5 @@ def test_the_end_of_a_grammar_ends_the_answer(tokenizer_folder: Path) -> None:
         constraint = Constraints(tokenizer).start('start: "ab"')
         sequence = Sequence(Call("call", "s", (5,), sampling), 0, 0, 9, tokenizer.stop_ids, strings, [5], constraint)
         first, last = (tokenizer.encode(letter)[0] for letter in "ab")
-        assert sequence.append(Draw(first, -1.0), 0) is None
-        assert sequence.append(Draw(last, -1.0), 0) == end
+        assert sequence.append(SampledToken(first, -1.0), 0) is None
+        assert sequence.append(SampledToken(last, -1.0), 0) == end

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ludus.episodes.conversation import Conversations
 from ludus.episodes.graph import SessionGraph
-from ludus.text.prefixes import NUM_KEPT
+from ludus.text.prefix_memo import NUM_KEPT
 from ludus.types import Message, Sampled, Sampling, ToolCall, Turn
 
 SYSTEM = Message("system", "You play.")

@@ -51,7 +51,7 @@ def test_the_journey_of_a_session(make: Make) -> None:
         assert episodes.find("one") is handle and episodes.by_key(key) == "one"
         turn = await ask(handle)
         assert episodes.reward("one", 1.0) == {turn.id: 1.0}
-        assert episodes.so_far(handle).reward == 1.0
+        assert episodes.episode_so_far(handle).reward == 1.0
         episode = await episodes.end(handle, Told("ok"), metrics={"success": 1.0})
         assert (episode.task_id, episode.group_id, episode.metadata) == ("g", "g", {"a": 1})
         assert episode.rewards == {turn.id: 1.0} and episode.metrics == {"success": 1.0}
@@ -143,15 +143,15 @@ def test_sessions_by_key(make: Make) -> None:
         archive = Full()
         archive.is_full = False
         episodes = make(archive)
-        first = episodes.open_for("ann", SessionSpec(most_turns=1))
+        first = episodes.open_for_key("ann", SessionSpec(most_turns=1))
         assert not first.is_full and await ask(first) and first.is_full
-        second = episodes.open_for("ann")
+        second = episodes.open_for_key("ann")
         assert episodes.by_key("ann") == second.id and episodes.find(first.id) is None
         await episodes.expire()
         assert archive.kept == [first.id]
-        unused = episodes.open_for("")
+        unused = episodes.open_for_key("")
         await episodes.end(unused, Told("ok"))
-        assert archive.kept == [first.id] and episodes.open_for("") is not unused
+        assert archive.kept == [first.id] and episodes.open_for_key("") is not unused
 
     asyncio.run(main())
 
@@ -163,7 +163,7 @@ def test_beyond_the_bound_the_longest_unused_one_ends(make: Make) -> None:
     named, _ = episodes.open()
     for name in "abc":
         now[0] += 1
-        episodes.open_for(name)
+        episodes.open_for_key(name)
     assert episodes.by_key("a") is None and episodes.by_key("b") is not None
     assert len(episodes.open_sessions) == 3 and named in episodes.open_sessions
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ludus.algorithms.pack import Shaping, pack
+from ludus.algorithms.pack import LogitProcessing, pack
 from ludus.episodes.export import TurnCredit, count_trained, export_session
 from ludus.episodes.graph import SessionGraph
 from ludus.episodes.ledger import Ledger
@@ -165,10 +165,10 @@ def test_tokens_with_changed_logits_are_trained(play, style):
     exported = export(play, {"a": trained(), "b": trained(), "c": trained()}, style=style)
     assert exported.ledger == Ledger(5, 5, {})
     (row,) = pack(exported.sequences, row_tokens=64)
-    shapings = dict(zip(row.target_ids, row.shapings, strict=True))
-    assert shapings[10] is None is shapings[11]
-    assert shapings[20] == shapings[21] == Shaping(5, **penalties)
-    assert shapings[30] == Shaping(8, logit_bias=((7, 1.5),))
+    logit_processings = dict(zip(row.target_ids, row.logit_processings, strict=True))
+    assert logit_processings[10] is None is logit_processings[11]
+    assert logit_processings[20] == logit_processings[21] == LogitProcessing(5, **penalties)
+    assert logit_processings[30] == LogitProcessing(8, logit_bias=((7, 1.5),))
     assert row.kept_ids == ()
 
 
@@ -181,9 +181,9 @@ def test_a_grammar_that_allows_much_is_walked_through_again(play, style, kept_id
     play.turn("b", [3], [20], after="a", sampling=held, kept_ids=((20, 21),))
     exported = export(play, {"a": trained(), "b": trained()}, style=style)
     (row,) = pack(exported.sequences, row_tokens=64)
-    walked = dict(zip(row.target_ids, row.shapings, strict=True))
+    walked = dict(zip(row.target_ids, row.logit_processings, strict=True))
     kept = dict(zip(row.target_ids, row.kept_ids, strict=True))
-    assert walked[10] == walked[11] == Shaping(2, grammar="start: /.*/") and walked[20] is None
+    assert walked[10] == walked[11] == LogitProcessing(2, grammar="start: /.*/") and walked[20] is None
     assert (kept[10], kept[11], kept[20]) == ((), (), (20, 21))
     assert exported.ledger == Ledger(3, 3, {})
 
@@ -195,7 +195,7 @@ def test_what_is_truncated_within_a_grammar_is_known_or_masked(play, style):
     play.turn("a", [1], [10, 11], sampling=held, kept_ids=((9, 10), None))
     exported = export(play, {"a": trained()}, style=style)
     assert exported.ledger == Ledger(2, 1, {"kept_set": 1})
-    assert exported.sequences[0].kept_ids == ((9, 10),) and exported.sequences[0].shapings == ()
+    assert exported.sequences[0].kept_ids == ((9, 10),) and exported.sequences[0].logit_processings == ()
 
 
 def test_a_token_outside_its_kept_set_is_an_error(play):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ludus.episodes.retry import RetryBook
+from ludus.episodes.retry import RetryCache
 from ludus.errors import AgentError
 from ludus.types import ChatRequest, Message
 
@@ -13,7 +13,7 @@ def request(content: str, key: str | None = "key") -> ChatRequest:
 
 def test_equal_request_finds_what_it_led_to() -> None:
     """The same key and body find the outcome; a request without a key never does."""
-    book: RetryBook[str] = RetryBook()
+    book: RetryCache[str] = RetryCache()
     book.enter(request("a"), "first")
     book.enter(request("b", None), "second")
     assert book.find(request("a")) == "first"
@@ -23,7 +23,7 @@ def test_equal_request_finds_what_it_led_to() -> None:
 
 def test_another_body_is_a_mismatch() -> None:
     """A key with another body is refused, whatever became of the first."""
-    book: RetryBook[str] = RetryBook()
+    book: RetryCache[str] = RetryCache()
     book.enter(request("a"), "first")
     with pytest.raises(AgentError, match="another body"):
         book.find(request("b"))
@@ -31,7 +31,7 @@ def test_another_body_is_a_mismatch() -> None:
 
 def test_only_the_present_outcome_is_replaced_or_forgotten() -> None:
     """A late end of an old attempt does not touch the attempt that took its place."""
-    book: RetryBook[object] = RetryBook()
+    book: RetryCache[object] = RetryCache()
     old, new, end = object(), object(), object()
     book.enter(request("a"), old)
     book.forget(request("a"), old)

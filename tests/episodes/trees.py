@@ -16,14 +16,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ludus.episodes.conversation import Match
+from ludus.episodes.conversation import TurnMatch
 from ludus.episodes.export import TurnCredit
 from ludus.episodes.graph import SessionGraph
 from ludus.episodes.ledger import MaskReason
-from ludus.types import ForkReason, Message, Role, Sampled, Sampling, SessionRecord, StopReason, ToolCall, Turn
+from ludus.types import ChatRole, ForkReason, Message, Sampled, Sampling, SessionRecord, StopReason, ToolCall, Turn
 
 _START, _END, _THINK, _CALL = 0, 1, 2, 3
-_ROLES: dict[Role, int] = {"system": 4, "user": 5, "assistant": 6, "tool": 7}
+_ROLES: dict[ChatRole, int] = {"system": 4, "user": 5, "assistant": 6, "tool": 7}
 _WORDS = range(10, 14)  # few, so that different turns often hold the same tokens
 _RESPELLED = 10  # added to a word's id: another token with the same text
 _AGENTS = ("", "", "solver", "critic")
@@ -98,7 +98,7 @@ class _Player:
             return Message("tool", self._random_text(), tool_call_id=turn.reply.tool_calls[0].id)
         return Message("user", self._random_text())
 
-    def _answer(self, messages: tuple[Message, ...], agent: str, match: Match) -> Turn:
+    def _answer(self, messages: tuple[Message, ...], agent: str, match: TurnMatch) -> Turn:
         fork = self._fork(messages, match)
         follows = match.follows
         if follows is not None and match.exact and fork is None:
@@ -122,7 +122,7 @@ class _Player:
             agent=agent,
         )
 
-    def _fork(self, messages: Sequence[Message], match: Match) -> ForkReason | None:
+    def _fork(self, messages: Sequence[Message], match: TurnMatch) -> ForkReason | None:
         """Why the prompt is rendered anew. None: it goes on after `follows`, or there is no such turn."""
         if match.follows is None:
             return None

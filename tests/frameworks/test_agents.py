@@ -18,7 +18,7 @@ from tests.frameworks.calculator import ADDED, ANSWER, BOTH_CALLS, CODE, FINAL, 
 from tests.frameworks.checker import check_path, check_record
 
 HERE = Path(__file__).parent
-DOCS = HERE.parent.parent / "docs" / "frameworks.md"
+DOCS = HERE.parent.parent / "docs" / "agents-frameworks.md"
 
 
 @pytest.fixture(autouse=True)

@@ -80,7 +80,7 @@ class GatedEngine:
 
 
 @dataclass
-class Desk:
+class SessionManager:
     """A running gateway and what stands behind it."""
 
     server: GatewayServer
@@ -94,7 +94,7 @@ class Desk:
         return self.server.url_for(self.sessions.add(session)), session
 
 
-OpenDesk = Callable[..., Desk]
+OpenDesk = Callable[..., SessionManager]
 
 
 @pytest.fixture(scope="session")
@@ -124,18 +124,18 @@ def open_desk(text: ChatText, shared_server: GatewayServer) -> Iterator[OpenDesk
             opens: bool = False,
             own: bool = False,
             **options: Any,
-        ) -> Desk:
+        ) -> SessionManager:
             engine: Any = ScriptedEngine(answers, text.tokenizer, context_length=options.pop("context_length", 2000))
             if num_free is not None:
                 engine = GatedEngine(engine, num_free=num_free)
             recorder = Recorder(_checked(engine), text)
             sessions = SessionKeys()
             if opens:
-                options["open_mode"] = Episodes(recorder, keys=sessions).open_for
+                options["open_mode"] = Episodes(recorder, keys=sessions).open_for_key
             if not options and not own:
-                return Desk(shared_server, shared_server.keys, recorder, engine)
+                return SessionManager(shared_server, shared_server.keys, recorder, engine)
             server = stack.enter_context(GatewayServer(sessions, GatewayOptions(**options)))
-            return Desk(server, sessions, recorder, engine)
+            return SessionManager(server, sessions, recorder, engine)
 
         yield make
 

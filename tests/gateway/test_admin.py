@@ -39,7 +39,7 @@ class Office:
         self.archive = archive
         self.episodes = Episodes(Recorder(engine, text), archive, keys=keys, idle_s=60)
         options = GatewayOptions(
-            open_mode=self.episodes.open_for if opens else None,
+            open_mode=self.episodes.open_for_key if opens else None,
             episodes=self.episodes,
             admin_key=ADMIN["authorization"].split()[1],
             max_body_bytes=10_000,
@@ -313,7 +313,7 @@ def test_sessions_opened_by_unknown_keys_are_bounded(visit: Any) -> None:
     async def main(office: Office) -> None:
         for number in range(MAX_OPEN_SESSIONS + 3):
             office.now = float(number) / 1e6
-            office.episodes.open_for(f"key-{number}").used_at = office.now
+            office.episodes.open_for_key(f"key-{number}").used_at = office.now
         assert len(office.episodes.open_sessions) == MAX_OPEN_SESSIONS
         assert office.episodes.by_key("key-0") is None and office.episodes.by_key("key-3") is not None
 

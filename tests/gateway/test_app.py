@@ -49,9 +49,9 @@ def test_unknown_field_is_a_400(open_desk: Any, http: httpx.Client) -> None:
 
 def test_unknown_routes_answer_in_openais_shape(open_desk: Any, http: httpx.Client) -> None:
     """404 and 405 are JSON errors too, and no secret is written back."""
-    desk = open_desk([])
-    url, _ = desk.open()
-    check_error(http.post(f"{desk.server.base_url}/v1/embeddings", json={}), 404, "unknown_url")
+    session_manager = open_desk([])
+    url, _ = session_manager.open()
+    check_error(http.post(f"{session_manager.server.base_url}/v1/embeddings", json={}), 404, "unknown_url")
     check_error(http.post(f"{url}/chat/completions/", json=ASK), 404, "unknown_url")
     wrong = check_error(http.get(f"{url}/chat/completions"), 405, "method_not_supported")
     assert wrong["message"].startswith("Invalid URL (GET /s/***/v1/chat/completions)")
@@ -59,22 +59,22 @@ def test_unknown_routes_answer_in_openais_shape(open_desk: Any, http: httpx.Clie
 
 def test_wrong_keys_are_401_and_403(open_desk: Any, http: httpx.Client) -> None:
     """No session, an unknown session, and two different sessions are told apart."""
-    desk = open_desk([])
-    (one, _), (other, _) = desk.open("one"), desk.open("other")
+    session_manager = open_desk([])
+    (one, _), (other, _) = session_manager.open("one"), session_manager.open("other")
     key = {"Authorization": "Bearer " + other.split("/")[-2]}
-    check_error(http.post(f"{desk.server.base_url}/v1/chat/completions", json=ASK), 401, "invalid_api_key")
-    check_error(http.get(f"{desk.server.base_url}/v1/models"), 401, "invalid_api_key")
-    check_error(http.get(desk.server.url_for("nobody") + "/models"), 401, "invalid_session")
+    check_error(http.post(f"{session_manager.server.base_url}/v1/chat/completions", json=ASK), 401, "invalid_api_key")
+    check_error(http.get(f"{session_manager.server.base_url}/v1/models"), 401, "invalid_api_key")
+    check_error(http.get(session_manager.server.url_for("nobody") + "/models"), 401, "invalid_session")
     check_error(http.post(f"{one}/chat/completions", json=ASK, headers=key), 403, "session_mismatch")
-    assert http.get(f"{desk.server.base_url}/v1/models", headers=key).status_code == 200
+    assert http.get(f"{session_manager.server.base_url}/v1/models", headers=key).status_code == 200
 
 
 def test_bearer_key_names_the_session(open_desk: Any, http: httpx.Client) -> None:
     """Without a path, the session is found by its key."""
-    desk = open_desk(["7"])
-    url, session = desk.open()
+    session_manager = open_desk(["7"])
+    url, session = session_manager.open()
     key = {"x-api-key": url.split("/")[-2]}
-    assert http.post(f"{desk.server.base_url}/v1/chat/completions", json=ASK, headers=key).status_code == 200
+    assert http.post(f"{session_manager.server.base_url}/v1/chat/completions", json=ASK, headers=key).status_code == 200
     assert len(session.snapshot().turns) == 1
 
 
@@ -159,8 +159,8 @@ def test_closed_session_is_a_typed_400(open_desk: Any, http: httpx.Client) -> No
 
 def test_stream_that_breaks_ends_with_an_error_event(open_desk: Any) -> None:
     """When the session closes in the middle of a stream, its last event is the error in OpenAI's shape."""
-    desk = open_desk(["The quick brown fox jumps."], num_free=3)
-    url, session = desk.open()
+    session_manager = open_desk(["The quick brown fox jumps."], num_free=3)
+    url, session = session_manager.open()
     with (
         httpx.Client(timeout=30) as http,
         http.stream("POST", f"{url}/chat/completions", json={**ASK, "stream": True}) as response,
@@ -176,15 +176,15 @@ def test_stream_that_breaks_ends_with_an_error_event(open_desk: Any) -> None:
 
 def test_silent_stream_is_kept_alive(open_desk: Any) -> None:
     """While the engine is silent the client gets comments, which the event-stream format lets it skip."""
-    desk = open_desk(["The quick brown fox jumps."], num_free=0, keep_alive_s=0.01)
-    url, _ = desk.open()
+    session_manager = open_desk(["The quick brown fox jumps."], num_free=0, keep_alive_s=0.01)
+    url, _ = session_manager.open()
     with (
         httpx.Client(timeout=30) as http,
         http.stream("POST", f"{url}/chat/completions", json={**ASK, "stream": True}) as response,
     ):
         lines = response.iter_lines()
         assert next(lines) == ": keep-alive"
-        desk.engine.open_gate()
+        session_manager.engine.open_gate()
         told = [line for line in lines if line.startswith("data: ")]
     assert json.loads(told[0].removeprefix("data: "))["choices"][0]["delta"] == {"role": "assistant"}
     assert told[-1] == "data: [DONE]"
@@ -192,8 +192,8 @@ def test_silent_stream_is_kept_alive(open_desk: Any) -> None:
 
 def test_many_requests_of_many_sessions_at_once(open_desk: Any) -> None:
     """Each of forty sessions gets its own answers, two requests each, all at once."""
-    desk = open_desk(lambda call: call.session_id)
-    opened = [desk.open(f"s{i}") for i in range(40)]
+    session_manager = open_desk(lambda call: call.session_id)
+    opened = [session_manager.open(f"s{i}") for i in range(40)]
 
     async def main() -> list[str]:
         async with httpx.AsyncClient(timeout=30) as http:

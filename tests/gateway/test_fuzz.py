@@ -157,7 +157,7 @@ class Lab:
         self.engine = ScriptedEngine(_answer, text.tokenizer, context_length=1000)
         self.archive = Kept()
         self.episodes = Episodes(Recorder(self.engine, text), self.archive)
-        options = GatewayOptions(open_mode=self.episodes.open_for, episodes=self.episodes, admin_key=ADMIN_KEY)
+        options = GatewayOptions(open_mode=self.episodes.open_for_key, episodes=self.episodes, admin_key=ADMIN_KEY)
         self.app = build_app(self.episodes.keys, options)
         self.loop = asyncio.new_event_loop()
         self.num_bodies = 0

@@ -36,12 +36,12 @@ def varied(text: str) -> Callable[[Any], str]:
 
 def test_responses_stream_is_the_response(open_desk: Any) -> None:
     """Put together by the SDK's own helper, a stream is the unstreamed response of the same seed."""
-    desk = open_desk(varied(CALLS))
+    session_manager = open_desk(varied(CALLS))
     asked: dict[str, Any] = {"model": "default", "input": QUESTION, "tools": [RESPONSES_TOOL]}
     asked |= {"extra_body": {"seed": 5}, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    with open_ai(desk.open(session_id="same")[0]) as sdk:
+    with open_ai(session_manager.open(session_id="same")[0]) as sdk:
         whole = sdk.responses.create(**asked)
-    with open_ai(desk.open(session_id="same")[0]) as sdk, sdk.responses.stream(**asked) as stream:
+    with open_ai(session_manager.open(session_id="same")[0]) as sdk, sdk.responses.stream(**asked) as stream:
         put_together = stream.get_final_response()
     assert whole.output_text == put_together.output_text == "I say 5. So."
     [*_, call], [*_, streamed_call] = whole.output, put_together.output
@@ -58,12 +58,12 @@ def test_responses_stream_is_the_response(open_desk: Any) -> None:
 
 def test_messages_stream_is_the_message(open_desk: Any) -> None:
     """Put together by the SDK's own helper, a stream is the unstreamed message of the same seed."""
-    desk = open_desk(varied(CALLS))
+    session_manager = open_desk(varied(CALLS))
     asked: dict[str, Any] = {"model": "default", "messages": ASK, "max_tokens": 200, "tools": [MESSAGES_TOOL]}
     asked |= {"extra_body": {"seed": 5}}
-    with claude(desk.open(session_id="same")[0]) as sdk:
+    with claude(session_manager.open(session_id="same")[0]) as sdk:
         whole = sdk.messages.create(**asked)
-    with claude(desk.open(session_id="same")[0]) as sdk, sdk.messages.stream(**asked) as stream:
+    with claude(session_manager.open(session_id="same")[0]) as sdk, sdk.messages.stream(**asked) as stream:
         put_together = stream.get_final_message()
     text, call = whole.content
     assert text.type == "text" and call.type == "tool_use"
@@ -119,10 +119,10 @@ def test_messages_round_trip_keeps_the_sampled_arguments(open_desk: Any) -> None
 
 def test_a_response_that_is_not_there_cannot_be_continued(open_desk: Any) -> None:
     """An unknown id is 404 in OpenAI's shape, and in another session every id is unknown."""
-    desk = open_desk(["7"])
-    with open_ai(desk.open("s1")[0]) as sdk:
+    session_manager = open_desk(["7"])
+    with open_ai(session_manager.open("s1")[0]) as sdk:
         known = sdk.responses.create(model="default", input=QUESTION)
-    with open_ai(desk.open("s2")[0]) as sdk, pytest.raises(openai.NotFoundError) as caught:
+    with open_ai(session_manager.open("s2")[0]) as sdk, pytest.raises(openai.NotFoundError) as caught:
         sdk.responses.create(model="default", input=QUESTION, previous_response_id=known.id)
     assert (caught.value.code, caught.value.param) == ("turn_not_found", "previous_response_id")
 
@@ -145,20 +145,20 @@ def test_instructions_are_those_of_one_request(open_desk: Any) -> None:
 
 def test_prompts_are_counted_without_a_call(open_desk: Any) -> None:
     """Both ways to count give the length of the prompt that is then asked, and leave no turn."""
-    desk = open_desk(["7", "7"])
-    url, session = desk.open()
+    session_manager = open_desk(["7", "7"])
+    url, session = session_manager.open()
     with claude(url) as sdk, open_ai(url) as other:
         counted = sdk.messages.count_tokens(model="default", system="Play.", messages=ASK).input_tokens
         again = other.responses.input_tokens.count(model="default", instructions="Play.", input=QUESTION).input_tokens
-        assert session.snapshot().turns == () and desk.engine.calls == ()
+        assert session.snapshot().turns == () and session_manager.engine.calls == ()
         message = sdk.messages.create(model="default", system="Play.", messages=ASK, max_tokens=9)
-    assert counted == again == message.usage.input_tokens == len(desk.engine.calls[0].prompt_ids)
+    assert counted == again == message.usage.input_tokens == len(session_manager.engine.calls[0].prompt_ids)
 
 
 def test_completions_go_on_with_text_and_tokens(open_desk: Any) -> None:
     """A prompt that goes on with what was sampled extends its tokens, as text and as ids."""
-    desk = open_desk(lambda call: "the quick brown fox")
-    url, session = desk.open()
+    session_manager = open_desk(lambda call: "the quick brown fox")
+    url, session = session_manager.open()
     with open_ai(url) as sdk:
         asked: dict[str, Any] = {"model": "default", "max_tokens": 4}
         first = sdk.completions.create(prompt="Once", **asked).choices[0].text
@@ -237,11 +237,11 @@ def test_both_forms_of_the_base_url_work_for_claude(open_desk: Any) -> None:
 
 def test_claude_without_a_socket(open_desk: Any) -> None:
     """AsyncAnthropic streams through the client that agents are given."""
-    desk = open_desk(["The number is 7."])
-    url, _ = desk.open()
+    session_manager = open_desk(["The number is 7."])
+    url, _ = session_manager.open()
 
     async def main() -> str:
-        http_client = async_client(desk.server)
+        http_client = async_client(session_manager.server)
         async with anthropic.AsyncAnthropic(base_url=url, api_key="DUMMY", http_client=http_client) as sdk:
             asked: dict[str, Any] = {"model": "default", "max_tokens": 200, "messages": ASK}
             async with sdk.messages.stream(**asked) as stream:

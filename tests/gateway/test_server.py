@@ -42,15 +42,15 @@ def test_sdk_gets_the_answer_and_its_usage(open_desk: Any) -> None:
 
 def test_first_delta_arrives_while_the_engine_still_samples(open_desk: Any) -> None:
     """Text reaches the client before the engine has sampled the rest."""
-    desk = open_desk(["The quick brown fox jumps over the lazy dog."], num_free=3)
-    url, session = desk.open()
+    session_manager = open_desk(["The quick brown fox jumps over the lazy dog."], num_free=3)
+    url, session = session_manager.open()
     with client(url) as sdk:
         stream = sdk.chat.completions.create(model="default", messages=ASK, stream=True)
         chunks = [next(stream), next(stream)]
         assert chunks[0].choices[0].delta.role == "assistant"
         assert chunks[1].choices[0].delta.content
         assert session.snapshot().turns == ()
-        desk.engine.open_gate()
+        session_manager.engine.open_gate()
         chunks += list(stream)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert text == "The quick brown fox jumps over the lazy dog."
@@ -59,12 +59,12 @@ def test_first_delta_arrives_while_the_engine_still_samples(open_desk: Any) -> N
 
 def test_streamed_equals_unstreamed(open_desk: Any) -> None:
     """Put together by the SDK's own accumulator, a stream is the unstreamed completion of the same seed."""
-    desk = open_desk(lambda call: f"I say {call.sampling.seed}. " + CALL)
+    session_manager = open_desk(lambda call: f"I say {call.sampling.seed}. " + CALL)
     asked: dict[str, Any] = {"model": "default", "messages": ASK, "tools": [ADD], "seed": 5, "n": 2, "logprobs": True}
-    with client(desk.open(session_id="same")[0]) as sdk:
+    with client(session_manager.open(session_id="same")[0]) as sdk:
         whole = sdk.chat.completions.create(**asked)
     with (
-        client(desk.open(session_id="same")[0]) as sdk,
+        client(session_manager.open(session_id="same")[0]) as sdk,
         sdk.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream,
     ):
         put_together = stream.get_final_completion()
@@ -125,29 +125,29 @@ def test_async_sdk_streams_over_the_socket(open_desk: Any) -> None:
 
 def test_client_that_leaves_cancels_the_call(open_desk: Any) -> None:
     """Closing the stream aborts the engine's call, and the tokens so far are recorded as an aborted turn."""
-    desk = open_desk(["The quick brown fox jumps."], num_free=3)
-    url, session = desk.open()
+    session_manager = open_desk(["The quick brown fox jumps."], num_free=3)
+    url, session = session_manager.open()
     with client(url) as sdk:
         stream = sdk.chat.completions.create(model="default", messages=ASK, stream=True)
         next(stream)
         stream.close()
-        assert desk.engine.was_aborted.wait(30)
+        assert session_manager.engine.was_aborted.wait(30)
     [turn] = asyncio.run(session.aclose("over")).turns
     assert (turn.sampled.stop_reason, len(turn.sampled.token_ids)) == ("abort", 3)
 
 
 def test_unstreamed_client_that_leaves_cancels_the_call(open_desk: Any) -> None:
     """A client that gives up waiting for a whole answer cancels it too."""
-    desk = open_desk(["The quick brown fox jumps."], num_free=3)
-    url, session = desk.open()
+    session_manager = open_desk(["The quick brown fox jumps."], num_free=3)
+    url, session = session_manager.open()
 
     async def main() -> None:
         async with openai.AsyncOpenAI(base_url=url, api_key="DUMMY", max_retries=0) as sdk:
             waiting = asyncio.ensure_future(sdk.chat.completions.create(model="default", messages=ASK))
-            await asyncio.to_thread(desk.engine.is_waiting.wait)
+            await asyncio.to_thread(session_manager.engine.is_waiting.wait)
             waiting.cancel()
             await asyncio.wait([waiting])
-        await asyncio.to_thread(desk.engine.was_aborted.wait)
+        await asyncio.to_thread(session_manager.engine.was_aborted.wait)
 
     asyncio.run(main())
     assert asyncio.run(session.aclose("over")).turns[0].sampled.stop_reason == "abort"
@@ -164,8 +164,8 @@ def test_errors_are_the_sdks_own(open_desk: Any, stream: bool) -> None:
 
 def test_wrong_key_is_the_sdks_authentication_error(open_desk: Any) -> None:
     """Without a session's URL, a key that names no session is AuthenticationError."""
-    desk = open_desk(["7"])
-    with client(f"{desk.server.base_url}/v1") as sdk, pytest.raises(openai.AuthenticationError) as caught:
+    session_manager = open_desk(["7"])
+    with client(f"{session_manager.server.base_url}/v1") as sdk, pytest.raises(openai.AuthenticationError) as caught:
         sdk.chat.completions.create(model="default", messages=ASK)
     assert caught.value.code == "invalid_api_key"
 
@@ -187,8 +187,8 @@ def curl(*arguments: str) -> str:
 
 def test_curl_against_a_running_gateway(open_desk: Any) -> None:
     """curl without a key gets the same text streamed and unstreamed from a gateway that opens sessions."""
-    desk = open_desk(lambda call: f"I say {call.sampling.seed}.", opens=True)
-    url = f"{desk.server.base_url}/v1/chat/completions"
+    session_manager = open_desk(lambda call: f"I say {call.sampling.seed}.", opens=True)
+    url = f"{session_manager.server.base_url}/v1/chat/completions"
     body = {"model": "default", "messages": ASK, "seed": 3}
     whole = json.loads(curl(url, "-d", json.dumps(body)))
     lines = curl(url, "-d", json.dumps({**body, "stream": True})).split("\n\n")
@@ -196,7 +196,7 @@ def test_curl_against_a_running_gateway(open_desk: Any) -> None:
     chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
     text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
     assert text == whole["choices"][0]["message"]["content"] == "I say 3."
-    assert json.loads(curl(f"{desk.server.base_url}/healthz")) == {"status": "ok"}
+    assert json.loads(curl(f"{session_manager.server.base_url}/healthz")) == {"status": "ok"}
 
 
 def test_taken_port_is_a_clear_error(open_desk: Any) -> None:
@@ -219,14 +219,14 @@ def test_stopped_server_has_no_url() -> None:
 
 def test_the_server_counts_what_it_is_sent(open_desk: Any) -> None:
     """Histories grow with every turn; only the messages that are new are read."""
-    desk = open_desk(["1", "2", "3"], own=True)
-    url, session = desk.open()
+    session_manager = open_desk(["1", "2", "3"], own=True)
+    url, session = session_manager.open()
     messages = list(ASK)
     with client(url) as sdk:
         for _ in range(3):
             reply = sdk.chat.completions.create(model="default", messages=messages).choices[0].message
             messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": "higher"}]
-    stats = desk.server.stats()
+    stats = session_manager.server.stats()
     assert (stats.num_requests, stats.num_messages, stats.num_new_messages) == (3, 1 + 3 + 5, 5)
     assert stats.num_body_bytes > 0
     assert 0.0 < stats.json_s < stats.cpu_s

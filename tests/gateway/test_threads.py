@@ -66,8 +66,8 @@ def test_what_a_thread_keeps_is_refused(open_desk: Any, fields: Any, param: str)
 
 def test_sdk_replays_a_thread_that_was_lost(open_desk: Any) -> None:
     """Where the gateway knows nothing of the thread, as in another session, the SDK sends the whole history."""
-    desk = open_desk(["7", "8"])
-    (one, _), (other, session) = desk.open("one"), desk.open("other")
+    session_manager = open_desk(["7", "8"])
+    (one, _), (other, session) = session_manager.open("one"), session_manager.open("other")
     with anthropic.Anthropic(base_url=one, api_key="DUMMY") as client:
         thread = client.beta.messages.thread(model="default", max_tokens=50)
         thread.send({"role": "user", "content": "Guess."})

@@ -22,10 +22,10 @@ ASK: Any = [{"role": "user", "content": "Guess."}]
 
 def test_sdks_follow_the_variable(open_desk: Any, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     """With SSL_CERT_FILE they are served; without it they say nothing to the gateway."""
-    desk = open_desk(["7", "8"])
-    with GatewayServer(desk.sessions, tls=authority.tls) as server:
-        session = desk.recorder.open(session_id="secure")
-        url = server.url_for(desk.sessions.add(session))
+    session_manager = open_desk(["7", "8"])
+    with GatewayServer(session_manager.sessions, tls=authority.tls) as server:
+        session = session_manager.recorder.open(session_id="secure")
+        url = server.url_for(session_manager.sessions.add(session))
         assert url.startswith("https://127.0.0.1:")
         with (
             openai.OpenAI(base_url=url, api_key="DUMMY", max_retries=0) as sdk,

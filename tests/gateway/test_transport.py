@@ -24,26 +24,26 @@ def body(**fields: Any) -> dict[str, Any]:
 @BOTH
 def test_both_modules_get_the_answer(open_desk: Any, kind: Any) -> None:
     """A plain client of either module gets the whole answer, and errors with their status."""
-    desk = open_desk([FOX])
-    url, _ = desk.open()
+    session_manager = open_desk([FOX])
+    url, _ = session_manager.open()
 
     async def main() -> None:
-        async with async_client(desk.server, kind) as http:
+        async with async_client(session_manager.server, kind) as http:
             response = await http.post(f"{url}/chat/completions", json=body())
             assert response.json()["choices"][0]["message"]["content"] == FOX
             assert (await http.post(f"{url}/nothing", json={})).status_code == 404
-            assert (await http.get(f"{desk.server.base_url}/healthz")).json() == {"status": "ok"}
+            assert (await http.get(f"{session_manager.server.base_url}/healthz")).json() == {"status": "ok"}
 
     asyncio.run(main())
 
 
 def test_sdk_takes_the_automatic_client(open_desk: Any) -> None:
     """The installed SDK accepts the client of the module that its package requires, streamed and unstreamed."""
-    desk = open_desk([FOX, FOX])
-    url, session = desk.open()
+    session_manager = open_desk([FOX, FOX])
+    url, session = session_manager.open()
 
     async def main() -> tuple[str | None, str]:
-        http = async_client(desk.server)
+        http = async_client(session_manager.server)
         assert type(http).__module__.partition(".")[0] == sdk_http_module()
         async with openai.AsyncOpenAI(base_url=url, api_key="DUMMY", http_client=http) as sdk:
             whole = await sdk.chat.completions.create(**body())
@@ -58,19 +58,19 @@ def test_sdk_takes_the_automatic_client(open_desk: Any) -> None:
 @BOTH
 def test_first_chunk_arrives_while_the_engine_still_samples(open_desk: Any, kind: Any) -> None:
     """The transport hands on each chunk as the application sends it."""
-    desk = open_desk([FOX], num_free=3)
-    url, session = desk.open()
+    session_manager = open_desk([FOX], num_free=3)
+    url, session = session_manager.open()
 
     async def main() -> None:
         async with (
-            async_client(desk.server, kind) as http,
+            async_client(session_manager.server, kind) as http,
             http.stream("POST", f"{url}/chat/completions", json=body(stream=True)) as response,
         ):
             lines = response.aiter_lines()
             first = await anext(lines)
             assert '"role":"assistant"' in first
             assert session.snapshot().turns == ()
-            desk.engine.open_gate()
+            session_manager.engine.open_gate()
             assert [line async for line in lines if line][-1] == "data: [DONE]"
 
     asyncio.run(main())
@@ -79,14 +79,14 @@ def test_first_chunk_arrives_while_the_engine_still_samples(open_desk: Any, kind
 @BOTH
 def test_leaving_early_cancels_the_call(open_desk: Any, kind: Any) -> None:
     """Closing the response ends the engine's call, and its tokens are recorded."""
-    desk = open_desk([FOX], num_free=3)
-    url, session = desk.open()
+    session_manager = open_desk([FOX], num_free=3)
+    url, session = session_manager.open()
 
     async def main() -> None:
-        async with async_client(desk.server, kind) as http:
+        async with async_client(session_manager.server, kind) as http:
             async with http.stream("POST", f"{url}/chat/completions", json=body(stream=True)) as response:
                 await anext(response.aiter_lines())
-            await asyncio.to_thread(desk.engine.was_aborted.wait)
+            await asyncio.to_thread(session_manager.engine.was_aborted.wait)
 
     asyncio.run(main())
     assert asyncio.run(session.aclose("over")).turns[0].sampled.stop_reason == "abort"
@@ -94,16 +94,16 @@ def test_leaving_early_cancels_the_call(open_desk: Any, kind: Any) -> None:
 
 def test_cancelling_the_waiting_task_cancels_the_call(open_desk: Any) -> None:
     """A task that is cancelled while it waits for the answer ends the engine's call."""
-    desk = open_desk([FOX], num_free=0)
-    url, _ = desk.open()
+    session_manager = open_desk([FOX], num_free=0)
+    url, _ = session_manager.open()
 
     async def main() -> None:
-        async with async_client(desk.server) as http:
+        async with async_client(session_manager.server) as http:
             waiting = asyncio.ensure_future(http.post(f"{url}/chat/completions", json=body()))
-            await asyncio.to_thread(desk.engine.is_waiting.wait)
+            await asyncio.to_thread(session_manager.engine.is_waiting.wait)
             waiting.cancel()
             await asyncio.wait([waiting])
-            await asyncio.to_thread(desk.engine.was_aborted.wait)
+            await asyncio.to_thread(session_manager.engine.was_aborted.wait)
 
     asyncio.run(main())
 
@@ -111,23 +111,23 @@ def test_cancelling_the_waiting_task_cancels_the_call(open_desk: Any) -> None:
 @BOTH
 def test_read_timeout_is_the_modules_own(open_desk: Any, kind: Any) -> None:
     """A client that waits longer than its timeout gets its module's ReadTimeout, and the call ends."""
-    desk = open_desk([FOX], num_free=0)
-    url, _ = desk.open()
+    session_manager = open_desk([FOX], num_free=0)
+    url, _ = session_manager.open()
 
     async def main() -> None:
-        async with async_client(desk.server, kind) as http:
+        async with async_client(session_manager.server, kind) as http:
             with pytest.raises(importlib.import_module(kind).ReadTimeout):
                 await http.post(f"{url}/chat/completions", json=body(), timeout=0.01)
-            await asyncio.to_thread(desk.engine.was_aborted.wait)
+            await asyncio.to_thread(session_manager.engine.was_aborted.wait)
 
     asyncio.run(main())
 
 
 def test_one_client_serves_several_loops(open_desk: Any) -> None:
     """One transport answers requests from loops in different threads."""
-    desk = open_desk(lambda call: FOX)
-    url, session = desk.open()
-    http = async_client(desk.server)
+    session_manager = open_desk(lambda call: FOX)
+    url, session = session_manager.open()
+    http = async_client(session_manager.server)
     texts: list[str] = []
 
     def ask() -> None:
@@ -169,13 +169,13 @@ class Chatterbox:
 
 def test_slow_client_holds_the_application_back(open_desk: Any) -> None:
     """The application may be a fixed number of chunks ahead; each chunk taken lets one more through."""
-    desk = open_desk([], own=True)
+    session_manager = open_desk([], own=True)
     chatterbox = Chatterbox()
-    desk.server.app = chatterbox
+    session_manager.server.app = chatterbox
 
     async def main() -> None:
-        async with async_client(desk.server, "httpx") as http:
-            async with http.stream("GET", f"{desk.server.base_url}/") as response:
+        async with async_client(session_manager.server, "httpx") as http:
+            async with http.stream("GET", f"{session_manager.server.base_url}/") as response:
                 await asyncio.to_thread(chatterbox.is_full.wait)
                 assert chatterbox.num_sent <= NUM_CHUNKS
                 chunks = response.aiter_raw()
@@ -189,33 +189,33 @@ def test_slow_client_holds_the_application_back(open_desk: Any) -> None:
 
 def test_application_that_breaks_is_a_read_error(open_desk: Any) -> None:
     """An exception in the application reaches the client as its module's error, with the reason."""
-    desk = open_desk([], own=True)
+    session_manager = open_desk([], own=True)
 
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         raise KeyError("seven")
 
-    desk.server.app = broken
+    session_manager.server.app = broken
 
     async def main() -> None:
         import httpx
 
-        async with async_client(desk.server, "httpx") as http:
+        async with async_client(session_manager.server, "httpx") as http:
             with pytest.raises(httpx.ReadError, match="KeyError: 'seven'"):
-                await http.get(f"{desk.server.base_url}/")
+                await http.get(f"{session_manager.server.base_url}/")
 
     asyncio.run(main())
 
 
 def test_stopped_gateway_is_a_connect_error(open_desk: Any) -> None:
     """A request after the gateway has stopped fails at once with the module's ConnectError."""
-    desk = open_desk([], own=True)
-    url, _ = desk.open()
+    session_manager = open_desk([], own=True)
+    url, _ = session_manager.open()
 
     async def main() -> None:
         import httpx
 
-        async with async_client(desk.server, "httpx") as http:
-            desk.server.stop()
+        async with async_client(session_manager.server, "httpx") as http:
+            session_manager.server.stop()
             with pytest.raises(httpx.ConnectError, match="stopped"):
                 await http.get(f"{url}/models")
 
@@ -224,19 +224,19 @@ def test_stopped_gateway_is_a_connect_error(open_desk: Any) -> None:
 
 def test_gateway_that_stops_ends_the_answer(open_desk: Any) -> None:
     """A stream that is open when the gateway stops ends with an error, not with silence."""
-    desk = open_desk([FOX], num_free=3, own=True)
-    url, _ = desk.open()
+    session_manager = open_desk([FOX], num_free=3, own=True)
+    url, _ = session_manager.open()
 
     async def main() -> None:
         import httpx
 
         async with (
-            async_client(desk.server, "httpx") as http,
+            async_client(session_manager.server, "httpx") as http,
             http.stream("POST", f"{url}/chat/completions", json=body(stream=True)) as response,
         ):
             lines = response.aiter_lines()
             await anext(lines)
-            await asyncio.to_thread(desk.server.stop)
+            await asyncio.to_thread(session_manager.server.stop)
             with pytest.raises(httpx.RemoteProtocolError):
                 async for _ in lines:
                     pass
@@ -246,12 +246,12 @@ def test_gateway_that_stops_ends_the_answer(open_desk: Any) -> None:
 
 def test_other_hosts_are_reached_through_the_network(open_desk: Any) -> None:
     """The same client asks another server over its socket, as an agent's tools may."""
-    desk, other = open_desk([]), open_desk([], model_name="elsewhere")
+    session_manager, other = open_desk([]), open_desk([], model_name="elsewhere")
     other_url, _ = other.open()
 
     async def main() -> list[str]:
-        async with async_client(desk.server) as http:
+        async with async_client(session_manager.server) as http:
             return [model["id"] for model in (await http.get(f"{other_url}/models")).json()["data"]]
 
     assert asyncio.run(main()) == ["elsewhere", "default"]
-    assert "httpx" in repr(InProcessTransport(desk.server, importlib.import_module("httpx")))
+    assert "httpx" in repr(InProcessTransport(session_manager.server, importlib.import_module("httpx")))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ludus.errors import BackendError, InternalError
 from ludus.kernels import linear as module
-from ludus.kernels.linear import linear, refusal
+from ludus.kernels.linear import linear, unsupported_reason
 
 DTYPES = [torch.float32, torch.bfloat16]
 # Widths around the step of 16 bytes and the line of 64, one narrower than a step, and a real one.
@@ -108,10 +108,10 @@ def test_what_is_not_a_number_stays_in_its_row() -> None:
 
 def test_refusals_say_why() -> None:
     """A weight of another type, shape or layout, or on another device, is refused with the reason."""
-    assert refusal(torch.zeros(4, 4)) is None
-    assert "fp32 and bf16" in str(refusal(torch.zeros(4, 4, dtype=torch.float64)))
-    assert "dense" in str(refusal(torch.zeros(4, 6).T))
-    assert "meta" in str(refusal(torch.zeros(4, 4, device="meta")))
+    assert unsupported_reason(torch.zeros(4, 4)) is None
+    assert "fp32 and bf16" in str(unsupported_reason(torch.zeros(4, 4, dtype=torch.float64)))
+    assert "dense" in str(unsupported_reason(torch.zeros(4, 6).T))
+    assert "meta" in str(unsupported_reason(torch.zeros(4, 4, device="meta")))
 
 
 def test_without_a_library_the_refusal_carries_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_without_a_library_the_refusal_carries_the_reason(monkeypatch: pytest.Mo
         raise BackendError("no C++ compiler found")
 
     monkeypatch.setattr(module, "_function", fails)
-    assert refusal(torch.zeros(4, 4)) == "no C++ compiler found"
+    assert unsupported_reason(torch.zeros(4, 4)) == "no C++ compiler found"
 
 
 def test_tensors_that_do_not_fit_are_named() -> None:

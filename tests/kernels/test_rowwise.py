@@ -170,6 +170,9 @@ def test_values_beyond_the_ordinary_stay_what_they_are() -> None:
 
 def test_other_types_and_devices_are_refused_by_name() -> None:
     """fp16 and other devices are refused with what the kernels know."""
-    assert OPS.refusal(torch.zeros(1)) is None and OPS.refusal(torch.zeros(1, dtype=torch.bfloat16)) is None
-    assert "float16" in str(OPS.refusal(torch.zeros(1, dtype=torch.float16)))
-    assert "meta" in str(OPS.refusal(torch.zeros(1, device="meta")))
+    assert (
+        OPS.unsupported_reason(torch.zeros(1)) is None
+        and OPS.unsupported_reason(torch.zeros(1, dtype=torch.bfloat16)) is None
+    )
+    assert "float16" in str(OPS.unsupported_reason(torch.zeros(1, dtype=torch.float16)))
+    assert "meta" in str(OPS.unsupported_reason(torch.zeros(1, device="meta")))

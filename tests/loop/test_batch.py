@@ -11,7 +11,7 @@ import pytest
 
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.loop.batch import BatchRules, build_batch, episode_returns, flat_group_mask
-from ludus.rollout.pool import Discarded, Taken
+from ludus.rollout.pool import Discarded, TakenGroups
 from ludus.types import Episode, Group, Outcome, Sampling
 
 MakeEpisode = Callable[..., Episode]
@@ -28,7 +28,7 @@ def group(*episodes: Episode, name: str = "g0") -> Group:
 def test_a_group_becomes_advantages_of_its_turns(make_episode: MakeEpisode) -> None:
     """Two members with rewards 1 and 0 train on advantages +0.5 and -0.5, all tokens alike, none masked."""
     members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]
-    built = build_batch(Taken((group(*members),), ()), rules(advantage={"scale": "none"}), version=0)
+    built = build_batch(TakenGroups((group(*members),), ()), rules(advantage={"scale": "none"}), version=0)
     assert built.credit == {"g0-m0/t0": 0.5, "g0-m0/t1": 0.5, "g0-m1/t0": -0.5, "g0-m1/t1": -0.5}
     assert (built.ledger.sampled, built.ledger.trained, built.ledger.masked) == (12, 12, {})
     assert sum(weight for row in built.batch.rows for weight in row.weights) == pytest.approx(1.0)
@@ -39,15 +39,15 @@ def test_the_order_of_finishing_changes_nothing(make_episode: MakeEpisode) -> No
     """The batch of the same groups is the same batch, however groups and members are ordered."""
     members = [make_episode(f"g0-m{number}", {1: float(number)}) for number in range(3)]
     others = [make_episode(f"g1-m{number}", {0: float(number), 1: 1.0}) for number in range(2)]
-    one = Taken((group(*members), group(*others, name="g1")), ())
-    other = Taken((group(*reversed(others), name="g1"), group(*reversed(members))), ())
+    one = TakenGroups((group(*members), group(*others, name="g1")), ())
+    other = TakenGroups((group(*reversed(others), name="g1"), group(*reversed(members))), ())
     assert build_batch(one, rules(), version=0) == build_batch(other, rules(), version=0)
 
 
 def test_a_flat_group_is_masked_and_named(make_episode: MakeEpisode) -> None:
     """Equal rewards teach nothing: zero_advantage, and under dynamic sampling not even a place in the batch."""
     flat = group(make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 1.0}))
-    built = build_batch(Taken((flat,), ()), rules(), version=0)
+    built = build_batch(TakenGroups((flat,), ()), rules(), version=0)
     assert built.ledger.masked == {"zero_advantage": 12} and built.batch.num_trained == 0
     assert flat_group_mask(rules(), flat) == "zero_advantage"
     assert flat_group_mask(rules(), group(make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0}))) is None
@@ -59,7 +59,7 @@ def test_every_reason_is_counted_by_name(make_episode: MakeEpisode) -> None:
     others = [make_episode("g1-m0", {1: 1.0}, version=7), make_episode("g1-m1", {1: 0.0}, version=7)]
     greedy = make_episode("g1-m2", {1: 0.5}, version=7, sampling=Sampling(temperature=0.0))
     failed = make_episode("g2-m0", {}, outcome=Outcome("failed", "boom"))
-    taken = Taken((group(*members), group(*others, greedy, name="g1")), (Discarded(failed, "failed"),))
+    taken = TakenGroups((group(*members), group(*others, greedy, name="g1")), (Discarded(failed, "failed"),))
     built = build_batch(taken, rules(ahead=2), version=7)
     assert built.ledger.masked == {"no_credit": 3, "stale": 9, "greedy": 6, "failed": 6}
     assert (built.ledger.sampled, built.ledger.trained) == (36, 12)
@@ -71,7 +71,7 @@ def test_what_lies_too_far_down_a_conversation_is_not_trained(make_episode: Make
     """Of paths of 2 + 3 + 1 + 3 tokens, max_sequence_tokens=7 leaves the first turn and one token of the second."""
     members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]
     for style in ("individual", "concat"):
-        built = build_batch(Taken((group(*members),), ()), rules(style=style, max_sequence_tokens=7), version=0)
+        built = build_batch(TakenGroups((group(*members),), ()), rules(style=style, max_sequence_tokens=7), version=0)
         assert (built.ledger.trained, built.ledger.masked) == (8, {"too_long": 4})
         assert built.batch.num_trained == 8
         assert sum(weight for row in built.batch.rows for weight in row.weights) == pytest.approx(1.0)
@@ -80,7 +80,7 @@ def test_what_lies_too_far_down_a_conversation_is_not_trained(make_episode: Make
 def test_turn_discount_reaches_earlier_turns(make_episode: MakeEpisode) -> None:
     """With discount 0.5 the turn before the rewarded one has half its return."""
     members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]
-    built = build_batch(Taken((group(*members),), ()), rules(discount=0.5, name="reinforce"), version=0)
+    built = build_batch(TakenGroups((group(*members),), ()), rules(discount=0.5, name="reinforce"), version=0)
     assert built.credit["g0-m0/t0"] == 0.5 and built.credit["g0-m0/t1"] == 1.0
 
 
@@ -97,7 +97,7 @@ def test_both_export_styles_train_the_same_tokens(make_episode: MakeEpisode, nor
     members = [make_episode("g0-m0", {1: 1.0}, num_turns=3), make_episode("g0-m1", {0: 0.0, 1: 0.3})]
     targets = []
     for style in ("individual", "concat"):
-        built = build_batch(Taken((group(*members),), ()), rules(style=style, normaliser=normaliser), version=0)
+        built = build_batch(TakenGroups((group(*members),), ()), rules(style=style, normaliser=normaliser), version=0)
         columns = [zip(row.target_ids, row.advantages, row.weights, strict=True) for row in built.batch.rows]
         targets.append(sorted(target for column in columns for target in column))
     assert targets[0] == targets[1]
@@ -112,5 +112,5 @@ def test_credit_is_of_all_groups_at_once(make_episode: MakeEpisode, tmp_path: Pa
         "    return [{m: less(ts, sum(flat) / len(flat)) for m, ts in each.returns.items()} for each in groups]\n"
     )
     groups = [group(make_episode(f"g{n}-m0", {1: reward}), name=f"g{n}") for n, reward in enumerate([1.0, 0.0, 0.5])]
-    built = build_batch(Taken(tuple(groups), ()), rules(advantage=f"{tmp_path}/centre.py:of_batch"), version=0)
+    built = build_batch(TakenGroups(tuple(groups), ()), rules(advantage=f"{tmp_path}/centre.py:of_batch"), version=0)
     assert [built.credit[f"g{n}-m0/t1"] for n in range(3)] == [0.5, -0.5, "zero_advantage"]

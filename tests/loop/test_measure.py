@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ludus.loop.measure import rollout_metrics
-from ludus.rollout.pool import Taken
+from ludus.rollout.pool import TakenGroups
 from ludus.types import Episode, Group, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
 
 FORKS = (None, "edit", "edit", "reasoning_stripped")
@@ -20,7 +20,7 @@ def test_forks_are_counted_by_reason() -> None:
     def metrics(*turns: Turn) -> dict[str, float]:
         session = SessionRecord("s", (Node(None, (1,), "t0"),), turns)
         episode = Episode("e", "t", "g", session, {}, Outcome("ok"), reward=1.0)
-        return rollout_metrics(Taken((Group("g", "t", (episode,)),), ()))
+        return rollout_metrics(TakenGroups((Group("g", "t", (episode,)),), ()))
 
     forked = {name: value for name, value in metrics(*turns).items() if "fork" in name}
     assert forked == {
@@ -37,4 +37,4 @@ def test_calls_that_could_not_be_decoded_are_counted() -> None:
     reply = Message("assistant", "<tool_call>{<tool_call>{")
     turn = Turn("t0", 0, None, None, None, (), reply, sampled, Sampling(), undecoded=("<tool_call>{",) * 2)
     episode = Episode("e", "t", "g", SessionRecord("s", (Node(None, (1,), "t0"),), (turn,)), {}, Outcome("ok"))
-    assert rollout_metrics(Taken((Group("g", "t", (episode,)),), ()))["rollout/undecoded_calls"] == 2.0
+    assert rollout_metrics(TakenGroups((Group("g", "t", (episode,)),), ()))["rollout/undecoded_calls"] == 2.0

@@ -9,7 +9,7 @@ from ludus.models.load import load_model
 from ludus.models.settings import ModelSettings
 from ludus.text.chat import ChatText
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
-from ludus.trainer.step import Trainer
+from ludus.trainer.step import ModelTrainer
 
 ROW = {
     "messages": [
@@ -34,7 +34,7 @@ def test_replies_are_trained_up_to_the_end_of_their_turn(tokenizer_folder: Path)
 def test_the_model_learns_what_it_is_shown(tiny_model_folder: Path) -> None:
     """A few steps on one conversation lower its cross-entropy to a tenth."""
     model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"))
-    trainer = Trainer(model, TrainerSettings(optimizer=OptimizerSettings(lr=1e-2)), lease=ComputeLease())
+    trainer = ModelTrainer(model, TrainerSettings(optimizer=OptimizerSettings(lr=1e-2)), lease=ComputeLease())
     losses: list[float] = []
     steps = train_supervised(
         trainer,
@@ -60,6 +60,6 @@ def test_the_model_learns_what_it_is_shown(tiny_model_folder: Path) -> None:
 def test_rows_that_cannot_be_trained_are_named(row: dict[str, object], says: str, tiny_model_folder: Path) -> None:
     """A row without a conversation is named by its number; rows without any reply are refused together."""
     model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"))
-    trainer = Trainer(model, TrainerSettings(), lease=ComputeLease())
+    trainer = ModelTrainer(model, TrainerSettings(), lease=ComputeLease())
     with pytest.raises(UserError, match=says):
         train_supervised(trainer, ChatText.load(tiny_model_folder), [row], SftSettings(), row_tokens=64, seed=0)

@@ -11,10 +11,10 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.scripted import ScriptedEngine
 from ludus.loop.batch import BatchRules
 from ludus.loop.measure import TrainingClock
-from ludus.loop.step import Stepped, train_step
-from ludus.loop.train import Parts
-from ludus.loop.work import WorkThread
-from ludus.rollout.pool import Taken
+from ludus.loop.step import TrainStepResult, train_step
+from ludus.loop.train import RunComponents
+from ludus.loop.trainer_thread import TrainerThread
+from ludus.rollout.pool import TakenGroups
 from ludus.runs.store import RunStore
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Episode, Group
@@ -28,16 +28,16 @@ def pair(make_episode: Callable[..., Episode], *rewards: float) -> tuple[Episode
 
 def take_step(
     tmp_path: Path, tokenizer_folder: Path, learner: Any, episodes: tuple[Episode, ...], told: list[str]
-) -> Stepped:
-    async def main() -> Stepped:
+) -> TrainStepResult:
+    async def main() -> TrainStepResult:
         engine = ScriptedEngine([], Tokenizer.load(tokenizer_folder))
-        with RunStore.create(tmp_path, "run", "") as store, WorkThread("trainer") as work:
-            parts: Any = Parts(engine, learner, None, store, None, None, None)  # type: ignore[arg-type]
+        with RunStore.create(tmp_path, "run", "") as store, TrainerThread("trainer") as work:
+            components: Any = RunComponents(engine, learner, None, store, None, None, None)  # type: ignore[arg-type]
             clock = TrainingClock(engine.stats())
-            taken = Taken((Group("g", "t", episodes),), ())
+            taken = TakenGroups((Group("g", "t", episodes),), ())
             stepped = await train_step(
                 taken,
-                parts,
+                components,
                 rules=RULES,
                 version=3,
                 clock=clock,

@@ -14,12 +14,12 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.scripted import ScriptedEngine
 from ludus.errors import BackendError, UserError
 from ludus.loop.batch import BatchRules
-from ludus.loop.checkpoint import Checkpoint, Progress, latest_checkpoint
+from ludus.loop.checkpoint import Checkpoint, RunProgress, latest_checkpoint
 from ludus.loop.evaluate import EvalPlan
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import RunSummary
 from ludus.loop.settings import CheckpointSettings, EvalSettings
-from ludus.loop.train import Parts, Plan, train
+from ludus.loop.train import RunComponents, TrainPlan, train
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.store import RunStore
@@ -92,7 +92,7 @@ class House:
     def train(
         self,
         *,
-        start: Progress | None = None,
+        start: RunProgress | None = None,
         play: Any = None,
         diary: Diary | None = None,
         make_engine: type[ScriptedEngine] = ScriptedEngine,
@@ -118,7 +118,7 @@ class House:
             engine = make_engine([], self._tokenizer)
             if start is not None and start.step:
                 await engine.publish(start.step, self.learner)
-            parts = Parts(
+            components = RunComponents(
                 engine=engine,
                 learner=self.learner,
                 play=play or self.play,
@@ -127,7 +127,7 @@ class House:
                 interrupts=self.interrupts,
                 save_model=lambda folder: folder.mkdir(),
             )
-            return await train(parts, Plan(rules=rules, **values), start or Progress())
+            return await train(components, TrainPlan(rules=rules, **values), start or RunProgress())
 
         return asyncio.run(main())
 

@@ -17,12 +17,12 @@ import pytest
 
 from ludus.errors import UserError
 from ludus.processes.calls import (
-    Call,
     Crashed,
     Raised,
-    Remote,
+    RemoteFunction,
     Returned,
     TimedOut,
+    WorkerCall,
     WorkerCrashedError,
     WorkerTimeoutError,
 )
@@ -205,7 +205,7 @@ def test_a_million_lines_are_bounded_and_block_nobody(pool: WorkerPool) -> None:
         sys.stdout.write("the end\n")
         return "done"
 
-    end = asyncio.run(pool.run(Call.of(shout, timeout_s=60)))
+    end = asyncio.run(pool.run(WorkerCall.of(shout, timeout_s=60)))
     assert end.ending == Returned("done")
     assert end.output.num_bytes == 21_000_000 + len("the end\n")
     assert len(end.output.stdout) < 70_000
@@ -222,7 +222,7 @@ def test_output_belongs_to_its_call(pool: WorkerPool) -> None:
         subprocess.run(["echo", "child"], check=True)
 
     for word in ("one", "two"):
-        output = asyncio.run(pool.run(Call.of(speak, (word,)))).output
+        output = asyncio.run(pool.run(WorkerCall.of(speak, (word,)))).output
         assert (output.stdout, output.stderr) == (f"{word}\nchild\n", f"{word.upper()}\n")
 
 
@@ -240,7 +240,7 @@ def test_the_environment_is_the_calls_own(pool: WorkerPool) -> None:
 
 
 def test_a_kept_function_keeps_its_state(pool: WorkerPool) -> None:
-    """A `Remote` is loaded once in a process, so an instance counts on; a factory runs once in it."""
+    """A `RemoteFunction` is loaded once in a process, so an instance counts on; a factory runs once in it."""
 
     class Counter:
         def __init__(self, start: int) -> None:
@@ -250,7 +250,7 @@ def test_a_kept_function_keeps_its_state(pool: WorkerPool) -> None:
             self.count += 1
             return self.count
 
-    kept, made = Remote.of(Counter(10).add), Remote.made_by(lambda: Counter(20).add)
+    kept, made = RemoteFunction.of(Counter(10).add), RemoteFunction.made_by(lambda: Counter(20).add)
     assert [pool.call_blocking(kept) for _ in range(3)] == [11, 12, 13]
     assert [pool.call_blocking(made) for _ in range(3)] == [21, 22, 23]
     counter = Counter(0)
@@ -330,7 +330,7 @@ def test_closing_ends_what_runs_and_what_waits(tmp_path: Path) -> None:
         time.sleep(600)
 
     async def close_in_the_middle() -> list[object]:
-        calls = [asyncio.create_task(pool.run(Call.of(hang))) for _ in range(2)]
+        calls = [asyncio.create_task(pool.run(WorkerCall.of(hang))) for _ in range(2)]
         await asyncio.to_thread(wait_until_written, noted)
         await asyncio.to_thread(pool.close)
         wait_until_gone(int(noted.read_text()))
@@ -375,10 +375,10 @@ def test_how_it_ended_is_a_value(pool: WorkerPool) -> None:
 
     async def ends() -> list[type]:
         calls = [
-            Call.of(abs, (-1,)),
-            Call.of(int, ("x",)),
-            Call.of(os._exit, (1,)),
-            Call.of(time.sleep, (600,), timeout_s=0.1),
+            WorkerCall.of(abs, (-1,)),
+            WorkerCall.of(int, ("x",)),
+            WorkerCall.of(os._exit, (1,)),
+            WorkerCall.of(time.sleep, (600,), timeout_s=0.1),
         ]
         return [type((await pool.run(call)).ending) for call in calls]
 
@@ -390,15 +390,15 @@ def test_nonsense_is_refused() -> None:
     with pytest.raises(UserError, match="num_workers=0"):
         WorkerPool(0)
     with pytest.raises(UserError, match="timeout_s=0"):
-        Call.of(abs, (-1,), timeout_s=0)
+        WorkerCall.of(abs, (-1,), timeout_s=0)
 
 
 def test_a_lease_is_one_process_that_others_do_not_get(pair: WorkerPool) -> None:
     """A lease begins when its first call has ended; its calls share a process; other calls go elsewhere."""
 
     async def lease() -> None:
-        async with pair.lease(Call.of(os.getpid)) as lease:
-            own = [(await lease.run(Call.of(os.getpid))).result() for _ in range(3)]
+        async with pair.lease(WorkerCall.of(os.getpid)) as lease:
+            own = [(await lease.run(WorkerCall.of(os.getpid))).result() for _ in range(3)]
             others = {await pair.call(os.getpid) for _ in range(3)}
             assert len(set(own)) == 1
             assert not others & set(own)
@@ -411,14 +411,14 @@ def test_a_leased_process_that_dies_is_replaced_in_its_place(pool: WorkerPool) -
     """Its holder goes on with a new process, also right after giving a call up; then the place is free again."""
 
     async def lease() -> None:
-        async with pool.lease(Call.of(os.getpid)) as lease:
-            assert isinstance((await lease.run(Call.of(os._exit, (1,)))).ending, Crashed)
-            hanging = asyncio.create_task(lease.run(Call.of(time.sleep, (600,))))
+        async with pool.lease(WorkerCall.of(os.getpid)) as lease:
+            assert isinstance((await lease.run(WorkerCall.of(os._exit, (1,)))).ending, Crashed)
+            hanging = asyncio.create_task(lease.run(WorkerCall.of(time.sleep, (600,))))
             await asyncio.sleep(0.05)
             hanging.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await hanging
-            assert (await lease.run(Call.of(abs, (-1,)))).result() == 1
+            assert (await lease.run(WorkerCall.of(abs, (-1,)))).result() == 1
         assert await pool.call(abs, (-1,)) == 1
 
     asyncio.run(lease())
@@ -429,10 +429,10 @@ def test_a_lease_that_is_given_up_frees_its_place(pool: WorkerPool) -> None:
 
     async def lease() -> None:
         with pytest.raises(KeyError):
-            async with pool.lease(Call.of({}.__getitem__, ("x",))):
+            async with pool.lease(WorkerCall.of({}.__getitem__, ("x",))):
                 pytest.fail("a lease begins only when its first call has returned")
-        async with pool.lease(Call.of(abs, (-1,))):
-            waiting = asyncio.create_task(pool.lease(Call.of(abs, (-1,))).__aenter__())
+        async with pool.lease(WorkerCall.of(abs, (-1,))):
+            waiting = asyncio.create_task(pool.lease(WorkerCall.of(abs, (-1,))).__aenter__())
             await asyncio.sleep(0)
             waiting.cancel()
             with contextlib.suppress(asyncio.CancelledError):

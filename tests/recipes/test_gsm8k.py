@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.agents.adapter import About, EpisodeContext
+from ludus.agents.adapter import EpisodeContext, EpisodeInfo
 from ludus.api.agent import choose_agent
 from ludus.cli.data import gsm8k_rows
 from ludus.engines.scripted import ScriptedEngine
@@ -41,14 +41,14 @@ def play(tokenizer_folder: Path, answers: list[str]) -> tuple[Episode, SessionRe
     (row,) = gsm8k_rows([PROBLEM], "train", "tool_agent")
 
     async def run() -> object:
-        door = choose_agent(config, rows=[row])
-        await door.setup()
+        agent_adapter = choose_agent(config, rows=[row])
+        await agent_adapter.setup()
         try:
-            context = EpisodeContext("", "", None, session, About("e1", "row0", "g1"))
+            context = EpisodeContext("", "", None, session, EpisodeInfo("e1", "row0", "g1"))
             with context.entered():
-                return await door.play(row, context)
+                return await agent_adapter.play(row, context)
         finally:
-            await door.close()
+            await agent_adapter.close()
 
     returned = asyncio.run(run())
     record = session.snapshot()

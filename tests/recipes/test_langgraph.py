@@ -13,13 +13,13 @@ from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.settings import import_object
 from ludus.text.chat import ChatText
-from tests.compat.verl.conftest import Played, Player
+from tests.compat.verl.conftest import Player, ReplayResult
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "langgraph"
 
 
 @pytest.fixture
-def play(tokenizer_folder: Path) -> Callable[..., Played]:
+def play(tokenizer_folder: Path) -> Callable[..., ReplayResult]:
     return Player(ChatText.load(tokenizer_folder, chat_template="chatml-tools"))
 
 

@@ -52,8 +52,8 @@ def test_the_environment_goes_on(config):
 def test_the_agent_counts(config, play):
     """Each number is paid for itself; success is that all were right."""
     row = import_object(f"{RECIPE}/games.py:game")(5, 2)
-    door = choose_agent(config)
-    played = play(door._agent, ["7", "10"], row, {"env": door._env})
+    agent_adapter = choose_agent(config)
+    played = play(agent_adapter._agent, ["7", "10"], row, {"env": agent_adapter._env})
     assert list(played.episode.rewards.values()) == [1.0, pytest.approx(0.1)]
     assert played.episode.metrics == {"success": 0.0, "right_numbers": 1.0}
     shown = played.text.tokenizer.decode(played.engine.calls[1].prompt_ids)

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import ludus
-from ludus.agents.adapter import About, EpisodeContext
+from ludus.agents.adapter import EpisodeContext, EpisodeInfo
 from ludus.api.agent import choose_agent
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episode import finish
@@ -46,14 +46,14 @@ def play(tokenizer_folder: Path, row: dict[str, object], answers: list[str]) -> 
     session = Recorder(ScriptedEngine(answers, text.tokenizer, context_length=4096), text).open(session_id="e1")
 
     async def run() -> object:
-        door = choose_agent(config, rows=[row])
-        await door.setup()
+        agent_adapter = choose_agent(config, rows=[row])
+        await agent_adapter.setup()
         try:
-            context = EpisodeContext("", "", None, session, About("e1", "row0", "g1"))
+            context = EpisodeContext("", "", None, session, EpisodeInfo("e1", "row0", "g1"))
             with context.entered():
-                return await door.play(row, context)
+                return await agent_adapter.play(row, context)
         finally:
-            await door.close()
+            await agent_adapter.close()
 
     returned = asyncio.run(run())
     record = session.snapshot()

@@ -16,9 +16,9 @@ from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
-from ludus.rollout.stage import Stage
-from ludus.rollout.subproc import SubprocDoor
+from ludus.rollout.subproc import SubprocessAgentAdapter
 from ludus.rollout.tasks import EpisodeTask
 from ludus.text.chat import ChatText
 from ludus.types import Episode
@@ -46,11 +46,11 @@ def make_runner(tokenizer_folder: Path) -> Iterator[Callable[..., tuple[EpisodeR
             **settings: Any,
         ) -> tuple[EpisodeRunner, ScriptedEngine]:
             engine = ScriptedEngine(answers, text.tokenizer, **(engine_options or {}))
-            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
+            runtime = stack.enter_context(AgentRuntime(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings(max_new_tokens=32)
             runner = EpisodeRunner(
-                agent if isinstance(agent, SubprocDoor) else resolve_workflow(agent, kinds=kinds),
-                stage,
+                agent if isinstance(agent, SubprocessAgentAdapter) else resolve_workflow(agent, kinds=kinds),
+                runtime,
                 RolloutSettings(**settings),
                 training=generation,
                 evaluation=generation,

@@ -14,7 +14,7 @@ from ludus.agents.http_clients import SharedClients
 from ludus.agents.settings import ActorSettings
 from ludus.errors import UserError
 from ludus.rollout.runner import EpisodeRunner
-from ludus.rollout.subproc import SubprocDoor
+from ludus.rollout.subproc import SubprocessAgentAdapter
 from ludus.rollout.tasks import EpisodeTask
 from ludus.types import Episode
 from tests.rewards.conftest import Endpoint, completion, endpoint  # noqa: F401
@@ -84,7 +84,7 @@ def test_agents_with_a_process_ask_from_there(
     """The settings travel, the key does not: it is read where the agent runs; the spans come back."""
 
     async def scenario() -> Episode:
-        runner, _ = make_runner(SubprocDoor(Guided, max_workers=1), actors=actors)
+        runner, _ = make_runner(SubprocessAgentAdapter(Guided, max_workers=1), actors=actors)
         async with runner:
             return await runner.run(task)
 

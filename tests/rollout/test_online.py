@@ -16,7 +16,7 @@ from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import MaskReason
 from ludus.episodes.recorder import Recorder
 from ludus.rollout.online import OnlineRollouts
-from ludus.rollout.pool import Judge, Taken
+from ludus.rollout.pool import GroupFilter, TakenGroups
 from ludus.rollout.settings import GenerationSettings, OnlineSettings, RolloutSettings
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
@@ -46,15 +46,15 @@ Main = Callable[[OnlineRollouts, Outside, RunStore], Awaitable[None]]
 
 
 @pytest.fixture
-def arrive(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., Taken]:
+def arrive(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., TakenGroups]:
     """Runs a coroutine with online rollouts of groups of two, and somebody outside; what was left at the end."""
 
-    def run(main: Main, *, version: int = 0, judge: Judge | None = None, **settings: Any) -> Taken:
+    def run(main: Main, *, version: int = 0, group_filter: GroupFilter | None = None, **settings: Any) -> TakenGroups:
         text = ChatText.load(tokenizer_folder)
         rollout = RolloutSettings(agent=OnlineSettings(port=0), **settings)
         told: list[tuple[str, str]] = []
 
-        async def play() -> Taken:
+        async def play() -> TakenGroups:
             engine = ScriptedEngine(lambda call: "7", text.tokenizer)
             with RunStore.create(tmp_path, "run", "") as store:
                 rollouts = OnlineRollouts(
@@ -63,7 +63,7 @@ def arrive(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., Taken]:
                     rollout,
                     GenerationSettings(n_samples=2),
                     version=version,
-                    judge=judge,
+                    group_filter=group_filter,
                     admin_key=KEY,
                     on_gateway=lambda url, key: told.append((url, key)),
                 )
@@ -80,7 +80,7 @@ def arrive(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., Taken]:
     return run
 
 
-def members(taken: Taken) -> list[list[float | None]]:
+def members(taken: TakenGroups) -> list[list[float | None]]:
     return [[episode.reward for episode in group.episodes] for group in taken.groups]
 
 
@@ -158,7 +158,7 @@ def test_groups_of_one_cannot_be_compared(arrive: Any) -> None:
 def test_a_judge_that_raises_stops_the_run_and_costs_no_token(arrive: Any) -> None:
     """Its error reaches whoever takes the next batch; the group's sessions are accounted for."""
 
-    def judge(group: Group) -> MaskReason | None:
+    def group_filter(group: Group) -> MaskReason | None:
         raise ZeroDivisionError(group.id)
 
     async def main(rollouts: OnlineRollouts, outside: Outside, store: RunStore) -> None:
@@ -168,7 +168,7 @@ def test_a_judge_that_raises_stops_the_run_and_costs_no_token(arrive: Any) -> No
         with pytest.raises(ZeroDivisionError):
             await waiting
 
-    assert [item.mask for item in arrive(main, judge=judge).discarded] == ["unused", "unused"]
+    assert [item.mask for item in arrive(main, group_filter=group_filter).discarded] == ["unused", "unused"]
 
 
 def test_rewards_come_before_the_end(arrive: Any) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.errors import ConfigError
-from ludus.rollout.pool import RolloutPool, Taken
+from ludus.rollout.pool import RolloutPool, TakenGroups
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
 from ludus.types import Episode, Outcome, OutcomeKind, SessionRecord
@@ -63,7 +63,7 @@ def make_pool(play: Any, *, batch_size: int = 4, total_groups: int | None = None
     )
 
 
-def ids(taken: Taken) -> list[int]:
+def ids(taken: TakenGroups) -> list[int]:
     return [int(group.id[1:]) for group in taken.groups]
 
 
@@ -202,7 +202,7 @@ def test_every_episode_leaves_once(seed: int, share: float, rest: str, ahead: in
         return episode(task, chance.choice(["ok", "ok", "ok", "failed", "rejected"]))
 
     async def main() -> None:
-        seen = list[Taken]()
+        seen = list[TakenGroups]()
         pool = make_pool(
             play,
             batch_size=3,

@@ -12,7 +12,7 @@ import pytest
 
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
-from ludus.rollout.pool import RolloutPool, Taken
+from ludus.rollout.pool import RolloutPool, TakenGroups
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
 from ludus.types import Episode, Group, Outcome, OutcomeKind, SessionRecord
@@ -37,7 +37,7 @@ async def succeed(task: EpisodeTask) -> Episode:
 
 
 def make_pool(
-    play: Play, *, batch_size: int = 2, n_samples: int = 3, judge: Any = None, **settings: Any
+    play: Play, *, batch_size: int = 2, n_samples: int = 3, group_filter: Any = None, **settings: Any
 ) -> RolloutPool:
     return RolloutPool(
         play,
@@ -45,7 +45,7 @@ def make_pool(
         RolloutSettings(**settings),
         n_samples=n_samples,
         batch_size=batch_size,
-        judge=judge,
+        group_filter=group_filter,
     )
 
 
@@ -115,7 +115,7 @@ def test_what_is_lost_is_played_again_until_it_ends() -> None:
         attempts[member] += 1
         return episode(task, "lost" if member == "m01" and attempts["m01"] <= lost else "ok")
 
-    async def main() -> Taken:
+    async def main() -> TakenGroups:
         async with make_pool(play, batch_size=1, retries=0, max_consecutive_failures=2) as pool:
             return await pool.take(1)
 
@@ -144,11 +144,11 @@ def test_a_group_with_too_few_survivors_is_rejected_and_replaced() -> None:
 def test_groups_that_the_judge_refuses_are_replaced() -> None:
     """Dynamic sampling: a flat group is discarded whole, with the judge's reason."""
 
-    def judge(group: Group) -> MaskReason | None:
+    def group_filter(group: Group) -> MaskReason | None:
         return "zero_advantage" if group.id == "g000001" else None
 
     async def main() -> Any:
-        async with make_pool(succeed, judge=judge) as pool:
+        async with make_pool(succeed, group_filter=group_filter) as pool:
             return await pool.take(2)
 
     taken = asyncio.run(main())
@@ -159,11 +159,11 @@ def test_groups_that_the_judge_refuses_are_replaced() -> None:
 def test_a_judge_that_raises_stops_the_rollouts_and_costs_no_token() -> None:
     """Its error reaches whoever takes the next batch; the group's episodes are accounted for."""
 
-    def judge(group: Group) -> MaskReason | None:
+    def group_filter(group: Group) -> MaskReason | None:
         raise ZeroDivisionError(group.id)
 
     async def main() -> Any:
-        pool = make_pool(succeed, batch_size=1, judge=judge)
+        pool = make_pool(succeed, batch_size=1, group_filter=group_filter)
         async with pool:
             with pytest.raises(ZeroDivisionError):
                 await pool.take(1)

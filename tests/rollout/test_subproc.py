@@ -18,7 +18,7 @@ import httpx
 import openai
 import pytest
 
-from ludus.agents.adapter import About, EpisodeContext, current_episode
+from ludus.agents.adapter import EpisodeContext, EpisodeInfo, current_episode
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Raised, outcome_of
@@ -29,9 +29,9 @@ from ludus.gateway.server import GatewayServer
 from ludus.processes.pool import WorkerPool
 from ludus.rollout.playing import guarded
 from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
-from ludus.rollout.stage import Stage
-from ludus.rollout.subproc import SubprocDoor
+from ludus.rollout.subproc import SubprocessAgentAdapter
 from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.spans import span
 from ludus.text.chat import ChatText
@@ -62,12 +62,14 @@ def play_all(tokenizer_folder: Path, task: EpisodeTask, one_process: WorkerPool)
             **settings: Any,
         ) -> list[Episode]:
             engine = ScriptedEngine(lambda call: "four", text.tokenizer)
-            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
+            runtime = stack.enter_context(AgentRuntime(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings(max_new_tokens=32)
             agents = {"mode": "subproc", "subproc_max_workers": max_workers}
             runner = EpisodeRunner(
-                SubprocDoor(agent, kwargs, max_workers=max_workers, pool=one_process if max_workers == 1 else None),
-                stage,
+                SubprocessAgentAdapter(
+                    agent, kwargs, max_workers=max_workers, pool=one_process if max_workers == 1 else None
+                ),
+                runtime,
                 RolloutSettings(agent=agents, **settings),
                 training=generation,
                 evaluation=generation,
@@ -183,8 +185,8 @@ def test_results_numbers_and_spans_come_back(play_all: PlayAll) -> None:
 
     async def run(data: Mapping[str, Any]) -> object:
         context = current_episode()
-        assert context is not None and context.about.task_id == "row0"
-        context.numbers.setdefault("tries", []).extend([1.0, 3.0])
+        assert context is not None and context.info.task_id == "row0"
+        context.agent_metrics.setdefault("tries", []).extend([1.0, 3.0])
         with span("tool", "add", inputs={"a": 1}) as begun:
             begun.outputs = 2
         return Result({ask(): True}, {"success": 1}, {"note": "kept"})
@@ -334,17 +336,19 @@ def test_what_is_wrong_with_the_agent_is_told_before_anything_runs(
 ) -> None:
     """It is set up in one process at once."""
     with pytest.raises(UserError, match=words):
-        SubprocDoor(workflow, kwargs, max_workers=2, pool=one_process)
+        SubprocessAgentAdapter(workflow, kwargs, max_workers=2, pool=one_process)
 
 
 def test_an_episode_without_time_left_is_a_timeout(one_process: WorkerPool) -> None:
     """An agent that is asked after its deadline does not begin, and has not failed."""
 
     async def main() -> object:
-        door = SubprocDoor(answer, max_workers=1, pool=one_process)
-        context = EpisodeContext("http://here/v1", "key", None, about=About("e1", "", ""), deadline_at=time.monotonic())
-        async with door.place("e1"):
-            return await guarded(door, {}, context)
+        agent_adapter = SubprocessAgentAdapter(answer, max_workers=1, pool=one_process)
+        context = EpisodeContext(
+            "http://here/v1", "key", None, info=EpisodeInfo("e1", "", ""), deadline_at=time.monotonic()
+        )
+        async with agent_adapter.place("e1"):
+            return await guarded(agent_adapter, {}, context)
 
     ending = asyncio.run(main())
     assert isinstance(ending, Raised) and "before its agent began" in ending.trace
@@ -364,7 +368,7 @@ def test_an_agent_that_cannot_travel_is_refused() -> None:
     agent = Agent()
     agent.lock = threading.Lock()  # type: ignore[assignment]
     with pytest.raises(UserError, match="the agent cannot be sent to another process"):
-        SubprocDoor(agent, max_workers=1)
+        SubprocessAgentAdapter(agent, max_workers=1)
 
 
 def test_settings_of_processes_act_with_processes_alone(caplog: pytest.LogCaptureFixture) -> None:

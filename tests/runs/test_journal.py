@@ -131,7 +131,7 @@ from ludus.runs.store import RunStore
 store = RunStore.create(sys.argv[1], "run", "")
 ended, open_ = episode_of(1, num_turns=2), episode_of(2, num_turns=3)
 for episode in (ended, open_):
-    store.journal.about(episode.session.id, {"group_id": "g7", "metadata": {"user": "ann"}})
+    store.journal.info(episode.session.id, {"group_id": "g7", "metadata": {"user": "ann"}})
     done = 0
     for turn in episode.session.turns:
         store.journal.add_turn(episode.session.id, episode.session.nodes[done:turn.node + 1], turn)

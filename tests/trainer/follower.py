@@ -10,10 +10,10 @@ from ludus.engines.lease import ComputeLease
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.shards import shard_model
-from ludus.trainer.group import Meeting, TorchRanks
+from ludus.trainer.group import Rendezvous, TorchRanks
 from ludus.trainer.settings import TrainerSettings
-from ludus.trainer.sharded import obey
-from ludus.trainer.step import Trainer
+from ludus.trainer.sharded import follow_commands
+from ludus.trainer.step import ModelTrainer
 
 
 def cut_model(folder: str, ranks: TorchRanks, lora: int | None, dtype: str) -> LoadedModel:
@@ -26,10 +26,10 @@ def main() -> None:
     torch.set_num_threads(1)
     for line in sys.stdin:
         team = json.loads(line)
-        ranks = TorchRanks.follow(Meeting(**team["meeting"]), team["rank"], team["size"], torch.device("cpu"))
+        ranks = TorchRanks.follow(Rendezvous(**team["meeting"]), team["rank"], team["size"], torch.device("cpu"))
         model = cut_model(team["folder"], ranks, team["lora"], team["dtype"])
         settings, algorithm = TrainerSettings(**team["settings"]), AlgorithmSettings(**(team["algorithm"] or {}))
-        obey(Trainer(model, settings, algorithm, lease=ComputeLease(), ranks=ranks), ranks)
+        follow_commands(ModelTrainer(model, settings, algorithm, lease=ComputeLease(), ranks=ranks), ranks)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ludus.trainer.checkpoint import write_state
-from ludus.trainer.ranks import Alone
+from ludus.trainer.ranks import SingleRank
 
 
 def test_a_disk_that_refuses_the_tensors_is_an_os_error(tmp_path: Path) -> None:
@@ -16,4 +16,4 @@ def test_a_disk_that_refuses_the_tensors_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "trainer-00001-of-00001.safetensors").mkdir()
     state = {"masters": {"w": torch.zeros(1)}, "moments": {}, "num_steps": 0, "shapes": {"w": (1,)}}
     with pytest.raises(OSError, match="directory"):
-        write_state(tmp_path, 1, state, Alone())
+        write_state(tmp_path, 1, state, SingleRank())

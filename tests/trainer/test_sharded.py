@@ -24,10 +24,10 @@ from ludus.models.load import load_model, quiet, save_model
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.shards import shard_model
 from ludus.trainer.export import export_model
-from ludus.trainer.group import TorchRanks, open_meeting
+from ludus.trainer.group import TorchRanks, open_rendezvous
 from ludus.trainer.settings import TrainerSettings
 from ludus.trainer.sharded import ShardedTrainer
-from ludus.trainer.step import Trainer
+from ludus.trainer.step import ModelTrainer
 
 FOLLOWER = Path(__file__).parent / "follower.py"
 COUNT = 6
@@ -75,10 +75,10 @@ def sharded(
     **settings: Any,
 ) -> Iterator[ShardedTrainer]:
     team.grow(size - 1)
-    meeting, store = open_meeting("127.0.0.1")
+    rendezvous, store = open_rendezvous("127.0.0.1")
     settings = {**SETTINGS, **settings}
     for rank, process in enumerate(team.processes[: size - 1], start=1):
-        about = {"meeting": asdict(meeting), "rank": rank, "size": size, "folder": str(folder), "lora": lora}
+        about = {"meeting": asdict(rendezvous), "rank": rank, "size": size, "folder": str(folder), "lora": lora}
         assert process.stdin is not None
         process.stdin.write(json.dumps({**about, "dtype": dtype, "settings": settings, "algorithm": algorithm}) + "\n")
         process.stdin.flush()
@@ -87,7 +87,7 @@ def sharded(
     model = load_model(ModelSettings(path=str(folder), dtype=dtype, lora=adapters), is_mapped=True)
     algorithm = AlgorithmSettings(**(algorithm or {}))
     cut = shard_model(model, ranks.mesh)
-    own = Trainer(cut, TrainerSettings(**settings), algorithm, lease=ComputeLease(), ranks=ranks)
+    own = ModelTrainer(cut, TrainerSettings(**settings), algorithm, lease=ComputeLease(), ranks=ranks)
     trainer = ShardedTrainer(own, ranks)
     try:
         yield trainer
@@ -102,11 +102,11 @@ def whole(
     dtype: str = "float32",
     algorithm: dict[str, Any] | None = None,
     **settings: Any,
-) -> Trainer:
+) -> ModelTrainer:
     adapters = None if lora is None else LoraSettings(rank=lora, alpha=8)
     model = load_model(ModelSettings(path=str(folder), dtype=dtype, lora=adapters))
     chosen = AlgorithmSettings(**(algorithm or {}))
-    return Trainer(model, TrainerSettings(**{**SETTINGS, **settings}), chosen, lease=ComputeLease())
+    return ModelTrainer(model, TrainerSettings(**{**SETTINGS, **settings}), chosen, lease=ComputeLease())
 
 
 def sequences(count: int) -> list[TrainSequence]:
@@ -141,7 +141,7 @@ def relative_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> fl
     return (difference / sum(float(right[name].double().square().sum()) for name in right)) ** 0.5
 
 
-def weights(trainer: Trainer | ShardedTrainer) -> dict[str, Tensor]:
+def weights(trainer: ModelTrainer | ShardedTrainer) -> dict[str, Tensor]:
     return {name: each.clone() for name, each in trainer.publish().named_tensors()}
 
 
@@ -238,7 +238,7 @@ def test_every_rank_keeps_its_share_alone(team: Team, tiny_model_folder: Path, t
         model, masters = trainer.model, trainer._trainer.optimizer.masters
         total = sum(each.numel() for each in model.trainable.values())
         assert sum(each.numel() for each in masters.values()) <= 0.51 * total
-        own = [trainer._trainer.ranks.own(each) for each in model.trainable.values()]
+        own = [trainer._trainer.ranks.local_rows(each) for each in model.trainable.values()]
         assert sum(each.untyped_storage().nbytes() for each in own) <= 0.51 * total * 4
         trainer.save(tmp_path)
     sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.safetensors"))]

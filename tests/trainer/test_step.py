@@ -16,7 +16,7 @@ from ludus.errors import UserError
 from ludus.models.load import load_model, save_model
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
-from ludus.trainer.step import Trainer
+from ludus.trainer.step import ModelTrainer
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")
 OPTIMIZER = OptimizerSettings(lr=1e-2, max_grad_norm=None)
@@ -24,11 +24,11 @@ OPTIMIZER = OptimizerSettings(lr=1e-2, max_grad_norm=None)
 
 def make_trainer(
     folder: Path, *, lora: bool = False, algorithm: dict[str, Any] | None = None, **settings: object
-) -> Trainer:
+) -> ModelTrainer:
     adapters = LoraSettings(rank=4, alpha=8) if lora else None
     model = load_model(ModelSettings(path=str(folder), dtype="float32", lora=adapters))
     chosen = AlgorithmSettings(**(algorithm or {}))
-    return Trainer(model, TrainerSettings(**{"optimizer": OPTIMIZER, **settings}), chosen, lease=ComputeLease())
+    return ModelTrainer(model, TrainerSettings(**{"optimizer": OPTIMIZER, **settings}), chosen, lease=ComputeLease())
 
 
 def sequence(token_ids: Sequence[int], target_idx: Sequence[int], advantage: float, weight: float) -> TrainSequence:
@@ -56,7 +56,7 @@ def branching_sequences() -> list[TrainSequence]:
     ]
 
 
-def gradients_of(trainer: Trainer, batches: Sequence[Batch]) -> dict[str, Tensor]:
+def gradients_of(trainer: ModelTrainer, batches: Sequence[Batch]) -> dict[str, Tensor]:
     for batch in batches:
         trainer.forward_backward(batch)
     return {name: gradient.clone() for name, gradient in trainer.optimizer.gradients().items()}
@@ -178,7 +178,7 @@ def test_who_joins_while_a_step_trains_gets_the_published_weights(
             joiner.start()
         joiner.join(timeout=0.05)  # it waits for the lease; without one it would be done by now
 
-    class Watched:
+    class ManagedServer:
         """Lets the other thread read whenever the forward pass of a row has run."""
 
         def __getattr__(self, name: str) -> Any:
@@ -193,7 +193,7 @@ def test_who_joins_while_a_step_trains_gets_the_published_weights(
                 join_now()
             forward.differentiate(*args, **kwargs)
 
-    trainer._forward = Watched()  # type: ignore[assignment]
+    trainer._forward = ManagedServer()  # type: ignore[assignment]
     trainer.train_batch(batch, None if "kl" in algorithm else AlgorithmSettings(**algorithm, correction="bypass"))
     joiner.join()
     (seen,) = joined
@@ -238,7 +238,7 @@ def test_bf16_trains_with_gradients_in_fp32(tiny_model_folder: Path) -> None:
     batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
     exact = gradients_of(make_trainer(tiny_model_folder), [batch])
     model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="bfloat16"))
-    rough = gradients_of(Trainer(model, TrainerSettings(), lease=ComputeLease()), [batch])
+    rough = gradients_of(ModelTrainer(model, TrainerSettings(), lease=ComputeLease()), [batch])
     assert all(each.dtype == torch.float32 for each in rough.values())
     for name, each in rough.items():
         assert torch.nn.functional.cosine_similarity(each.flatten(), exact[name].flatten(), dim=0) > 0.98

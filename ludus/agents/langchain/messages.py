@@ -21,13 +21,13 @@ from langchain_core.messages import (
 )
 
 from ludus.errors import UserError
-from ludus.types import Message, Role, ToolCall, Turn
+from ludus.types import ChatRole, Message, ToolCall, Turn
 
 REASONING = "reasoning_content"
 """Where LangChain's integrations keep a model's thinking, among `additional_kwargs`."""
 UNDECODED = "undecoded_tool_calls"
 """In `response_metadata`: raw text of what began as a call of a tool and was none; it also stands in the content."""
-_ROLES: dict[str, Role] = {name: name for name in ("system", "developer", "user", "assistant")}
+_ROLES: dict[str, ChatRole] = {name: name for name in ("system", "developer", "user", "assistant")}
 
 
 def to_messages(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:

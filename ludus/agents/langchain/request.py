@@ -14,7 +14,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from ludus.agents.langchain.messages import to_messages
 from ludus.errors import UserError
 from ludus.gateway.dialects.sampling import SAMPLING_FIELDS, read_sampling
-from ludus.gateway.dialects.tools import Choice, read_format, read_function, tool_use
+from ludus.gateway.dialects.tools import ToolChoiceRule, read_format, read_function, tool_use
 from ludus.settings import did_you_mean
 from ludus.types import ChatRequest, Sampling
 
@@ -64,13 +64,13 @@ def bound_tools(tools: Sequence[Any], *, strict: bool | None) -> list[dict[str, 
     return [convert_to_openai_tool(tool, strict=strict) for tool in tools]
 
 
-def _choice(value: Any) -> Choice:
+def _choice(value: Any) -> ToolChoiceRule:
     if value is None or value in ("auto", False):
-        return Choice()
+        return ToolChoiceRule()
     if value in _REQUIRED:
-        return Choice("required")
+        return ToolChoiceRule("required")
     if value == "none":
-        return Choice("none")
+        return ToolChoiceRule("none")
     if isinstance(value, Mapping):
         function = value.get("function")
         value = function.get("name") if isinstance(function, Mapping) else None
@@ -79,7 +79,7 @@ def _choice(value: Any) -> Choice:
             f"tool_choice={value!r:.200} is none; allowed: 'auto', 'none', 'any', 'required', the name of a tool, or "
             "{'type': 'function', 'function': {'name': …}}"
         )
-    return Choice("required", value)
+    return ToolChoiceRule("required", value)
 
 
 def _check_known(sampling: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from ludus.agents.tools.answer import ToolError, ToolLimits
 from ludus.agents.tools.base import BaseTool, ToolResponse
-from ludus.agents.tools.box import Toolbox, ToolResult
+from ludus.agents.tools.episode_tools import EpisodeTools, ToolResult
 from ludus.agents.tools.function import FunctionTool, function_tool
 from ludus.agents.tools.mcp import McpAddress, McpServer, McpServers, McpTool
 from ludus.agents.tools.python import PythonTool
@@ -12,11 +12,12 @@ from ludus.agents.tools.schema import (
     OpenAIFunctionSchema,
     OpenAIFunctionToolSchema,
 )
-from ludus.agents.tools.shelf import ToolShelf
 from ludus.agents.tools.source import ToolPlan, ToolSource
+from ludus.agents.tools.tool_set import ToolSet
 
 __all__ = [
     "BaseTool",
+    "EpisodeTools",
     "FunctionTool",
     "McpAddress",
     "McpServer",
@@ -32,8 +33,7 @@ __all__ = [
     "ToolPlan",
     "ToolResponse",
     "ToolResult",
-    "ToolShelf",
+    "ToolSet",
     "ToolSource",
-    "Toolbox",
     "function_tool",
 ]

@@ -46,7 +46,7 @@ class ToolLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ToolOutput:
     """What a tool said."""
 
     text: str
@@ -55,7 +55,7 @@ class Answer:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_answer(returned: object) -> Answer:
+def read_answer(returned: object) -> ToolOutput:
     """The answer in whatever form a tool may give it. Raises ToolError for any other."""
     if isinstance(returned, tuple):
         if not 1 <= len(returned) <= 3:
@@ -65,7 +65,7 @@ def read_answer(returned: object) -> Answer:
         response, reward, metrics = returned, None, None
     if metrics is not None and not isinstance(metrics, Mapping):
         raise ToolError(f"the metrics of a tool must be a mapping, got {metrics!r:.200}")
-    return Answer(_text(response), None if reward is None else as_reward(reward), dict(metrics or {}))
+    return ToolOutput(_text(response), None if reward is None else as_reward(reward), dict(metrics or {}))
 
 
 def as_reward(value: object) -> float:

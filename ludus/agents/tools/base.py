@@ -33,7 +33,7 @@ class BaseTool:
     """
 
     keeps_time = False
-    """True: `execute` is told its `timeout_s`, and raises OverdueError when it is over, rather than being cancelled.
+    """True: `execute` is told its `timeout_s`, and raises DeadlineError when it is over, rather than being cancelled.
     For tools that must get ready before their time begins."""
 
     def __init__(

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypedDict, TypeVar, overload
 
 from ludus.agents.tools.base import BaseTool
-from ludus.agents.tools.bounded import OverdueError, bounded
+from ludus.agents.tools.deadline import DeadlineError, with_deadline
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
 from ludus.agents.tools.signature import Signature
 from ludus.errors import UserError
-from ludus.processes.calls import Remote, WorkerTimeoutError
+from ludus.processes.calls import RemoteFunction, WorkerTimeoutError
 from ludus.processes.pool import WorkerPool
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Schema = OpenAIFunctionToolSchema | Mapping[str, Any]
-Place = Literal["process", "thread"]
+RunsIn = Literal["process", "thread"]
 
 _MARK = "__ludus_tool__"
 _MAX_PROCESSES = 4
@@ -41,7 +41,7 @@ class FunctionTool(BaseTool):
         *,
         name: str | None = None,
         schema: Schema | None = None,
-        runs_in: Place = "process",
+        runs_in: RunsIn = "process",
     ) -> None:
         """schema: what the model is told in place of the signature; arguments are then passed as they come.
         runs_in: where a function that is not async runs: in processes, which are killed at the deadline and share no
@@ -50,7 +50,7 @@ class FunctionTool(BaseTool):
         self._runs_in = runs_in
         self._signature = Signature(function) if schema is None else None
         self._pool: WorkerPool | None = None
-        self._remote: Remote | None = None
+        self._remote: RemoteFunction | None = None
         own_name = name or str(getattr(function, "__name__", type(function).__name__))
         if self._signature is not None:
             super().__init__(tool_schema=self._signature.schema(own_name))
@@ -62,7 +62,7 @@ class FunctionTool(BaseTool):
         if self._runs_in == "thread" or _is_async(self._function):
             return
         try:
-            self._remote = Remote.of(self._function)
+            self._remote = RemoteFunction.of(self._function)
         except UserError as error:
             raise UserError(
                 f"the tool {self.name!r}: {error}; or let it run in threads: @function_tool(runs_in='thread')"
@@ -81,17 +81,17 @@ class FunctionTool(BaseTool):
         *,
         timeout_s: float | None,
     ) -> Any:
-        """What the function returns. Raises OverdueError after `timeout_s`."""
+        """What the function returns. Raises DeadlineError after `timeout_s`."""
         arguments = parameters if self._signature is None else self._signature.read(parameters)
         if _is_async(self._function):
-            return await bounded(self._function(**arguments), timeout_s)
+            return await with_deadline(self._function(**arguments), timeout_s)
         if self._runs_in == "thread":
-            return await bounded(_in_thread(lambda: self._function(**arguments)), timeout_s)
+            return await with_deadline(_in_thread(lambda: self._function(**arguments)), timeout_s)
         assert self._pool is not None and self._remote is not None, f"{self!r} was set up"
         try:
             return await self._pool.call(self._remote, kwargs=arguments, timeout_s=timeout_s)
         except WorkerTimeoutError:
-            raise OverdueError from None
+            raise DeadlineError from None
 
 
 class _Mark(TypedDict):
@@ -99,7 +99,7 @@ class _Mark(TypedDict):
 
     name: str | None
     schema: Schema | None
-    runs_in: Place
+    runs_in: RunsIn
 
 
 @overload
@@ -108,12 +108,12 @@ def function_tool(function: FunctionT) -> FunctionT: ...
 
 @overload
 def function_tool(
-    function: str | None = None, *, name: str | None = None, schema: Schema | None = None, runs_in: Place = "process"
+    function: str | None = None, *, name: str | None = None, schema: Schema | None = None, runs_in: RunsIn = "process"
 ) -> Callable[[FunctionT], FunctionT]: ...
 
 
 def function_tool(
-    function: Any = None, *, name: str | None = None, schema: Schema | None = None, runs_in: Place = "process"
+    function: Any = None, *, name: str | None = None, schema: Schema | None = None, runs_in: RunsIn = "process"
 ) -> Any:
     """The function itself, marked as a tool: `@function_tool`, `@function_tool("name")`, `@function_tool(schema=…)`.
 

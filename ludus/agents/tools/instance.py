@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from ludus.agents.tools.answer import Answer, as_reward, read_answer
+from ludus.agents.tools.answer import ToolOutput, as_reward, read_answer
 from ludus.agents.tools.base import BaseTool
-from ludus.agents.tools.bounded import bounded
+from ludus.agents.tools.deadline import with_deadline
 from ludus.errors import UserError
 from ludus.settings import did_you_mean
 from ludus.types import ToolSpec
@@ -74,8 +74,8 @@ class ToolInstance:
     def is_used(self) -> bool:
         return self._id is not None
 
-    async def execute(self, arguments: dict[str, Any], agent_data: Any) -> Answer:
-        """What the tool answers. Raises OverdueError, ToolError, and whatever the tool raises."""
+    async def execute(self, arguments: dict[str, Any], agent_data: Any) -> ToolOutput:
+        """What the tool answers. Raises DeadlineError, ToolError, and whatever the tool raises."""
         tool = self.entry.tool
         kwargs = dict(self._kwargs.execute_kwargs)
         if agent_data is not None and _takes(tool.execute, "agent_data"):
@@ -85,19 +85,19 @@ class ToolInstance:
             kwargs["timeout_s"], timeout_s = timeout_s, None
         async with self.entry.slots or nullcontext():
             instance_id = await self._opened()
-            return read_answer(await bounded(tool.execute(instance_id, arguments, **kwargs), timeout_s))
+            return read_answer(await with_deadline(tool.execute(instance_id, arguments, **kwargs), timeout_s))
 
     async def calc_reward(self) -> float | None:
         """What the tool says the trajectory earns by it. Raises as `execute` does."""
         assert self._id is not None, "only a tool that was used is asked"
         call = self.entry.tool.calc_reward(self._id, **self._kwargs.calc_reward_kwargs)
-        reward = await bounded(call, self.entry.timeout_s)
+        reward = await with_deadline(call, self.entry.timeout_s)
         return None if reward is None else as_reward(reward)
 
     async def release(self) -> None:
         """Raises as `execute` does."""
         assert self._id is not None, "only a tool that was used is released"
-        await bounded(self.entry.tool.release(self._id, **self._kwargs.release_kwargs), self.entry.timeout_s)
+        await with_deadline(self.entry.tool.release(self._id, **self._kwargs.release_kwargs), self.entry.timeout_s)
 
     async def _opened(self) -> str:
         async with self._creating:  # calls of one answer run at the same time
@@ -105,7 +105,7 @@ class ToolInstance:
                 tool, given = self.entry.tool, dict(self._kwargs.create_kwargs)
                 offered = {**given, "create_kwargs": given}
                 kwargs = {name: value for name, value in offered.items() if _takes(tool.create, name)}
-                created: Any = await bounded(tool.create(uuid4().hex, **kwargs), self.entry.timeout_s)
+                created: Any = await with_deadline(tool.create(uuid4().hex, **kwargs), self.entry.timeout_s)
                 self._id = created[0] if isinstance(created, tuple) else created
             return self._id
 

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ludus.checks.bench.machine import versions
-from ludus.checks.bench.work import GatewayWork
+from ludus.checks.bench.workloads import GatewayWork
 from ludus.engines.base import OnTokens
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.plain import AgentRun, from_workflow
+from ludus.agents.plain import WorkflowAdapter, from_workflow
 from ludus.api.trainer import Trainer
 from ludus.checks.bench.curves import last_mean
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.step import Steps
-from ludus.checks.bench.work import OverlapWork
+from ludus.checks.bench.workloads import OverlapWork
 from ludus.compat.config import Config, load_config
 from ludus.errors import UserError
 from ludus.runs.metrics import Metrics
@@ -33,7 +33,7 @@ _LAST_SHARE = 0.25
 class SlowTools:
     """The agent of a recipe, whose calls of the model each come after a tool."""
 
-    def __init__(self, agent: AgentRun, work: OverlapWork) -> None:
+    def __init__(self, agent: WorkflowAdapter, work: OverlapWork) -> None:
         self._agent = agent
         self._work = work
         self._random = random.Random(work.seed)
@@ -103,7 +103,7 @@ def overlap_config(work: OverlapWork, run_root: str) -> Config:
     return load_config(Path(work.run), (*work.overrides, *chosen))
 
 
-def _agent_of(config: Config) -> AgentRun:
+def _agent_of(config: Config) -> WorkflowAdapter:
     if config.workflow is None or config.rollout.agent.mode != "inline":
         raise UserError(
             "this bench plays an agent that `workflow` names, with rollout.agent.mode 'inline'; the configuration has "

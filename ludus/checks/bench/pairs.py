@@ -43,7 +43,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Trial:
     """A side and what it is to do."""
 
     side: Side
@@ -111,7 +111,7 @@ def run_side(side: Side, work: DataclassInstance) -> Figures:
     return figures
 
 
-def run_pairs(ours: Job, peer: Job | None, *, pairs: int, on_start: Callable[[str], object]) -> Measured:
+def run_pairs(ours: Trial, peer: Trial | None, *, pairs: int, on_start: Callable[[str], object]) -> Measured:
     """So many pairs, ours first in each; ours alone if there is no peer.
 
     on_start: called with the name of a side before each measurement.

@@ -36,14 +36,14 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ProfileRules:
     """Marks by what names of calls look like, and the first rule whose marks are all there decides."""
 
     marks: Mapping[str, re.Pattern[str]]
     rules: tuple[Rule, ...]
 
     @classmethod
-    def of(cls, marks: Mapping[str, str], rules: Sequence[tuple[str, str]]) -> Parts:
+    def of(cls, marks: Mapping[str, str], rules: Sequence[tuple[str, str]]) -> ProfileRules:
         """marks: name to pattern; rules: part and the marks it needs with blanks between, first match first."""
         return cls(
             {name: re.compile(pattern) for name, pattern in marks.items()},
@@ -58,7 +58,7 @@ _ATTENTION = r"engines/local/(kernels/|paged\.py)|kernels/tree\.py|models/(tree|
 _PRODUCTS = r"^aten::(mm|addmm|bmm|linear|matmul|embedding|index_select)\b|kernels/linear\.py|mkldnn"
 _MODEL = r"nn\.Module|transformers/|models/(load|parts)\.py|kernels/rowwise\.py"
 
-SAMPLING = Parts.of(
+SAMPLING = ProfileRules.of(
     {
         "draw": r"engines/local/(sampler\.py|draws/)",
         "attention": _ATTENTION,
@@ -77,13 +77,13 @@ SAMPLING = Parts.of(
         ("delivery", "deliver"),
     ),
 )
-TRAINING = Parts.of(
+TRAINING = ProfileRules.of(
     {
         "pack": r"algorithms/pack\.py|trainer/forward\.py\(\d+\): of",
         "publish": r": copy_into_shared",
         "head": r"trainer/head\.py|kernels/head\.py",
         "optimizer": r"trainer/optimizer\.py|torch/optim/|kernels/adamw?\.py",
-        "loss": r"trainer/means\.py|algorithms/(losses|own|base)",
+        "loss": r"trainer/metric_means\.py|algorithms/(losses|own|base)",
         "attention": _ATTENTION,
         "product": _PRODUCTS,
         "backward": r"run_backward",
@@ -126,7 +126,7 @@ class Profiler:
         self._wall_s = time.perf_counter() - self._started_at
         self._profile.stop()
 
-    def shares(self, parts: Parts, *, num_steps: int) -> dict[str, Any]:
+    def shares(self, parts: ProfileRules, *, num_steps: int) -> dict[str, Any]:
         """Milliseconds of a step and share of what was recorded by part, largest first, what no rule knows last.
 
         `recorded_share` is that of the wall time between start and stop.
@@ -154,7 +154,7 @@ def of_one_thread(roots: Sequence[Event]) -> list[Event]:
     return [root for root in roots if root.start_tid in stopped]
 
 
-def own_seconds(roots: Iterable[Event], parts: Parts) -> dict[str, float]:
+def own_seconds(roots: Iterable[Event], parts: ProfileRules) -> dict[str, float]:
     """Seconds by part of all calls in the trees, each without the calls inside it; the profiler's own are left out."""
     total_ns: dict[str, int] = {}
     marks_of: dict[str, frozenset[str]] = {}

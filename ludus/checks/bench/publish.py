@@ -18,10 +18,10 @@ from ludus.api.local import LocalModel, open_local
 from ludus.checks.bench.ceiling import copied_bytes_per_s
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.sample import Count, sampling_calls
-from ludus.checks.bench.work import PublishWork
+from ludus.checks.bench.workloads import PublishWork
 from ludus.engines.base import WeightSource
 from ludus.models.load import load_model, save_model
-from ludus.trainer.step import Trainer
+from ludus.trainer.step import ModelTrainer
 
 _ROUNDS = 5
 # Of one weight: the fp32 master is read, the bf16 weight is written.
@@ -94,7 +94,7 @@ def measure_reload(work: PublishWork) -> dict[str, Any]:
     return {"reload_s": statistics.median(taken_s[1:]), "versions": versions()}
 
 
-async def _round(local: LocalModel, trainer: Trainer | None, work: PublishWork, name: str) -> Round:
+async def _round(local: LocalModel, trainer: ModelTrainer | None, work: PublishWork, name: str) -> Round:
     """trainer: publishes when every answer has half its tokens. None: nothing is published."""
     count = Count([len(work.prompts) * work.new_tokens // 2])
     started_at = time.perf_counter()

@@ -16,7 +16,7 @@ from typing import Any
 
 from ludus.agents.kinds import resolve_workflow
 from ludus.checks.bench.machine import versions
-from ludus.checks.bench.work import ReplicasWork
+from ludus.checks.bench.workloads import ReplicasWork
 from ludus.engines.base import OnTokens
 from ludus.engines.routed.engine import route
 from ludus.engines.scripted import ScriptedEngine
@@ -25,8 +25,8 @@ from ludus.episodes.recorder import Recorder
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.pool import RolloutPool
 from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
-from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import GroupStream
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
@@ -71,8 +71,8 @@ async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
     ]
     engine = route(engines, text.tokenizer, seed=work.seed)
     try:
-        with Stage(Recorder(engine, text), GatewayServer(SessionKeys())) as stage:
-            taken_s = await _play(work, stage)
+        with AgentRuntime(Recorder(engine, text), GatewayServer(SessionKeys())) as runtime:
+            taken_s = await _play(work, runtime)
     finally:
         await engine.close()
     return {
@@ -82,13 +82,13 @@ async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
     }
 
 
-async def _play(work: ReplicasWork, stage: Stage) -> float:
+async def _play(work: ReplicasWork, runtime: AgentRuntime) -> float:
     """Seconds that the groups took."""
     generation = GenerationSettings(n_samples=_GROUP, max_new_tokens=work.new_tokens)
     settings = RolloutSettings(max_concurrent_rollouts=work.at_once)
     rows = [{"question": f"Tell me about number {number}."} for number in range(work.groups + 1)]
     agent = resolve_workflow(TwoTurnAgent())
-    async with EpisodeRunner(agent, stage, settings, training=generation, evaluation=generation) as runner:
+    async with EpisodeRunner(agent, runtime, settings, training=generation, evaluation=generation) as runner:
         stream = GroupStream(rows, seed=work.seed, shuffle=False)
         await runner.run(stream.group(work.groups).member(0, 0, None))  # what the first requests of a process pay
         pool = RolloutPool(runner.run, stream, settings, n_samples=_GROUP, batch_size=work.groups)

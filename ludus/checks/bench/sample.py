@@ -15,7 +15,7 @@ from ludus.api.local import LocalModel, open_local
 from ludus.checks.bench.ceiling import copied_bytes_per_s, decoding_bytes, linear_tokens_per_s
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.profile import SAMPLING, Profiler
-from ludus.checks.bench.work import SampleWork
+from ludus.checks.bench.workloads import SampleWork
 from ludus.compat.config import Config
 from ludus.types import Call, Sampling, TokenChunk
 

@@ -24,7 +24,7 @@ from ludus.checks.bench.trace import measure_trace
 from ludus.checks.bench.train import measure_memory, measure_train, profile_train
 from ludus.checks.bench.turns import measure as count_turns
 from ludus.checks.bench.turns import rows
-from ludus.checks.bench.work import TurnsWork, read_work
+from ludus.checks.bench.workloads import TurnsWork, read_work
 
 
 def measure_turns(work: TurnsWork) -> dict[str, Any]:

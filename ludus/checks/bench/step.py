@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus.api.trainer import Trainer
 from ludus.checks.bench.machine import versions
-from ludus.checks.bench.work import StepWork
+from ludus.checks.bench.workloads import StepWork
 from ludus.compat.config import Config
 from ludus.loop.memory import peak_rss_mb
 from ludus.loop.observer import RunSummary

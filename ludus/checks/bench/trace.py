@@ -18,13 +18,13 @@ from typing import Any
 from ludus.agents.adapter import EpisodeContext
 from ludus.api.local import LocalModel, open_local
 from ludus.checks.bench.machine import versions
-from ludus.checks.bench.work import TraceWork
+from ludus.checks.bench.workloads import TraceWork
 from ludus.compat.config import Config
 from ludus.episodes.archive import RunArchive
 from ludus.episodes.keys import SessionKeys
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
-from ludus.rollout.stage import Stage
+from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.tasks import EpisodeTask, derive_seed
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.spans import span
@@ -78,11 +78,11 @@ async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[s
     async with AsyncExitStack() as stack:
         store = stack.enter_context(RunStore.create(config.run_root, config.name, config.to_yaml()))
         store.export_to(stack.enter_context(exporter))
-        stage = stack.enter_context(Stage(local.recorder, GatewayServer(SessionKeys())))
+        runtime = stack.enter_context(AgentRuntime(local.recorder, GatewayServer(SessionKeys())))
         runner = await stack.enter_async_context(
             EpisodeRunner(
                 TalkingAgent(work.new_tokens),
-                stage,
+                runtime,
                 config.rollout,
                 training=config.gconfig,
                 evaluation=config.gconfig,

@@ -15,12 +15,12 @@ from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.checks.bench.ceiling import finish, matrix_flops_per_s
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.profile import TRAINING, Profiler
-from ludus.checks.bench.work import MemoryWork, Tokens, TrainWork, random_tokens
+from ludus.checks.bench.workloads import MemoryWork, Tokens, TrainWork, random_tokens
 from ludus.compat.config import Config
 from ludus.engines.lease import ComputeLease
 from ludus.loop.memory import peak_rss_mb, rss_mb
 from ludus.models.load import LoadedModel, load_model
-from ludus.trainer.step import Trainer
+from ludus.trainer.step import ModelTrainer
 
 # The first step allocates, the second finds what it needs already there.
 WARM_UP_STEPS = 2
@@ -58,12 +58,12 @@ def profile_train(work: TrainWork) -> dict[str, Any]:
     return {**profiler.shares(TRAINING, num_steps=work.steps), "versions": versions()}
 
 
-def trainer_of(config: Config) -> Trainer:
+def trainer_of(config: Config) -> ModelTrainer:
     model = load_model(config.model, seed=config.seed)
-    return Trainer(model, config.trainer, config.algorithm, lease=ComputeLease())
+    return ModelTrainer(model, config.trainer, config.algorithm, lease=ComputeLease())
 
 
-def warmed_up(work: TrainWork) -> tuple[Trainer, Callable[[], float]]:
+def warmed_up(work: TrainWork) -> tuple[ModelTrainer, Callable[[], float]]:
     """A trainer, and its step on the work's rows, which was made a few times."""
     trainer = trainer_of(training_config(work))
     step = training_step(trainer, work)
@@ -79,7 +79,7 @@ def training_config(work: TrainWork) -> Config:
     return work.config(*chosen)
 
 
-def training_step(trainer: Trainer, work: TrainWork) -> Callable[[], float]:
+def training_step(trainer: ModelTrainer, work: TrainWork) -> Callable[[], float]:
     """One step on the work's rows, which returns how many seconds it took."""
     device = trainer.model.head_weight.device
     sequences = [sequence_of(row, work.shared_tokens or 1, len(work.rows)) for row in work.rows]

@@ -12,7 +12,7 @@ from typing import Any
 _MOST_CHARS = 300  # of a value in a report: enough to see what is wrong with a chunk
 
 
-class UnmetError(Exception):
+class ExpectationError(Exception):
     """A case does not hold: what was looked at, what was expected, what was there."""
 
     def __init__(self, what: str, expected: str, got: object) -> None:
@@ -24,30 +24,30 @@ class UnmetError(Exception):
 
 def equal(what: str, got: object, expected: object) -> None:
     if got != expected or type(got) is bool is not type(expected):
-        raise UnmetError(what, shown(expected), got)
+        raise ExpectationError(what, shown(expected), got)
 
 
 def that(what: str, holds: object, expected: str, got: object) -> None:
     """`expected` says in words what `holds` tests of `got`."""
     if not holds:
-        raise UnmetError(what, expected, got)
+        raise ExpectationError(what, expected, got)
 
 
 def one_of(what: str, got: object, allowed: Collection[object]) -> None:
     if got not in allowed:
-        raise UnmetError(what, f"one of {', '.join(map(shown, allowed))}", got)
+        raise ExpectationError(what, f"one of {', '.join(map(shown, allowed))}", got)
 
 
 def text(what: str, got: object) -> str:
     """`got`, which must be a string with something in it."""
     if not isinstance(got, str) or not got:
-        raise UnmetError(what, "a string that is not empty", got)
+        raise ExpectationError(what, "a string that is not empty", got)
     return got
 
 
 def contains(what: str, got: str | None, part: str) -> None:
     if part not in (got or ""):
-        raise UnmetError(what, f"{shown(part)} in it", got)
+        raise ExpectationError(what, f"{shown(part)} in it", got)
 
 
 def json_object(what: str, got: str | None) -> dict[str, Any]:
@@ -57,14 +57,14 @@ def json_object(what: str, got: str | None) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise UnmetError(what, "the text of a JSON object", got)
+        raise ExpectationError(what, "the text of a JSON object", got)
     return value
 
 
 def rising(what: str, got: Sequence[int]) -> None:
     """`got` counts up by one from 0."""
     if list(got) != list(range(len(got))):
-        raise UnmetError(what, "0, 1, … without a gap", list(got))
+        raise ExpectationError(what, "0, 1, … without a gap", list(got))
 
 
 def shown(value: object) -> str:

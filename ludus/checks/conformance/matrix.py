@@ -14,10 +14,10 @@ from rich.text import Text
 
 from ludus.checks.conformance.case import PROTOCOLS, TOPICS, Protocol, Topic
 from ludus.checks.conformance.mutants import MutantReport
-from ludus.checks.conformance.run import Report, Result
+from ludus.checks.conformance.run import CaseResult, SuiteReport
 
 
-def shown(report: Report) -> RenderableType:
+def shown(report: SuiteReport) -> RenderableType:
     """The whole report."""
     parts: list[RenderableType] = [matrix(report)]
     parts += [failure(result) for result in report.of("failed")]
@@ -30,7 +30,7 @@ def shown(report: Report) -> RenderableType:
     return Group(*parts)
 
 
-def matrix(report: Report) -> Table:
+def matrix(report: SuiteReport) -> Table:
     """Topics down, protocols across: how many cases passed of those that were played."""
     protocols = [name for name in PROTOCOLS if any(result.case.protocol == name for result in report.results)]
     topics = [name for name in TOPICS if any(result.case.topic == name for result in report.results)]
@@ -43,11 +43,11 @@ def matrix(report: Report) -> Table:
     return table
 
 
-def _of(report: Report, protocol: Protocol, topic: Topic) -> list[Result]:
+def _of(report: SuiteReport, protocol: Protocol, topic: Topic) -> list[CaseResult]:
     return [result for result in report.results if (result.case.protocol, result.case.topic) == (protocol, topic)]
 
 
-def _cell(results: Sequence[Result]) -> Text:
+def _cell(results: Sequence[CaseResult]) -> Text:
     if not results:
         return Text("")
     played = [result for result in results if result.verdict != "skipped"]
@@ -59,7 +59,7 @@ def _cell(results: Sequence[Result]) -> Text:
     return Text(f"{passed} of {len(played)}", style="red")
 
 
-def failure(result: Result) -> Text:
+def failure(result: CaseResult) -> Text:
     """One failed case in four lines."""
     text = Text()
     text.append(f"\n{result.case.name}", style="bold red")
@@ -79,9 +79,9 @@ def mutants_shown(report: MutantReport) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("fault", "the server", "caught by", "cases"):
         table.add_column(column)
-    for one in report.hunted:
+    for one in report.results:
         by = Text("missed", style="bold red") if one.by is None else Text(one.by.case.name, style="green")
         table.add_row(one.fault.name, Text(one.fault.says, style="dim"), by, str(one.num_played))
     lines: Iterable[RenderableType] = (failure(result) for result in report.whole.of("failed"))
-    counts = f"{report.num_caught} of {len(report.hunted)} faults caught in {report.seconds:.1f} s"
+    counts = f"{report.num_caught} of {len(report.results)} faults caught in {report.seconds:.1f} s"
     return Group(table, *lines, Text(counts, style="bold green" if report.ok else "bold red"))

@@ -15,9 +15,9 @@ from ludus.checks.conformance.case import Case, found
 from ludus.checks.conformance.clients import Clients
 from ludus.checks.conformance.faults import chat, engine, gateway, protocols
 from ludus.checks.conformance.faults.base import Fault
-from ludus.checks.conformance.own import OwnServer, Parts
-from ludus.checks.conformance.run import Report, Result, own_target, play
-from ludus.checks.conformance.tamper import NOTHING, Tampered
+from ludus.checks.conformance.local_server import LocalServer, ServerParts
+from ludus.checks.conformance.rewrite import NOTHING, RewritingApp
+from ludus.checks.conformance.run import CaseResult, SuiteReport, local_target, play
 
 FAULTS: tuple[Fault, ...] = found(Fault, chat, protocols, gateway, engine)
 LEAST_CAUGHT = 0.95
@@ -26,11 +26,11 @@ TIMEOUT_S = 5.0  # a fault that makes a case wait for ever is caught after so lo
 
 
 @dataclass(frozen=True, slots=True)
-class Hunted:
+class MutantResult:
     """What came of one fault."""
 
     fault: Fault
-    by: Result | None
+    by: CaseResult | None
     """The first case that failed. None: the fault was not noticed."""
     num_played: int
 
@@ -39,54 +39,54 @@ class Hunted:
 class MutantReport:
     """What came of all faults."""
 
-    whole: Report
+    whole: SuiteReport
     """Of the server without a fault."""
-    hunted: tuple[Hunted, ...]
+    results: tuple[MutantResult, ...]
     seconds: float
 
     @property
     def num_caught(self) -> int:
-        return sum(one.by is not None for one in self.hunted)
+        return sum(one.by is not None for one in self.results)
 
     @property
     def ok(self) -> bool:
-        return self.whole.ok and self.num_caught >= LEAST_CAUGHT * len(self.hunted)
+        return self.whole.ok and self.num_caught >= LEAST_CAUGHT * len(self.results)
 
     def to_json(self) -> dict[str, object]:
         return {
-            "mutants": len(self.hunted),
+            "mutants": len(self.results),
             "caught": self.num_caught,
-            "missed": [one.fault.name for one in self.hunted if one.by is None],
+            "missed": [one.fault.name for one in self.results if one.by is None],
             "failed_without_fault": [result.case.name for result in self.whole.of("failed")],
             "seconds": round(self.seconds, 1),
         }
 
 
-async def hunt(
+async def run_mutants(
     cases: Sequence[Case], faults: Sequence[Fault], on_done: Callable[[int], object] | None = None
 ) -> MutantReport:
     """Play `cases` against each of `faults` until one fails; `on_done` is told how many faults are through."""
     began_at = time.monotonic()
-    hunted: list[Hunted] = []
+    results: list[MutantResult] = []
     async with Clients(WHOLE_TIMEOUT_S) as clients:
-        with OwnServer(Parts(app=lambda app: Tampered(app, NOTHING))) as server:
-            whole = await play(cases, own_target(server), clients, timeout_s=WHOLE_TIMEOUT_S)
+        with LocalServer(ServerParts(app=lambda app: RewritingApp(app, NOTHING))) as server:
+            whole = await play(cases, local_target(server), clients, timeout_s=WHOLE_TIMEOUT_S)
         sound = tuple(result.case for result in whole.of("passed"))
         for fault in faults:
-            hunted.append(await _hunt_one(fault, sound, clients))
+            results.append(await _hunt_one(fault, sound, clients))
             if on_done is not None:
-                on_done(len(hunted))
-    return MutantReport(whole, tuple(hunted), time.monotonic() - began_at)
+                on_done(len(results))
+    return MutantReport(whole, tuple(results), time.monotonic() - began_at)
 
 
-async def _hunt_one(fault: Fault, cases: Sequence[Case], clients: Clients) -> Hunted:
+async def _hunt_one(fault: Fault, cases: Sequence[Case], clients: Clients) -> MutantResult:
     near = tuple(case for case in cases if case.name.startswith(fault.near))
     far = tuple(case for case in cases if not case.name.startswith(fault.near))
     num_played = 0
-    with OwnServer(fault.parts) as server:
+    with LocalServer(fault.parts) as server:
         for group in (near, far):
-            report = await play(group, own_target(server), clients, timeout_s=TIMEOUT_S, until_failure=True)
+            report = await play(group, local_target(server), clients, timeout_s=TIMEOUT_S, until_failure=True)
             num_played += len(report.results)
             if not report.ok:
-                return Hunted(fault, report.of("failed")[0], num_played)
-    return Hunted(fault, None, num_played)
+                return MutantResult(fault, report.of("failed")[0], num_played)
+    return MutantResult(fault, None, num_played)

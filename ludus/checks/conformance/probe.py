@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 
 from ludus.checks.conformance.clients import Clients
-from ludus.checks.conformance.expect import UnmetError, equal, shown
-from ludus.checks.conformance.own import OwnServer, OwnSession
+from ludus.checks.conformance.expect import ExpectationError, equal, shown
+from ludus.checks.conformance.local_server import LocalServer, LocalSession
 from ludus.checks.conformance.sse import Event, read_events
 from ludus.errors import InternalError
 
@@ -34,7 +34,7 @@ class Target:
     model: str
     max_tokens: int
     """Room for one answer where a case names none."""
-    server: OwnServer | None = None
+    server: LocalServer | None = None
     """None: somebody else's server."""
 
 
@@ -48,9 +48,9 @@ class Streamed:
 
     @property
     def events(self) -> list[Event]:
-        """Raises UnmetError if the answer is no stream."""
+        """Raises ExpectationError if the answer is no stream."""
         if self.status != 200:
-            raise UnmetError("the stream", "status 200", f"{self.status}: {self.text}")
+            raise ExpectationError("the stream", "status 200", f"{self.status}: {self.text}")
         return read_events(self.text)
 
 
@@ -74,12 +74,12 @@ class Refused:
 class Probe:
     """One case's way to the server. Every case gets its own."""
 
-    def __init__(self, target: Target, clients: Clients, own: OwnSession | None = None) -> None:
+    def __init__(self, target: Target, clients: Clients, own: LocalSession | None = None) -> None:
         self.model = target.model
         self._target = target
         self._clients = clients
         self._own = own
-        self._others: list[OwnSession] = []
+        self._others: list[LocalSession] = []
         self.root = target.root if own is None else own.root
         self.openai = clients.openai(self.root, target.api_key)
         self.anthropic = clients.anthropic(self.root, target.api_key)
@@ -88,12 +88,12 @@ class Probe:
         return f"Probe({self.model!r}, own={self._own!r})"
 
     @property
-    def is_foreign(self) -> bool:
+    def is_remote(self) -> bool:
         """The server is somebody else's."""
         return self._own is None
 
     @property
-    def own(self) -> OwnSession:
+    def local(self) -> LocalSession:
         """Our session behind the address; only for cases that other servers are not asked."""
         if self._own is None:
             raise InternalError("the case looks behind the gateway and is not marked as ours")
@@ -126,7 +126,7 @@ class Probe:
         return self._clients.openai(root, api_key), self._clients.anthropic(root, api_key)
 
     async def check(self) -> None:
-        """Ends the sessions of the case and checks their records. Raises UnmetError."""
+        """Ends the sessions of the case and checks their records. Raises ExpectationError."""
         for own in self._sessions():
             await own.check()
 
@@ -135,7 +135,7 @@ class Probe:
         for own in self._sessions():
             own.leave()
 
-    def _sessions(self) -> list[OwnSession]:
+    def _sessions(self) -> list[LocalSession]:
         return [*self._others, *([] if self._own is None else [self._own])]
 
     # ---- requests with an SDK: fields on top of those that every request has
@@ -204,7 +204,7 @@ class Probe:
         return [chunk async for chunk in stream]
 
     async def refused(self, asked: Awaitable[Any], *, status: int = 400, param: str | None = None) -> Refused:
-        """The error that `asked` is answered with. Raises UnmetError if it is another one, or none.
+        """The error that `asked` is answered with. Raises ExpectationError if it is another one, or none.
 
         param: the field that the error must name. None: any.
         """
@@ -213,7 +213,7 @@ class Probe:
         except self._clients.status_errors as raised:
             error: Any = raised
         else:
-            raise UnmetError("the request", f"an error with status {status}", answer)
+            raise ExpectationError("the request", f"an error with status {status}", answer)
         told = Refused(type(error).__name__, error.status_code, error.body, dict(error.response.headers))
         equal(f"status of {shown(told.body)}", told.status, status)
         if param is not None:

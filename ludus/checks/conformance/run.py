@@ -13,20 +13,20 @@ from typing import Any, Literal
 
 from ludus.checks.conformance.case import Case
 from ludus.checks.conformance.clients import Clients
-from ludus.checks.conformance.expect import UnmetError, shown
-from ludus.checks.conformance.own import OwnServer
+from ludus.checks.conformance.expect import ExpectationError, shown
+from ludus.checks.conformance.local_server import LocalServer
 from ludus.checks.conformance.probe import KEY, Probe, Target
 from ludus.errors import UserError
 from ludus.gateway.dialects.base import DEFAULT_MODEL
 
 Verdict = Literal["passed", "failed", "skipped"]
-OWN_MAX_TOKENS = 400  # more than any answer that a case writes down
-FOREIGN_MAX_TOKENS = 48  # enough for a sentence, soon over
+LOCAL_MAX_TOKENS = 400  # more than any answer that a case writes down
+REMOTE_MAX_TOKENS = 48  # enough for a sentence, soon over
 AT_ONCE = 16  # enough to hide the waiting of cases that wait, few enough to be polite to a server with one device
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CaseResult:
     """What came of one case."""
 
     case: Case
@@ -39,13 +39,13 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SuiteReport:
     """What came of all cases, in their order."""
 
-    results: tuple[Result, ...]
+    results: tuple[CaseResult, ...]
     seconds: float
 
-    def of(self, verdict: Verdict) -> tuple[Result, ...]:
+    def of(self, verdict: Verdict) -> tuple[CaseResult, ...]:
         return tuple(result for result in self.results if result.verdict == verdict)
 
     @property
@@ -65,12 +65,12 @@ class Report:
         }
 
 
-def own_target(server: OwnServer) -> Target:
+def local_target(server: LocalServer) -> Target:
     """Our own server as the one under test; every case gets a session of its own there."""
-    return Target("", KEY, DEFAULT_MODEL, OWN_MAX_TOKENS, server)
+    return Target("", KEY, DEFAULT_MODEL, LOCAL_MAX_TOKENS, server)
 
 
-async def foreign_target(clients: Clients, base_url: str, *, model: str | None, api_key: str) -> Target:
+async def remote_target(clients: Clients, base_url: str, *, model: str | None, api_key: str) -> Target:
     """Somebody else's server at `base_url`, with or without `/v1`. model: None takes the first of its list.
 
     Raises UserError if the server cannot be reached, or names no model.
@@ -84,7 +84,7 @@ async def foreign_target(clients: Clients, base_url: str, *, model: str | None, 
         if not models:
             raise UserError(f"{root}/v1/models is empty; name a model with --model")
         model = models[0]
-    return Target(root, api_key, model, FOREIGN_MAX_TOKENS)
+    return Target(root, api_key, model, REMOTE_MAX_TOKENS)
 
 
 async def play(
@@ -95,11 +95,11 @@ async def play(
     timeout_s: float,
     at_once: int = AT_ONCE,
     until_failure: bool = False,
-    on_result: Callable[[Result], object] | None = None,
-) -> Report:
+    on_result: Callable[[CaseResult], object] | None = None,
+) -> SuiteReport:
     """Play `cases`, at most `at_once` at a time; until_failure: the first that fails ends the others."""
     began_at = time.monotonic()
-    results: dict[str, Result] = {}
+    results: dict[str, CaseResult] = {}
     places = asyncio.Semaphore(at_once)
     tasks: list[asyncio.Task[None]] = []
 
@@ -116,13 +116,13 @@ async def play(
     async with asyncio.TaskGroup() as group:
         tasks += [group.create_task(play_in_turn(case)) for case in cases]
     in_order = tuple(results[case.name] for case in cases if case.name in results)
-    return Report(in_order, time.monotonic() - began_at)
+    return SuiteReport(in_order, time.monotonic() - began_at)
 
 
-async def play_one(case: Case, target: Target, clients: Clients, timeout_s: float) -> Result:
+async def play_one(case: Case, target: Target, clients: Clients, timeout_s: float) -> CaseResult:
     """What comes of `case`; whatever it raises is a failure with a reason."""
     if case.ours is not None and target.server is None:
-        return Result(case, "skipped", f"not offered: {case.ours}")
+        return CaseResult(case, "skipped", f"not offered: {case.ours}")
     began_at = time.monotonic()
     probe = Probe(target, clients, None if target.server is None else target.server.open())
     verdict: Verdict = "failed"
@@ -132,7 +132,7 @@ async def play_one(case: Case, target: Target, clients: Clients, timeout_s: floa
             await case.run(probe)
             await probe.check()
         verdict = "passed"
-    except UnmetError as error:
+    except ExpectationError as error:
         what, expected, got = error.what, error.expected, error.got
     except TimeoutError:
         what, expected, got = "the case", f"an end within {timeout_s:g} s", "none"
@@ -143,4 +143,4 @@ async def play_one(case: Case, target: Target, clients: Clients, timeout_s: floa
         what, expected, got = "the case", "its end", f"{type(error).__name__}: {shown(str(error))}"
     finally:
         probe.leave()
-    return Result(case, verdict, what, expected, got, time.monotonic() - began_at)
+    return CaseResult(case, verdict, what, expected, got, time.monotonic() - began_at)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ludus.checks.doctor.conversation import Abilities, Reception
-from ludus.checks.doctor.voice import PROBE_TOOL, has_thinking_tags
+from ludus.checks.doctor.reply_writer import PROBE_TOOL, has_thinking_tags
 from ludus.errors import AgentError
 from ludus.text.template import ChatTemplate
 from ludus.types import Message, ToolCall, ToolSpec

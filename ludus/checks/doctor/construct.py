@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ludus.checks.doctor.play import Step, Subject
+from ludus.checks.doctor.replay import Subject, Transition
 from ludus.checks.doctor.source import Tag, WatchedTemplate, Writing
 from ludus.errors import AgentError
 from ludus.text.parsers.tags import THINK_OPEN
-from ludus.text.prefixes import num_same
+from ludus.text.prefix_memo import num_same
 from ludus.types import Message, ToolSpec
 
 Construct = Literal[
@@ -54,7 +54,7 @@ _SAME_CHARS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Divergence:
     """Where two texts part."""
 
     before: str
@@ -67,7 +67,7 @@ class Place:
     """The tag that decides it. None: it is text that stands in no tag."""
 
 
-def construct_of(step: Step, subject: Subject) -> Construct:
+def construct_of(step: Transition, subject: Subject) -> Construct:
     """What makes `step` fork."""
     if step.outcome == "reasoning_stripped":
         return "reasoning_stripped"
@@ -82,15 +82,15 @@ def construct_of(step: Step, subject: Subject) -> Construct:
     return "whitespace" if _squeezed(step.shown).startswith(_squeezed(prompt)) else "position"
 
 
-def place_of(step: Step, subject: Subject, watched: WatchedTemplate) -> Place:
+def divergence_of(step: Transition, subject: Subject, watched: WatchedTemplate) -> Divergence:
     """The first difference between what the model saw and what the template, `watched`, shows now."""
     at = num_same(step.seen, step.shown)
     start, end = max(0, at - _CONTEXT_CHARS), at + 2 * _CONTEXT_CHARS
     tag = _tag_at(step, subject, watched, at)
-    return Place(step.shown[start:at], step.seen[at:end], step.shown[at:end], tag)
+    return Divergence(step.shown[start:at], step.seen[at:end], step.shown[at:end], tag)
 
 
-def _in_reply(step: Step, shown: str) -> Construct:
+def _in_reply(step: Transition, shown: str) -> Construct:
     """shown: what follows the prompt, without blanks."""
     reply = step.turn.reply
     if any(_squeezed(call.name) not in shown for call in reply.tool_calls):
@@ -104,7 +104,7 @@ def _in_reply(step: Step, shown: str) -> Construct:
 
 
 def _differs(
-    subject: Subject, step: Step, *, tools: Sequence[ToolSpec] | None = None, with_system: bool = True
+    subject: Subject, step: Transition, *, tools: Sequence[ToolSpec] | None = None, with_system: bool = True
 ) -> bool:
     """Whether the earlier messages would still be shown differently without the tools, or without system messages."""
     used = step.turn.tools if tools is None else tools
@@ -126,7 +126,7 @@ def _squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def _tag_at(step: Step, subject: Subject, watched: WatchedTemplate, at: int) -> Tag | None:
+def _tag_at(step: Transition, subject: Subject, watched: WatchedTemplate, at: int) -> Tag | None:
     """What decides character `at`: between the reply as the last message and now, or between the prompt and now."""
     template, turn = subject.template, step.turn
 

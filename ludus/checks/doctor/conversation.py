@@ -71,7 +71,7 @@ class Abilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PlannedMessage:
     """One message as it is meant. Ids of calls, and of the calls that results answer, are set when it is played."""
 
     message: Message
@@ -84,13 +84,13 @@ class Said:
 @dataclass(frozen=True, slots=True)
 class Conversation:
     tools: tuple[ToolSpec, ...]
-    said: tuple[Said, ...]
+    said: tuple[PlannedMessage, ...]
 
 
 def random_conversation(draw: random.Random, able: Abilities) -> Conversation:
     """A conversation of up to six replies in which everything stands that the template takes; it ends in a request."""
     tools = _TOOLS[: draw.randint(1, 2)] if able.has_tools and draw.random() < 0.7 else ()
-    said: list[Said] = []
+    said: list[PlannedMessage] = []
     if able.system == "shown" and draw.random() < 0.5:
         said.append(_say(draw, "system"))
     said.append(_say(draw, "user"))
@@ -101,11 +101,11 @@ def random_conversation(draw: random.Random, able: Abilities) -> Conversation:
     return Conversation(tools, tuple(said))
 
 
-def _say(draw: random.Random, role: Literal["system", "user", "tool"]) -> Said:
-    return Said(Message(role, draw.choice(_WORDS)))
+def _say(draw: random.Random, role: Literal["system", "user", "tool"]) -> PlannedMessage:
+    return PlannedMessage(Message(role, draw.choice(_WORDS)))
 
 
-def _reaction(draw: random.Random, able: Abilities, reply: Said) -> list[Said]:
+def _reaction(draw: random.Random, able: Abilities, reply: PlannedMessage) -> list[PlannedMessage]:
     """What the agent sends after a reply."""
     said = [_say(draw, "tool") for _ in reply.message.tool_calls]
     if said and draw.random() < 0.9:
@@ -115,16 +115,16 @@ def _reaction(draw: random.Random, able: Abilities, reply: Said) -> list[Said]:
     return [*said, _say(draw, "user")]
 
 
-def _reply(draw: random.Random, able: Abilities, tools: Sequence[ToolSpec]) -> Said:
+def _reply(draw: random.Random, able: Abilities, tools: Sequence[ToolSpec]) -> PlannedMessage:
     thought = draw.choice(_THOUGHTS) if able.thinks and draw.random() < 0.5 else None
     if not tools or draw.random() < 0.4:
         cut = draw.random() if draw.random() < 0.1 else None
-        return Said(Message("assistant", draw.choice(_SPOKEN), reasoning=thought), cut)
+        return PlannedMessage(Message("assistant", draw.choice(_SPOKEN), reasoning=thought), cut)
     num_calls = draw.choice((1, 1, 2, 3)) if able.parallel_calls == "shown" else 1
     calls = tuple(_call(draw, tools, idx) for idx in range(num_calls))
     is_silent = able.text_beside_calls != "shown" or draw.random() < 0.6
     content = None if is_silent else draw.choice(_SPOKEN) or None
-    return Said(Message("assistant", content, thought, calls), is_respelled=draw.random() < 0.3)
+    return PlannedMessage(Message("assistant", content, thought, calls), is_respelled=draw.random() < 0.3)
 
 
 def _call(draw: random.Random, tools: Sequence[ToolSpec], idx: int) -> ToolCall:

@@ -15,15 +15,15 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from ludus.checks.doctor.abilities import probe
-from ludus.checks.doctor.construct import Construct, Place, construct_of, place_of
-from ludus.checks.doctor.conversation import Abilities, Conversation, Said, random_conversation
-from ludus.checks.doctor.play import REASONS, Step, Subject, Written, judge, play
+from ludus.checks.doctor.construct import Construct, Divergence, construct_of, divergence_of
+from ludus.checks.doctor.conversation import Abilities, Conversation, PlannedMessage, random_conversation
+from ludus.checks.doctor.replay import REASONS, Subject, Transition, WrittenReply, classify, replay
+from ludus.checks.doctor.reply_writer import ReplyWriter
 from ludus.checks.doctor.shrink import shrink
 from ludus.checks.doctor.source import WatchedTemplate
-from ludus.checks.doctor.voice import Voice
 from ludus.text.chat import ChatText
 from ludus.text.parse import parser_for
-from ludus.text.prefixes import num_same
+from ludus.text.prefix_memo import num_same
 from ludus.text.template import ChatTemplate
 from ludus.types import Message
 
@@ -65,7 +65,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Counterexample:
     """The smallest conversation found that forks for one construct."""
 
     construct: Construct
@@ -76,7 +76,7 @@ class Proof:
     """Its last message, or messages, are those at which it forks."""
     messages: tuple[Message, ...]
     """The same as the agent sends it."""
-    place: Place
+    place: Divergence
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,10 @@ class Examination:
     """Replies with calls that were written."""
     num_read_calls: int
     """Those that the parser reads as they were meant."""
-    unread: Written | None
+    unread: WrittenReply | None
     """The first reply that it does not. None: it reads all."""
     rows: tuple[Row, ...]
-    proofs: tuple[Proof, ...]
+    counterexamples: tuple[Counterexample, ...]
     refusals: Mapping[str, int]
     """The template's words, and how often it said them."""
 
@@ -117,7 +117,7 @@ class Examination:
 
     def is_exact(self, allowed: Sequence[str] = ()) -> bool:
         """Whether no transition is broken, and none forks but for the constructs or reasons that are `allowed`."""
-        reasons = {proof.construct: proof.reason for proof in self.proofs}
+        reasons = {proof.construct: proof.reason for proof in self.counterexamples}
         found = {name for row in self.rows for name in row.forks}
         return not any(row.num_broken for row in self.rows) and all(
             name in allowed or reasons[name] in allowed for name in found
@@ -129,14 +129,14 @@ def subject_of(text: ChatText, template_kwargs: Mapping[str, Any] = {}) -> Subje
     stops = [text.tokenizer.decode((token,)) for token in sorted(text.tokenizer.stop_ids)]
     template = ChatTemplate(text.template.source, text.template.special_tokens, now=lambda: _TODAY)
     special_texts = frozenset(text.tokenizer.special_ids)
-    return Subject(template, Voice.of(template, stops), text.parser, special_texts, template_kwargs)
+    return Subject(template, ReplyWriter.of(template, stops), text.parser, special_texts, template_kwargs)
 
 
 def subject_of_source(source: str, *, tool_parser: str = "auto", template_kwargs: Mapping[str, Any] = {}) -> Subject:
     """A template alone: special tokens get names of their own, and a reply ends with what the template closes it by."""
     template = ChatTemplate(source, ASSUMED_TOKENS, now=lambda: _TODAY)
     return Subject(
-        template, Voice.of(template), parser_for(source, tool_parser), special_texts_of(source), template_kwargs
+        template, ReplyWriter.of(template), parser_for(source, tool_parser), special_texts_of(source), template_kwargs
     )
 
 
@@ -172,8 +172,8 @@ def examine(
         num_conversations=num_conversations,
         seed=seed,
         generation_prompt=prompt[num_same(bare, prompt) :],
-        stops=subject.voice.stops,
-        closing=Voice.of(subject.template).answer_stop,
+        stops=subject.reply_writer.stops,
+        closing=ReplyWriter.of(subject.template).answer_stop,
         variables=tuple(sorted(subject.template.variables - _OWN_NAMES - set(subject.template.special_tokens))),
         parser=subject.parser.name,
         able=able,
@@ -183,18 +183,20 @@ def examine(
         num_read_calls=findings.num_written - findings.num_unread,
         unread=findings.unread,
         rows=findings.rows(),
-        proofs=findings.proofs(),
+        counterexamples=findings.counterexamples(),
         refusals=dict(findings.refusals),
     )
 
 
 _ASKED = Message("user", "U0")
-_HELLO = Conversation((), (Said(_ASKED), Said(Message("assistant", "A1")), Said(Message("user", "U2"))))
+_HELLO = Conversation(
+    (), (PlannedMessage(_ASKED), PlannedMessage(Message("assistant", "A1")), PlannedMessage(Message("user", "U2")))
+)
 
 
-def _next_day(subject: Subject) -> Step | None:
+def _next_day(subject: Subject) -> Transition | None:
     """A question after midnight, for templates that show the date. None: yesterday's tokens are still right."""
-    steps = play(subject, _HELLO).steps if "strftime_now" in subject.template.source else []
+    steps = replay(subject, _HELLO).steps if "strftime_now" in subject.template.source else []
     if not steps:
         return None
     template = ChatTemplate(
@@ -204,7 +206,7 @@ def _next_day(subject: Subject) -> Step | None:
     rendered = template.extend(None, steps[0].messages, template_kwargs=subject.template_kwargs)
     if steps[0].outcome != "exact" or rendered.text == steps[0].shown:
         return None
-    step = judge(later, replace(steps[0].turn, shown=None), steps[0].messages, rendered)
+    step = classify(later, replace(steps[0].turn, shown=None), steps[0].messages, rendered)
     return None if step.outcome == "exact" else replace(step, kind=f"{step.kind}, next day")
 
 
@@ -224,14 +226,14 @@ class _Findings:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._tallies: dict[str, _Tally] = {}
-        self._examples: dict[Construct, tuple[Step, Conversation]] = {}
+        self._examples: dict[Construct, tuple[Transition, Conversation]] = {}
         self.refusals: Counter[str] = Counter()
         self.num_written = 0
         self.num_unread = 0
-        self.unread: Written | None = None
+        self.unread: WrittenReply | None = None
 
     def add(self, conversation: Conversation) -> None:
-        played = play(self._subject, conversation)
+        played = replay(self._subject, conversation)
         for written in played.written:
             if written.meant.tool_calls:
                 self.num_written += 1
@@ -241,7 +243,7 @@ class _Findings:
             construct = construct_of(step, self._subject) if step.outcome in REASONS else None
             self.count(step, _upto(conversation, step), construct)
 
-    def count(self, step: Step, conversation: Conversation, construct: Construct | None) -> None:
+    def count(self, step: Transition, conversation: Conversation, construct: Construct | None) -> None:
         """conversation: ends with the request that is judged.  construct: None where nothing forks."""
         tally = self._tallies.setdefault(step.kind, _Tally())
         tally.counts["assumed"] += step.is_assumed
@@ -275,7 +277,7 @@ class _Findings:
             for kind, tally in ordered
         )
 
-    def proofs(self) -> tuple[Proof, ...]:
+    def counterexamples(self) -> tuple[Counterexample, ...]:
         """One for each construct, shrunk."""
         if not self._examples:
             return ()
@@ -283,16 +285,18 @@ class _Findings:
         watched = WatchedTemplate(template.environment, template.source)
         return tuple(self._prove(watched, construct, *example) for construct, example in sorted(self._examples.items()))
 
-    def _prove(self, watched: WatchedTemplate, construct: Construct, step: Step, conversation: Conversation) -> Proof:
+    def _prove(
+        self, watched: WatchedTemplate, construct: Construct, step: Transition, conversation: Conversation
+    ) -> Counterexample:
         if construct != "date":  # which needs another day, and is small as it is
             conversation = shrink(conversation, lambda smaller: self._last(smaller, construct) is not None)
             step = self._last(conversation, construct) or step
-        place = place_of(step, self._subject, watched)
-        return Proof(construct, step.outcome, step.kind, conversation, step.messages, place)
+        place = divergence_of(step, self._subject, watched)
+        return Counterexample(construct, step.outcome, step.kind, conversation, step.messages, place)
 
-    def _last(self, conversation: Conversation, construct: Construct) -> Step | None:
+    def _last(self, conversation: Conversation, construct: Construct) -> Transition | None:
         """The last transition, if it forks for `construct`."""
-        steps = play(self._subject, conversation).steps
+        steps = replay(self._subject, conversation).steps
         if not steps or steps[-1].outcome not in REASONS or len(steps) != _num_replies(conversation):
             return None
         return steps[-1] if construct_of(steps[-1], self._subject) == construct else None
@@ -304,7 +308,7 @@ class _Findings:
             replace(line, message=replace(line.message, content=f"{{{line.message.role}}}"))
             for line in example.said[start:]
         )
-        steps = play(self._subject, replace(example, said=(*example.said[:start], *named))).steps
+        steps = replay(self._subject, replace(example, said=(*example.said[:start], *named))).steps
         return steps[-1].added if steps else ""
 
 
@@ -312,6 +316,6 @@ def _num_replies(conversation: Conversation) -> int:
     return sum(line.message.role == "assistant" for line in conversation.said)
 
 
-def _upto(conversation: Conversation, step: Step) -> Conversation:
+def _upto(conversation: Conversation, step: Transition) -> Conversation:
     """The conversation up to the request of `step`."""
     return replace(conversation, said=conversation.said[: len(step.messages)])

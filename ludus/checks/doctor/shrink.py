@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ludus.checks.doctor.conversation import Conversation, Said
+from ludus.checks.doctor.conversation import Conversation, PlannedMessage
 
 _MOST_REMOVED = 4
 """Messages that are tried to be removed at once: a question, its call, the result and the answer."""
@@ -48,7 +48,7 @@ def _is_led(conversation: Conversation) -> bool:
     )
 
 
-def _plainer(line: Said, idx: int) -> Iterator[Said]:
+def _plainer(line: PlannedMessage, idx: int) -> Iterator[PlannedMessage]:
     message = line.message
     if line.cut is not None:
         yield replace(line, cut=None)

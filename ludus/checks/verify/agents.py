@@ -39,28 +39,28 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CallResult:
     call_id: str
     text: str
     is_error: bool
 
 
-class Agent(Protocol):
+class SdkAgent(Protocol):
     """One way to have the conversation; both methods return the calls that the model's answer makes."""
 
     def ask(self, question: str) -> list[Called]: ...
 
-    def hand_in(self, results: Sequence[Result]) -> list[Called]: ...
+    def hand_in(self, results: Sequence[CallResult]) -> list[Called]: ...
 
     def close(self) -> None:
         """Closes the SDK's connections."""
 
 
-MakeAgent = Callable[[str], Agent]
+MakeAgent = Callable[[str], SdkAgent]
 """Makes an agent for the base URL of its session."""
 
 
-def converse(agent: Agent) -> None:
+def converse(agent: SdkAgent) -> None:
     """Both questions, each until the model calls no tool any more; then the agent is closed."""
     with closing(agent):
         for question in QUESTIONS:
@@ -70,10 +70,10 @@ def converse(agent: Agent) -> None:
                     calls = agent.hand_in([_use_tool(call) for call in calls])
 
 
-def _use_tool(call: Called) -> Result:
+def _use_tool(call: Called) -> CallResult:
     if call.name == "add":
-        return Result(call.id, f"{call.arguments['a'] + call.arguments['b']:g}", False)
-    return Result(call.id, f"Error: there is no {call.arguments['word']!r}.", True)
+        return CallResult(call.id, f"{call.arguments['a'] + call.arguments['b']:g}", False)
+    return CallResult(call.id, f"Error: there is no {call.arguments['word']!r}.", True)
 
 
 def _tools(schema_name: str) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ class ChatAgent:
     def ask(self, question: str) -> list[Called]:
         return self._send([{"role": "user", "content": question}])
 
-    def hand_in(self, results: Sequence[Result]) -> list[Called]:
+    def hand_in(self, results: Sequence[CallResult]) -> list[Called]:
         return self._send([{"role": "tool", "tool_call_id": each.call_id, "content": each.text} for each in results])
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class ResponsesAgent:
     def ask(self, question: str) -> list[Called]:
         return self._send([{"role": "user", "content": question}])
 
-    def hand_in(self, results: Sequence[Result]) -> list[Called]:
+    def hand_in(self, results: Sequence[CallResult]) -> list[Called]:
         return self._send(
             [{"type": "function_call_output", "call_id": each.call_id, "output": each.text} for each in results]
         )
@@ -162,7 +162,7 @@ class MessagesAgent:
     def ask(self, question: str) -> list[Called]:
         return self._send(question)
 
-    def hand_in(self, results: Sequence[Result]) -> list[Called]:
+    def hand_in(self, results: Sequence[CallResult]) -> list[Called]:
         shown = [(each.call_id, {"content": each.text, "is_error": each.is_error}) for each in results]
         return self._send([{"type": "tool_result", "tool_use_id": call_id, **told} for call_id, told in shown])
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ludus.checks.verify.agents import AGENTS, MakeAgent, converse
-from ludus.checks.verify.author import WORDS, digest, rng_of, sampled_ids, some_words
+from ludus.checks.verify.answers import WORDS, digest, rng_of, sampled_ids, some_words
 from ludus.checks.verify.chat import chat_of_words
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.export import TurnCredit, export_session

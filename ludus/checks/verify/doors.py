@@ -21,7 +21,7 @@ from ludus.agents.kinds import resolve_workflow
 from ludus.algorithms.pack import Batch
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.checks.verify.agents import sdk
-from ludus.checks.verify.author import WORDS, digest, rng_of, sampled_ids, some_words
+from ludus.checks.verify.answers import WORDS, digest, rng_of, sampled_ids, some_words
 from ludus.checks.verify.chat import chat_of_words
 from ludus.checks.verify.families import (
     MAX_TOKENS,
@@ -48,10 +48,10 @@ from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import new_key
 from ludus.loop.batch import BatchRules, build_batch
-from ludus.rollout.pool import Taken
+from ludus.rollout.pool import TakenGroups
 from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
-from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
@@ -66,7 +66,7 @@ _GROUP_ID = "step000001-g0000"
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class FamilySetup:
     """What a family plays on: the text and an engine of its own."""
 
     text: ChatText
@@ -74,11 +74,11 @@ class Stand:
     rows: Sequence[Mapping[str, Any]]
 
 
-Play = Callable[[Stand], Coroutine[Any, Any, Group]]
+Play = Callable[[FamilySetup], Coroutine[Any, Any, Group]]
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class TrainerInput:
     """What the trainer would be given, as a digest, and its size."""
 
     hash: str
@@ -89,7 +89,7 @@ class Learned:
 @dataclass(frozen=True, slots=True)
 class DoorsResult:
     seed: int
-    learned: Mapping[str, Learned] = field(default_factory=dict)
+    learned: Mapping[str, TrainerInput] = field(default_factory=dict)
     """By family."""
 
     @property
@@ -112,23 +112,23 @@ class DoorsResult:
         }
 
 
-async def play_workflow(stand: Stand) -> Group:
-    return await play_door(stand, WorkflowAgent)
+async def play_workflow(stand: FamilySetup) -> Group:
+    return await play_family(stand, WorkflowAgent)
 
 
-async def play_rollout_workflow(stand: Stand) -> Group:
-    return await play_door(stand, RolloutAgent, {"text": stand.text})
+async def play_rollout_workflow(stand: FamilySetup) -> Group:
+    return await play_family(stand, RolloutAgent, {"text": stand.text})
 
 
-async def play_loop(stand: Stand) -> Group:
-    return await play_door(stand, LoopAgent)
+async def play_loop(stand: FamilySetup) -> Group:
+    return await play_family(stand, LoopAgent)
 
 
-async def play_queues(stand: Stand) -> Group:
-    return await play_door(stand, QueueAgent, {"text": stand.text, "env": QueueEnv})
+async def play_queues(stand: FamilySetup) -> Group:
+    return await play_family(stand, QueueAgent, {"text": stand.text, "env": QueueEnv})
 
 
-async def play_trajectories(stand: Stand) -> Group:
+async def play_trajectories(stand: FamilySetup) -> Group:
     """As a backend does it: a session for each rollout, the choices found again in the records."""
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore.create(Path(folder), "doors", "")
@@ -150,7 +150,7 @@ async def play_trajectories(stand: Stand) -> Group:
             return found
 
 
-async def play_http(stand: Stand) -> Group:
+async def play_http(stand: FamilySetup) -> Group:
     """As an agent elsewhere does it: sessions opened, rewarded and ended over HTTP."""
     archive, admin_key = MemoryArchive(), new_key()
     episodes = Episodes(stand.recorder, archive)
@@ -190,25 +190,25 @@ def verify_doors(
 ) -> DoorsResult:
     """The same four dialogues by every family, in sessions of their own. `on_family` is told how many are done."""
     text = chat_of_words(WORDS)
-    learned: dict[str, Learned] = {}
+    learned: dict[str, TrainerInput] = {}
     for name, play in families.items():
         engine = ScriptedEngine(_author(text, seed), text.tokenizer)
-        stand = Stand(text, Recorder(engine, text), _rows(seed))
+        stand = FamilySetup(text, Recorder(engine, text), _rows(seed))
         learned[name] = _learn(asyncio.run(play(stand)))
         if on_family is not None:
             on_family(len(learned))
     return DoorsResult(seed, learned)
 
 
-async def play_door(stand: Stand, workflow: object, kwargs: Mapping[str, Any] | None = None) -> Group:
+async def play_family(stand: FamilySetup, workflow: object, kwargs: Mapping[str, Any] | None = None) -> Group:
     """As a run does it: the agent on a stage, an episode for each row."""
     generation = GenerationSettings(n_samples=N_MEMBERS, max_new_tokens=MAX_TOKENS)
     async with AsyncExitStack() as stack:
-        stage = stack.enter_context(Stage(stand.recorder, GatewayServer(SessionKeys())))
+        runtime = stack.enter_context(AgentRuntime(stand.recorder, GatewayServer(SessionKeys())))
         runner = await stack.enter_async_context(
             EpisodeRunner(
                 resolve_workflow(workflow, kwargs, kinds=Config.agent_kinds),
-                stage,
+                runtime,
                 RolloutSettings(),
                 training=generation,
                 evaluation=generation,
@@ -222,13 +222,13 @@ async def play_door(stand: Stand, workflow: object, kwargs: Mapping[str, Any] | 
     return Group(_GROUP_ID, "dialogue", tuple(episodes))
 
 
-def _learn(group: Group) -> Learned:
+def _learn(group: Group) -> TrainerInput:
     failed = [episode for episode in group.episodes if not episode.outcome.has_credit]
     assert not failed, failed[0].outcome.reason
-    built = build_batch(Taken((group,), ()), _RULES, version=0)
+    built = build_batch(TakenGroups((group,), ()), _RULES, version=0)
     built.ledger.check()
     num_turns = sum(len(episode.session.turns) for episode in group.episodes)
-    return Learned(digest(_columns(built.batch)), built.ledger, num_turns)
+    return TrainerInput(digest(_columns(built.batch)), built.ledger, num_turns)
 
 
 def _columns(batch: Batch) -> Iterator[array[int] | array[float]]:

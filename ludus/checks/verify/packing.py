@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.api.local import open_local
+from ludus.checks.verify.conversations import play_conversations
 from ludus.checks.verify.parity import check_config, export_all
-from ludus.checks.verify.play import play_conversations
 from ludus.compat.config import Config
 from ludus.processes.blocking import run_blocking
 
 if TYPE_CHECKING:
-    from ludus.trainer.step import Trainer
+    from ludus.trainer.step import ModelTrainer
 
 TOLERANCE = 1e-5
 """fp32 sums of some hundred terms in another order differ by less; a token with a wrong past differs by far more."""
@@ -92,7 +92,7 @@ class _Compared:
     by_parameter: Mapping[str, float]
 
 
-def _compare(trainer: Trainer, sequences: Sequence[TrainSequence], row_tokens: int) -> _Compared:
+def _compare(trainer: ModelTrainer, sequences: Sequence[TrainSequence], row_tokens: int) -> _Compared:
     """Both gradients of one batch: gathered from packed rows, and from rows of a single turn each."""
     packed = Batch(rows=pack(sequences, row_tokens=row_tokens), version=0)
     trainer.forward_backward(packed)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.api.local import open_local
-from ludus.checks.verify.play import play_conversations
+from ludus.checks.verify.conversations import play_conversations
 from ludus.compat.config import Config
 from ludus.episodes.export import TurnCredit, export_session
 from ludus.models.settings import ModelSettings
@@ -85,7 +85,7 @@ async def _verify(config: Config, dtype: str, tokens: int, on_token: Callable[[i
         seed=config.seed,
         tokens=batch.num_trained,
         kept_tokens=sum(bool(kept) for row in batch.rows for kept in row.kept_ids),
-        shaped_tokens=sum(shaping is not None for row in batch.rows for shaping in row.shapings),
+        shaped_tokens=sum(shaping is not None for row in batch.rows for shaping in row.logit_processings),
         masked=sum(record.num_sampled_tokens for record in records) - batch.num_trained,
         turns=len(turns),
         forks=sum(turn.fork is not None for turn in turns),

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ludus.algorithms.pack import Batch, pack
 from ludus.api.local import open_local
+from ludus.checks.verify.conversations import play_conversations
 from ludus.checks.verify.parity import check_config, export_all
-from ludus.checks.verify.play import play_conversations
-from ludus.cluster.crew import open_crew
+from ludus.cluster.cluster import open_cluster
 from ludus.cluster.ranks import open_ranks
 from ludus.compat.config import Config
 from ludus.errors import UserError
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ludus.trainer.sharded import ShardedTrainer
-    from ludus.trainer.step import Trainer
+    from ludus.trainer.step import ModelTrainer
 
-    AnyTrainer = Trainer | ShardedTrainer
+    AnyTrainer = ModelTrainer | ShardedTrainer
 
 ResultT = TypeVar("ResultT")
 
@@ -159,7 +159,7 @@ async def _ranks(config: Config, count: int) -> AsyncIterator[AnyTrainer]:
     from ludus.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(resolve_model(own.model.path))
-    async with open_crew(own) as crew, open_ranks(own, crew, tokenizer, sampling=None) as sharded:
+    async with open_cluster(own) as cluster, open_ranks(own, cluster, tokenizer, sampling=None) as sharded:
         yield sharded
 
 

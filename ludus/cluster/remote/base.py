@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ludus.cluster.remote.spot import Spot
+from ludus.cluster.remote.server_address import ServerAddress
 from ludus.errors import BackendError
 
 
@@ -24,7 +24,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ServerStatus:
     """How a server is."""
 
     is_alive: bool
@@ -33,14 +33,14 @@ class Look:
     """The same for people: `job 12 is PENDING (Resources)`."""
     log: str
     """All that it has written, or the newer part of it."""
-    spot: Spot | None
+    server_address: ServerAddress | None
     """Where it listens. None: it has not said so yet."""
 
     def last_lines(self, num_lines: int = 20) -> str:
         return "\n".join(self.log.splitlines()[-num_lines:])
 
 
-class Place(Protocol):
+class LaunchTarget(Protocol):
     """One server's. Its methods take as long as a network needs, and may be called from any thread, one at a time.
 
     Each raises UnreachableError where nobody can be asked now, and may be called again.
@@ -52,12 +52,12 @@ class Place(Protocol):
     def start(self) -> Started:
         """Sees to it that the server runs, or waits for its turn to. Raises BackendError if that cannot be."""
 
-    def look(self) -> Look: ...
+    def status(self) -> ServerStatus: ...
 
     def stop(self) -> None:
         """Return once the server has ended or will; jobs that are not done are done when its folder is served again."""
 
-    def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
+    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
         """As a shell's. None: the spot can be reached from here."""
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import shlex
 
-from ludus.cluster.remote.base import Look, Started
+from ludus.cluster.remote.base import ServerStatus, Started
+from ludus.cluster.remote.server_address import ServerAddress
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import TIMEOUT_S, Shell, path_there
-from ludus.cluster.remote.spot import Spot
 from ludus.errors import UserError
 from ludus.http.keys import new_key
 
@@ -96,10 +96,10 @@ class ServedFolder:
         told = self.run(_JOIN)
         return self._read(told, serve_command(self._settings, host=host)) if told else None
 
-    def look(self) -> Look:
+    def status(self) -> ServerStatus:
         told = self.run(f"is_alive && echo yes || echo no\ntell\n{_LOG}")
         is_alive, words, at, log = told.split("\n", 3)
-        return Look(is_alive == "yes", words, log, Spot.find(at))
+        return ServerStatus(is_alive == "yes", words, log, ServerAddress.find(at))
 
     def _read(self, told: str, command: str) -> Started:
         state, key, running = told.split("\n", 2)

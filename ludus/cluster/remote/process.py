@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ludus.cluster.remote.base import Look, Started
+from ludus.cluster.remote.base import ServerStatus, Started
 from ludus.cluster.remote.folder import ServedFolder
+from ludus.cluster.remote.server_address import ServerAddress
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import Shell
-from ludus.cluster.remote.spot import Spot
 from ludus.errors import UserError
 
 STOP_S = 60.0  # a server that saves a checkpoint is let finish
@@ -46,7 +46,7 @@ rm -f launch.pid
 """
 
 
-class ProcessPlace:
+class ProcessTarget:
     """A process behind `shell`."""
 
     def __init__(self, shell: Shell, settings: LaunchSettings) -> None:
@@ -59,16 +59,16 @@ class ProcessPlace:
         self._folder = ServedFolder(shell, settings, SHOWN)
 
     def __repr__(self) -> str:
-        return f"ProcessPlace({self._folder!r})"
+        return f"ProcessTarget({self._folder!r})"
 
     def start(self) -> Started:
         return self._folder.start(_BEGIN)
 
-    def look(self) -> Look:
-        return self._folder.look()
+    def status(self) -> ServerStatus:
+        return self._folder.status()
 
     def stop(self) -> None:
         self._folder.run(STOP, timeout_s=STOP_S + 60)
 
-    def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
-        return self._folder.shell.forward(local_port, spot.host, spot.port)
+    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
+        return self._folder.shell.forward(local_port, server_address.host, server_address.port)

@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 
-from ludus.cluster.remote.base import Look, Started
+from ludus.cluster.remote.base import ServerStatus, Started
 from ludus.cluster.remote.folder import KEY_VARIABLE, becoming, check_same, serve_command
+from ludus.cluster.remote.server_address import ServerAddress
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import Shell, UnreachableError, path_there
-from ludus.cluster.remote.spot import Spot
 from ludus.cluster.remote.tunnel import Tunnel
 from ludus.errors import BackendError, UserError
 from ludus.http.keys import new_key
@@ -32,7 +32,7 @@ _ALIVE = ("PENDING", "RUNNING")
 _FOLDER, _COMMAND = "ludus_folder", "ludus_command"
 
 
-class RayPlace:
+class RayTarget:
     """A job of the cluster whose dashboard is at `address`, as seen from `shell`."""
 
     def __init__(self, shell: Shell, address: str, settings: LaunchSettings) -> None:
@@ -49,7 +49,7 @@ class RayPlace:
         self._job = ""
 
     def __repr__(self) -> str:
-        return f"RayPlace({self.name!r}, job={self._job or 'none'!r})"
+        return f"RayTarget({self.name!r}, job={self._job or 'none'!r})"
 
     def start(self) -> Started:
         command = serve_command(self._settings, host="0.0.0.0")
@@ -63,12 +63,12 @@ class RayPlace:
         self._ask("POST", "/api/jobs/", self._request(command, key))
         return Started(key, is_new=True)
 
-    def look(self) -> Look:
+    def status(self) -> ServerStatus:
         job = self._ask("GET", f"/api/jobs/{self._job}")
         log = self._ask("GET", f"/api/jobs/{self._job}/logs")["logs"]
         message = f" ({job['message']})" if job.get("message") else ""
         words = f"job {self._job} is {job['status']}{message}"
-        return Look(job["status"] in _ALIVE, words, log, Spot.find(log))
+        return ServerStatus(job["status"] in _ALIVE, words, log, ServerAddress.find(log))
 
     def stop(self) -> None:
         if self._job:
@@ -77,8 +77,8 @@ class RayPlace:
             self._tunnel.close()
             self._tunnel = self._at = None
 
-    def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
-        return self._shell.forward(local_port, spot.host, spot.port)
+    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
+        return self._shell.forward(local_port, server_address.host, server_address.port)
 
     # ---- inside
 

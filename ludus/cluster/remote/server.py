@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from ludus.cluster.remote.base import EndedError, Look, Place
+from ludus.cluster.remote.base import EndedError, LaunchTarget, ServerStatus
+from ludus.cluster.remote.server_address import ServerAddress
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import UnreachableError
-from ludus.cluster.remote.spot import Spot
 from ludus.cluster.remote.tunnel import Tunnel
 from ludus.errors import BackendError
 from ludus.processes.address import free_port
@@ -33,7 +33,7 @@ class LaunchedServer:
     """A server of ours at `place`. Its methods block; they may be called from any thread."""
 
     def __init__(
-        self, place: Place, settings: LaunchSettings, on_line: OnLine, *, clock: Clock = time.monotonic
+        self, place: LaunchTarget, settings: LaunchSettings, on_line: OnLine, *, clock: Clock = time.monotonic
     ) -> None:
         self._place = place
         self._settings = settings
@@ -73,7 +73,7 @@ class LaunchedServer:
             if self._clock() - self._seen_at < SECONDS_BETWEEN_LOOKS:
                 return
             try:
-                seen = self._place.look()
+                seen = self._place.status()
             except UnreachableError as error:
                 logger.debug("look.failed error=%s", error)
                 return
@@ -87,7 +87,7 @@ class LaunchedServer:
             )
 
     @property
-    def why_away(self) -> str | None:
+    def why_unreachable(self) -> str | None:
         """Why it cannot be reached now, as far as we know. None: nothing is known against it."""
         return None if self._tunnel is None else self._tunnel.why_closed
 
@@ -121,14 +121,14 @@ class LaunchedServer:
             self._tunnel.close()
             self._tunnel = None
 
-    def _look(self) -> Look:
+    def _look(self) -> ServerStatus:
         """A connection that breaks meanwhile is no server that has ended."""
         try:
-            return self._place.look()
+            return self._place.status()
         except UnreachableError as error:
-            return Look(is_alive=True, words=str(error), log=self._shown, spot=None)
+            return ServerStatus(is_alive=True, words=str(error), log=self._shown, server_address=None)
 
-    def _wait(self) -> Spot:
+    def _wait(self) -> ServerAddress:
         timeout_s = self._settings.start_timeout_s
         until = None if timeout_s is None else self._clock() + timeout_s
         look_s, words = FIRST_LOOK_S, ""
@@ -141,8 +141,8 @@ class LaunchedServer:
                     f"the server on {self._place.name} ended before it served ({seen.words}). It wrote last:\n"
                     f"{seen.last_lines()}"
                 )
-            if seen.spot is not None:
-                return seen.spot
+            if seen.server_address is not None:
+                return seen.server_address
             if until is not None and self._clock() > until:
                 raise BackendError(
                     f"the server on {self._place.name} does not serve after {timeout_s:g} s ({seen.words}); give it "
@@ -152,18 +152,20 @@ class LaunchedServer:
                 raise BackendError("the launch was given up")
             look_s = min(2 * look_s, LONGEST_LOOK_S)
 
-    def _reach(self, spot: Spot) -> str:
+    def _reach(self, server_address: ServerAddress) -> str:
         port = free_port("127.0.0.1")
-        command = self._place.forward(port, spot)
+        command = self._place.forward(port, server_address)
         if command is None:
-            return f"http://{spot.host}:{spot.port}"
+            return f"http://{server_address.host}:{server_address.port}"
         self._tunnel = Tunnel(command)
         why = self._tunnel.open()
         if why is not None:
-            raise BackendError(f"no tunnel to {spot.host}:{spot.port} through {self._place.name}: {why}")
+            raise BackendError(
+                f"no tunnel to {server_address.host}:{server_address.port} through {self._place.name}: {why}"
+            )
         return f"http://127.0.0.1:{port}"
 
-    def _show(self, seen: Look, words: str) -> None:
+    def _show(self, seen: ServerStatus, words: str) -> None:
         new = seen.log.removeprefix(self._shown)
         whole = new[: new.rfind("\n") + 1]
         self._shown = seen.log[: len(seen.log) - len(new) + len(whole)]

@@ -18,12 +18,12 @@ from typing import Any
 
 import yaml
 
-from ludus.cluster.remote.base import Look, Started
+from ludus.cluster.remote.base import ServerStatus, Started
 from ludus.cluster.remote.folder import KEY_VARIABLE, ServedFolder, becoming, serve_command
 from ludus.cluster.remote.process import SHOWN, STOP, STOP_S
+from ludus.cluster.remote.server_address import ServerAddress
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import Ssh, UnreachableError, path_there
-from ludus.cluster.remote.spot import Spot
 from ludus.errors import BackendError, UserError
 from ludus.http.keys import new_key
 
@@ -33,7 +33,7 @@ _OURS = ("name", "num_nodes", "run", "secrets")
 _LAST_CHARS = 4000
 
 
-class SkyPlace:
+class SkyTarget:
     """A server on the cluster of that name, which is rented for it, unless it is there: then it stays when we leave."""
 
     def __init__(self, cluster: str, settings: LaunchSettings) -> None:
@@ -47,7 +47,7 @@ class SkyPlace:
         task_file(settings)  # what is wrong with it is said now
 
     def __repr__(self) -> str:
-        return f"SkyPlace({self._cluster!r}, {self._settings.folder!r})"
+        return f"SkyTarget({self._cluster!r}, {self._settings.folder!r})"
 
     def start(self) -> Started:
         try:
@@ -70,8 +70,8 @@ class SkyPlace:
                 raise
         return Started(key, is_new=True)
 
-    def look(self) -> Look:
-        return self._folder.look()
+    def status(self) -> ServerStatus:
+        return self._folder.status()
 
     def stop(self) -> None:
         if not self._is_rented:
@@ -79,8 +79,8 @@ class SkyPlace:
             return
         _sky(("down", "--yes", self._cluster), {}, timeout_s=None)
 
-    def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
-        return self._folder.shell.forward(local_port, spot.host, spot.port)
+    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
+        return self._folder.shell.forward(local_port, server_address.host, server_address.port)
 
 
 def task_file(settings: LaunchSettings, *, is_rented: bool = True) -> str:

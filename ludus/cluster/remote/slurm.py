@@ -12,11 +12,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ludus.cluster.remote.base import Look, Started
+from ludus.cluster.remote.base import ServerStatus, Started
 from ludus.cluster.remote.folder import ServedFolder
+from ludus.cluster.remote.server_address import ServerAddress
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import LATER, Shell
-from ludus.cluster.remote.spot import Spot
 from ludus.errors import UserError
 
 STOP_S = 60.0  # Slurm itself kills what does not end within its KillWait, commonly 30 s
@@ -49,7 +49,7 @@ rm -f launch.job
 """
 
 
-class SlurmPlace:
+class SlurmTarget:
     """A job, submitted behind `shell`."""
 
     def __init__(self, shell: Shell, settings: LaunchSettings) -> None:
@@ -58,7 +58,7 @@ class SlurmPlace:
         self._options = _options(settings)
 
     def __repr__(self) -> str:
-        return f"SlurmPlace({self._folder!r})"
+        return f"SlurmTarget({self._folder!r})"
 
     def start(self) -> Started:
         begin = (
@@ -68,14 +68,14 @@ class SlurmPlace:
         )
         return self._folder.start(begin, host="0.0.0.0")
 
-    def look(self) -> Look:
-        return self._folder.look()
+    def status(self) -> ServerStatus:
+        return self._folder.status()
 
     def stop(self) -> None:
         self._folder.run(_STOP, timeout_s=STOP_S + 60)
 
-    def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
-        return self._folder.shell.forward(local_port, spot.host, spot.port)
+    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
+        return self._folder.shell.forward(local_port, server_address.host, server_address.port)
 
 
 def _options(settings: LaunchSettings) -> list[str]:

@@ -45,14 +45,14 @@ AnswerT = TypeVar("AnswerT", bound=pydantic.BaseModel)
 OnEvent = Callable[[JobEvent], None]
 
 
-class Watched(Protocol):
+class ManagedServer(Protocol):
     """A server that was started for this client."""
 
     def check(self) -> None:
         """Raises BackendError if it has ended for good; called on a thread."""
 
     @property
-    def why_away(self) -> str | None:
+    def why_unreachable(self) -> str | None:
         """Why it cannot be reached now. None: nothing is known against it."""
 
 
@@ -70,7 +70,7 @@ class ServerClient:
         *,
         patience_s: float,
         ca_file: Path | None = None,
-        watched: Watched | None = None,
+        watched: ManagedServer | None = None,
     ) -> None:
         """patience_s: how long a server may be away before that is an error.
 
@@ -229,7 +229,7 @@ class ServerClient:
         return self._away(f"{type(error).__name__}: {error}")
 
     def _away(self, why: str) -> BackendError:
-        behind = None if self._watched is None else self._watched.why_away
+        behind = None if self._watched is None else self._watched.why_unreachable
         return BackendError(
             f"the server at {self.base_url} cannot be reached ({behind or why}); start it with `ludus serve`, or "
             "correct base_url. A job that was sent is done when it is back"

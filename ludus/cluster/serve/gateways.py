@@ -67,5 +67,5 @@ class ModelGateway:
         assert found is not None, "names are checked when they arrive"
         group, own = found["group"], found["name"]
         if group is None:
-            return self.episodes.open_for(name, SessionSpec(own, most_turns=MAX_OPEN_TURNS))
-        return self.episodes.open_for(name, SessionSpec(f"{group}-{own}", group_id=group))
+            return self.episodes.open_for_key(name, SessionSpec(own, most_turns=MAX_OPEN_TURNS))
+        return self.episodes.open_for_key(name, SessionSpec(f"{group}-{own}", group_id=group))

@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 MOST_ATTEMPTS = 3  # a job that ended its server twice may have been unlucky; one that did so three times was not
 SECONDS_BETWEEN_TRIES = 5.0  # a person who frees disk space needs longer; one who waits for us not much
-Report = Callable[[Mapping[str, Any]], None]
+ReportProgress = Callable[[Mapping[str, Any]], None]
 """Tells how far a job is, from any thread."""
 
 
-class Workshop(Protocol):
+class JobRunner(Protocol):
     """What works on weights. `check` is called on any thread, the others on one loop, one at a time."""
 
     def check(self, job: SubmitJob) -> None:
@@ -35,7 +35,7 @@ class Workshop(Protocol):
     async def step(self, model: RegisterModel) -> int:
         """Steps that the model was trained so far, as it is on disk."""
 
-    async def run(self, model: RegisterModel, job: BegunJob, report: Report) -> Mapping[str, Any]:
+    async def run(self, model: RegisterModel, job: BegunJob, report: ReportProgress) -> Mapping[str, Any]:
         """The result; what it changed is durable when it returns."""
 
     async def result(self, model: RegisterModel, job: BegunJob) -> Mapping[str, Any]:
@@ -45,10 +45,10 @@ class Workshop(Protocol):
 class Jobs:
     """Jobs of one store. `work` runs on one loop; everything else may be called from any thread."""
 
-    def __init__(self, store: JobStore, workshop: Workshop) -> None:
+    def __init__(self, store: JobStore, job_runner: JobRunner) -> None:
         self.store = store
-        self._workshop = workshop
-        self._bell = _Bell()
+        self._job_runner = job_runner
+        self._notifier = _Notifier()
         self._is_ending = False
 
     def __repr__(self) -> str:
@@ -56,16 +56,16 @@ class Jobs:
 
     def submit(self, model: RegisterModel, job: SubmitJob, *, idempotency_key: str | None) -> tuple[JobView, bool]:
         """The job, which will be done whatever happens to us, and whether it is new."""
-        self._workshop.check(job)
+        self._job_runner.check(job)
         view, is_new = self.store.submit(model.project, model.name, job, idempotency_key=idempotency_key)
         if is_new:
             logger.info("job.submitted id=%s kind=%s model=%s/%s", view.id, job.kind, model.project, model.name)
-        self._bell.ring()
+        self._notifier.ring()
         return view, is_new
 
     def cancel(self, job_id: str) -> JobView:
         view = self.store.cancel(job_id)
-        self._bell.ring()
+        self._notifier.ring()
         return view
 
     async def follow(self, job_id: str, *, after: int, keep_alive_s: float) -> AsyncIterator[JobEvent | None]:
@@ -73,7 +73,7 @@ class Jobs:
 
         None: there was none for so long.
         """
-        with self._bell.listening() as rung:
+        with self._notifier.listening() as rung:
             while not self._is_ending:
                 rung.clear()
                 view = await asyncio.to_thread(self.store.job, job_id)
@@ -91,11 +91,11 @@ class Jobs:
     def end_following(self) -> None:
         """Who follows a job is let go; he comes back when the jobs are served again."""
         self._is_ending = True
-        self._bell.ring()
+        self._notifier.ring()
 
     async def work(self) -> None:
         """Does every job there is and every one that comes, until cancelled; what is left then is done next time."""
-        with self._bell.listening() as rung:
+        with self._notifier.listening() as rung:
             while True:
                 rung.clear()
                 try:
@@ -111,7 +111,7 @@ class Jobs:
 
     async def _do(self, job_id: str) -> None:
         job = self.store.begin(job_id)
-        self._bell.ring()
+        self._notifier.ring()
         logger.info("job.started id=%s kind=%s attempt=%d", job.id, job.kind, job.num_begun)
         try:
             result = await self._result(job)
@@ -123,7 +123,7 @@ class Jobs:
         else:
             self.store.succeed(job.id, result)
             logger.info("job.succeeded id=%s", job.id)
-        self._bell.ring()
+        self._notifier.ring()
 
     async def _result(self, job: BegunJob) -> Mapping[str, Any]:
         if job.num_begun > MOST_ATTEMPTS:
@@ -134,22 +134,22 @@ class Jobs:
         model = self.store.find_model(job.project, job.model)
         if model is None:
             raise AgentError(f"there is no model {job.project}/{job.model}", status=404, code="model_not_found")
-        step = await self._workshop.step(model)
+        step = await self._job_runner.step(model)
         if job.base_step is not None and step > job.base_step:
-            return await self._workshop.result(model, job)
+            return await self._job_runner.result(model, job)
         self.store.set_base_step(job.id, step)
-        return await self._workshop.run(model, job, lambda data: self._report(job.id, data))
+        return await self._job_runner.run(model, job, lambda data: self._report(job.id, data))
 
     def _report(self, job_id: str, data: Mapping[str, Any]) -> None:
         self.store.report(job_id, data)
-        self._bell.ring()
+        self._notifier.ring()
 
     def _fail(self, job: BegunJob, error: LudusError) -> None:
         logger.warning("job.failed id=%s error=%s", job.id, error)
         self.store.fail(job.id, error_view(error))
 
 
-class _Bell:
+class _Notifier:
     """Wakes those who listen, on whatever loop each of them does."""
 
     def __init__(self) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ludus.cluster.serve.gateways import ModelGateway
+from ludus.cluster.serve.job_runner import Described, Host
 from ludus.cluster.serve.wire import ModelView, RegisterModel
-from ludus.cluster.serve.work import Described, Host
 from ludus.errors import LudusError
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from ludus.cluster.serve.activity import Activity
 from ludus.cluster.serve.app import PROBES, Api
-from ludus.cluster.serve.jobs import Jobs, Workshop
+from ludus.cluster.serve.job_runner import Host
+from ludus.cluster.serve.jobs import JobRunner, Jobs
 from ludus.cluster.serve.models import HostedModels
 from ludus.cluster.serve.store import JobStore
-from ludus.cluster.serve.work import Host
 from ludus.http.keys import check_key, digest, new_key
 from ludus.http.server import HttpServer
 from ludus.http.tls import Tls
@@ -51,7 +51,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(store: JobStore, host: Host, workshop: Workshop, address: Address) -> AsyncIterator[Running]:
+async def running(store: JobStore, host: Host, workshop: JobRunner, address: Address) -> AsyncIterator[Running]:
     """A server until the block ends; jobs that are not done then are done when the folder is served again.
 
     host: has the models.  workshop: does the jobs on them.

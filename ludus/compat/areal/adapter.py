@@ -24,7 +24,7 @@ from ludus.types import SessionRecord
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutWorkflowDoor:
+class RolloutWorkflowAdapter:
     """A rollout workflow, ready to play."""
 
     name: str
@@ -46,17 +46,17 @@ class RolloutWorkflowDoor:
 class RolloutKind:
     """Workflows with `arun_episode`."""
 
-    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> RolloutWorkflowDoor:
+    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> RolloutWorkflowAdapter:
         return from_rollout_workflow(workflow, kwargs)
 
-    def of_rows(self, settings: Settings) -> RolloutWorkflowDoor:
+    def of_rows(self, settings: Settings) -> RolloutWorkflowAdapter:
         raise UserError("rows name no rollout workflow; set workflow='pkg.mod:Name'")
 
 
 KIND = RolloutKind()
 
 
-def from_rollout_workflow(workflow: Any, kwargs: Mapping[str, Any]) -> RolloutWorkflowDoor:
+def from_rollout_workflow(workflow: Any, kwargs: Mapping[str, Any]) -> RolloutWorkflowAdapter:
     """The door of a class, which is instantiated here, once, with `kwargs`, or of an instance.
 
     Raises UserError if it cannot be made, or its `arun_episode` is not async or takes other arguments.
@@ -73,7 +73,7 @@ def from_rollout_workflow(workflow: Any, kwargs: Mapping[str, Any]) -> RolloutWo
         inspect.signature(method).bind(None, {})
     except TypeError as error:
         raise UserError(f"{name}.arun_episode must take (engine, data): {error}") from None
-    return RolloutWorkflowDoor(name, workflow)
+    return RolloutWorkflowAdapter(name, workflow)
 
 
 def read_handback(returned: object, record: SessionRecord) -> object:

@@ -25,7 +25,7 @@ class WorkflowContext:
 def get() -> WorkflowContext:
     """The episode that is played here; outside of one it is no evaluation, and no row."""
     context = current_episode()
-    return WorkflowContext() if context is None else WorkflowContext(context.about.is_eval, context.about.task_id)
+    return WorkflowContext() if context is None else WorkflowContext(context.info.is_eval, context.info.task_id)
 
 
 def stat_scope() -> str:

@@ -27,7 +27,7 @@ class EpisodeNumbers:
         context = current_episode()
         if context is not None:
             for name, value in values.items():
-                context.numbers.setdefault(name, []).append(float(value))
+                context.agent_metrics.setdefault(name, []).append(float(value))
 
     @contextmanager
     def record_timing(self, key: str) -> Iterator[None]:

@@ -91,7 +91,7 @@ OnProgress = Callable[[TrainProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Inference:
+class InferenceEndpoint:
     """Where a registered model answers."""
 
     base_url: str
@@ -132,7 +132,7 @@ class Backend(Protocol):
         Raises UserError if there is no such base model, or if the name is taken by a model with another one.
         """
 
-    async def prepare(self, model: TrainableSpec) -> Inference:
+    async def prepare(self, model: TrainableSpec) -> InferenceEndpoint:
         """Where the registered model answers, always with its newest weights."""
 
     async def train(

@@ -77,7 +77,7 @@ async def generate_scenarios(
     """`num_scenarios` tasks for an agent with these tools.
 
     tools, resources: `MCPTool`s and `MCPResource`s, mappings, what a client of MCP's own package lists, or the `specs`
-    of a `Toolbox`.
+    of a `EpisodeTools`.
     generator_model: the model's name at `generator_base_url`, or, where that is None or empty, `provider/model`.
     generator_api_key: None: OPENROUTER_API_KEY of the environment at its own address, else none.
     Raises UserError for settings that cannot work, BackendError if the model gives too few tasks.

@@ -33,18 +33,18 @@ from ludus.episodes.episodes import IDLE_S, Episodes
 from ludus.episodes.ledger import Ledger
 from ludus.episodes.outcome import Told
 from ludus.errors import UserError
-from ludus.loop.checkpoint import Checkpoint, Progress, checkpoints, latest_checkpoint, save_checkpoint
+from ludus.loop.checkpoint import Checkpoint, RunProgress, checkpoints, latest_checkpoint, save_checkpoint
 from ludus.loop.measure import TrainingClock
 from ludus.loop.sft import SftSettings, supervised_batches
 from ludus.loop.step import train_step
-from ludus.loop.work import WorkThread
+from ludus.loop.trainer_thread import TrainerThread
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.metrics import Metrics, merge_means
 from ludus.runs.store import RunStore
 
 if TYPE_CHECKING:
     from ludus.trainer.sharded import ShardedTrainer
-    from ludus.trainer.step import Trainer
+    from ludus.trainer.step import ModelTrainer
 
 ALL = 10**9
 """Checkpoints to keep where the user alone deletes them."""
@@ -59,12 +59,12 @@ class HostedModel:
     config: Config
     store: RunStore
     local: LocalModel
-    learner: Trainer | ShardedTrainer
+    learner: ModelTrainer | ShardedTrainer
     episodes: Episodes
     records: TurnRecords
-    work: WorkThread
+    work: TrainerThread
     clock: TrainingClock
-    progress: Progress
+    progress: RunProgress
     _stack: AsyncExitStack
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -84,14 +84,14 @@ class HostedModel:
             store = stack.enter_context(_open_store(config, found))
             store.export_to(stack.enter_context(exporter))
             _write_about(config.folder, base_model)
-            progress = Progress() if found is None else found.progress
+            progress = RunProgress() if found is None else found.progress
             if found is not None:
                 _load(learner, found)
                 if progress.step > 0:
                     await local.engine.publish(progress.step, learner.publish())
             records = TurnRecords(store, rollout=config.rollout, generation=config.gconfig, seed=config.seed)
             episodes = Episodes(local.recorder, records, idle_s=IDLE_S, most_by_key=None, fit=records.fit)
-            work = stack.enter_context(WorkThread("trainer"))
+            work = stack.enter_context(TrainerThread("trainer"))
             clock = TrainingClock(local.engine.stats(), progress.train_seconds, progress.eval_seconds)
             return cls(config, store, local, learner, episodes, records, work, clock, progress, stack.pop_all())
 
@@ -103,7 +103,7 @@ class HostedModel:
         """Steps trained; the version of the weights."""
         return self.progress.step
 
-    # ---- what a step works with (see StepParts)
+    # ---- what a step works with (see StepComponents)
 
     @property
     def engine(self) -> Engine:
@@ -280,7 +280,7 @@ def _write_about(folder: Path, base_model: str) -> None:
         path.write_text(json.dumps({"base_model": base_model}, indent=2) + "\n", encoding="utf-8")
 
 
-def _load(learner: Trainer | ShardedTrainer, found: Checkpoint) -> None:
+def _load(learner: ModelTrainer | ShardedTrainer, found: Checkpoint) -> None:
     """With optimizer and all from the newest checkpoint; with weights alone from one that was forked."""
     if any(found.trainer_folder.glob("*")):
         learner.load(found.trainer_folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.compat.art.backends import (
-    Inference,
+    InferenceEndpoint,
     OnProgress,
     TrainableSpec,
     TrainConfig,
@@ -73,11 +73,11 @@ class LocalBackend:
     async def register(self, model: TrainableSpec) -> None:
         await self._served(model)
 
-    async def prepare(self, model: TrainableSpec) -> Inference:
+    async def prepare(self, model: TrainableSpec) -> InferenceEndpoint:
         served = await self._served(model)
         assert self._server is not None, "a model is served by a server"
         server = self._server
-        return Inference(
+        return InferenceEndpoint(
             base_url=f"{server.base_url}/v1",
             api_key=served.outside_key,
             inference_name=model.name,

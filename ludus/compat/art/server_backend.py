@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ludus.cluster.remote import LaunchedServer, LaunchSettings, OnLine, place_of
+from ludus.cluster.remote import LaunchedServer, LaunchSettings, OnLine, target_of
 from ludus.cluster.serve.client import OnEvent, ServerClient
 from ludus.cluster.serve.wire import (
     LOAD,
@@ -30,7 +30,7 @@ from ludus.cluster.serve.wire import (
     SubmitJob,
 )
 from ludus.compat.art.backends import (
-    Inference,
+    InferenceEndpoint,
     OnProgress,
     TrainableSpec,
     TrainConfig,
@@ -103,14 +103,14 @@ class ServerBackend:
     ) -> ServerBackend:
         """A backend whose server is started where the accelerator is, and ends with `close` or when nobody asks it.
 
-        on: `ssh:HOST`, `local`, … (docs/remote.md).  settings or options: fields of `LaunchSettings`.
+        on: `ssh:HOST`, `local`, … (docs/cluster-remote.md).  settings or options: fields of `LaunchSettings`.
         on_line: is told what the server writes until it serves, and how it stands in a queue.
         Raises BackendError with the last lines of its log if it does not come to serve.
         """
         if settings is not None and options:
             raise UserError(f"pass settings or {', '.join(options)}, not both")
         chosen = LaunchSettings(**options) if settings is None else settings
-        launched = LaunchedServer(place_of(on, chosen), chosen, on_line)
+        launched = LaunchedServer(target_of(on, chosen), chosen, on_line)
         await _open(launched)
         backend = cls(launched.base_url, launched.key, patience_s=patience_s, launched=launched)
         try:
@@ -132,9 +132,9 @@ class ServerBackend:
     async def register(self, model: TrainableSpec) -> None:
         await self._register(model)
 
-    async def prepare(self, model: TrainableSpec) -> Inference:
+    async def prepare(self, model: TrainableSpec) -> InferenceEndpoint:
         view = await self._register(model)
-        return Inference(
+        return InferenceEndpoint(
             base_url=self._client.base_url + view.inference_path,
             api_key=self._key,
             inference_name=view.inference_name,

@@ -20,7 +20,7 @@ from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
 from ludus.errors import UserError
-from ludus.rollout.pool import Taken
+from ludus.rollout.pool import TakenGroups
 from ludus.types import Episode, Group
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Settled:
     """What one step is made of."""
 
-    taken: Taken
+    taken: TakenGroups
     turns: dict[str, Episode]
     """By id, each turn with the episode it is in."""
     num_foreign_choices: int
@@ -63,7 +63,7 @@ def settle_groups(groups: Sequence[TrajectoryGroup], records: TurnRecords, *, st
         logger.warning("%d trajectories of step %d have no recorded choice: they count nowhere", num_empty, step)
     built = [Group(group_id, found[0].task_id, tuple(found)) for group_id, found in by_group.items() if found]
     return Settled(
-        taken=Taken(tuple(built), records.take_failed()),
+        taken=TakenGroups(tuple(built), records.take_failed()),
         turns=turns,
         num_foreign_choices=sum(num_foreign_choices(member.trajectory) for member in members),
         num_empty=num_empty,

@@ -16,7 +16,7 @@ import pydantic
 
 from ludus.compat.art.backends import (
     Backend,
-    Inference,
+    InferenceEndpoint,
     OnProgress,
     TrainConfig,
     TrainResult,
@@ -24,7 +24,7 @@ from ludus.compat.art.backends import (
 )
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.local_backend import DEFAULT_PATH, LocalBackend
-from ludus.compat.art.logbook import Logbook, Logged, as_groups
+from ludus.compat.art.log_files import LogFiles, Logged, as_groups
 from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.art.transport import PLACEHOLDER, ModelTransport
 from ludus.errors import UserError
@@ -61,9 +61,9 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         return False
 
     @property
-    def logbook(self) -> Logbook:
+    def log_files(self) -> LogFiles:
         """The files that `log` and the state are written to."""
-        return Logbook(Path(self.base_path) / self.project / "models" / self.name)
+        return LogFiles(Path(self.base_path) / self.project / "models" / self.name)
 
     def openai_client(self, **options: Any) -> Any:
         """An `openai.AsyncOpenAI` for this model. options: its other arguments.
@@ -120,7 +120,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         metrics: written beside them.  step: None: the model's own.
         """
         at = await self.get_step() if step is None else step
-        return self.logbook.write(as_groups(trajectories), split=split, step=at, metrics=metrics or {})
+        return self.log_files.write(as_groups(trajectories), split=split, step=at, metrics=metrics or {})
 
     async def get_step(self) -> int:
         """Steps that the model has been trained for."""
@@ -128,7 +128,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
 
     def read_state(self) -> dict[str, Any] | None:
         """What the user's loop has kept, such as a position in its data. None: nothing."""
-        return self.logbook.read_state()
+        return self.log_files.read_state()
 
     def merge_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """The state with these keys replaced."""
@@ -138,9 +138,9 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
 
     def overwrite_state(self, state: Mapping[str, Any]) -> None:
         """Replace the state as a whole; it is written whole or not at all."""
-        self.logbook.write_state(state)
+        self.log_files.write_state(state)
 
-    async def _endpoint(self) -> Inference | None:
+    async def _endpoint(self) -> InferenceEndpoint | None:
         return None
 
     def _base_url(self) -> str | None:
@@ -160,7 +160,7 @@ class TrainableModel(Model[ConfigT]):
     _internal_config: Mapping[str, Any] | None = pydantic.PrivateAttr(default=None)
     """Keys of Ludus's configuration in which this model's differs. None: in none. It is read at registration."""
     _backend: Backend | None = pydantic.PrivateAttr(default=None)
-    _inference: Inference | None = pydantic.PrivateAttr(default=None)
+    _inference: InferenceEndpoint | None = pydantic.PrivateAttr(default=None)
 
     def __init__(self, *, _internal_config: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """_internal_config: keys of Ludus's configuration in which this model's differs, such as
@@ -251,10 +251,10 @@ class TrainableModel(Model[ConfigT]):
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> None:
         """Delete all checkpoints but the newest and the one with the largest value of a logged metric."""
-        best = self.logbook.best_step(best_checkpoint_metric)
+        best = self.log_files.best_step(best_checkpoint_metric)
         await self.backend().delete_checkpoints(self, () if best is None else (best,))
 
-    async def _prepare(self) -> Inference:
+    async def _prepare(self) -> InferenceEndpoint:
         if self._inference is None:
             self._inference = await self.backend().prepare(self)
             self.inference_base_url = self._inference.base_url
@@ -262,7 +262,7 @@ class TrainableModel(Model[ConfigT]):
             self.inference_model_name = self._inference.inference_name
         return self._inference
 
-    async def _endpoint(self) -> Inference | None:
+    async def _endpoint(self) -> InferenceEndpoint | None:
         return await self._prepare()
 
     def _base_url(self) -> str | None:

@@ -16,13 +16,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ludus.compat.art.assemble import read_answer
-from ludus.compat.art.backends import Inference
+from ludus.compat.art.backends import InferenceEndpoint
 from ludus.compat.art.exchanges import OnExchange, exchange_listeners
 
 PLACEHOLDER = "http://model.ludus.invalid/v1"
 """The base URL of a client whose model has none yet."""
 
-Endpoint = Callable[[], Awaitable[Inference | None]]
+Endpoint = Callable[[], Awaitable[InferenceEndpoint | None]]
 """Where the model is now. None: where the client's own base URL says."""
 
 
@@ -61,7 +61,7 @@ class ModelTransport:
 
     async def __aexit__(self, *error: object) -> None: ...
 
-    def _transport(self, endpoint: Inference | None) -> Any:
+    def _transport(self, endpoint: InferenceEndpoint | None) -> Any:
         loop = asyncio.get_running_loop()
         if loop not in self._inner:
             own = None if endpoint is None else endpoint.transport

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ludus.compat.art.claim import unknown_turn
-from ludus.episodes.claim import Part, join_records
+from ludus.episodes.claim import SessionTurns, join_records
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import Ledger
@@ -147,7 +147,7 @@ class TurnRecords:
 
     # ---- what training takes
 
-    def parts(self, turn_ids: Iterable[str], *, others: Collection[str] = ()) -> list[Part]:
+    def parts(self, turn_ids: Iterable[str], *, others: Collection[str] = ()) -> list[SessionTurns]:
         """Where these turns are: with everything else in a rollout's own session, and of every other session alone.
 
         others: turns that belong to other trajectories.  Raises UserError for a turn that nobody has.
@@ -201,14 +201,14 @@ class TurnRecords:
             raise unknown_turn(turn_id)
         return found
 
-    def _part(self, place: str, turn_ids: list[str], others: Collection[str]) -> Part:
+    def _part(self, place: str, turn_ids: list[str], others: Collection[str]) -> SessionTurns:
         held = self._held.get(place)
         if held is None:
-            return Part(self._store.episode(place).session, frozenset(turn_ids))
+            return SessionTurns(self._store.episode(place).session, frozenset(turn_ids))
         record = held.snapshot()
         if held.is_shared or held.is_taken:
-            return Part(record, frozenset(turn_ids))
-        return Part(record, frozenset(turn.id for turn in record.turns if turn.id not in others))
+            return SessionTurns(record, frozenset(turn_ids))
+        return SessionTurns(record, frozenset(turn.id for turn in record.turns if turn.id not in others))
 
     def _put_away(self, held: _Held) -> None:
         unused = self._keep(held, Told("ok", "no training step took it"))
@@ -221,7 +221,7 @@ class TurnRecords:
         left = frozenset(turn.id for turn in record.turns if turn.id not in held.claimed)
         episode = None
         if left:
-            rest = join_records(record.id, [Part(record, left)])
+            rest = join_records(record.id, [SessionTurns(record, left)])
             episode = finish(held.spec, rest, ending, started_at=rest.turns[0].started_at)
             self._store.add_episode(episode)
             self._episode_of.update(dict.fromkeys(left, episode.id))

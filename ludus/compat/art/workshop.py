@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import pydantic
 
-from ludus.cluster.serve.jobs import Report
+from ludus.cluster.serve.job_runner import Described, Loaded
+from ludus.cluster.serve.jobs import ReportProgress
 from ludus.cluster.serve.store import BegunJob
 from ludus.cluster.serve.wire import RegisterModel, SubmitJob
-from ludus.cluster.serve.work import Described, Loaded
 from ludus.compat.art.backends import (
     Backend,
     OnProgress,
@@ -66,14 +66,14 @@ class ForkArguments(Settings):
     not_after_step: int | None = None
 
 
-class BackendWorkshop:
-    """A `Workshop` whose jobs are calls of `backend`."""
+class BackendJobRunner:
+    """A `JobRunner` whose jobs are calls of `backend`."""
 
     def __init__(self, backend: ServableBackend) -> None:
         self._backend = backend
 
     def __repr__(self) -> str:
-        return f"BackendWorkshop({self._backend!r})"
+        return f"BackendJobRunner({self._backend!r})"
 
     def check(self, job: SubmitJob) -> None:
         _read(job.kind, job.arguments)
@@ -81,7 +81,7 @@ class BackendWorkshop:
     async def step(self, model: RegisterModel) -> int:
         return await self._backend.get_step(Described.of(model))
 
-    async def run(self, model: RegisterModel, job: BegunJob, report: Report) -> Mapping[str, Any]:
+    async def run(self, model: RegisterModel, job: BegunJob, report: ReportProgress) -> Mapping[str, Any]:
         def on_progress(progress: TrainProgress) -> None:
             report(asdict(progress))
 

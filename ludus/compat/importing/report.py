@@ -32,7 +32,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ImportReport:
     """Everything that was found, and what became of it."""
 
     source: str

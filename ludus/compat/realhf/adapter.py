@@ -33,7 +33,7 @@ _ENV_FORMS = (
 )
 
 
-class QueueDoor:
+class QueueAdapter:
     """One agent and one environment, ready to play."""
 
     def __init__(self, agent: Any, env: Any) -> None:
@@ -41,7 +41,7 @@ class QueueDoor:
         self._env = env
 
     def __repr__(self) -> str:
-        return f"QueueDoor({self.name}, env={type(self._env).__qualname__})"
+        return f"QueueAdapter({self.name}, env={type(self._env).__qualname__})"
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class QueueDoor:
             raise UserError("a queue agent needs the model's tokens in this process: set rollout.agent.mode=inline")
         row = copy.deepcopy(dict(data))
         takes_prompt = not isinstance(self._agent, Agent) or self._agent.takes_prompt
-        qid = query_id(row, context.about.task_id)
+        qid = query_id(row, context.info.task_id)
         prompt = prompt_sample(row, session.text, qid, takes_prompt=takes_prompt)
         env = self._env.for_episode(row) if isinstance(self._env, EnvironmentService) else self._env
         try:
@@ -78,17 +78,17 @@ class QueueDoor:
 class QueueKind:
     """Agents with `collect_trajectory`, and abstractions of registered ones."""
 
-    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> QueueDoor:
+    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> QueueAdapter:
         return from_queue(workflow, kwargs)
 
-    def of_rows(self, settings: Settings) -> QueueDoor:
+    def of_rows(self, settings: Settings) -> QueueAdapter:
         raise UserError("rows name no queue agent; set workflow='pkg.mod:Name'")
 
 
 KIND = QueueKind()
 
 
-def from_queue(workflow: Any, kwargs: Mapping[str, Any]) -> QueueDoor:
+def from_queue(workflow: Any, kwargs: Mapping[str, Any]) -> QueueAdapter:
     """The door of a queue agent. kwargs: `env` is its environment, the others go to the constructor of a class.
 
     Raises UserError where the agent, its arguments or the environment cannot be.
@@ -107,7 +107,7 @@ def from_queue(workflow: Any, kwargs: Mapping[str, Any]) -> QueueDoor:
     collect = getattr(agent, "collect_trajectory", None)
     if not inspect.iscoroutinefunction(collect):
         raise UserError(f"{type(agent).__qualname__} must have `async def collect_trajectory`")
-    return QueueDoor(agent, env)
+    return QueueAdapter(agent, env)
 
 
 def result_of(samples: object, record: Any) -> Result | None:

@@ -19,7 +19,7 @@ from ludus.compat.verl.base import AgentLoopBase
 from ludus.compat.verl.config_view import DictConfigWrap, LoopConfig
 from ludus.compat.verl.messages import plain, prompt_of
 from ludus.compat.verl.output import AgentLoopOutput
-from ludus.compat.verl.plan import DEFAULT_LOOP, LoopPlan, LoopRun
+from ludus.compat.verl.plan import DEFAULT_LOOP, LoopPlan, LoopResources
 from ludus.compat.verl.registry import LoopSpec, find_loop, registered_loops
 from ludus.compat.verl.scoring import Score, load_compute_score, score_outputs
 from ludus.compat.verl.server import AsyncLLMServerManager, sampling_params_of
@@ -32,7 +32,7 @@ from ludus.settings import Settings
 _TIMES = ("generate_sequences", "tool_calls", "compute_score")
 
 
-class LoopDoor:
+class LoopAdapter:
     """Plays each row with the loop that its `agent_name` says."""
 
     def __init__(self, plan: LoopPlan, default: LoopSpec | None = None) -> None:
@@ -43,12 +43,12 @@ class LoopDoor:
         self._plan = plan
         self._loops = registered_loops(plan.agent_loop_config_path)
         self._default = find_loop(self._loops, plan.default_agent_loop) if default is None else default
-        self._run = LoopRun.load(plan)
+        self._run = LoopResources.load(plan)
         self._compute_score = load_compute_score(plan.reward.custom_reward_function)
         self._config = DictConfigWrap(plan.loop_config(), self._run)
 
     def __repr__(self) -> str:
-        return f"LoopDoor(default={self._default.name}, loops={sorted(self._loops)})"
+        return f"LoopAdapter(default={self._default.name}, loops={sorted(self._loops)})"
 
     @property
     def name(self) -> str:
@@ -63,10 +63,10 @@ class LoopDoor:
         """Starts the tools; every loop's class is set up anew in this run."""
         for spec in (*self._loops.values(), self._default):
             spec.cls._class_initialized = False
-        await self._run.shelf.setup()
+        await self._run.tool_set.setup()
 
     async def close(self) -> None:
-        await self._run.shelf.close()
+        await self._run.tool_set.close()
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
         """The trajectory's rewards and what is to be left out of it. Raises UserError for a row that cannot be."""
@@ -121,12 +121,12 @@ class LoopDoor:
 class LoopKind:
     """Agent loops, given as a class or named by rows."""
 
-    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> LoopDoor:
+    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> LoopAdapter:
         return from_loop(workflow, kwargs, plan_of(settings) if isinstance(settings, Config) else LoopPlan())
 
-    def of_rows(self, settings: Settings) -> LoopDoor:
+    def of_rows(self, settings: Settings) -> LoopAdapter:
         assert isinstance(settings, Config), "rows name loops where the configuration knows them"
-        return LoopDoor(plan_of(settings))
+        return LoopAdapter(plan_of(settings))
 
 
 KIND = LoopKind()
@@ -153,7 +153,7 @@ def plan_of(config: Config) -> LoopPlan:
     )
 
 
-def from_loop(cls: Any, kwargs: Mapping[str, Any], plan: LoopPlan) -> LoopDoor:
+def from_loop(cls: Any, kwargs: Mapping[str, Any], plan: LoopPlan) -> LoopAdapter:
     """The door of a loop's class, made with `kwargs` beside what all loops get.
 
     Raises UserError if it is an object, or has no `run`.
@@ -168,7 +168,7 @@ def from_loop(cls: Any, kwargs: Mapping[str, Any], plan: LoopPlan) -> LoopDoor:
         raise UserError(
             f"{cls.__qualname__} has no `{missing}`; write `async def run(self, sampling_params, **kwargs)`"
         )
-    return LoopDoor(plan, LoopSpec(cls, dict(kwargs)))
+    return LoopAdapter(plan, LoopSpec(cls, dict(kwargs)))
 
 
 def _sampling(generation: GenerationSettings) -> dict[str, Any]:
@@ -192,7 +192,7 @@ async def _run(
         "tools_kwargs": extra.get("tools_kwargs") or {},
         "interaction_kwargs": extra.get("interaction_kwargs") or {},
         "index": extra.get("index", 0),
-        "uid": context.about.group_id,
+        "uid": context.info.group_id,
         **row,
         "raw_prompt": prompt,
     }

@@ -20,12 +20,12 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from ludus.agents.adapter import current_episode
 from ludus.agents.langchain.model import ChatModel
-from ludus.agents.tools import Toolbox
+from ludus.agents.tools import EpisodeTools
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.compat.verl.graph_tools import LimitedTools, NodeLimits, calls_something
 from ludus.compat.verl.messages import message_value
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
-from ludus.compat.verl.plan import LoopPlan, LoopRun
+from ludus.compat.verl.plan import LoopPlan, LoopResources
 from ludus.episodes.limits import LIMIT_CODES
 from ludus.errors import AgentError, UserError
 from ludus.runs.interactions import tool_json
@@ -86,27 +86,27 @@ class ReactAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """Runs the graph on the row's prompt."""
         session, ended_by = self.server_manager.session, "answer"
-        async with self.open_tools(**kwargs) as box:
-            config = self.graph_config(sampling_params, box)
+        async with self.open_tools(**kwargs) as episode_tools:
+            config = self.graph_config(sampling_params, episode_tools)
             try:
                 await self._graph().ainvoke({"messages": list(kwargs["raw_prompt"])}, config)
             except AgentError as error:
                 if error.code not in LIMIT_CODES or not session.snapshot().turns:
                     raise
                 ended_by = error.code
-        return make_output(session.snapshot(), ended_by=ended_by, box=box)
+        return make_output(session.snapshot(), ended_by=ended_by, episode_tools=episode_tools)
 
     @asynccontextmanager
-    async def open_tools(self, **kwargs: Any) -> AsyncIterator[Toolbox | None]:
+    async def open_tools(self, **kwargs: Any) -> AsyncIterator[EpisodeTools | None]:
         """The tools that the run's files name, for one trajectory; `kwargs` are those of `run`. None: it has none."""
         run = self.trainer_config.run
-        if not isinstance(run, LoopRun):
+        if not isinstance(run, LoopResources):
             yield None
             return
         selection = (kwargs.get("extra_info") or {}).get("tool_selection")
         tokenizer = self.tokenizer.text.tokenizer
-        async with run.shelf.open(kwargs.get("tools_kwargs"), selection, tokenizer=tokenizer) as box:
-            yield box
+        async with run.tool_set.open(kwargs.get("tools_kwargs"), selection, tokenizer=tokenizer) as episode_tools:
+            yield episode_tools
 
     def chat_model(self) -> ChatModel:
         """The model of this trajectory, without tools."""
@@ -118,10 +118,12 @@ class ReactAgentLoop(AgentLoopBase):
             max_parallel_calls=1 if plan.multi_turn.max_parallel_calls == 1 else None,
         )
 
-    def graph_config(self, sampling_params: Mapping[str, Any], box: Toolbox | None = None) -> RunnableConfig:
+    def graph_config(
+        self, sampling_params: Mapping[str, Any], episode_tools: EpisodeTools | None = None
+    ) -> RunnableConfig:
         """What the graph is invoked with. box: tools beside those of the class."""
         plan, text, model = self._plan(), self.tokenizer.text, self.chat_model()
-        tools = [*self.tools, *(tool_json(spec) for spec in (() if box is None else box.specs))]
+        tools = [*self.tools, *(tool_json(spec) for spec in (() if episode_tools is None else episode_tools.specs))]
         turns = plan.multi_turn
         most = turns.max_assistant_turns
         limits = NodeLimits(
@@ -129,7 +131,7 @@ class ReactAgentLoop(AgentLoopBase):
             each=plan.tool_limits,
             tokenizer=text.tokenizer,
             shows_lone_answers=_shows_lone_answers(text.template),
-            box=box,
+            episode_tools=episode_tools,
         )
         return {
             "recursion_limit": _MOST_STEPS if most is None else max(_LEAST_STEPS, 3 * most),
@@ -153,11 +155,11 @@ class ReactAgentLoop(AgentLoopBase):
 
     def _plan(self) -> LoopPlan:
         run = self.trainer_config.run
-        return run.plan if isinstance(run, LoopRun) else LoopPlan()
+        return run.plan if isinstance(run, LoopResources) else LoopPlan()
 
 
 def make_output(
-    record: SessionRecord, *, ended_by: str = "answer", box: Toolbox | None = None
+    record: SessionRecord, *, ended_by: str = "answer", episode_tools: EpisodeTools | None = None
 ) -> AgentLoopOutput | list[AgentLoopOutput]:
     """Everything that was sampled, one sequence for each path of tokens; the reward belongs to the last.
 
@@ -182,9 +184,13 @@ def make_output(
             "ended_by": ended_by,
             "truncated": ended_by != "answer" or last.sampled.stop_reason == "length",
             "messages": [message_value(message) for message in messages],
-            **({} if box is None else {"tool_rewards": list(box.call_rewards), "tool_scores": dict(box.rewards)}),
+            **(
+                {}
+                if episode_tools is None
+                else {"tool_rewards": list(episode_tools.call_rewards), "tool_scores": dict(episode_tools.rewards)}
+            ),
             "metrics": {
-                **({} if box is None else box.metrics),  # of the run's own tools; these are of all
+                **({} if episode_tools is None else episode_tools.metrics),  # of the run's own tools; these are of all
                 "tools/num_calls": float(len(calls)),
                 "tools/num_errors": float(sum(span.error is not None for span in calls)),
                 "tools/time_s": tools_s,

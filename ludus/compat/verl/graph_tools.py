@@ -20,7 +20,7 @@ from langgraph.types import Command
 
 from ludus.agents.langchain.messages import UNDECODED
 from ludus.agents.tools.answer import ToolLimits, shorten
-from ludus.agents.tools.box import Toolbox, ToolResult, too_many, undecoded
+from ludus.agents.tools.episode_tools import EpisodeTools, ToolResult, too_many, undecoded
 from ludus.runs.spans import span
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ToolCall
@@ -38,7 +38,7 @@ class NodeLimits:
     """Counts the tokens of answers. None: they are not limited."""
     shows_lone_answers: bool = True
     """The template shows a tool's message that answers no call."""
-    box: Toolbox | None = None
+    episode_tools: EpisodeTools | None = None
     """The run's own tools, which the node runs beside those of LangChain. None: there are none."""
 
 
@@ -60,11 +60,11 @@ class LimitedTools:
         rest: list[BaseMessage] = [_message(call, result) for call, result in refused]
         rest += _undecoded(last, limits)
         allowed = last.tool_calls[:most]
-        names = () if limits.box is None else [spec.name for spec in limits.box.specs]
+        names = () if limits.episode_tools is None else [spec.name for spec in limits.episode_tools.specs]
         own = [call for call in allowed if call["name"] in names]
         others = last.model_copy(update={"tool_calls": [call for call in allowed if call not in own]})
         answering = [self._node.ainvoke({**state, "messages": [*before, others]}, config)] if others.tool_calls else []
-        found = await asyncio.gather(*(_boxed(call, limits.box, last) for call in own), *answering)
+        found = await asyncio.gather(*(_boxed(call, limits.episode_tools, last) for call in own), *answering)
         told, answered = found[: len(own)], found[-1] if answering else {"messages": []}
         if isinstance(answered, list):  # tools that say where the graph goes on
             return [*answered, Command(update={"messages": [*told, *rest]})] if told or rest else answered
@@ -73,10 +73,10 @@ class LimitedTools:
         return {"messages": [*told, *rest]}
 
 
-async def _boxed(call: Mapping[str, Any], box: Toolbox | None, asked_by: AIMessage) -> ToolMessage:
-    assert box is not None, "it has the tool"
+async def _boxed(call: Mapping[str, Any], episode_tools: EpisodeTools | None, asked_by: AIMessage) -> ToolMessage:
+    assert episode_tools is not None, "it has the tool"
     arguments = json.dumps(call["args"], ensure_ascii=False)
-    result = await box.call(ToolCall(call["id"] or "", call["name"], arguments), turn_id=asked_by.id)
+    result = await episode_tools.call(ToolCall(call["id"] or "", call["name"], arguments), turn_id=asked_by.id)
     return _message(call, result)
 
 

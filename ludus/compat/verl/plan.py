@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ludus.agents.tools import ToolLimits, ToolShelf
+from ludus.agents.tools import ToolLimits, ToolSet
 from ludus.compat.names import find
 from ludus.compat.verl.config_view import LoopConfig
 from ludus.compat.verl.interaction import Interactions
@@ -71,16 +71,16 @@ class LoopPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopRun:
+class LoopResources:
     """What the loops of one run share."""
 
     plan: LoopPlan
-    shelf: ToolShelf
+    tool_set: ToolSet
     users: Interactions
 
     @classmethod
-    def load(cls, plan: LoopPlan) -> LoopRun:
+    def load(cls, plan: LoopPlan) -> LoopResources:
         """Reads the files that the plan names. Raises UserError that says what is wrong in which."""
         turns = plan.multi_turn
-        shelf = ToolShelf.load(turns.tool_config_path, turns.function_tool_path, limits=plan.tool_limits, find=find)
-        return cls(plan, shelf, Interactions.load(turns.interaction_config_path))
+        tool_set = ToolSet.load(turns.tool_config_path, turns.function_tool_path, limits=plan.tool_limits, find=find)
+        return cls(plan, tool_set, Interactions.load(turns.interaction_config_path))

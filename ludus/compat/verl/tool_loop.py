@@ -19,13 +19,13 @@ from enum import Enum
 from typing import Any
 from uuid import uuid4
 
-from ludus.agents.tools import Toolbox, ToolResult
-from ludus.agents.tools.box import too_many
+from ludus.agents.tools import EpisodeTools, ToolResult
+from ludus.agents.tools.episode_tools import too_many
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
 from ludus.compat.verl.interaction import BaseInteraction, read_reply
 from ludus.compat.verl.messages import message_value, read_messages
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
-from ludus.compat.verl.plan import LoopPlan, LoopRun
+from ludus.compat.verl.plan import LoopPlan, LoopResources
 from ludus.episodes.limits import LIMIT_CODES
 from ludus.errors import AgentError, UserError
 from ludus.runs.spans import span
@@ -47,7 +47,7 @@ class AgentData:
     """One trajectory as it grows; tools that take `agent_data` are given it."""
 
     messages: list[Message]
-    box: Toolbox | None = None
+    episode_tools: EpisodeTools | None = None
     """None: before it is opened."""
     tools_kwargs: Mapping[str, Any] = field(default_factory=dict)
     interaction: BaseInteraction | None = None
@@ -91,19 +91,19 @@ class ToolAgentLoop(AgentLoopBase):
             interaction_kwargs=kwargs.get("interaction_kwargs") or {},
         )
         async with (
-            run.shelf.open(
+            run.tool_set.open(
                 data.tools_kwargs,
                 extra.get("tool_selection"),
                 tokenizer=self.tokenizer.text.tokenizer,
                 agent_data=data,
-            ) as box,
+            ) as episode_tools,
             self._user(data, run),
         ):
-            data.box = box
+            data.episode_tools = episode_tools
             state = AgentState.PENDING
             while state is not AgentState.TERMINATED:
                 state = await self._step(state, data, sampling_params)
-        return self._output(data, box)
+        return self._output(data, episode_tools)
 
     async def _step(self, state: AgentState, data: AgentData, sampling_params: dict[str, Any]) -> AgentState:
         match state:
@@ -135,7 +135,7 @@ class ToolAgentLoop(AgentLoopBase):
             with simple_timer("generate_sequences", data.timing):
                 turn = await self.server_manager.complete(
                     data.messages,
-                    tools=_box(data).specs,
+                    tools=_open_tools(data).specs,
                     sampling_params=_capped(sampling_params, room, self.server_manager.session.sampling.max_new_tokens),
                     template_kwargs=self.data_config.get("apply_chat_template_kwargs"),
                 )
@@ -153,7 +153,7 @@ class ToolAgentLoop(AgentLoopBase):
         return self._limit_met(data) or AgentState.PROCESSING_TOOLS
 
     async def _handle_processing_tools_state(self, data: AgentData) -> AgentState:
-        turn, box = data.turns[-1], _box(data)
+        turn, episode_tools = data.turns[-1], _open_tools(data)
         most = self._run_parts().plan.multi_turn.max_parallel_calls
         calls, rest = turn.reply.tool_calls[:most], turn.reply.tool_calls[most:]
         with simple_timer("tool_calls", data.timing):
@@ -163,7 +163,7 @@ class ToolAgentLoop(AgentLoopBase):
             Message("tool", result.text, tool_call_id=call.id, name=call.name)
             for call, result in zip(turn.reply.tool_calls, results, strict=True)
         ]
-        undecoded = [box.undecoded(raw, turn_id=turn.id).text for raw in turn.undecoded]
+        undecoded = [episode_tools.undecoded(raw, turn_id=turn.id).text for raw in turn.undecoded]
         data.messages += self._undecoded_messages(data.messages, undecoded)
         data.user_turns += 1
         return AgentState.GENERATING
@@ -189,13 +189,13 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def _call_tool(self, call: ToolCall, data: AgentData) -> ToolResult:
         """What a tool answers; whatever goes wrong is its text."""
-        return await _box(data).call(call, turn_id=data.turns[-1].id)
+        return await _open_tools(data).call(call, turn_id=data.turns[-1].id)
 
     # ---- parts
 
-    def _run_parts(self) -> LoopRun:
+    def _run_parts(self) -> LoopResources:
         run = self.trainer_config.run
-        if not isinstance(run, LoopRun):
+        if not isinstance(run, LoopResources):
             raise UserError(f"{type(self).__name__} needs the tools of a run; play it as a workflow or by its name")
         return run
 
@@ -217,7 +217,7 @@ class ToolAgentLoop(AgentLoopBase):
         return None
 
     @asynccontextmanager
-    async def _user(self, data: AgentData, run: LoopRun) -> AsyncIterator[None]:
+    async def _user(self, data: AgentData, run: LoopResources) -> AsyncIterator[None]:
         """The row's simulated user, for the length of the block; none where the row asks for none."""
         if not data.interaction_kwargs:
             yield
@@ -232,7 +232,7 @@ class ToolAgentLoop(AgentLoopBase):
     def _count_prompt(self, data: AgentData) -> int:
         request = ChatRequest(
             tuple(data.messages),
-            _box(data).specs,
+            _open_tools(data).specs,
             template_kwargs=self.data_config.get("apply_chat_template_kwargs"),
         )
         return self.server_manager.session.count_prompt_tokens(request)
@@ -256,7 +256,7 @@ class ToolAgentLoop(AgentLoopBase):
             return [Message("user", "\n".join(texts))]
         return answers
 
-    def _output(self, data: AgentData, box: Toolbox) -> AgentLoopOutput | list[AgentLoopOutput]:
+    def _output(self, data: AgentData, episode_tools: EpisodeTools) -> AgentLoopOutput | list[AgentLoopOutput]:
         outputs = outputs_of(
             self.server_manager.session.snapshot(),
             data.turns,
@@ -264,21 +264,21 @@ class ToolAgentLoop(AgentLoopBase):
             metrics=AgentLoopMetrics.model_validate(data.timing),
             extra_fields={
                 **data.extra_fields,
-                "tool_rewards": list(box.call_rewards),
-                "tool_scores": dict(box.rewards),
+                "tool_rewards": list(episode_tools.call_rewards),
+                "tool_scores": dict(episode_tools.rewards),
                 "turn_scores": data.turn_scores,
                 "ended_by": data.ended_by,
                 "truncated": data.is_truncated,
                 "messages": [message_value(message) for message in data.messages],
-                "metrics": box.metrics,
+                "metrics": episode_tools.metrics,
             },
         )
         return outputs if len(outputs) > 1 else outputs[0]
 
 
-def _box(data: AgentData) -> Toolbox:
-    assert data.box is not None, "the tools are open while the trajectory runs"
-    return data.box
+def _open_tools(data: AgentData) -> EpisodeTools:
+    assert data.episode_tools is not None, "the tools are open while the trajectory runs"
+    return data.episode_tools
 
 
 def _end(data: AgentData, why: str) -> AgentState:

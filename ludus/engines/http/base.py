@@ -28,12 +28,12 @@ PROBE_TEXT = "Tokens: {1, 22}\n\n  déjà-vu, 你好\t🙂"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StreamDelta:
     """What one event of a stream tells of an answer: new tokens, and how it ended if it did."""
 
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
-    tops: tuple[tuple[tuple[int, float], ...], ...] = ()
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """Per token the likeliest (id, logprob), of these tokens or in the last piece of all. Empty: not told here."""
     kept_ids: tuple[tuple[int, ...] | None, ...] = ()
     """Per token the ids it was drawn among, likewise."""
@@ -84,7 +84,7 @@ class Server:
         }
 
 
-class Wire(Protocol):
+class ServerProtocol(Protocol):
     """How one kind of server is spoken to. It holds what the server says of itself, and no state of any call."""
 
     @property
@@ -97,13 +97,13 @@ class Wire(Protocol):
     def check(self, call: Call) -> None:
         """Raises UserError for a call that this server cannot serve, or cannot serve so that the record is exact."""
 
-    def question(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
+    def request_for(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
         """Path and body of the request whose stream of events is the answer."""
 
-    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> Piece:
+    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> StreamDelta:
         """What an event tells that is new; `num_read` tokens were read before. Raises what an error in it means."""
 
-    def refusal(self, response: httpx.Response) -> LudusError:
+    def read_error(self, response: httpx.Response) -> LudusError:
         """What a status other than 200 means."""
 
     async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]: ...
@@ -120,7 +120,7 @@ class Wire(Protocol):
 
         Raises UserError if they cannot be published to this server."""
 
-    async def held(self, http: httpx.AsyncClient) -> int | None:
+    async def current_version(self, http: httpx.AsyncClient) -> int | None:
         """The version that the server has now; UNPUBLISHED for weights of others. None: it does not tell."""
 
     def forget(self) -> None:
@@ -158,27 +158,33 @@ def parse_object(response: httpx.Response) -> dict[str, Any]:
     return found
 
 
-Refusal = Callable[[httpx.Response], LudusError]
+ErrorReader = Callable[[httpx.Response], LudusError]
 """What a status other than 200 means, in the words of one kind of server."""
 
 
 def ask(
-    http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None, *, name: str, refusal: Refusal
+    http: httpx.Client,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    name: str,
+    read_error: ErrorReader,
 ) -> dict[str, Any]:
     """What a server, called `name` in messages, answers before there is an engine. Raises what its refusal means."""
     with failing_as_backend(name, str(http.base_url)):
         response = http.request(method, path, json=body)
-    return checked(response, refusal)
+    return checked(response, read_error)
 
 
-def checked(response: httpx.Response, refusal: Refusal) -> dict[str, Any]:
+def checked(response: httpx.Response, read_error: ErrorReader) -> dict[str, Any]:
     """The object that was answered. Raises what a status other than 200 means."""
     if response.is_error:
-        raise refusal(response)
+        raise read_error(response)
     return parse_object(response)
 
 
-def said(response: httpx.Response) -> str:
+def error_message(response: httpx.Response) -> str:
     """The words of an error answer, in the shape that OpenAI's interface has or as they are."""
     try:
         error = response.json()["error"]
@@ -187,7 +193,7 @@ def said(response: httpx.Response) -> str:
         return response.text[:500]
 
 
-def said_error(message: str, status: int) -> LudusError:
+def error_for_status(message: str, status: int) -> LudusError:
     """From 500 on the server failed; below, what it was asked cannot be."""
     return BackendError(message) if status >= httpx.codes.INTERNAL_SERVER_ERROR else UserError(message)
 

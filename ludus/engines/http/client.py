@@ -1,6 +1,6 @@
 """A server that samples, as an engine: one loop, one pool of connections, the calls in flight. Needs no torch.
 
-Knows: the Engine protocol, streams of events, publishing.  Knows not: what any server calls things (`Wire`), chat.
+Knows: the Engine protocol, streams of events, publishing.  Knows not: any server's words (`ServerProtocol`), chat.
 Its requests run on a thread with one event loop and one pool of connections, whichever loop asks. A call ends early by
 closing its connection, on which the server stops sampling; the tokens that had come are its answer.
 
@@ -23,7 +23,14 @@ from typing import Any, TypeVar
 import httpx
 
 from ludus.engines.base import OnTokens, WeightSource
-from ludus.engines.http.base import CONNECT_TIMEOUT_S, UNPUBLISHED, Piece, Wire, direct, failing_as_backend
+from ludus.engines.http.base import (
+    CONNECT_TIMEOUT_S,
+    UNPUBLISHED,
+    ServerProtocol,
+    StreamDelta,
+    direct,
+    failing_as_backend,
+)
 from ludus.errors import BackendError, LudusError, UserError
 from ludus.http.sse import DONE, coming_data
 from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
@@ -38,12 +45,12 @@ SETTLE_S = 0.05
 
 
 class HttpEngine:
-    """Samples with the server that `wire` speaks to. Safe to use from several event loops and threads at once."""
+    """Samples with the server that `protocol` speaks to. Safe to use from several event loops and threads at once."""
 
-    def __init__(self, wire: Wire, *, version: int = 0) -> None:
+    def __init__(self, protocol: ServerProtocol, *, version: int = 0) -> None:
         """version: of the weights that the server has."""
-        self.wire = wire
-        self._server = wire.server
+        self.protocol = protocol
+        self._server = protocol.server
         self._version = version
         self._seeds = random.Random()
         self._running: dict[str, _Running] = {}
@@ -56,7 +63,11 @@ class HttpEngine:
         # Tokens may be minutes away while others are served; a server that is gone closes the connection.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
         self._http = httpx.AsyncClient(
-            base_url=wire.server.url, headers=dict(wire.server.headers), limits=limits, timeout=timeout, **direct()
+            base_url=protocol.server.url,
+            headers=dict(protocol.server.headers),
+            limits=limits,
+            timeout=timeout,
+            **direct(),
         )
         self._publishing = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
@@ -81,7 +92,7 @@ class HttpEngine:
                 f"the prompt has {len(call.prompt_ids)} tokens and must be shorter than the context of "
                 f"{self.context_length}; shorten the history"
             )
-        self.wire.check(call)
+        self.protocol.check(call)
         loop = asyncio.get_running_loop()
 
         def tell(chunk: TokenChunk) -> None:
@@ -113,7 +124,7 @@ class HttpEngine:
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         async def scored() -> tuple[float, ...]:
             with self._failing():
-                return await self.wire.score(self._http, token_ids)
+                return await self.protocol.score(self._http, token_ids)
 
         return await self._on_own_loop(scored())
 
@@ -182,16 +193,16 @@ class HttpEngine:
 
     async def _chunks(self, running: _Running) -> AsyncIterator[TokenChunk]:
         """The tokens as they come. Raises BackendError if the server ends the answer without saying why it ended."""
-        path, body = self.wire.question(running.call, running.seed)
+        path, body = self.protocol.request_for(running.call, running.seed)
         with self._failing():
             async with self._http.stream("POST", path, json=body) as response:
                 if response.is_error:
                     await response.aread()
-                    raise self.wire.refusal(response)
+                    raise self.protocol.read_error(response)
                 async for data in coming_data(response):
                     if data == DONE:
                         continue
-                    event = self.wire.read(running.call, len(running.token_ids), json.loads(data))
+                    event = self.protocol.read(running.call, len(running.token_ids), json.loads(data))
                     chunk = running.take(event, self._version)
                     self._num_sampled += len(chunk.token_ids)
                     if chunk.token_ids:
@@ -218,7 +229,7 @@ class HttpEngine:
             return
         try:
             with self._failing():
-                held = await self.wire.held(self._http)
+                held = await self.protocol.current_version(self._http)
         except UserError as error:  # it took this very question before: another server stands there, or another key
             raise BackendError(str(error)) from error
         # what was published meanwhile is newer than the answer
@@ -226,16 +237,16 @@ class HttpEngine:
             return
         logger.warning("engine.weights_lost engine=%r held=%s", self, held)
         self._version = UNPUBLISHED
-        self.wire.forget()
+        self.protocol.forget()
 
     async def _pause(self) -> None:
         with self._failing():
-            await self.wire.pause(self._http)
+            await self.protocol.pause(self._http)
         await asyncio.sleep(SETTLE_S)
 
     async def _resume(self) -> None:
         with self._failing():
-            await self.wire.resume(self._http)
+            await self.protocol.resume(self._http)
 
     async def _publish(self, version: int, weights: WeightSource) -> None:
         async with self._publishing:
@@ -255,7 +266,7 @@ class HttpEngine:
     async def _load(self, version: int, weights: WeightSource, *, is_again: bool) -> None:
         """is_again: this was tried before, and the server may still be at it, or refuse what it has just finished."""
         with self._failing():
-            load = await self.wire.prepare(self._http, version, weights)
+            load = await self.protocol.prepare(self._http, version, weights)
         is_held = self._stays_as_it_is
         if not is_held:
             await self._pause()
@@ -266,7 +277,7 @@ class HttpEngine:
             except LudusError:
                 if not is_again or not await self._has(version):
                     raise
-            if self.wire.tells_versions:
+            if self.protocol.tells_versions:
                 await asyncio.sleep(SETTLE_S)
             self._version = version
         finally:
@@ -276,12 +287,12 @@ class HttpEngine:
     async def _has(self, version: int) -> bool:
         """Whether the server has loaded it, whatever became of its answer."""
         with self._failing():
-            return self._version == version or await self.wire.held(self._http) == version
+            return self._version == version or await self.protocol.current_version(self._http) == version
 
     @property
     def _stays_as_it_is(self) -> bool:
         """A publish neither pauses nor resumes: whoever paused the engine lets it go on."""
-        return self._is_paused or self.wire.tells_versions
+        return self._is_paused or self.protocol.tells_versions
 
 
 @dataclass(eq=False)
@@ -296,7 +307,7 @@ class _Running:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    tops: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     kept_ids: list[tuple[int, ...] | None] = field(default_factory=list)
     stop_reason: StopReason | None = None
     stop_string: str | None = None
@@ -307,14 +318,14 @@ class _Running:
         if self.until is not None and not self.until.expired():
             self.until.reschedule(asyncio.get_running_loop().time())
 
-    def take(self, piece: Piece, version: int) -> TokenChunk:
+    def take(self, piece: StreamDelta, version: int) -> TokenChunk:
         """The tokens of one event. version: theirs, if the server does not tell."""
         versions = (version,) * len(piece.token_ids) if piece.versions is None else piece.versions
         chunk = TokenChunk(piece.token_ids, piece.logprobs, versions)
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
         self.versions += versions
-        self.tops += piece.tops
+        self.top_logprobs += piece.top_logprobs
         self.kept_ids += piece.kept_ids
         self.num_cached_tokens += piece.num_cached_tokens
         if piece.all_versions is not None:
@@ -326,7 +337,10 @@ class _Running:
     def sampled(self) -> Sampled:
         assert self.stop_reason is not None, "a call without a stop reason still runs"
         sampling, num = self.call.sampling, len(self.token_ids)
-        tops, kept_ids = tuple(self.tops), tuple(self.kept_ids)  # of an answer that was cut off, not told of all
+        tops, kept_ids = (
+            tuple(self.top_logprobs),
+            tuple(self.kept_ids),
+        )  # of an answer that was cut off, not told of all
         return Sampled(
             token_ids=tuple(self.token_ids),
             logprobs=tuple(self.logprobs),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 
-from ludus.engines.local.draws.select import choose_draws
+from ludus.engines.local.draws.select import choose_sampling_kernel
 from ludus.engines.local.graphs import choose_capture
 from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel
 from ludus.engines.local.paged import PagedCache
@@ -21,7 +21,7 @@ from ludus.engines.local.pages import PagePool
 from ludus.engines.local.runner import Runner
 from ludus.engines.local.scheduler import Scheduler
 from ludus.engines.local.settings import InferenceSettings
-from ludus.engines.sequence import Draw, Sequence, StopStrings
+from ludus.engines.sequence import SampledToken, Sequence, StopStrings
 from ludus.errors import UserError
 from ludus.models.load import LoadedModel
 from ludus.text.constraint import Constraints
@@ -31,11 +31,11 @@ from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CallProgress:
     """What a step brought one call."""
 
     call_id: str
-    draw: Draw | None
+    draw: SampledToken | None
     """None: no token, the call only ended."""
     version: int
     """Of the weights."""
@@ -62,7 +62,7 @@ class EngineCore:
         self._vocab_size = model.head_weight.shape[0]
         num_pages = _num_pages(model, settings)
         self.context_length = min(model.config.context_length, num_pages * PAGE_TOKENS)
-        draws = choose_draws(settings.kernels, model.head_weight)
+        draws = choose_sampling_kernel(settings.kernels, model.head_weight)
         capture = choose_capture(model.head_weight.device)
         self._runner = Runner(model, kernel, draws, num_pages=num_pages, capture=capture)
         self._scheduler = Scheduler(
@@ -120,25 +120,25 @@ class EngineCore:
         self._scheduler.add(sequence)
         self._count(num_calls=1)
 
-    def abort(self, call_id: str) -> Progress | None:
+    def abort(self, call_id: str) -> CallProgress | None:
         """End a call with what it has. None: no such call."""
         sequence = self._sequences.get(call_id)
-        return None if sequence is None else Progress(call_id, None, self.version, self._finish(sequence, "abort"))
+        return None if sequence is None else CallProgress(call_id, None, self.version, self._finish(sequence, "abort"))
 
-    def step(self) -> list[Progress]:
+    def step(self) -> list[CallProgress]:
         """Compute one step; the calls that got a token or ended."""
         started_at = time.perf_counter()
         plan = self._scheduler.plan_step(self.version)
-        draws = self._runner.run(plan) if plan.work else []
+        draws = self._runner.run(plan) if plan.scheduled else []
         self._scheduler.commit(plan)
         num_prefilled = sum(
-            max(0, min(item.sequence.num_prompt, item.start + item.num_tokens) - item.start) for item in plan.work
+            max(0, min(item.sequence.num_prompt, item.start + item.num_tokens) - item.start) for item in plan.scheduled
         )
         version, progress = self.version, []
         for sequence, draw in draws:
             end = sequence.append(draw, version)
             answer = None if end is None else self._finish(sequence, *end)
-            progress.append(Progress(sequence.call.id, draw, version, answer))
+            progress.append(CallProgress(sequence.call.id, draw, version, answer))
         self._count(
             num_sampled_tokens=len(draws), num_prefilled_tokens=num_prefilled, busy_s=time.perf_counter() - started_at
         )

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from ludus.engines.base import OnTokens, WeightSource
 from ludus.engines.kind import LocalKind
 from ludus.engines.lease import ComputeLease, release_workers
-from ludus.engines.local.core import EngineCore, Progress
+from ludus.engines.local.core import CallProgress, EngineCore
 from ludus.engines.local.kernels.select import choose_kernel
 from ludus.engines.local.settings import InferenceSettings
 from ludus.errors import BackendError, LudusError
@@ -283,9 +283,9 @@ class LocalEngine:
         for call_id in overdue:
             self._abort(call_id)
 
-    def _deliver(self, progress: list[Progress]) -> None:
+    def _deliver(self, progress: list[CallProgress]) -> None:
         """Hand tokens and answers to the loops that wait for them; one wake-up per loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Waiter, Progress]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Waiter, CallProgress]]] = {}
         for item in progress:
             waiter = self._waiters[item.call_id] if item.answer is None else self._waiters.pop(item.call_id)
             if item.answer is not None or waiter.on_tokens is not None:
@@ -326,7 +326,7 @@ class _Waiter:
         _call_on(self.loop, lambda: None if self.future.done() else self.future.set_exception(error))
 
 
-def _hand_over(items: list[tuple[_Waiter, Progress]]) -> None:
+def _hand_over(items: list[tuple[_Waiter, CallProgress]]) -> None:
     """Runs on the waiters' loop."""
     for waiter, progress in items:
         if waiter.future.done():

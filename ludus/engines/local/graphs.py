@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ludus.engines.local.kernels.base import AttentionRule, Runs
+from ludus.engines.local.kernels.base import AttentionRule, RaggedBatch
 from ludus.engines.local.kernels.flex import DecodeTables, FlexKernel, padded_size, store_rows
 from ludus.engines.local.paged import PagedCache
 from ludus.models.load import LoadedModel
@@ -78,20 +78,20 @@ class DecodeGraphs:
         return f"<DecodeGraphs of {sorted(self._graphs)} rows>"
 
     @staticmethod
-    def serves(runs: Runs) -> bool:
+    def serves(chunks: RaggedBatch) -> bool:
         """Whether a step is one that a graph can compute."""
-        return len(runs.runs) == len(runs)
+        return len(chunks.chunks) == len(chunks)
 
-    def forward(self, ids: Sequence[int], positions: Sequence[int], runs: Runs) -> Tensor:
+    def forward(self, ids: Sequence[int], positions: Sequence[int], chunks: RaggedBatch) -> Tensor:
         """Final hidden states, shape (N, D); the next step of as many rows overwrites them. Modifies the cache."""
-        num_rows = len(runs)
+        num_rows = len(chunks)
         size = padded_size(num_rows)
         graph = self._graphs.get(size) or _Graph.of(size, self._kernel.tables(size, num_pages=self._num_pages))
         # what fills up the batch repeats its first row, so that all of it is valid
         filling = size - num_rows
         graph.ids_1N.copy_(torch.tensor([[*ids, *[ids[0]] * filling]]))
         graph.positions_1N.copy_(torch.tensor([[*positions, *[positions[0]] * filling]]))
-        graph.tables.fill(runs, torch.arange(num_rows))
+        graph.tables.fill(chunks, torch.arange(num_rows))
         if graph.replay is None:
             graph.replay = self._capture(lambda: self._compute(graph))
             self._graphs[size] = graph

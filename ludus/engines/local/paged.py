@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, AttentionRule, Runs
+from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, AttentionRule, RaggedBatch
 from ludus.engines.local.kernels.eager import causal_attention
 
 
@@ -59,10 +59,10 @@ class PagedCache:
 class PagedPlan:
     """Stores the tokens of a step into pages, then attends; an AttentionPlan."""
 
-    def __init__(self, cache: PagedCache, kernel: AttentionKernel, runs: Runs) -> None:
+    def __init__(self, cache: PagedCache, kernel: AttentionKernel, chunks: RaggedBatch) -> None:
         self._cache = cache
         self._kernel = kernel
-        self._runs = runs
+        self._chunks = chunks
 
     def attend(
         self,
@@ -75,7 +75,7 @@ class PagedPlan:
         window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        num_rows = len(self._runs)
+        num_rows = len(self._chunks)
         rule = AttentionRule(scale, window, softcap)
         if num_rows == q.shape[2]:
             out = q.new_empty(1, num_rows, q.shape[1], q.shape[3])
@@ -87,7 +87,7 @@ class PagedPlan:
         return out
 
     def _attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule, out: Tensor) -> None:
-        self._kernel.attend(q, k, v, self._cache.layer(layer_idx), runs=self._runs, rule=rule, out=out)
+        self._kernel.attend(q, k, v, self._cache.layer(layer_idx), chunks=self._chunks, rule=rule, out=out)
 
 
 class CausalPlan:

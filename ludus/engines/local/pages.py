@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PrefixMatch:
     """What the index knows of a prompt."""
 
     pages: tuple[int, ...]
@@ -71,7 +71,7 @@ class PagePool:
         """Number of tables that hold `page`."""
         return self._refs[page]
 
-    def match(self, version: int, token_ids: TokenSequence[int], *, max_tokens: int) -> Match:
+    def match(self, version: int, token_ids: TokenSequence[int], *, max_tokens: int) -> PrefixMatch:
         """The longest known prefix of `token_ids`, of at most `max_tokens` tokens. Changes nothing."""
         pages: list[int] = []
         parent, num_tokens = _root(version), 0
@@ -80,13 +80,13 @@ class PagePool:
             page, num_common = self._best_child(parent, wanted)
             num_tokens += num_common
             if num_common < self.page_tokens:
-                return Match(tuple(pages), num_tokens, page)
+                return PrefixMatch(tuple(pages), num_tokens, page)
             assert page is not None, "a full match without its page"
             pages.append(page)
             parent = page
-        return Match(tuple(pages), num_tokens, None)
+        return PrefixMatch(tuple(pages), num_tokens, None)
 
-    def acquire(self, match: Match) -> list[int]:
+    def acquire(self, match: PrefixMatch) -> list[int]:
         """A table with the full pages of `match`, held once more. The page to copy from is only marked as used."""
         for page in match.pages:
             self._hold(page)

@@ -10,14 +10,14 @@ from collections.abc import Sequence as TokenSequence
 import torch
 from torch import Tensor
 
-from ludus.engines.local.draws.base import DrawKernel, DrawRequest, capped, uniform
+from ludus.engines.local.draws.base import SamplingKernel, SamplingRequest, capped, uniform
 from ludus.engines.local.graphs import Capture, DecodeGraphs
-from ludus.engines.local.kernels.base import AttentionKernel, Run, Runs
+from ludus.engines.local.kernels.base import AttentionKernel, RaggedBatch, SequenceChunk
 from ludus.engines.local.kernels.flex import FlexKernel
 from ludus.engines.local.paged import CausalPlan, PagedCache, PagedPlan
 from ludus.engines.local.sampler import ROW_BLOCK, ROWS, Sampler
-from ludus.engines.local.scheduler import StepPlan, Work
-from ludus.engines.sequence import Draw, Sequence
+from ludus.engines.local.scheduler import ScheduledChunk, StepPlan
+from ludus.engines.sequence import SampledToken, Sequence
 from ludus.models.load import LoadedModel
 
 
@@ -31,7 +31,7 @@ class Runner:
         self,
         model: LoadedModel,
         kernel: AttentionKernel,
-        draws: DrawKernel,
+        draws: SamplingKernel,
         *,
         num_pages: int,
         capture: Capture | None = None,
@@ -56,12 +56,12 @@ class Runner:
         return f"<Runner {self._model!r} {self._kernel!r} {self._cache!r}>"
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> list[tuple[Sequence, Draw]]:
+    def run(self, plan: StepPlan) -> list[tuple[Sequence, SampledToken]]:
         """The token drawn for every sequence that samples in this step."""
         self._cache.copy(plan.copies)
-        hidden_SD = self._forward(plan.work)
+        hidden_SD = self._forward(plan.scheduled)
         last, requests, sequences, end = [], [], [], 0
-        for item in plan.work:
+        for item in plan.scheduled:
             end += item.num_tokens
             if item.samples:
                 last.append(end - 1)
@@ -92,19 +92,21 @@ class Runner:
         self._graphs = None
         self._cache.free()
 
-    def _forward(self, work: TokenSequence[Work]) -> Tensor:
+    def _forward(self, scheduled: TokenSequence[ScheduledChunk]) -> Tensor:
         """Final hidden states of all tokens of the step, shape (S, D)."""
-        ids = [token for item in work for token in item.sequence.token_ids[item.start : item.start + item.num_tokens]]
-        positions = [at for item in work for at in range(item.start, item.start + item.num_tokens)]
-        runs = Runs([Run(item.start, item.num_tokens, item.sequence.pages) for item in work])
-        if self._graphs is not None and self._graphs.serves(runs):
-            return self._graphs.forward(ids, positions, runs)
+        ids = [
+            token for item in scheduled for token in item.sequence.token_ids[item.start : item.start + item.num_tokens]
+        ]
+        positions = [at for item in scheduled for at in range(item.start, item.start + item.num_tokens)]
+        chunks = RaggedBatch([SequenceChunk(item.start, item.num_tokens, item.sequence.pages) for item in scheduled])
+        if self._graphs is not None and self._graphs.serves(chunks):
+            return self._graphs.forward(ids, positions, chunks)
         device = self._model.head_weight.device
         filling = [] if self._sampler.is_native else [0] * (filled_rows(len(ids)) - len(ids))
         hidden = self._model.backbone(
             torch.tensor([ids + filling], device=device),
             torch.tensor([positions + filling], device=device),
-            PagedPlan(self._cache, self._kernel, runs),
+            PagedPlan(self._cache, self._kernel, chunks),
         )
         return hidden[0, : len(ids)]
 
@@ -119,9 +121,9 @@ def filled_rows(num_rows: int) -> int:
     return -(-num_rows // block) * block
 
 
-def _request(sequence: Sequence) -> DrawRequest:
+def _request(sequence: Sequence) -> SamplingRequest:
     position = len(sequence.token_ids)
     allowed = None if sequence.constraint is None else sequence.constraint.allowed()
-    return DrawRequest(
+    return SamplingRequest(
         sequence.call.sampling, uniform(sequence.seed, position), sequence.token_ids, sequence.num_prompt, allowed
     )

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ludus.engines.local.draws.base import DrawKernel, DrawRequest
-from ludus.engines.sequence import Draw
+from ludus.engines.local.draws.base import SamplingKernel, SamplingRequest
+from ludus.engines.sequence import SampledToken
 from ludus.kernels import linear
 
 # 256 rows of a 49,152-token vocabulary make 25 MB of logits in bf16. More rows would leave the caches for good, and a
@@ -27,9 +27,9 @@ ROW_BLOCK = 4
 class Sampler:
     """A buffer for the logits of up to ROWS rows, which saves their page faults; more rows are drawn in turn."""
 
-    def __init__(self, head_VD: Tensor, kernel: DrawKernel) -> None:
+    def __init__(self, head_VD: Tensor, kernel: SamplingKernel) -> None:
         self._kernel = kernel
-        self.is_native = linear.refusal(head_VD) is None
+        self.is_native = linear.unsupported_reason(head_VD) is None
         """Products give a row the same bits in any company."""
         self._logits_NV = head_VD.new_empty(ROWS, head_VD.shape[0], requires_grad=False)
 
@@ -37,10 +37,10 @@ class Sampler:
         return f"<Sampler {self._kernel!r}>"
 
     def draw(
-        self, hidden_ND: Tensor, head_VD: Tensor, requests: Sequence[DrawRequest], *, softcap: float | None
-    ) -> list[Draw]:
+        self, hidden_ND: Tensor, head_VD: Tensor, requests: Sequence[SamplingRequest], *, softcap: float | None
+    ) -> list[SampledToken]:
         """One token per row of final hidden states, in their order."""
-        draws: list[Draw] = []
+        draws: list[SampledToken] = []
         for start in range(0, len(requests), ROWS):
             part = slice(start, start + ROWS)
             logits_NV = self.logits(hidden_ND[part], head_VD)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
-from ludus.engines.local.pages import Match, PagePool
+from ludus.engines.local.pages import PagePool, PrefixMatch
 from ludus.engines.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ScheduledChunk:
     """Tokens start .. start + num_tokens of one sequence; `samples`: its next token is drawn after them."""
 
     sequence: Sequence
@@ -30,7 +30,7 @@ class Work:
 class StepPlan:
     """One step. `copies` (from page, to page) happen first, in order."""
 
-    work: tuple[Work, ...]
+    scheduled: tuple[ScheduledChunk, ...]
     copies: tuple[tuple[int, int], ...]
 
 
@@ -39,18 +39,18 @@ class _Draft:
 
     def __init__(self, max_tokens: int) -> None:
         self.room = max_tokens
-        self.work: dict[Sequence, Work] = {}
+        self.scheduled: dict[Sequence, ScheduledChunk] = {}
         self.copies: list[tuple[int, int]] = []
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:
         samples = num_tokens == sequence.num_uncomputed
-        self.work[sequence] = Work(sequence, sequence.num_computed, num_tokens, samples)
+        self.scheduled[sequence] = ScheduledChunk(sequence, sequence.num_computed, num_tokens, samples)
         self.room -= num_tokens
 
     def drop(self, sequence: Sequence) -> None:
-        work = self.work.pop(sequence, None)
-        if work is not None:
-            self.room += work.num_tokens
+        scheduled = self.scheduled.pop(sequence, None)
+        if scheduled is not None:
+            self.room += scheduled.num_tokens
 
 
 class Scheduler:
@@ -92,11 +92,11 @@ class Scheduler:
             self.num_preemptions += len(preempted)
         else:
             self._admit(version, draft)
-        return StepPlan(tuple(draft.work.values()), tuple(draft.copies))
+        return StepPlan(tuple(draft.scheduled.values()), tuple(draft.copies))
 
     def commit(self, plan: StepPlan) -> None:
         """The step has run: its keys and values exist, and prompts become findable."""
-        for item in plan.work:
+        for item in plan.scheduled:
             sequence = item.sequence
             sequence.num_computed = item.start + item.num_tokens
             if item.num_tokens > 1 or sequence.num_computed == sequence.num_prompt:
@@ -153,7 +153,7 @@ class Scheduler:
             self._start(sequence, match, version)
             draft.add(sequence, min(sequence.num_uncomputed, draft.room))
 
-    def _is_being_computed(self, sequence: Sequence, match: Match, draft: _Draft) -> bool:
+    def _is_being_computed(self, sequence: Sequence, match: PrefixMatch, draft: _Draft) -> bool:
         """Another sequence computes more of this one's prefix in this very step: waiting a step saves the work.
 
         A page's worth is what a step of waiting must save, or all that there is to save.
@@ -166,10 +166,10 @@ class Scheduler:
             item.start + item.num_tokens >= wanted > item.start
             and item.sequence.kv_version is not None
             and item.sequence.token_ids[:wanted] == prefix
-            for item in draft.work.values()
+            for item in draft.scheduled.values()
         )
 
-    def _take_pages(self, sequence: Sequence, match: Match, draft: _Draft) -> bool:
+    def _take_pages(self, sequence: Sequence, match: PrefixMatch, draft: _Draft) -> bool:
         """Whether `sequence` got the pages of its first chunk, with room left for the rest and for those that run."""
         pages = self.pool.acquire(match)
         num_first = min(len(sequence.token_ids), match.num_tokens + draft.room)
@@ -184,7 +184,7 @@ class Scheduler:
         sequence.pages = pages + fresh
         return True
 
-    def _start(self, sequence: Sequence, match: Match, version: int) -> None:
+    def _start(self, sequence: Sequence, match: PrefixMatch, version: int) -> None:
         self.waiting.remove(sequence)
         bisect.insort(self.running, sequence, key=_arrival)
         sequence.num_computed = match.num_tokens

@@ -22,9 +22,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, replace
 
 from ludus.engines.base import Engine, OnTokens, WeightSource
-from ludus.engines.routed.call import RoutedCall
 from ludus.engines.routed.policy import ReplicaLoad, Routing
 from ludus.engines.routed.replicas import Replicas
+from ludus.engines.routed.routed_call import RoutedCall
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, EngineStats, Sampled

@@ -32,8 +32,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from ludus.engines.base import Engine
-from ludus.engines.serving.inbox import Inbox
 from ludus.engines.serving.requests import AbortBody, GenerateBody, PathBody, ScoreBody, TextBody, read
+from ludus.engines.serving.weight_receiver import WeightReceiver
 from ludus.errors import AgentError, BackendError, LudusError, UserError
 from ludus.http.api import application, guarded
 from ludus.http.body import MAX_BODY_BYTES
@@ -52,12 +52,18 @@ class EngineApi:
     """The handlers of the routes. Its engine is paused by nobody else."""
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, inbox: Inbox, *, model: str, key_digest: bytes | None
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        weight_receiver: WeightReceiver,
+        *,
+        model: str,
+        key_digest: bytes | None,
     ) -> None:
         """model: its name.  key_digest: of the key that everybody needs. None: nobody needs one."""
         self._engine = engine
         self._tokenizer = tokenizer
-        self._inbox = inbox
+        self._inbox = weight_receiver
         self._model = model
         self._key_digest = key_digest
         self._is_paused = False

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from ludus.engines.local.settings import InferenceSettings
-from ludus.engines.process import ServerCommand, ServerPlace
+from ludus.engines.process import ReplicaAddress, ServerCommand
 from ludus.engines.serving.settings import LudusServerSettings
 from ludus.models.settings import ModelSettings
 from ludus.settings import Settings
@@ -18,7 +18,7 @@ from ludus.settings import Settings
 KEY_VARIABLE = "LUDUS_ENGINE_KEY"
 
 
-def engine_command(engine: LudusServerSettings, model: ModelSettings, place: ServerPlace) -> ServerCommand:
+def engine_command(engine: LudusServerSettings, model: ModelSettings, place: ReplicaAddress) -> ServerCommand:
     """The command of one replica, with every setting that is not the default."""
     inside = frozenset(InferenceSettings.model_fields)
     overrides = [

@@ -20,22 +20,22 @@ from ludus.engines.http.base import (
     CONNECT_TIMEOUT_S,
     PROBE_TEXT,
     UNPUBLISHED,
-    Piece,
     Server,
+    StreamDelta,
     ask,
     bearer,
     check_same_ids,
     checked,
     direct,
-    said,
-    said_error,
+    error_for_status,
+    error_message,
 )
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.kind import FILES, ServerKind
 from ludus.engines.serving.app import OWNER
 from ludus.engines.serving.command import engine_command
 from ludus.engines.serving.settings import LudusServerSettings
-from ludus.engines.vllm.engine import VllmWire
+from ludus.engines.vllm.engine import VllmProtocol
 from ludus.engines.weights import WeightFiles
 from ludus.errors import LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ BUCKET_BYTES = 64 * 2**20  # of tensors that are sent as one file; a larger tens
 class LudusEngine(HttpEngine):
     """Samples with a server of ours."""
 
-    wire: LudusWire
+    protocol: LudusProtocol
 
     @classmethod
     def connect(
@@ -69,17 +69,19 @@ class LudusEngine(HttpEngine):
             check_same_ids(_ask(http, "POST", "/tokenize", {"prompt": PROBE_TEXT})["tokens"], tokenizer)
             version = int(_ask(http, "GET", "/stats")["version"])
         server = Server("Ludus engine", url, int(card["max_model_len"]), tokenizer.stop_ids, headers)
-        tokens = VllmWire(server, card["id"], tells_processed_logprobs=True)
+        tokens = VllmProtocol(server, card["id"], tells_processed_logprobs=True)
         if version == 0:
-            return cls(LudusWire(tokens, files))
-        return cls(LudusWire(tokens, files, first_version=version + 1), version=UNPUBLISHED)  # it served somebody else
+            return cls(LudusProtocol(tokens, files))
+        return cls(
+            LudusProtocol(tokens, files, first_version=version + 1), version=UNPUBLISHED
+        )  # it served somebody else
 
 
 @dataclass(frozen=True)
-class LudusWire:
+class LudusProtocol:
     """How a server of ours is spoken to."""
 
-    shared: VllmWire
+    shared: VllmProtocol
     """The words that are the same."""
     files: WeightFiles | None = None
     """None: weights are sent."""
@@ -94,28 +96,28 @@ class LudusWire:
     def check(self, call: Call) -> None:
         """What the engine cannot serve, it refuses itself, and it tells what it sampled from exactly."""
 
-    def question(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
-        return self.shared.question(call, seed)
+    def request_for(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
+        return self.shared.request_for(call, seed)
 
-    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> Piece:
+    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> StreamDelta:
         if "error" in event:
-            raise said_error(event["error"]["message"], int(event["error"]["code"]))
+            raise error_for_status(event["error"]["message"], int(event["error"]["code"]))
         if not event["choices"]:
-            return Piece(num_cached_tokens=int(event["usage"]["prompt_tokens_details"]["cached_tokens"]))
+            return StreamDelta(num_cached_tokens=int(event["usage"]["prompt_tokens_details"]["cached_tokens"]))
         (choice,) = event["choices"]
         kept_ids = (None if ids is None else tuple(ids) for ids in choice.get("kept_ids", ()))
         tops = (tuple((int(token), float(logprob)) for token, logprob in top) for top in choice.get("top_logprobs", ()))
-        return Piece(
+        return StreamDelta(
             token_ids=tuple(choice["token_ids"]),
             logprobs=tuple(each["logprob"] for each in choice["logprobs"]["content"]),
-            tops=tuple(tops),
+            top_logprobs=tuple(tops),
             kept_ids=tuple(kept_ids),
             versions=tuple(max(version - self.first_version, UNPUBLISHED) for version in choice["versions"]),
             stop_reason=choice["finish_reason"],
             stop_string=choice["stop_reason"],
         )
 
-    def refusal(self, response: httpx.Response) -> LudusError:
+    def read_error(self, response: httpx.Response) -> LudusError:
         return _refusal(response)
 
     async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
@@ -144,7 +146,7 @@ class LudusWire:
 
         return load
 
-    async def held(self, http: httpx.AsyncClient) -> int | None:
+    async def current_version(self, http: httpx.AsyncClient) -> int | None:
         return max(int(_checked(await http.get("/stats"))["version"]) - self.first_version, UNPUBLISHED)
 
     def forget(self) -> None:
@@ -178,15 +180,15 @@ def _files(tensors: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
 
 
 def _refusal(response: httpx.Response) -> LudusError:
-    return said_error(
+    return error_for_status(
         f"the engine at {response.url.host}:{response.url.port} answered {response.url.path} with "
-        f"{response.status_code}: {said(response)}",
+        f"{response.status_code}: {error_message(response)}",
         response.status_code,
     )
 
 
-_ask = partial(ask, name="Ludus engine", refusal=_refusal)
-_checked = partial(checked, refusal=_refusal)
+_ask = partial(ask, name="Ludus engine", read_error=_refusal)
+_checked = partial(checked, read_error=_refusal)
 
 
 KIND = ServerKind(LudusEngine.connect, engine_command, ludus_delivery, (*FILES, "stream"))

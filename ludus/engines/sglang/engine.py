@@ -22,16 +22,16 @@ from ludus.engines.http.base import (
     PROBE_TEXT,
     STOP_REASONS,
     UNPUBLISHED,
-    Piece,
     Server,
+    StreamDelta,
     ask,
     bearer,
     check_same_ids,
     checked,
     direct,
+    error_for_status,
+    error_message,
     kept_ids,
-    said,
-    said_error,
 )
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.kind import ServerKind
@@ -50,7 +50,7 @@ FLAGS = "--enable-deterministic-inference --grammar-backend llguidance --increme
 class SglangEngine(HttpEngine):
     """Samples with an SGLang server."""
 
-    wire: SglangWire
+    protocol: SglangProtocol
 
     @classmethod
     def connect(
@@ -73,12 +73,12 @@ class SglangEngine(HttpEngine):
         has_grammars = info.get("grammar_backend") == "llguidance"
         most_kept = int(info.get("sampling_mask_max_tokens") or 0)
         server = Server("SGLang", url, int(card["max_model_len"]), tokenizer.stop_ids, headers)
-        wire = SglangWire(server, has_grammars, most_kept, files)
-        return cls(wire, version=0 if files is None else UNPUBLISHED)
+        protocol = SglangProtocol(server, has_grammars, most_kept, files)
+        return cls(protocol, version=0 if files is None else UNPUBLISHED)
 
 
 @dataclass(frozen=True)
-class SglangWire:
+class SglangProtocol:
     """What an SGLang server says of itself, and how it is spoken to."""
 
     server: Server
@@ -110,7 +110,7 @@ class SglangWire:
         if not 0 < sampling.repetition_penalty <= 2:
             raise UserError(f"repetition_penalty={sampling.repetition_penalty} is refused by SGLang; it is up to 2")
 
-    def question(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
+    def request_for(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
         body = {
             "rid": call.id,
             "input_ids": list(call.prompt_ids),
@@ -123,10 +123,12 @@ class SglangWire:
         }
         return GENERATE, body
 
-    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> Piece:
+    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> StreamDelta:
         if "error" in event:
             error = event["error"]
-            raise said_error(f"SGLang ended an answer with an error: {error['message']}", int(error.get("code", 500)))
+            raise error_for_status(
+                f"SGLang ended an answer with an error: {error['message']}", int(error.get("code", 500))
+            )
         about = event["meta_info"]
         num_told = int(about["completion_tokens"])
 
@@ -137,10 +139,12 @@ class SglangWire:
         sampling = call.sampling
         token_ids = tuple(int(token) for token in new(event.get("output_ids") or ()))
         logprobs = tuple(float(each[0]) for each in new(about.get("output_token_logprobs") or ()))
-        tops: tuple[tuple[tuple[int, float], ...], ...] = ()
+        top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
         if sampling.top_logprobs:  # told as (logprob, id, text), the likeliest first
             told = new(about.get("output_top_logprobs") or ())
-            tops = tuple(tuple((int(token), float(logprob)) for logprob, token, *_ in each or ()) for each in told)
+            top_logprobs = tuple(
+                tuple((int(token), float(logprob)) for logprob, token, *_ in each or ()) for each in told
+            )
         kept: tuple[tuple[int, ...] | None, ...] = ()
         if _is_masked(sampling):
             kept = tuple(kept_ids(mask) for mask in new(about.get("output_token_sampling_mask") or ()))
@@ -152,17 +156,17 @@ class SglangWire:
         stop_reason, stop_string = _ending(about.get("finish_reason"))
         is_last = stop_reason is not None
         num_cached = int(about.get("cached_tokens") or 0) if is_last else 0
-        return Piece(
+        return StreamDelta(
             token_ids=token_ids,
             logprobs=logprobs,
-            tops=tops,
+            top_logprobs=top_logprobs,
             kept_ids=kept,
             stop_reason=stop_reason,
             stop_string=stop_string,
             num_cached_tokens=num_cached,
         )
 
-    def refusal(self, response: httpx.Response) -> LudusError:
+    def read_error(self, response: httpx.Response) -> LudusError:
         return _refusal(response)
 
     async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
@@ -203,7 +207,7 @@ class SglangWire:
 
         return load
 
-    async def held(self, http: httpx.AsyncClient) -> int | None:
+    async def current_version(self, http: httpx.AsyncClient) -> int | None:
         if self.files is None:
             return None
         told = _checked(await http.get("/model_info")).get("weight_version")
@@ -256,7 +260,7 @@ def _ending(finish: Mapping[str, Any] | None) -> tuple[StopReason | None, str | 
         return None, None
     kind, status, matched = finish.get("type"), finish.get("status_code"), finish.get("matched")
     if kind == "abort" and status is not None and status >= httpx.codes.BAD_REQUEST:
-        raise said_error(f"SGLang ended an answer with {status}: {finish.get('message')}", int(status))
+        raise error_for_status(f"SGLang ended an answer with {status}: {finish.get('message')}", int(status))
     if kind not in STOP_REASONS:
         raise BackendError(f"SGLang ended an answer with {finish!r}; look into its log")
     return STOP_REASONS[str(kind)], matched if isinstance(matched, str) else None
@@ -279,13 +283,14 @@ def _check_started_with(url: str, info: Mapping[str, Any]) -> None:
 
 
 def _refusal(response: httpx.Response) -> LudusError:
-    return said_error(
-        f"SGLang answered {response.url.path} with {response.status_code}: {said(response)}", response.status_code
+    return error_for_status(
+        f"SGLang answered {response.url.path} with {response.status_code}: {error_message(response)}",
+        response.status_code,
     )
 
 
-_ask = partial(ask, name="SGLang", refusal=_refusal)
-_checked = partial(checked, refusal=_refusal)
+_ask = partial(ask, name="SGLang", read_error=_refusal)
+_checked = partial(checked, read_error=_refusal)
 
 
 KIND = ServerKind(SglangEngine.connect, delivery=sglang_delivery)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ludus_vllm
-from ludus.engines.process import ServerCommand, ServerPlace
+from ludus.engines.process import ReplicaAddress, ServerCommand
 from ludus.engines.vllm.delivery import transfer_backend
 from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError
@@ -51,7 +51,7 @@ _OURS: Mapping[str, str] = {
 """Options that are ours to set, and what sets them."""
 
 
-def vllm_command(engine: VllmSettings, model: ModelSettings, place: ServerPlace) -> ServerCommand:
+def vllm_command(engine: VllmSettings, model: ModelSettings, place: ReplicaAddress) -> ServerCommand:
     """The command of one replica. Raises ConfigError for options that are not for `engine.args` to set."""
     folder = resolve_model(model.path)
     base = adapter_base(folder)
@@ -143,7 +143,7 @@ def _words(options: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"--{flag}", json.dumps(value) if isinstance(value, Mapping) else str(value))
 
 
-def _environment(place: ServerPlace) -> dict[str, str]:
+def _environment(place: ReplicaAddress) -> dict[str, str]:
     paths = (str(plugin_folder()), os.environ.get("PYTHONPATH"))
     return {
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),

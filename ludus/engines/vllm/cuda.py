@@ -22,17 +22,17 @@ from ludus.errors import BackendError, UserError
 BUCKET_BYTES = 2**30  # of tensors that are shared at once, and so held at once beside the trainer's own
 
 
-class Group(Protocol):
+class BroadcastGroup(Protocol):
     """The trainer's part in a group with the workers of one server."""
 
     def broadcast(self, tensor: Any) -> None: ...
 
 
-Join = Callable[[bytes, int, Any], Group]
+Join = Callable[[bytes, int, Any], BroadcastGroup]
 """(id of the group, its size, the trainer's card): the group, once all have joined."""
 
 
-def join_by_nccl(unique_id: bytes, world_size: int, device: Any) -> Group:
+def join_by_nccl(unique_id: bytes, world_size: int, device: Any) -> BroadcastGroup:
     return NcclGroup(load_library(), unique_id, world_size, device)
 
 
@@ -46,7 +46,7 @@ class NcclTransfer:
     ) -> None:
         self._make_id = make_id
         self._join = join
-        self._group: Group | None = None
+        self._group: BroadcastGroup | None = None
         """None: the workers have not been asked to join."""
         self._announced: Mapping[str, Any] = {}
 
@@ -72,7 +72,7 @@ class NcclTransfer:
     def forget(self) -> None:
         self._group = None  # its workers are gone
 
-    async def _joined(self, http: httpx.AsyncClient, device: Any) -> Group:
+    async def _joined(self, http: httpx.AsyncClient, device: Any) -> BroadcastGroup:
         """Everybody joins at the same time, or waits for the others."""
         answer = await http.get("/get_world_size")
         world_size = int(parse_object(answer)["world_size"]) + 1
@@ -83,7 +83,7 @@ class NcclTransfer:
             ours = both.create_task(asyncio.to_thread(self._join, unique_id, world_size, device))
         return ours.result()
 
-    def _send(self, group: Group, weights: WeightSource) -> None:
+    def _send(self, group: BroadcastGroup, weights: WeightSource) -> None:
         announced = zip(self._announced["names"], self._announced["shapes"], strict=True)
         for (name, tensor), (known, shape) in zip(weights.named_tensors(), announced, strict=True):
             if name != known or list(tensor.shape) != shape:

@@ -21,16 +21,16 @@ from ludus.engines.http.base import (
     PROBE_TEXT,
     STOP_REASONS,
     UNPUBLISHED,
-    Piece,
     Server,
+    StreamDelta,
     ask,
     bearer,
     check_same_ids,
     checked,
     direct,
+    error_for_status,
+    error_message,
     kept_ids,
-    said,
-    said_error,
 )
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.vllm.weights import Transfer
@@ -50,7 +50,7 @@ LEAST_TEMPERATURE = 0.01  # vLLM raises what lies between 0 and this, and says s
 class VllmEngine(HttpEngine):
     """Samples with a vLLM server."""
 
-    wire: VllmWire
+    protocol: VllmProtocol
 
     @classmethod
     def connect(
@@ -79,12 +79,12 @@ class VllmEngine(HttpEngine):
             _check_tokenizer(http, tokenizer)
             is_processed = _tells_processed_logprobs(http)
         server = Server("vLLM", url, int(card["max_model_len"]), tokenizer.stop_ids, headers)
-        wire = VllmWire(server, card["id"], is_processed, transfer, keep_kv)
-        return cls(wire, version=0 if transfer is None else UNPUBLISHED)
+        protocol = VllmProtocol(server, card["id"], is_processed, transfer, keep_kv)
+        return cls(protocol, version=0 if transfer is None else UNPUBLISHED)
 
 
 @dataclass(eq=False)
-class VllmWire:
+class VllmProtocol:
     """What a vLLM server says of itself, and how it is spoken to. Only the salt changes, with the weights."""
 
     server: Server
@@ -111,7 +111,7 @@ class VllmWire:
                 "--logprobs-mode processed_logprobs"
             )
 
-    def question(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
+    def request_for(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
         body = {
             "request_id": call.id,
             **self._asked,
@@ -122,15 +122,15 @@ class VllmWire:
         }
         return GENERATE, body
 
-    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> Piece:
+    def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> StreamDelta:
         if "error" in event:
             words, code = event["error"]["message"], event["error"]["code"]
-            raise said_error(f"vLLM ended an answer with an error, {code}: {words}", int(code))
+            raise error_for_status(f"vLLM ended an answer with an error, {code}: {words}", int(code))
         details = (event.get("usage") or {}).get("prompt_tokens_details") or {}  # `--enable-prompt-tokens-details`
         num_cached_tokens = int(details.get("cached_tokens") or 0)
         choices = event.get("choices") or ()
         if not choices:  # the last event tells usage alone
-            return Piece(num_cached_tokens=num_cached_tokens)
+            return StreamDelta(num_cached_tokens=num_cached_tokens)
         (choice,) = choices
         token_ids = tuple(choice.get("token_ids") or ())
         told = (choice.get("logprobs") or {}).get("content") or ()
@@ -140,10 +140,10 @@ class VllmWire:
         finish_reason, stop = choice.get("finish_reason"), choice.get("stop_reason")
         if finish_reason is not None and finish_reason not in STOP_REASONS:
             raise BackendError(f"vLLM ended an answer with {finish_reason!r}; look into its log")
-        return Piece(
+        return StreamDelta(
             token_ids=token_ids,
             logprobs=tuple(float(each["logprob"]) for each in told),
-            tops=tuple(_likeliest(each["top_logprobs"], call.sampling.top_logprobs) for each in told),
+            top_logprobs=tuple(_likeliest(each["top_logprobs"], call.sampling.top_logprobs) for each in told),
             kept_ids=tuple(kept_ids(mask) for mask in masks),
             all_versions=None if self.transfer is None else self._versions(choice, num_read + len(token_ids)),
             stop_reason=None if finish_reason is None else STOP_REASONS[finish_reason],
@@ -151,7 +151,7 @@ class VllmWire:
             num_cached_tokens=num_cached_tokens,
         )
 
-    def refusal(self, response: httpx.Response) -> LudusError:
+    def read_error(self, response: httpx.Response) -> LudusError:
         return _refusal(response)
 
     async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
@@ -185,7 +185,7 @@ class VllmWire:
 
         return load_and_forget
 
-    async def held(self, http: httpx.AsyncClient) -> int | None:
+    async def current_version(self, http: httpx.AsyncClient) -> int | None:
         if self.transfer is None:
             return None
         response = await http.get("/weight_info")
@@ -266,10 +266,10 @@ def _refusal(response: httpx.Response) -> LudusError:
             f"the server at {response.url.host}:{response.url.port} does not serve {GENERATE}; "
             "start vLLM with --enable-scale-out"
         )
-    return said_error(f"vLLM answered {path} with {status}: {said(response)}", status)
+    return error_for_status(f"vLLM answered {path} with {status}: {error_message(response)}", status)
 
 
-_ask = partial(ask, name="vLLM", refusal=_refusal)
+_ask = partial(ask, name="vLLM", read_error=_refusal)
 
 
 def _check_version(version: str) -> None:

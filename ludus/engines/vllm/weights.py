@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import httpx
 
 from ludus.engines.base import WeightSource
-from ludus.engines.http.base import said, said_error
+from ludus.engines.http.base import error_for_status, error_message
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, LudusError, UserError
 
@@ -133,7 +133,9 @@ async def post(http: httpx.AsyncClient, path: str, body: Mapping[str, Any] | Non
             f"the vLLM at {http.base_url} takes no weights, {path} is not served; start it with {variable}=1"
         )
     if response.is_error:
-        raise said_error(f"vLLM answered {path} with {response.status_code}: {said(response)}", response.status_code)
+        raise error_for_status(
+            f"vLLM answered {path} with {response.status_code}: {error_message(response)}", response.status_code
+        )
 
 
 def _point(link: Path, folder: Path) -> None:

@@ -18,13 +18,13 @@ from typing import Any, Protocol
 from ludus.errors import AgentError, BackendError, UserError
 from ludus.gateway.dialects.fields import FieldTable
 from ludus.text.parsers.base import Delta
-from ludus.text.prefixes import Prefixes
+from ludus.text.prefix_memo import PrefixMemo
 from ludus.types import ChatRequest, Message, Sampling, Turn
 
 DEFAULT_MODEL = "default"
 """What the one model there is can always be called."""
 JsonObject = dict[str, Any]
-ReadMessages = Prefixes[Any, tuple[Message, ...]]
+ReadMessages = PrefixMemo[Any, tuple[Message, ...]]
 """The histories of a session's earlier requests in one protocol: their JSON, and what each entry was read as."""
 
 
@@ -93,12 +93,12 @@ class StreamWriter(Protocol):
 
     def finish(self, answer: Answer) -> bytes: ...
 
-    def error(self, error: Refusal) -> bytes:
+    def error(self, error: ErrorReply) -> bytes:
         """The end of a stream that broke after it had begun; also allowed before `start`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ErrorReply:
     """An error as an agent may see it. `kind` is the class of error in the words of OpenAI's protocol."""
 
     status: int
@@ -114,7 +114,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class TokenCounter:
     """A protocol's way to ask how long a prompt would be."""
 
     paths: tuple[str, ...]
@@ -136,13 +136,13 @@ class Dialect:
     """(answer, request, name of the model): the body of an answer that is not streamed."""
     writer: Callable[[ParsedRequest, str, float], StreamWriter]
     """(request, name of the model, time of creation)"""
-    error: Callable[[Refusal], JsonObject]
+    error: Callable[[ErrorReply], JsonObject]
     model: Callable[[str], JsonObject]
     """A model of that name, as the protocol lists models."""
     models: Callable[[list[JsonObject]], JsonObject]
     ignored_headers: tuple[str, ...] = ()
     """Headers that clients of this protocol send and that cannot change a token, in small letters."""
-    counter: Counter | None = None
+    counter: TokenCounter | None = None
     """None: the protocol cannot ask how long a prompt would be."""
 
 
@@ -150,13 +150,13 @@ BACKEND_FAILED = "backend_error"
 KINDS: Mapping[int, str] = {401: "authentication_error", 403: "permission_error"}
 
 
-def refusal(error: Exception) -> Refusal:
+def error_reply(error: Exception) -> ErrorReply:
     """What an agent is told of `error`: its own faults in full, ours as a server error."""
     if isinstance(error, AgentError):
         kind = KINDS.get(error.status, "invalid_request_error")
-        return Refusal(error.status, error.message, kind, error.code, error.param)
+        return ErrorReply(error.status, error.message, kind, error.code, error.param)
     if isinstance(error, BackendError):
-        return Refusal(500, str(error), "server_error", BACKEND_FAILED)
+        return ErrorReply(500, str(error), "server_error", BACKEND_FAILED)
     if isinstance(error, UserError):
-        return Refusal(400, str(error), "invalid_request_error", "invalid_request")
-    return Refusal(500, f"{type(error).__name__}: {error}", "server_error", "internal_error")
+        return ErrorReply(400, str(error), "invalid_request_error", "invalid_request")
+    return ErrorReply(500, f"{type(error).__name__}: {error}", "server_error", "internal_error")

@@ -58,7 +58,7 @@ class Closed:
     is_broken: bool = False
 
 
-Step = Opened | Grown | Closed
+BlockEvent = Opened | Grown | Closed
 
 
 class BlockStream:
@@ -77,7 +77,7 @@ class BlockStream:
     def has_begun(self) -> bool:
         return self._num_opened > 0
 
-    def feed(self, delta: Delta) -> list[Step]:
+    def feed(self, delta: Delta) -> list[BlockEvent]:
         if isinstance(delta, ToolCallBroken):
             return self._close(is_broken=True) if self._call_idx == delta.index else []
         if isinstance(delta, ToolCallDelta):
@@ -90,25 +90,25 @@ class BlockStream:
         steps = [] if self._open is not None and self._open.kind == kind else self._begin(Block(kind))
         return steps + self._grow(delta.text)
 
-    def finish(self) -> list[Step]:
+    def finish(self) -> list[BlockEvent]:
         """The rest of the reply."""
         steps = self._close()
         return steps if self._has_answer else [*steps, *self._begin(Block("text")), *self._close()]
 
-    def _begin(self, block: Block, call_idx: int | None = None) -> list[Step]:
+    def _begin(self, block: Block, call_idx: int | None = None) -> list[BlockEvent]:
         steps = self._close()
         self._open, self._call_idx = block, call_idx
         self._num_opened += 1
         self._has_answer = self._has_answer or block.kind != "reasoning"
         return [*steps, Opened(self._num_opened - 1, block)]
 
-    def _grow(self, text: str) -> list[Step]:
+    def _grow(self, text: str) -> list[BlockEvent]:
         if not text:
             return []
         self._texts.append(text)
         return [Grown(self._num_opened - 1, text)]
 
-    def _close(self, *, is_broken: bool = False) -> list[Step]:
+    def _close(self, *, is_broken: bool = False) -> list[BlockEvent]:
         if self._open is None:
             return []
         idx, block = self._num_opened - 1, replace(self._open, text="".join(self._texts))

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from ludus.gateway.dialects.base import (
     Answer,
-    Counter,
     Dialect,
+    ErrorReply,
     JsonObject,
     Parse,
     ParsedRequest,
-    Refusal,
     StreamWriter,
+    TokenCounter,
 )
 from ludus.gateway.dialects.fields import FieldTable, read_boolean, read_object, wrong_value
 from ludus.types import Turn
@@ -55,7 +55,7 @@ def openai_dialect(
     parse: Parse,
     response: Callable[[Answer, ParsedRequest, str], JsonObject],
     writer: Callable[[ParsedRequest, str, float], StreamWriter],
-    counter: Counter | None = None,
+    counter: TokenCounter | None = None,
 ) -> Dialect:
     """With what is the same in every protocol of OpenAI's: headers without effect, errors, the list of models."""
     return Dialect(
@@ -72,7 +72,7 @@ def openai_dialect(
     )
 
 
-def error_json(error: Refusal) -> JsonObject:
+def error_json(error: ErrorReply) -> JsonObject:
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 

@@ -27,7 +27,7 @@ CHOICES: tuple[ToolChoice, ...] = get_args(ToolChoice)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ToolChoiceRule:
     """Which tools an answer may or must call."""
 
     mode: ToolChoice = "auto"
@@ -47,7 +47,9 @@ class ToolUse:
     parallel_tool_calls: bool
 
 
-def read_tool_choice(value: Any, name_of: Callable[[JsonObject, str], str], *, nested: str | None = None) -> Choice:
+def read_tool_choice(
+    value: Any, name_of: Callable[[JsonObject, str], str], *, nested: str | None = None
+) -> ToolChoiceRule:
     """What OpenAI's protocols write as `tool_choice`.
 
     name_of: the function's name in an entry, and the entry's path.  nested: field of the choice that holds what
@@ -55,13 +57,13 @@ def read_tool_choice(value: Any, name_of: Callable[[JsonObject, str], str], *, n
     """
     at = "tool_choice"
     if value is None or value in CHOICES:
-        return Choice() if value is None else Choice(value)
+        return ToolChoiceRule() if value is None else ToolChoiceRule(value)
     if isinstance(value, str):
         raise wrong_value(value, f"{', '.join(map(repr, CHOICES))}, or an object", at)
     choice = as_object(value, at)
     kind = require_text(choice, "type", at=at)
     if kind == "function":
-        return Choice("required", name_of(choice, at))
+        return ToolChoiceRule("required", name_of(choice, at))
     if kind != "allowed_tools":
         raise wrong_value(kind, "'function', 'allowed_tools'", join(at, "type"))
     if nested is not None:
@@ -70,7 +72,7 @@ def read_tool_choice(value: Any, name_of: Callable[[JsonObject, str], str], *, n
     return allowed_tools(read_text(choice, "mode", at=at), names, at)
 
 
-def tool_use(tools: tuple[ToolSpec, ...], choice: Choice, *, parallel: bool) -> ToolUse:
+def tool_use(tools: tuple[ToolSpec, ...], choice: ToolChoiceRule, *, parallel: bool) -> ToolUse:
     """What `choice` makes of `tools`; without tools, nothing. Raises AgentError for one that they cannot meet."""
     names = [tool.name for tool in tools]
     for name in choice.allowed or ():
@@ -93,7 +95,7 @@ def check_offered(name: str, names: Collection[str], param: str) -> None:
         )
 
 
-def allowed_tools(mode: str | None, names: tuple[str, ...], param: str) -> Choice:
+def allowed_tools(mode: str | None, names: tuple[str, ...], param: str) -> ToolChoiceRule:
     """The choice among a part of the tools; a single one that is required is that one forced."""
     if mode not in ("auto", "required"):
         raise (
@@ -104,8 +106,8 @@ def allowed_tools(mode: str | None, names: tuple[str, ...], param: str) -> Choic
     if not names:
         raise wrong_value([], "at least one tool", join(param, "tools"))
     if mode == "required":
-        return Choice("required", names[0] if len(names) == 1 else None, names)
-    return Choice("auto", None, names)
+        return ToolChoiceRule("required", names[0] if len(names) == 1 else None, names)
+    return ToolChoiceRule("auto", None, names)
 
 
 def read_function(function: JsonObject, at: str, *, schema: str = "parameters") -> ToolSpec:

@@ -55,7 +55,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class JudgePrompt:
     """Attempts as text, without what they have in common."""
 
     context: str
@@ -90,7 +90,7 @@ def num_shared_messages(attempts: Sequence[Attempt]) -> int:
     return shared
 
 
-def render(attempts: Sequence[Attempt], *, max_tokens: int) -> Sheet:
+def render(attempts: Sequence[Attempt], *, max_tokens: int) -> JudgePrompt:
     """All attempts as text, each so short that two of them and what they share are no more than `max_tokens`.
 
     Texts are cut in their middle, and say so. Nothing is cut that fits.
@@ -107,7 +107,7 @@ def render(attempts: Sequence[Attempt], *, max_tokens: int) -> Sheet:
     room = max_tokens // 2
     head = "\n\n".join(_tagged(tag, _fitted(value, room // len(context))) for tag, value in context)
     room = (max_tokens - estimated_tokens(head)) // 2 - TAG_TOKENS
-    return Sheet(head, tuple(_attempt_text(attempt, shared, has_one_list, room) for attempt in attempts))
+    return JudgePrompt(head, tuple(_attempt_text(attempt, shared, has_one_list, room) for attempt in attempts))
 
 
 def read_attempts(text: str) -> dict[str, Attempt]:

@@ -24,10 +24,10 @@ from ludus.errors import BackendError, UserError
 from ludus.rewards.chat.base import ChatAnswer, ChatModel, Json, Usage
 from ludus.rewards.chat.http import Price
 from ludus.rewards.chat.resolve import resolve_chat_model
-from ludus.rewards.judge.attempts import Attempt, Conversation, Sheet, estimated_tokens, plain_message, render
+from ludus.rewards.judge.attempts import Attempt, Conversation, JudgePrompt, estimated_tokens, plain_message, render
 from ludus.rewards.judge.cache import AnswerCache
 from ludus.rewards.judge.prompt import DEFAULT_RUBRIC, SCHEMA, SCORES, correction, instructions
-from ludus.rewards.judge.scores import Opinion, TrajectoryScore, UnusableError, Verdict, read_verdict
+from ludus.rewards.judge.scores import AttemptScore, ScoredAnswer, TrajectoryScore, UnusableError, read_scores
 from ludus.rewards.judge.tournament import on_one_scale, split_into_heats, winner
 from ludus.runs.spans import span
 
@@ -171,9 +171,10 @@ class _Panel:
         self.ids = tuple(str(places.index(i) + 1) for i in range(len(distinct)))
         told = estimated_tokens(instructions(self.rubric))
         room = max(LEAST_PROMPT_TOKENS, self.options.max_prompt_tokens - told)
-        sheet = render(shown, max_tokens=room)
+        judge_prompt = render(shown, max_tokens=room)
         passes = await _together(
-            self._compare(sheet, self._order(number, distinct), room) for number in range(self.options.num_passes)
+            self._compare(judge_prompt, self._order(number, distinct), room)
+            for number in range(self.options.num_passes)
         )
         means = [math.fsum(opinions[i].score for opinions in passes) / len(passes) for i in range(len(shown))]
         scores = tuple(
@@ -193,29 +194,29 @@ class _Panel:
         drawn.shuffle(order)
         return order
 
-    async def _compare(self, sheet: Sheet, order: list[int], room: int) -> dict[int, Opinion]:
+    async def _compare(self, judge_prompt: JudgePrompt, order: list[int], room: int) -> dict[int, AttemptScore]:
         """Opinions of all in `order`, by index; in heats where they are too many for one prompt."""
-        context = sheet.tokens_of(())
-        heats = split_into_heats([sheet.tokens_of((i,)) - context for i in order], room - context)
+        context = judge_prompt.tokens_of(())
+        heats = split_into_heats([judge_prompt.tokens_of((i,)) - context for i in order], room - context)
         if len(heats) == 1:
-            return await self._ask(sheet, order)
-        played = await _together(self._heat(sheet, [order[place] for place in heat]) for heat in heats)
+            return await self._ask(judge_prompt, order)
+        played = await _together(self._heat(judge_prompt, [order[place] for place in heat]) for heat in heats)
         best = [winner(_scores(opinions)) for opinions in played]
-        final = await self._compare(sheet, best, room)
+        final = await self._compare(judge_prompt, best, room)
         scores = on_one_scale([_scores(opinions) for opinions in played], _scores(final))
-        return {i: Opinion(scores[i], opinions[i].explanation) for opinions in played for i in opinions}
+        return {i: AttemptScore(scores[i], opinions[i].explanation) for opinions in played for i in opinions}
 
-    async def _heat(self, sheet: Sheet, heat: list[int]) -> dict[int, Opinion]:
+    async def _heat(self, judge_prompt: JudgePrompt, heat: list[int]) -> dict[int, AttemptScore]:
         if len(heat) == 1:  # nobody to compare it with: it is in the final as it is, and its score is the final's
-            return {heat[0]: Opinion(1.0, "alone in its heat")}
-        return await self._ask(sheet, heat)
+            return {heat[0]: AttemptScore(1.0, "alone in its heat")}
+        return await self._ask(judge_prompt, heat)
 
-    async def _ask(self, sheet: Sheet, shown: list[int]) -> dict[int, Opinion]:
+    async def _ask(self, judge_prompt: JudgePrompt, shown: list[int]) -> dict[int, AttemptScore]:
         """One prompt, and what the judge says of those it shows."""
         ids = [self.ids[i] for i in shown]
         messages: list[Json] = [
             {"role": "system", "content": instructions(self.rubric)},
-            {"role": "user", "content": sheet.text_of(shown, self.ids)},
+            {"role": "user", "content": judge_prompt.text_of(shown, self.ids)},
         ]
         verdict = await self._usable(messages, ids)
         self.num_clamped += verdict.num_clamped
@@ -227,13 +228,13 @@ class _Panel:
             )
         return {i: verdict.opinions[self.ids[i]] for i in shown}
 
-    async def _usable(self, messages: list[Json], ids: Sequence[str]) -> Verdict:
+    async def _usable(self, messages: list[Json], ids: Sequence[str]) -> ScoredAnswer:
         cache = None if self.options.cache_dir is None else AnswerCache(self.options.cache_dir)
         key = cache.key(self.model.identity, messages, SCHEMA) if cache is not None else ""
         kept = cache.get(key) if cache is not None else None
         if kept is not None:
             try:
-                verdict = read_verdict(kept, ids, clamp=True)
+                verdict = read_scores(kept, ids, clamp=True)
             except UnusableError:
                 pass  # the file was tampered with, or another version wrote it: as if it were not there
             else:
@@ -242,7 +243,7 @@ class _Panel:
         for number in range(1, self.options.max_tries + 1):
             answer = await self._answer(messages)
             try:
-                verdict = read_verdict(answer.text, ids, clamp=number == self.options.max_tries)
+                verdict = read_scores(answer.text, ids, clamp=number == self.options.max_tries)
             except UnusableError as complaint:
                 said = f"{complaint}{', and it was cut off at its limit of length' if answer.is_cut else ''}"
                 self.num_unusable += 1
@@ -273,7 +274,7 @@ class _Panel:
         return answer
 
 
-def _scores(opinions: Mapping[int, Opinion]) -> dict[int, float]:
+def _scores(opinions: Mapping[int, AttemptScore]) -> dict[int, float]:
     return {i: opinion.score for i, opinion in opinions.items()}
 
 

@@ -33,7 +33,7 @@ class UnusableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
+class AttemptScore:
     """What one answer says of one attempt."""
 
     score: float
@@ -41,21 +41,21 @@ class Opinion:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ScoredAnswer:
     """One usable answer: an opinion of every attempt that was shown, by id."""
 
-    opinions: Mapping[str, Opinion]
+    opinions: Mapping[str, AttemptScore]
     num_clamped: int = 0
     """Scores that were out of range and were moved to its end."""
 
 
-def read_verdict(text: str, ids: Sequence[str], *, clamp: bool) -> Verdict:
+def read_scores(text: str, ids: Sequence[str], *, clamp: bool) -> ScoredAnswer:
     """The verdict in `text` on the attempts `ids`, in whatever order it names them.
 
     clamp: scores out of range are moved to its end; otherwise they make the answer unusable.
     Raises UnusableError.
     """
-    opinions: dict[str, Opinion] = {}
+    opinions: dict[str, AttemptScore] = {}
     num_clamped = 0
     for entry in _entries(text):
         attempt_id, score, explanation = _fields(entry)
@@ -67,11 +67,11 @@ def read_verdict(text: str, ids: Sequence[str], *, clamp: bool) -> Verdict:
             if not clamp:
                 raise UnusableError(f"the score {score:g} of trajectory {attempt_id!r} is not from 0 to 1")
             score, num_clamped = min(1.0, max(0.0, score)), num_clamped + 1
-        opinions[attempt_id] = Opinion(score, explanation)
+        opinions[attempt_id] = AttemptScore(score, explanation)
     missing = [attempt_id for attempt_id in ids if attempt_id not in opinions]
     if missing:
         raise UnusableError(f"there is no score of trajectory {', '.join(missing)}")
-    return Verdict(opinions, num_clamped)
+    return ScoredAnswer(opinions, num_clamped)
 
 
 def _entries(text: str) -> Sequence[Any]:

@@ -15,9 +15,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Self
 
-from ludus.processes.calls import Call, CallEnd, Crashed, Raised, Remote, Returned, TimedOut
+from ludus.processes.calls import CallEnd, Crashed, Raised, RemoteFunction, Returned, TimedOut, WorkerCall
 from ludus.processes.process import WorkerProcess
-from ludus.runs.exporters.base import Finished
+from ludus.runs.exporters.base import FinishedEpisode
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +51,11 @@ class BackgroundExporter:
         name: what the warnings call the viewer.  patience_s: how long a run that ends waits for the next batch.
         first_pause_s: after a failure; each further one doubles it.
         """
-        self._writer = Remote.made_by(factory)
+        self._writer = RemoteFunction.made_by(factory)
         self._name = name
         self._max_samples = max_samples_per_step
         self._samples: Counter[tuple[int | None, bool]] = Counter()
-        self._waiting: deque[Finished] = deque()
+        self._waiting: deque[FinishedEpisode] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
         self._process: WorkerProcess | None = None
@@ -90,7 +90,7 @@ class BackgroundExporter:
         """The last writing did."""
         return bool(self._reason)
 
-    def add(self, finished: Finished) -> None:
+    def add(self, finished: FinishedEpisode) -> None:
         with self._changed:
             if self._is_closing or not self._is_sampled(finished):
                 return
@@ -125,7 +125,7 @@ class BackgroundExporter:
                 f" ({self._reason})" if self._reason else "",
             )
 
-    def _is_sampled(self, finished: Finished) -> bool:
+    def _is_sampled(self, finished: FinishedEpisode) -> bool:
         if self._max_samples is None:
             return True
         key = (finished.step, finished.is_eval)
@@ -163,12 +163,12 @@ class BackgroundExporter:
         with self._changed:
             self._changed.wait_for(lambda: self._is_closing, pause_s)
 
-    def _write(self, batch: list[Finished], *, is_last: bool) -> None:
+    def _write(self, batch: list[FinishedEpisode], *, is_last: bool) -> None:
         if self._process is None or not self._process.is_alive:
             if self._process is not None:
                 self._process.close()
             self._process = WorkerProcess(output_bytes=_OUTPUT_BYTES, start_timeout_s=_START_TIMEOUT_S)
-        call = Call.of(self._writer, (batch, is_last), timeout_s=_WRITE_TIMEOUT_S)
+        call = WorkerCall.of(self._writer, (batch, is_last), timeout_s=_WRITE_TIMEOUT_S)
         reason = _failure(self._process.run(call))
         if reason is None:
             if self._reason:

@@ -14,7 +14,7 @@ from ludus.types import Episode
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedEpisode:
     """A finished episode as it is kept, and as it travels to another process."""
 
     record: bytes
@@ -38,7 +38,7 @@ class Exporter(Protocol):
     def num_left(self) -> int:
         """Episodes that were added and have neither left nor been lost yet."""
 
-    def add(self, finished: Finished) -> None: ...
+    def add(self, finished: FinishedEpisode) -> None: ...
 
     def flush(self) -> None:
         """Returns when all that was added has left or been lost."""
@@ -64,7 +64,7 @@ class NoExporter:
     def num_left(self) -> int:
         return 0
 
-    def add(self, finished: Finished) -> None:
+    def add(self, finished: FinishedEpisode) -> None:
         """Nothing is kept."""
 
     def flush(self) -> None:

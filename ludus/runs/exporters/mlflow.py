@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.runs.exporters.base import Finished
+from ludus.runs.exporters.base import FinishedEpisode
 from ludus.runs.exporters.tree import EpisodeTree, TreeSpan, episode_tree
 from ludus.types import Episode
 
@@ -34,7 +34,7 @@ _MAX_PREVIEW_CHARS = 1000  # as MLflow's own
 _HTTP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 _QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "GIT_PYTHON_REFRESH": "quiet"}
 
-Write = Callable[[Sequence[Finished], bool], int]
+Write = Callable[[Sequence[FinishedEpisode], bool], int]
 """Writes episodes; True: they are the last of the run. Returns how many there were."""
 
 
@@ -52,7 +52,7 @@ def open_writer(tracking_uri: str, project_name: str, run_name: str) -> Write:
     traces = TracingClient(tracking_uri)
     _run_in_idle_time()  # not before: on a machine where all is busy the imports would take minutes
 
-    def write(episodes: Sequence[Finished], is_last: bool) -> int:
+    def write(episodes: Sequence[FinishedEpisode], is_last: bool) -> int:
         spans: list[Any] = []
         for finished in episodes:
             episode = finished.episode

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ludus.text.parsers.lark import CallGrammar, Lark, Section, Wanted, chain, regex_of
+from ludus.text.parsers.lark import CallGrammar, Lark, ReplySpec, Section, chain, regex_of
 from ludus.text.parsers.tags import THINK_CLOSE, THINK_OPEN
 
 
@@ -21,7 +21,7 @@ class AnswerGrammar:
     starts: str = ""
     """Characters of which one, at the start of an answer, begins a call without a tag."""
 
-    def reply(self, lark: Lark, wanted: Wanted, *, in_reasoning: bool) -> str:
+    def reply(self, lark: Lark, wanted: ReplySpec, *, in_reasoning: bool) -> str:
         bodies = [] if wanted.schema is None else [lark.json(wanted.schema)]
         section = None
         if self.calls is not None and wanted.tools:

@@ -32,23 +32,23 @@ from ludus.text.parsers.base import (
 from ludus.text.parsers.lark import CallGrammar, ReplyGrammar
 from ludus.text.parsers.plain import PlainParser
 from ludus.text.parsers.reasoning import ReasoningSplitter
-from ludus.text.parsers.tape import BrokenCallError, Tape
+from ludus.text.parsers.text_reader import BrokenCallError, TextReader
 from ludus.types import ToolSpec
 
 Reading = Generator[None, None, None]
 
 
-class CallSink:
+class CallWriter:
     """What a format tells of the calls it reads, as deltas, in order."""
 
-    def __init__(self, tape: Tape, deltas: list[Delta], *, call_seed: str, make_id: MakeId) -> None:
+    def __init__(self, reader: TextReader, deltas: list[Delta], *, call_seed: str, make_id: MakeId) -> None:
         self.num_done = 0
         """Calls that were read to their end."""
         self.done_at = 0
         """Where on the tape the last of them ended."""
         self.is_sure = False
         """What is being read is meant as a call, if perhaps a broken one."""
-        self._tape = tape
+        self._tape = reader
         self._deltas = deltas
         self._call_seed = call_seed
         self._make_id = make_id
@@ -117,7 +117,7 @@ class CallFormat(Protocol):
     def grammar(self) -> CallGrammar:
         """How this model writes a call; it may read more ways than it writes."""
 
-    def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
+    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
         """Read what follows `opener` ('': the start of an answer), closing tags included; raises BrokenCallError."""
 
 
@@ -168,8 +168,8 @@ class _CallStream:
         self._splitter = splitter
         self._tools = tools
         self._deltas: list[Delta] = []
-        self._tape = Tape()
-        self._calls = CallSink(self._tape, self._deltas, call_seed=call_seed, make_id=call_format.make_id)
+        self._tape = TextReader()
+        self._calls = CallWriter(self._tape, self._deltas, call_seed=call_seed, make_id=call_format.make_id)
         self._state: Literal["start", "text", "call", "after", "raw"] = "start" if call_format.starts else "text"
         self._steps = {
             "start": self._read_start,

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ludus.text.parsers.base import call_id
-from ludus.text.parsers.calls import CallSink, Reading
+from ludus.text.parsers.calls import CallWriter, Reading
 from ludus.text.parsers.lark import CallGrammar, NamedGrammar
 from ludus.text.parsers.objects import read_arguments
-from ludus.text.parsers.tape import Tape
+from ludus.text.parsers.text_reader import TextReader
 from ludus.types import ToolSpec
 
 _OPEN, _CLOSE = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -54,23 +54,23 @@ class DeepseekFormat:
     def grammar(self) -> CallGrammar:
         return _FENCED if self.writes_fences else _BARE
 
-    def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        is_open = opener == _CALL or bool((yield from tape.after_blanks(_CALL)))
+    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
+        is_open = opener == _CALL or bool((yield from reader.after_blanks(_CALL)))
         while is_open:
-            yield from self._read_one(tape, calls)
-            is_open = bool((yield from tape.after_blanks(_CALL)))
-        yield from tape.after_blanks(_CLOSE)
+            yield from self._read_one(reader, calls)
+            is_open = bool((yield from reader.after_blanks(_CALL)))
+        yield from reader.after_blanks(_CLOSE)
 
-    def _read_one(self, tape: Tape, calls: CallSink) -> Reading:
-        name, _ = yield from tape.name(_SEPARATOR)
-        yield from tape.skip()
-        if (yield from tape.peek()) == "{":
-            yield from read_arguments(tape, calls, name)
+    def _read_one(self, reader: TextReader, calls: CallWriter) -> Reading:
+        name, _ = yield from reader.name(_SEPARATOR)
+        yield from reader.skip()
+        if (yield from reader.peek()) == "{":
+            yield from read_arguments(reader, calls, name)
         else:  # what came first was the kind of tool
-            name, _ = yield from tape.name(_FENCE)
-            yield from tape.skip()
-            yield from read_arguments(tape, calls, name)
-            yield from tape.skip()
-            yield from tape.need(_FENCE_END)
+            name, _ = yield from reader.name(_FENCE)
+            yield from reader.skip()
+            yield from read_arguments(reader, calls, name)
+            yield from reader.skip()
+            yield from reader.need(_FENCE_END)
         calls.done()
-        yield from tape.after_blanks(_CALL_END)
+        yield from reader.after_blanks(_CALL_END)

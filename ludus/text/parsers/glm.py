@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ludus.text.parsers.base import call_id
-from ludus.text.parsers.calls import CallSink, Reading
+from ludus.text.parsers.calls import CallWriter, Reading
 from ludus.text.parsers.parameters import ArgumentsWriter
 from ludus.text.parsers.tagged import TaggedGrammar
-from ludus.text.parsers.tape import Tape
+from ludus.text.parsers.text_reader import TextReader
 from ludus.types import ToolSpec
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -38,19 +38,19 @@ class GlmFormat:
         separator="\n",
     )
 
-    def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        name, tag = yield from tape.name("\n", _KEY, _CLOSE)
+    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
+        name, tag = yield from reader.name("\n", _KEY, _CLOSE)
         if tag == "\n":
-            yield from tape.skip()
-            tag = yield from tape.need(_KEY, _CLOSE)
+            yield from reader.skip()
+            tag = yield from reader.need(_KEY, _CLOSE)
         calls.begin(name)
         writer = ArgumentsWriter(calls.arguments, name, tools)
         while tag == _KEY:
-            key, _ = yield from tape.name(_KEY_END)
-            yield from tape.skip()
-            yield from tape.need(_VALUE)
-            yield from writer.value(tape, key, _VALUE_END)
-            yield from tape.skip()
-            tag = yield from tape.need(_KEY, _CLOSE)
+            key, _ = yield from reader.name(_KEY_END)
+            yield from reader.skip()
+            yield from reader.need(_VALUE)
+            yield from writer.value(reader, key, _VALUE_END)
+            yield from reader.skip()
+            tag = yield from reader.need(_KEY, _CLOSE)
         writer.end()
         calls.done()

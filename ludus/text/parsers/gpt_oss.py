@@ -25,10 +25,10 @@ from ludus.text.parsers.base import (
     call_id,
     parse_at_once,
 )
-from ludus.text.parsers.calls import CallSink, Reading
-from ludus.text.parsers.lark import Lark, ReplyGrammar, Wanted, arguments_schema
+from ludus.text.parsers.calls import CallWriter, Reading
+from ludus.text.parsers.lark import Lark, ReplyGrammar, ReplySpec, arguments_schema
 from ludus.text.parsers.objects import read_arguments
-from ludus.text.parsers.tape import BrokenCallError, Tape, checked_name
+from ludus.text.parsers.text_reader import BrokenCallError, TextReader, checked_name
 from ludus.types import ToolSpec
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
@@ -77,9 +77,9 @@ class GptOssParser:
 class _HarmonyStream:
     def __init__(self, call_seed: str, *, reads_calls: bool) -> None:
         self._reads_calls = reads_calls
-        self._tape = Tape()
+        self._tape = TextReader()
         self._deltas: list[Delta] = []
-        self._calls = CallSink(self._tape, self._deltas, call_seed=call_seed, make_id=call_id)
+        self._calls = CallWriter(self._tape, self._deltas, call_seed=call_seed, make_id=call_id)
         self._undecoded: list[str] = []
         self._has_thought = self._has_content = False
         self._reading = self._read_all()
@@ -100,21 +100,21 @@ class _HarmonyStream:
         return self.feed("")
 
     def _read_all(self) -> Reading:
-        tape = self._tape
-        while (yield from tape.peek()):
-            tape.forget()
-            begun = yield from tape.take(_START, _CHANNEL, _RECIPIENT, _MESSAGE)
+        reader = self._tape
+        while (yield from reader.peek()):
+            reader.forget()
+            begun = yield from reader.take(_START, _CHANNEL, _RECIPIENT, _MESSAGE)
             if begun:
-                tape.at = 0
+                reader.at = 0
                 yield from self._read_message()
             else:
                 yield from self._read_text()
 
     def _read_text(self) -> Reading:
         """Text outside of any message, up to the next one."""
-        tape = self._tape
-        tag = yield from tape.copy_all(self._say, _START, _CHANNEL)
-        tape.at -= len(tag)
+        reader = self._tape
+        tag = yield from reader.copy_all(self._say, _START, _CHANNEL)
+        reader.at -= len(tag)
 
     def _read_message(self) -> Reading:
         try:
@@ -153,12 +153,12 @@ class _HarmonyStream:
     def _read_call(self, recipient: str) -> Reading:
         if not self._reads_calls:
             raise BrokenCallError
-        tape = self._tape
+        reader = self._tape
         name = checked_name(recipient.removeprefix(_NAMESPACE))
-        yield from tape.skip()
-        yield from read_arguments(tape, self._calls, name)
-        yield from tape.skip()
-        if not (yield from tape.take(*_ENDS)) and (yield from tape.peek()):
+        yield from reader.skip()
+        yield from read_arguments(reader, self._calls, name)
+        yield from reader.skip()
+        if not (yield from reader.take(*_ENDS)) and (yield from reader.peek()):
             raise BrokenCallError
         self._calls.done()
 
@@ -196,7 +196,7 @@ class _HarmonyStream:
 class HarmonyGrammar:
     """Thinking in its channel, then a call or the final message; a call ends the reply, so there is never a second."""
 
-    def reply(self, lark: Lark, wanted: Wanted, *, in_reasoning: bool) -> str:
+    def reply(self, lark: Lark, wanted: ReplySpec, *, in_reasoning: bool) -> str:
         bodies = [
             f"{lark.text(_GENERATED_HEAD.replace('%s', tool.name))} {lark.json(arguments_schema(tool))}"
             for tool in wanted.tools

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ludus.text.parsers.base import call_id
-from ludus.text.parsers.calls import CallSink, Reading
+from ludus.text.parsers.calls import CallWriter, Reading
 from ludus.text.parsers.lark import Lark, Section, arguments_schema
 from ludus.text.parsers.objects import read_arguments
-from ludus.text.parsers.tape import Tape, checked_name
+from ludus.text.parsers.text_reader import TextReader, checked_name
 from ludus.types import ToolSpec
 
 _OPEN, _CLOSE = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -52,14 +52,14 @@ class KimiFormat:
     make_id = staticmethod(call_id)
     grammar = KimiGrammar()
 
-    def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        is_open = opener == _CALL or bool((yield from tape.after_blanks(_CALL)))
+    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
+        is_open = opener == _CALL or bool((yield from reader.after_blanks(_CALL)))
         while is_open:
-            own_id, _ = yield from tape.name(_ARGUMENTS)
+            own_id, _ = yield from reader.name(_ARGUMENTS)
             name = checked_name(own_id.removeprefix(_NAMESPACE).rpartition(":")[0] or own_id)
-            yield from tape.skip()
-            yield from read_arguments(tape, calls, name, own_id)
+            yield from reader.skip()
+            yield from read_arguments(reader, calls, name, own_id)
             calls.done()
-            yield from tape.after_blanks(_CALL_END)
-            is_open = bool((yield from tape.after_blanks(_CALL)))
-        yield from tape.after_blanks(_CLOSE)
+            yield from reader.after_blanks(_CALL_END)
+            is_open = bool((yield from reader.after_blanks(_CALL)))
+        yield from reader.after_blanks(_CLOSE)

@@ -33,7 +33,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReplySpec:
     """What a reply may be, besides its thinking."""
 
     tools: tuple[ToolSpec, ...] = ()
@@ -49,7 +49,7 @@ class Wanted:
 class ReplyGrammar(Protocol):
     """How the replies of one model are put together, as Lark."""
 
-    def reply(self, lark: Lark, wanted: Wanted, *, in_reasoning: bool) -> str:
+    def reply(self, lark: Lark, wanted: ReplySpec, *, in_reasoning: bool) -> str:
         """A whole reply, thinking included. in_reasoning: the prompt opened the thinking."""
 
 

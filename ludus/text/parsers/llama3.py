@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ludus.text.parsers.base import call_id
-from ludus.text.parsers.calls import CallSink, Reading
+from ludus.text.parsers.calls import CallWriter, Reading
 from ludus.text.parsers.lark import ObjectGrammar
 from ludus.text.parsers.objects import ObjectReader
-from ludus.text.parsers.tape import Tape
+from ludus.text.parsers.text_reader import TextReader
 from ludus.types import ToolSpec
 
 _TAG = "<|python_tag|>"
@@ -32,10 +32,10 @@ class Llama3Format:
     make_id = staticmethod(call_id)
     grammar = ObjectGrammar(opener="", before="", between="; ", after="", key="parameters")
 
-    def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        yield from tape.skip()
-        yield from ObjectReader(tape, calls).read()
+    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
+        yield from reader.skip()
+        yield from ObjectReader(reader, calls).read()
         calls.done()
-        while (yield from tape.stands("{", behind=_BETWEEN)):
-            yield from ObjectReader(tape, calls).read()
+        while (yield from reader.stands("{", behind=_BETWEEN)):
+            yield from ObjectReader(reader, calls).read()
             calls.done()

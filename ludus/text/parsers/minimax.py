@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ludus.text.parsers.base import call_id
-from ludus.text.parsers.calls import CallSink, Reading
+from ludus.text.parsers.calls import CallWriter, Reading
 from ludus.text.parsers.lark import CallGrammar, ObjectGrammar
 from ludus.text.parsers.objects import ObjectReader
 from ludus.text.parsers.parameters import ArgumentsWriter
 from ludus.text.parsers.tagged import TaggedGrammar
-from ludus.text.parsers.tape import Tape
+from ludus.text.parsers.text_reader import TextReader
 from ludus.types import ToolSpec
 
 _OPEN_M1, _CLOSE_M1 = "<tool_calls>", "</tool_calls>"
@@ -63,31 +63,31 @@ class MinimaxFormat:
     def grammar(self) -> CallGrammar:
         return _GRAMMAR_M1 if self.writes_objects else _GRAMMAR_M2
 
-    def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
+    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
         if opener == _OPEN_M1:
-            return _read_objects(tape, calls)
-        return _read_invokes(tape, calls, tools)
+            return _read_objects(reader, calls)
+        return _read_invokes(reader, calls, tools)
 
 
-def _read_objects(tape: Tape, calls: CallSink) -> Reading:
-    while (yield from tape.stands("{")):
-        yield from ObjectReader(tape, calls).read()
+def _read_objects(reader: TextReader, calls: CallWriter) -> Reading:
+    while (yield from reader.stands("{")):
+        yield from ObjectReader(reader, calls).read()
         calls.done()
-    yield from tape.after_blanks(_CLOSE_M1)
+    yield from reader.after_blanks(_CLOSE_M1)
 
 
-def _read_invokes(tape: Tape, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-    while (yield from tape.after_blanks(_INVOKE)):
-        name, _ = yield from tape.name(_HEAD_END)
-        yield from tape.skip()
-        tag = yield from tape.need(_PARAMETER, _INVOKE_END)
+def _read_invokes(reader: TextReader, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
+    while (yield from reader.after_blanks(_INVOKE)):
+        name, _ = yield from reader.name(_HEAD_END)
+        yield from reader.skip()
+        tag = yield from reader.need(_PARAMETER, _INVOKE_END)
         calls.begin(name)
         writer = ArgumentsWriter(calls.arguments, name, tools)
         while tag == _PARAMETER:
-            key, _ = yield from tape.name(_HEAD_END)
-            yield from writer.value(tape, key, _PARAMETER_END)
-            yield from tape.skip()
-            tag = yield from tape.need(_PARAMETER, _INVOKE_END)
+            key, _ = yield from reader.name(_HEAD_END)
+            yield from writer.value(reader, key, _PARAMETER_END)
+            yield from reader.skip()
+            tag = yield from reader.need(_PARAMETER, _INVOKE_END)
         writer.end()
         calls.done()
-    yield from tape.after_blanks(_CLOSE_M2)
+    yield from reader.after_blanks(_CLOSE_M2)

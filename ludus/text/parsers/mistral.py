@@ -13,10 +13,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ludus.text.parsers.calls import CallSink, Reading
+from ludus.text.parsers.calls import CallWriter, Reading
 from ludus.text.parsers.lark import CallGrammar, NamedGrammar, ObjectGrammar
 from ludus.text.parsers.objects import ObjectReader, read_arguments
-from ludus.text.parsers.tape import Tape
+from ludus.text.parsers.text_reader import TextReader
 from ludus.types import ToolSpec
 
 _OPEN, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -53,33 +53,33 @@ class MistralFormat:
     def grammar(self) -> CallGrammar:
         return _NAMED if self.writes_names else _LISTED
 
-    def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        yield from tape.skip()
-        first = yield from tape.peek()
+    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
+        yield from reader.skip()
+        first = yield from reader.peek()
         if first == "[":
-            yield from self._read_list(tape, calls)
+            yield from self._read_list(reader, calls)
         elif first == "{":
-            yield from ObjectReader(tape, calls, reads_id=True).read()
+            yield from ObjectReader(reader, calls, reads_id=True).read()
             calls.done()
         else:
-            yield from self._read_named(tape, calls)
+            yield from self._read_named(reader, calls)
 
-    def _read_list(self, tape: Tape, calls: CallSink) -> Reading:
-        yield from tape.need("[")
+    def _read_list(self, reader: TextReader, calls: CallWriter) -> Reading:
+        yield from reader.need("[")
         separator = ","
         while separator == ",":
-            yield from tape.skip()
-            yield from ObjectReader(tape, calls, reads_id=True).read()
+            yield from reader.skip()
+            yield from ObjectReader(reader, calls, reads_id=True).read()
             calls.done()
-            separator = yield from tape.after_blanks(",", "]")
+            separator = yield from reader.after_blanks(",", "]")
 
-    def _read_named(self, tape: Tape, calls: CallSink) -> Reading:
-        name, tag = yield from tape.name(_ARGS, _ID, "{")
+    def _read_named(self, reader: TextReader, calls: CallWriter) -> Reading:
+        name, tag = yield from reader.name(_ARGS, _ID, "{")
         own_id = None
         if tag == _ID:
-            own_id, tag = yield from tape.name(_ARGS, "{")
+            own_id, tag = yield from reader.name(_ARGS, "{")
         if tag == "{":
-            tape.at -= 1
-        yield from tape.skip()
-        yield from read_arguments(tape, calls, name, own_id)
+            reader.at -= 1
+        yield from reader.skip()
+        yield from read_arguments(reader, calls, name, own_id)
         calls.done()

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 
-from ludus.text.parsers.calls import CallSink, Reading
-from ludus.text.parsers.tape import BrokenCallError, Tape, checked_name
+from ludus.text.parsers.calls import CallWriter, Reading
+from ludus.text.parsers.text_reader import BrokenCallError, TextReader, checked_name
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 """The second is Llama's; models that were trained on one sometimes write the other."""
@@ -23,8 +23,8 @@ class ObjectReader:
     name wait for it.
     """
 
-    def __init__(self, tape: Tape, calls: CallSink, *, reads_id: bool = False) -> None:
-        self._tape = tape
+    def __init__(self, reader: TextReader, calls: CallWriter, *, reads_id: bool = False) -> None:
+        self._tape = reader
         self._calls = calls
         self._reads_id = reads_id
         self._name: str | None = None
@@ -35,16 +35,16 @@ class ObjectReader:
 
     def read(self) -> Reading:
         """Read the object that stands here; raises BrokenCallError. The call is then begun, and done by the caller."""
-        tape = self._tape
-        yield from tape.need("{")
-        yield from tape.skip()
-        if not (yield from tape.take("}")):
+        reader = self._tape
+        yield from reader.need("{")
+        yield from reader.skip()
+        if not (yield from reader.take("}")):
             while True:
                 yield from self._field()
-                yield from tape.skip()
-                if (yield from tape.need(",", "}")) == "}":
+                yield from reader.skip()
+                if (yield from reader.need(",", "}")) == "}":
                     break
-                yield from tape.skip()
+                yield from reader.skip()
         if self._name is None:
             raise BrokenCallError
         if not self._has_arguments or self._early:
@@ -84,9 +84,9 @@ class ObjectReader:
         return str(json.loads("".join(parts)))
 
 
-def read_arguments(tape: Tape, calls: CallSink, name: str, own_id: str | None = None) -> Reading:
+def read_arguments(reader: TextReader, calls: CallWriter, name: str, own_id: str | None = None) -> Reading:
     """Begin the call of `name` with the object that stands here; raises BrokenCallError where there is none."""
-    if (yield from tape.peek()) != "{":
+    if (yield from reader.peek()) != "{":
         raise BrokenCallError
     calls.begin(name, own_id)
-    yield from tape.json_object(calls.arguments)
+    yield from reader.json_object(calls.arguments)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ludus.text.parsers.calls import Reading
 from ludus.text.parsers.scan import JsonScan, NotJsonError
-from ludus.text.parsers.tape import Say, Tape
+from ludus.text.parsers.text_reader import Say, TextReader
 from ludus.types import ToolSpec
 
 Schema = Mapping[str, Any]
@@ -34,18 +34,18 @@ class ArgumentsWriter:
         self._root: Schema = next((tool.parameters for tool in tools if tool.name == name), {})
         self._num_written = 0
 
-    def value(self, tape: Tape, key: str, *closers: str) -> Reading:
+    def value(self, reader: TextReader, key: str, *closers: str) -> Reading:
         """Read the value of `key` up to the first of `closers`, and that; raises BrokenCallError if none comes."""
         self._say(("{" if self._num_written == 0 else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
         self._num_written += 1
         types = types_of(property_schema(self._root, key), self._root)
         if types == {"string"}:
             self._say('"')
-            yield from tape.copy(lambda text: self._say(escaped(text)), *closers)
+            yield from reader.copy(lambda text: self._say(escaped(text)), *closers)
             self._say('"')
             return
         parts: list[str] = []
-        yield from tape.copy(parts.append, *closers)
+        yield from reader.copy(parts.append, *closers)
         self._say(typed("".join(parts), types))
 
     def end(self) -> None:

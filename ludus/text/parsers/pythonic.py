@@ -15,11 +15,11 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from ludus.text.parsers.base import call_id
-from ludus.text.parsers.calls import CallSink, Reading
+from ludus.text.parsers.calls import CallWriter, Reading
 from ludus.text.parsers.lark import CallGrammar, Lark, Section
 from ludus.text.parsers.parameters import escaped, property_schema
 from ludus.text.parsers.scan import MAX_DEPTH, is_number
-from ludus.text.parsers.tape import MAX_NAME_LENGTH, BrokenCallError, Say, Tape
+from ludus.text.parsers.text_reader import MAX_NAME_LENGTH, BrokenCallError, Say, TextReader
 from ludus.types import ToolSpec
 
 _TAGS = (("<|tool_call_start|>", "<|tool_call_end|>"), ("<|python_start|>", "<|python_end|>"))
@@ -83,73 +83,73 @@ class PythonicFormat:
     def grammar(self) -> CallGrammar:
         return PythonicGrammar(*self.tags)
 
-    def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
-        yield from tape.skip()
-        yield from tape.need("[")
+    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
+        yield from reader.skip()
+        yield from reader.need("[")
         separator = ","
         while separator == ",":
-            yield from _read_call(tape, calls)
-            separator = yield from tape.after_blanks(",", "]")
+            yield from _read_call(reader, calls)
+            separator = yield from reader.after_blanks(",", "]")
         if opener:
-            yield from tape.after_blanks(*self.opens[opener])
+            yield from reader.after_blanks(*self.opens[opener])
 
 
-def _read_call(tape: Tape, calls: CallSink) -> Reading:
-    yield from tape.skip()
-    name = yield from _read_name(tape, "(")
+def _read_call(reader: TextReader, calls: CallWriter) -> Reading:
+    yield from reader.skip()
+    name = yield from _read_name(reader, "(")
     calls.is_sure = True
-    yield from tape.skip()
-    if (yield from tape.take(")")):
+    yield from reader.skip()
+    if (yield from reader.take(")")):
         calls.begin(name)
         calls.arguments("{}")
         calls.done()
         return
-    key = yield from _read_name(tape, "=")
+    key = yield from _read_name(reader, "=")
     calls.begin(name)
     before = "{"
     while True:
         calls.arguments(before + json.dumps(key, ensure_ascii=False) + ": ")
-        yield from _read_value(tape, calls.arguments, 0)
-        yield from tape.skip()
-        end = yield from tape.need(",", ")")
-        yield from tape.skip()
-        if end == ")" or (yield from tape.take(")")):
+        yield from _read_value(reader, calls.arguments, 0)
+        yield from reader.skip()
+        end = yield from reader.need(",", ")")
+        yield from reader.skip()
+        if end == ")" or (yield from reader.take(")")):
             break
-        key = yield from _read_name(tape, "=")
+        key = yield from _read_name(reader, "=")
         before = ", "
     calls.arguments("}")
     calls.done()
 
 
-def _read_name(tape: Tape, end: str) -> Generator[None, None, str]:
+def _read_name(reader: TextReader, end: str) -> Generator[None, None, str]:
     """The identifier before `end`, which is taken."""
     name = ""
-    while (char := (yield from tape.peek())) and _IDENTIFIER.fullmatch(name + char):
+    while (char := (yield from reader.peek())) and _IDENTIFIER.fullmatch(name + char):
         name += char
-        tape.at += 1
+        reader.at += 1
         if len(name) > MAX_NAME_LENGTH:
             raise BrokenCallError
-    yield from tape.skip()
-    yield from tape.need(end)
+    yield from reader.skip()
+    yield from reader.need(end)
     if not name:
         raise BrokenCallError
     return name
 
 
-def _read_value(tape: Tape, say: Say, depth: int) -> Reading:
-    yield from tape.skip()
-    char = yield from tape.peek()
+def _read_value(reader: TextReader, say: Say, depth: int) -> Reading:
+    yield from reader.skip()
+    char = yield from reader.peek()
     if depth > MAX_DEPTH:
         raise BrokenCallError
     if char and char in "'\"":
-        yield from _read_string(tape, say)
+        yield from _read_string(reader, say)
     elif char and char in _CLOSES:
-        yield from _read_items(tape, say, depth)
+        yield from _read_items(reader, say, depth)
     else:
         word = ""
-        while (char := (yield from tape.peek())) and _WORD.fullmatch(char):
+        while (char := (yield from reader.peek())) and _WORD.fullmatch(char):
             word += char
-            tape.at += 1
+            reader.at += 1
             if len(word) > MAX_NAME_LENGTH:
                 raise BrokenCallError
         if word not in _NAMES and not is_number(word):
@@ -157,44 +157,44 @@ def _read_value(tape: Tape, say: Say, depth: int) -> Reading:
         say(_NAMES.get(word, word))
 
 
-def _read_items(tape: Tape, say: Say, depth: int) -> Reading:
+def _read_items(reader: TextReader, say: Say, depth: int) -> Reading:
     """A list, a tuple or a mapping."""
-    opener = tape.text[tape.at]
-    tape.at += 1
+    opener = reader.text[reader.at]
+    reader.at += 1
     end, before = _CLOSES[opener], ""
     say("{" if opener == "{" else "[")
     while True:
-        yield from tape.skip()
-        if (yield from tape.take(end)):
+        yield from reader.skip()
+        if (yield from reader.take(end)):
             break
         say(before)
         before = ", "
         if opener == "{":
-            if (yield from tape.peek()) not in ("'", '"'):
+            if (yield from reader.peek()) not in ("'", '"'):
                 raise BrokenCallError
-            yield from _read_string(tape, say)
-            yield from tape.skip()
-            yield from tape.need(":")
+            yield from _read_string(reader, say)
+            yield from reader.skip()
+            yield from reader.need(":")
             say(": ")
-        yield from _read_value(tape, say, depth + 1)
-        yield from tape.skip()
-        if (yield from tape.need(",", end)) == end:
+        yield from _read_value(reader, say, depth + 1)
+        yield from reader.skip()
+        if (yield from reader.need(",", end)) == end:
             break
     say("}" if opener == "{" else "]")
 
 
-def _read_string(tape: Tape, say: Say) -> Reading:
-    quote = tape.text[tape.at]
-    tape.at += 1
+def _read_string(reader: TextReader, say: Say) -> Reading:
+    quote = reader.text[reader.at]
+    reader.at += 1
     say('"')
-    while (yield from tape.copy(lambda text: say(escaped(text)), quote, "\\")) != quote:
-        yield from _read_escape(tape, say)
+    while (yield from reader.copy(lambda text: say(escaped(text)), quote, "\\")) != quote:
+        yield from _read_escape(reader, say)
     say('"')
 
 
-def _read_escape(tape: Tape, say: Say) -> Reading:
-    char = yield from tape.peek()
-    tape.at += 1
+def _read_escape(reader: TextReader, say: Say) -> Reading:
+    char = yield from reader.peek()
+    reader.at += 1
     if not char:
         raise BrokenCallError
     if char not in _CODES:
@@ -203,8 +203,8 @@ def _read_escape(tape: Tape, say: Say) -> Reading:
         return
     digits = ""
     for _ in range(_CODES[char]):
-        digits += yield from tape.peek()
-        tape.at += 1
+        digits += yield from reader.peek()
+        reader.at += 1
     if not re.fullmatch(r"[0-9a-fA-F]+", digits) or int(digits, 16) > 0x10FFFF or len(digits) != _CODES[char]:
         raise BrokenCallError
     # Halves of a surrogate pair are written as they are: JSON reads them as Python does not, and as models mean them.

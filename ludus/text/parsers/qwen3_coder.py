@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ludus.text.parsers.base import call_id
-from ludus.text.parsers.calls import CallSink, Reading
+from ludus.text.parsers.calls import CallWriter, Reading
 from ludus.text.parsers.parameters import ArgumentsWriter
 from ludus.text.parsers.tagged import TaggedGrammar
-from ludus.text.parsers.tape import Tape
+from ludus.text.parsers.text_reader import TextReader
 from ludus.types import ToolSpec
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -39,21 +39,21 @@ class Qwen3CoderFormat:
         separator="\n",
     )
 
-    def read(self, tape: Tape, opener: str, calls: CallSink, tools: Sequence[ToolSpec]) -> Reading:
+    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
         if opener == _OPEN:
-            yield from tape.skip()
-            yield from tape.need(_FUNCTION)
-        name, _ = yield from tape.name(">")
-        yield from tape.skip()
-        tag = yield from tape.need(_PARAMETER, _FUNCTION_END)
+            yield from reader.skip()
+            yield from reader.need(_FUNCTION)
+        name, _ = yield from reader.name(">")
+        yield from reader.skip()
+        tag = yield from reader.need(_PARAMETER, _FUNCTION_END)
         calls.begin(name)
         writer = ArgumentsWriter(calls.arguments, name, tools)
         while tag == _PARAMETER:
-            key, _ = yield from tape.name(">")
-            yield from tape.take("\n")
-            yield from writer.value(tape, key, "\n" + _PARAMETER_END, _PARAMETER_END)
-            yield from tape.skip()
-            tag = yield from tape.need(_PARAMETER, _FUNCTION_END)
+            key, _ = yield from reader.name(">")
+            yield from reader.take("\n")
+            yield from writer.value(reader, key, "\n" + _PARAMETER_END, _PARAMETER_END)
+            yield from reader.skip()
+            tag = yield from reader.need(_PARAMETER, _FUNCTION_END)
         writer.end()
         calls.done()
-        yield from tape.after_blanks(_CLOSE)
+        yield from reader.after_blanks(_CLOSE)

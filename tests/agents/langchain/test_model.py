@@ -355,7 +355,7 @@ def test_a_graph_that_streams(open_session: OpenSession) -> None:
 
     async def main() -> list[tuple[Any, str]]:
         stream = graph.compile().astream({"messages": [HumanMessage(QUESTION)]}, stream_mode="messages")
-        return [(chunk, about["langgraph_node"]) async for chunk, about in stream]
+        return [(chunk, info["langgraph_node"]) async for chunk, info in stream]
 
     said = asyncio.run(main())
     first, second = room.session.snapshot().turns

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.agents.tools import ToolShelf
+from ludus.agents.tools import ToolSet
 from ludus.errors import ConfigError, UserError
 from ludus.types import ToolCall
 
@@ -73,14 +73,17 @@ def test_a_class_with_its_schema_is_a_tool(write: Path) -> None:
     path.write_text(f"tools:{entry}  - class_name: greeting_tools.SelfMade\n")
 
     async def main() -> tuple[str, str]:
-        shelf = ToolShelf.load(path)
-        await shelf.setup()
-        first, second = shelf.specs
+        tool_set = ToolSet.load(path)
+        await tool_set.setup()
+        first, second = tool_set.specs
         assert first.parameters["properties"]["tags"] == {"type": "array", "items": {"type": "string"}, "default": []}
         assert (second.name, second.parameters) == ("own", {"type": "object", "properties": {}})
-        async with shelf.open({"greet": {"create_kwargs": {"greeting": "good day"}}}) as box:
-            texts = [(await box.call(ToolCall("1", n, a))).text for n, a in (("greet", '{"whom": "you"}'), ("own", ""))]
-        await shelf.close()
+        async with tool_set.open({"greet": {"create_kwargs": {"greeting": "good day"}}}) as episode_tools:
+            texts = [
+                (await episode_tools.call(ToolCall("1", n, a))).text
+                for n, a in (("greet", '{"whom": "you"}'), ("own", ""))
+            ]
+        await tool_set.close()
         return texts[0], texts[1]
 
     assert asyncio.run(main()) == ("good day you!", "own")
@@ -115,7 +118,7 @@ def test_what_is_wrong_with_a_file_is_named(write: Path, text: str, error: str) 
     path = write / "tools.yaml"
     path.write_text(text)
     with pytest.raises(UserError) as raised:
-        ToolShelf.load(path)
+        ToolSet.load(path)
     assert error in str(raised.value)
     if isinstance(raised.value, ConfigError):
         assert "tools.yaml" in str(raised.value)
@@ -124,7 +127,7 @@ def test_what_is_wrong_with_a_file_is_named(write: Path, text: str, error: str) 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """With the folder that it was looked for in."""
     with pytest.raises(UserError, match=r"cannot read the tools in .*missing.yaml"):
-        ToolShelf.load(tmp_path / "missing.yaml")
+        ToolSet.load(tmp_path / "missing.yaml")
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
@@ -134,13 +137,13 @@ def test_two_tools_of_one_name_are_refused() -> None:
         return text
 
     with pytest.raises(UserError, match="two tools are called 'echo'"):
-        asyncio.run(ToolShelf.load(tools=[echo, echo]).setup())
+        asyncio.run(ToolSet.load(tools=[echo, echo]).setup())
 
 
 def test_what_is_no_tool_is_refused() -> None:
     """Only tools, functions, sources, and import strings of them."""
     with pytest.raises(UserError, match="is no tool; pass a BaseTool"):
-        ToolShelf.load(tools=[3])
+        ToolSet.load(tools=[3])
 
 
 def test_what_was_started_is_closed_where_a_later_tool_fails() -> None:
@@ -162,5 +165,5 @@ def test_what_was_started_is_closed_where_a_later_tool_fails() -> None:
             raise OSError("stuck")
 
     with pytest.raises(UserError, match="no"):
-        asyncio.run(ToolShelf.load(tools=[Source("a"), Source("b"), Source("c", fails=True)]).setup())
+        asyncio.run(ToolSet.load(tools=[Source("a"), Source("b"), Source("c", fails=True)]).setup())
     assert log == ["setup a", "setup b", "close b", "close a"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.tools import ToolError, ToolLimits, ToolResponse, ToolShelf, function_tool
+from ludus.agents.tools import ToolError, ToolLimits, ToolResponse, ToolSet, function_tool
 from ludus.errors import UserError
 from ludus.types import ToolCall
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.anyio
 
 async def answers(*tools: Any, calls: list[tuple[str, dict[str, Any]]], timeout_s: float = 30.0) -> list[str]:
     """The texts that calls of these tools give, one after another."""
-    shelf = ToolShelf.load(tools=tools, limits=ToolLimits(timeout_s=timeout_s))
-    await shelf.setup()
+    tool_set = ToolSet.load(tools=tools, limits=ToolLimits(timeout_s=timeout_s))
+    await tool_set.setup()
     try:
-        async with shelf.open() as box:
-            return [(await box.call(ToolCall("1", name, json.dumps(given)))).text for name, given in calls]
+        async with tool_set.open() as episode_tools:
+            return [(await episode_tools.call(ToolCall("1", name, json.dumps(given)))).text for name, given in calls]
     finally:
-        await shelf.close()
+        await tool_set.close()
 
 
 async def test_a_blocking_function_runs_in_another_process() -> None:
@@ -120,7 +120,7 @@ async def test_a_function_that_cannot_travel_says_what_to_do() -> None:
             return ""
 
     with pytest.raises(UserError, match=r"the tool 'locked'.*cannot be sent.*runs_in='thread'"):
-        await ToolShelf.load(tools=[locked]).setup()
+        await ToolSet.load(tools=[locked]).setup()
 
 
 @pytest.mark.parametrize(
@@ -161,12 +161,12 @@ def test_a_file_of_functions_is_read_in_its_order(tmp_path: Path) -> None:
     )
 
     async def main() -> tuple[list[str], str]:
-        shelf = ToolShelf.load(function_tool_path=path)
-        await shelf.setup()
-        async with shelf.open() as box:
-            text = (await box.call(ToolCall("1", "second", '{"x": 21}'))).text
-        names = [spec.name for spec in shelf.specs]
-        await shelf.close()
+        tool_set = ToolSet.load(function_tool_path=path)
+        await tool_set.setup()
+        async with tool_set.open() as episode_tools:
+            text = (await episode_tools.call(ToolCall("1", "second", '{"x": 21}'))).text
+        names = [spec.name for spec in tool_set.specs]
+        await tool_set.close()
         return names, text
 
     assert asyncio.run(main()) == (["second", "first"], "42")
@@ -176,6 +176,6 @@ def test_a_file_without_tools_is_refused(tmp_path: Path) -> None:
     """A path that cannot act is an error."""
     (tmp_path / "empty_tools.py").write_text("x = 1\n")
     with pytest.raises(UserError, match="marks no function with @function_tool"):
-        ToolShelf.load(function_tool_path=tmp_path / "empty_tools.py")
+        ToolSet.load(function_tool_path=tmp_path / "empty_tools.py")
     with pytest.raises(UserError, match="there is no file"):
-        ToolShelf.load(function_tool_path=tmp_path / "missing.py")
+        ToolSet.load(function_tool_path=tmp_path / "missing.py")

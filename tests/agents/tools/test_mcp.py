@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.tools import Toolbox, ToolLimits, ToolShelf
+from ludus.agents.tools import EpisodeTools, ToolLimits, ToolSet
 from ludus.errors import ConfigError, UserError
 from ludus.types import ToolCall
 
@@ -34,18 +34,18 @@ def tool_file(folder: Path, servers: dict[str, Any], **mcp: Any) -> Path:
 
 
 @asynccontextmanager
-async def opened(path: Path, *, timeout_s: float = 30.0) -> AsyncIterator[Toolbox]:
-    shelf = ToolShelf.load(path, limits=ToolLimits(timeout_s=timeout_s))
-    await shelf.setup()
+async def opened(path: Path, *, timeout_s: float = 30.0) -> AsyncIterator[EpisodeTools]:
+    tool_set = ToolSet.load(path, limits=ToolLimits(timeout_s=timeout_s))
+    await tool_set.setup()
     try:
-        async with shelf.open() as box:
-            yield box
+        async with tool_set.open() as episode_tools:
+            yield episode_tools
     finally:
-        await shelf.close()
+        await tool_set.close()
 
 
-async def say(box: Toolbox, name: str, /, **arguments: Any) -> str:
-    return (await box.call(ToolCall("1", name, json.dumps(arguments)))).text
+async def say(episode_tools: EpisodeTools, name: str, /, **arguments: Any) -> str:
+    return (await episode_tools.call(ToolCall("1", name, json.dumps(arguments)))).text
 
 
 @pytest.fixture
@@ -79,65 +79,68 @@ def port() -> int:
 
 async def test_tools_over_streams(stdio: Path) -> None:
     """Their schemas are whole, their answers text, and what they refuse is told to the model."""
-    async with opened(stdio) as box:
-        specs = {spec.name: spec for spec in box.specs}
+    async with opened(stdio) as episode_tools:
+        specs = {spec.name: spec for spec in episode_tools.specs}
         assert specs["add"].description == "Adds numbers."
         assert specs["add"].parameters["properties"]["numbers"]["items"] == {"type": "integer"}
         assert specs["add"].parameters["properties"]["note"]["default"] == "none"
-        texts = await asyncio.gather(*(say(box, "add", numbers=[n, 1]) for n in range(3)))
+        texts = await asyncio.gather(*(say(episode_tools, "add", numbers=[n, 1]) for n in range(3)))
         assert texts == ["1 (none)", "2 (none)", "3 (none)"]
-        assert (await say(box, "fail")).startswith("Error: Error executing tool fail")
-        assert "validation error" in await say(box, "add", numbers="many")
-        assert await say(box, "picture") == "Error: the tool answered with image, and this model reads text alone"
+        assert (await say(episode_tools, "fail")).startswith("Error: Error executing tool fail")
+        assert "validation error" in await say(episode_tools, "add", numbers="many")
+        assert (
+            await say(episode_tools, "picture")
+            == "Error: the tool answered with image, and this model reads text alone"
+        )
 
 
 async def test_a_server_that_dies_is_started_again(stdio: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The call that it leaves open is an error with its last words; the next call finds a new server."""
-    async with opened(stdio) as box:
-        first = await say(box, "whoami")
-        last, open_one = await asyncio.gather(say(box, "die"), say(box, "hang"))
+    async with opened(stdio) as episode_tools:
+        first = await say(episode_tools, "whoami")
+        last, open_one = await asyncio.gather(say(episode_tools, "die"), say(episode_tools, "hang"))
         assert "Connection closed" in last and "it was a good life" in last
         assert open_one.startswith("Error: the MCP server 'tests'")
-        second = await say(box, "whoami")
+        second = await say(episode_tools, "whoami")
         assert second.isdigit() and second != first
     assert "'tests' is connected to anew" in caplog.text
 
 
 async def test_a_tool_that_never_answers_is_given_up(stdio: Path) -> None:
     """The server goes on with other calls."""
-    async with opened(stdio, timeout_s=3.0) as box:
-        assert await say(box, "add", numbers=[1]) == "1 (none)"
-        hung, added = await asyncio.gather(say(box, "hang"), say(box, "add", numbers=[2]))
+    async with opened(stdio, timeout_s=3.0) as episode_tools:
+        assert await say(episode_tools, "add", numbers=[1]) == "1 (none)"
+        hung, added = await asyncio.gather(say(episode_tools, "hang"), say(episode_tools, "add", numbers=[2]))
         assert (hung, added) == ("Error: the tool 'hang' did not answer within 3.0 s", "2 (none)")
 
 
 async def test_tools_over_http(tmp_path: Path, port: int) -> None:
     """A server elsewhere; while it is gone its calls are errors, and when it is back they work again."""
     path = tool_file(tmp_path, {"far": {"url": f"http://127.0.0.1:{port}/mcp", "auth_token": "x"}})
-    async with _http(port, path) as (process, box):
-        assert await say(box, "add", numbers=[2, 3], note="far") == "5 (far)"
-        assert (await say(box, "die")).startswith("Error: the MCP server 'far'")
+    async with _http(port, path) as (process, episode_tools):
+        assert await say(episode_tools, "add", numbers=[2, 3], note="far") == "5 (far)"
+        assert (await say(episode_tools, "die")).startswith("Error: the MCP server 'far'")
         process.wait()
-        assert (await say(box, "add", numbers=[1])).startswith("Error: the MCP server 'far'")
+        assert (await say(episode_tools, "add", numbers=[1])).startswith("Error: the MCP server 'far'")
         with http_server(port):
-            assert await say(box, "add", numbers=[4]) == "4 (none)"
+            assert await say(episode_tools, "add", numbers=[4]) == "4 (none)"
 
 
 @asynccontextmanager
-async def _http(port: int, path: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], Toolbox]]:
+async def _http(port: int, path: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], EpisodeTools]]:
     with http_server(port) as process:
-        async with opened(path) as box:
-            yield process, box
+        async with opened(path) as episode_tools:
+            yield process, episode_tools
 
 
 async def test_only_selected_tools_are_offered(tmp_path: Path) -> None:
     """verl's `tool_selected_list`; a name that no server has is an error."""
     servers = {"tests": {"command": sys.executable, "args": [str(SERVER)]}, "off": {"command": "x", "disabled": True}}
-    async with opened(tool_file(tmp_path, servers, tool_selected_list=["whoami"])) as box:
-        assert [spec.name for spec in box.specs] == ["whoami"]
-    shelf = ToolShelf.load(tool_file(tmp_path, servers, tool_selected_list=["whoareyou"]))
+    async with opened(tool_file(tmp_path, servers, tool_selected_list=["whoami"])) as episode_tools:
+        assert [spec.name for spec in episode_tools.specs] == ["whoami"]
+    tool_set = ToolSet.load(tool_file(tmp_path, servers, tool_selected_list=["whoareyou"]))
     with pytest.raises(UserError, match="no MCP server has the tool 'whoareyou'; they have: add, whoami"):
-        await shelf.setup()
+        await tool_set.setup()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ async def test_only_selected_tools_are_offered(tmp_path: Path) -> None:
 async def test_a_server_that_cannot_be_reached_ends_the_setup(tmp_path: Path, server: Any, error: str) -> None:
     """With its name and its last words, before anything is played."""
     with pytest.raises(UserError) as raised:
-        await ToolShelf.load(tool_file(tmp_path, {"tests": server})).setup()
+        await ToolSet.load(tool_file(tmp_path, {"tests": server})).setup()
     assert "the MCP server 'tests'" in str(raised.value) and error in str(raised.value)
 
 
@@ -168,5 +171,5 @@ async def test_a_server_that_cannot_be_reached_ends_the_setup(tmp_path: Path, se
 def test_wrong_files_of_servers_are_named(tmp_path: Path, server: Any, error: str) -> None:
     """The file, the key, what is allowed."""
     with pytest.raises(ConfigError) as raised:
-        ToolShelf.load(tool_file(tmp_path, {"tests": server}))
+        ToolSet.load(tool_file(tmp_path, {"tests": server}))
     assert error in str(raised.value) and "servers.json" in str(raised.value)

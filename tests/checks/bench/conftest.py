@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from ludus.checks.bench.work import PublishWork, SampleWork, StepWork, TrainWork, chat_encoder, sample_batches, sums
+from ludus.checks.bench.workloads import (
+    PublishWork,
+    SampleWork,
+    StepWork,
+    TrainWork,
+    chat_encoder,
+    sample_batches,
+    sums,
+)
 
 OVERRIDES = ("model.dtype=float32",)
 

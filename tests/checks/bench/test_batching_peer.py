@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.checks.bench.work import SampleWork
+from ludus.checks.bench.workloads import SampleWork
 
 SCRIPT = Path(__file__).parents[3] / "bench" / "peers" / "transformers_batching_sample.py"
 

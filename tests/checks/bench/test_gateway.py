@@ -16,7 +16,7 @@ from ludus.checks.bench.gateway import ask, measure_gateway
 from ludus.checks.bench.load import percentile, run
 from ludus.checks.bench.pairs import Measured
 from ludus.checks.bench.results import gateway_rows
-from ludus.checks.bench.work import GatewayWork, Phase, gateway_work
+from ludus.checks.bench.workloads import GatewayWork, Phase, gateway_work
 from ludus.errors import BackendError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ludus.checks.bench.overlap import measure_overlap, overlap_config
-from ludus.checks.bench.work import OverlapWork
+from ludus.checks.bench.workloads import OverlapWork
 from ludus.cli.scale import overlap_rows
 from ludus.errors import UserError
 

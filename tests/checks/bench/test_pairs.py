@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ludus.checks.bench.pairs import Comparison, Job, Side, run_pairs, run_side, significant
-from ludus.checks.bench.work import SampleWork
+from ludus.checks.bench.pairs import Comparison, Side, Trial, run_pairs, run_side, significant
+from ludus.checks.bench.workloads import SampleWork
 from ludus.errors import BackendError
 
 WORK = SampleWork("folder", batches=(((1, 2), (3,)),), new_tokens=5)
@@ -35,7 +35,7 @@ def test_sides_are_measured_in_turn(tmp_path: Path) -> None:
     """Ours, the peer, ours, the peer: each in a process of its own; without a peer ours alone."""
     log = tmp_path / "log"
     script = "import os; open({log!r}, 'a').write({name!r} + str(os.getpid()) + ' '); print('{{\"x\": 1}}')"
-    ours, peer = (Job(side(name, script.format(log=str(log), name=name)), WORK) for name in "ab")
+    ours, peer = (Trial(side(name, script.format(log=str(log), name=name)), WORK) for name in "ab")
     told: list[str] = []
     measured = run_pairs(ours, peer, pairs=2, on_start=told.append)
     runs = log.read_text().split()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ludus.checks.bench.profile import OTHER, SAMPLING, TRAINING, Parts, own_seconds
+from ludus.checks.bench.profile import OTHER, SAMPLING, TRAINING, ProfileRules, own_seconds
 from ludus.checks.bench.sample import profile_sample
 from ludus.checks.bench.train import profile_train
-from ludus.checks.bench.work import SampleWork, TrainWork
+from ludus.checks.bench.workloads import SampleWork, TrainWork
 
 PRODUCTS = "embedding and linear products"
 
@@ -29,7 +29,7 @@ class Call:
 
 def test_every_call_counts_once_in_the_first_part_that_fits() -> None:
     """A product inside the sampler is the head's; what nobody knows is other; all adds up to the whole."""
-    parts = Parts.of(
+    parts = ProfileRules.of(
         {"draw": "sampler", "product": "^mm$"}, (("head", "draw product"), ("draw", "draw"), ("mm", "product"))
     )
     tree = Call("step", 100, [Call("sampler.py: draw", 60, [Call("mm", 50)]), Call("model", 30, [Call("mm", 10)])])
@@ -48,7 +48,7 @@ def test_every_call_counts_once_in_the_first_part_that_fits() -> None:
             "scheduling",
         ),
         (SAMPLING, ["ludus/engines/local/runner.py(1): run", "aten::linear", "aten::mm"], PRODUCTS),
-        (SAMPLING, ["ludus/models/parts.py(1): forward", "ludus/kernels/linear.py(1): linear"], PRODUCTS),
+        (SAMPLING, ["ludus/models/fused_layers.py(1): forward", "ludus/kernels/linear.py(1): linear"], PRODUCTS),
         (SAMPLING, ["nn.Module: LlamaModel_0", "ludus/engines/local/kernels/native.py(1): attend"], "attention"),
         (SAMPLING, ["ludus/engines/local/sampler.py(1): draw", "aten::mm"], "head"),
         (SAMPLING, ["ludus/engines/local/engine.py(1): _deliver", "asyncio/base_events.py(1): call_soon"], "delivery"),
@@ -58,7 +58,7 @@ def test_every_call_counts_once_in_the_first_part_that_fits() -> None:
         (TRAINING, ["ludus/trainer/optimizer.py(1): step", "aten::_fused_adamw_"], "optimizer"),
     ],
 )  # fmt: skip
-def test_names_of_calls_make_parts(parts: Parts, names: list[str], part: str) -> None:
+def test_names_of_calls_make_parts(parts: ProfileRules, names: list[str], part: str) -> None:
     """The call and those around it decide, whatever lies between them."""
     tree: Any = Call(names[-1], 1)
     for name in reversed(names[:-1]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ludus.checks.bench.publish import measure_publish, measure_reload
-from ludus.checks.bench.work import PublishWork
+from ludus.checks.bench.workloads import PublishWork
 
 
 def test_tokens_are_carried_over_a_publish(small_publish: PublishWork) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from ludus.checks.bench.replicas import SmallEngine, measure_replicas
-from ludus.checks.bench.work import ReplicasWork
+from ludus.checks.bench.workloads import ReplicasWork
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Sampling
 from tests.engines.contract import call

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ludus.checks.bench.sample import Arrivals, decoding_rate, measure_sample
-from ludus.checks.bench.work import SampleWork
+from ludus.checks.bench.workloads import SampleWork
 
 
 def test_every_number_of_requests_has_its_rates(small_sample: SampleWork) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.checks.bench.step import measure_step, step_config, sum_reward
-from ludus.checks.bench.work import StepWork
+from ludus.checks.bench.workloads import StepWork
 
 
 def test_every_step_has_a_line(small_step: StepWork) -> None:

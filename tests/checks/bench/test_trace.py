@@ -11,7 +11,7 @@ import pytest
 from ludus.checks.bench.pairs import Measured
 from ludus.checks.bench.results import trace_row
 from ludus.checks.bench.trace import measure_trace
-from ludus.checks.bench.work import TraceWork, sums
+from ludus.checks.bench.workloads import TraceWork, sums
 
 
 @pytest.mark.timeout(300)  # MLflow makes its tables

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ludus.checks.bench.train import measure_memory, measure_train, num_parameters, training_config, training_step
-from ludus.checks.bench.work import MemoryWork, TrainWork
+from ludus.checks.bench.workloads import MemoryWork, TrainWork
 from ludus.engines.lease import ComputeLease
 from ludus.models.load import load_model
-from ludus.trainer.step import Trainer
+from ludus.trainer.step import ModelTrainer
 
 
 def test_figures_of_dense_training(small_train: TrainWork) -> None:
@@ -26,7 +26,7 @@ def test_the_optimizer_acts_in_dense_work_alone(small_train: TrainWork, kind: st
     work = replace(small_train, kind=kind, shared_tokens=24)
     config = training_config(work)
     model = load_model(config.model)
-    trainer = Trainer(model, config.trainer, config.algorithm, lease=ComputeLease())
+    trainer = ModelTrainer(model, config.trainer, config.algorithm, lease=ComputeLease())
     before = model.head_weight.detach().clone()
     assert training_step(trainer, work)() > 0
     assert bool((model.head_weight != before).any()) is moves

@@ -9,21 +9,21 @@ import pytest
 
 from ludus.checks.conformance.case import Case
 from ludus.checks.conformance.clients import Clients
-from ludus.checks.conformance.own import WHOLE, OwnServer, Parts
-from ludus.checks.conformance.run import Report, own_target, play
+from ludus.checks.conformance.local_server import WHOLE, LocalServer, ServerParts
+from ludus.checks.conformance.run import SuiteReport, local_target, play
 
-PlayOwn = Callable[..., Report]
+PlayOwn = Callable[..., SuiteReport]
 
 
 @pytest.fixture
 def play_own() -> PlayOwn:
     """Plays cases on our own server, put together from other parts if there are any."""
 
-    def run(cases: Sequence[Case], parts: Parts = WHOLE, *, timeout_s: float = 60.0) -> Report:
-        async def main() -> Report:
+    def run(cases: Sequence[Case], parts: ServerParts = WHOLE, *, timeout_s: float = 60.0) -> SuiteReport:
+        async def main() -> SuiteReport:
             async with Clients(timeout_s) as clients:
-                with OwnServer(parts) as server:
-                    return await play(cases, own_target(server), clients, timeout_s=timeout_s)
+                with LocalServer(parts) as server:
+                    return await play(cases, local_target(server), clients, timeout_s=timeout_s)
 
         return asyncio.run(main())
 

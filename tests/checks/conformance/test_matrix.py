@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Console, RenderableType
 
 from ludus.checks.conformance.faults.base import Fault
+from ludus.checks.conformance.local_server import WHOLE
 from ludus.checks.conformance.matrix import mutants_shown, shown
-from ludus.checks.conformance.mutants import Hunted, MutantReport
-from ludus.checks.conformance.own import WHOLE
-from ludus.checks.conformance.run import Report, Result
+from ludus.checks.conformance.mutants import MutantReport, MutantResult
+from ludus.checks.conformance.run import CaseResult, SuiteReport
 from ludus.checks.conformance.suite import chosen
 
 
@@ -19,15 +19,15 @@ def rendered(renderable: RenderableType) -> str:
     return capture.get()
 
 
-def made_up() -> Report:
+def made_up() -> SuiteReport:
     one, two, three = chosen("chat/n/")[:3]
     (other,) = chosen("messages/count_tokens/count_only")
-    return Report(
+    return SuiteReport(
         (
-            Result(one, "passed"),
-            Result(two, "failed", "index", "0", "7"),
-            Result(three, "skipped", "not offered: needs the token record"),
-            Result(other, "skipped", "not offered: needs the token record"),
+            CaseResult(one, "passed"),
+            CaseResult(two, "failed", "index", "0", "7"),
+            CaseResult(three, "skipped", "not offered: needs the token record"),
+            CaseResult(other, "skipped", "not offered: needs the token record"),
         ),
         1.25,
     )
@@ -56,7 +56,7 @@ def test_mutants_are_a_table() -> None:
     """Each fault with the case that saw it, or as missed."""
     result = made_up().of("failed")[0]
     fault = Fault("no end", "says nothing", WHOLE, ("chat",))
-    report = MutantReport(Report((), 0.0), (Hunted(fault, result, 3), Hunted(fault, None, 9)), 2.0)
+    report = MutantReport(SuiteReport((), 0.0), (MutantResult(fault, result, 3), MutantResult(fault, None, 9)), 2.0)
     text = rendered(mutants_shown(report))
     assert result.case.name in text and "missed" in text
     assert text.rstrip().endswith("1 of 2 faults caught in 2.0 s")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from ludus.checks.conformance.faults.base import Fault
-from ludus.checks.conformance.mutants import FAULTS, MutantReport, hunt
-from ludus.checks.conformance.own import WHOLE
+from ludus.checks.conformance.local_server import WHOLE
+from ludus.checks.conformance.mutants import FAULTS, MutantReport, run_mutants
 from ludus.checks.conformance.suite import chosen
 
 
 def hunt_some(pattern: str, *faults: Fault) -> MutantReport:
-    return asyncio.run(hunt(chosen(pattern), faults))
+    return asyncio.run(run_mutants(chosen(pattern), faults))
 
 
 def named(name: str) -> Fault:
@@ -29,7 +29,7 @@ def test_a_fault_is_caught_by_the_case_about_it() -> None:
     """Faults of a stream, of a template and of the keys are each seen by a case of that topic."""
     report = hunt_some("chat/streaming/done", named("no [DONE]"))
     assert report.ok and report.to_json()["caught"] == 1
-    assert [one.by.case.topic for one in report.hunted if one.by] == ["streaming"]
+    assert [one.by.case.topic for one in report.results if one.by] == ["streaming"]
     assert hunt_some("chat/streaming/role_first", named("no role")).num_caught == 1
     assert hunt_some("chat/text/second_prompt", named("line end lost")).num_caught == 1
     assert hunt_some("chat/keys/wrong_key", named("key not checked")).num_caught == 1

@@ -16,7 +16,7 @@ from ludus.checks.conformance import expect
 from ludus.checks.conformance.case import SCRIPT, case
 from ludus.checks.conformance.clients import Clients
 from ludus.checks.conformance.probe import Probe
-from ludus.checks.conformance.run import Report, foreign_target, play
+from ludus.checks.conformance.run import SuiteReport, play, remote_target
 from ludus.checks.conformance.suite import chosen
 from ludus.errors import UserError
 from ludus.http.server import HttpServer
@@ -48,10 +48,10 @@ def fake() -> Iterator[str]:
         yield f"{server.base_url}/v1"
 
 
-def play_foreign(url: str, pattern: str) -> Report:
-    async def main() -> Report:
+def play_foreign(url: str, pattern: str) -> SuiteReport:
+    async def main() -> SuiteReport:
         async with Clients(30.0) as clients:
-            target = await foreign_target(clients, url, model=None, api_key="none")
+            target = await remote_target(clients, url, model=None, api_key="none")
             return await play(chosen(pattern), target, clients, timeout_s=30.0)
 
     return asyncio.run(main())

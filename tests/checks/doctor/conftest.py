@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 
 from ludus.checks.doctor.examine import ASSUMED_TOKENS, special_texts_of, subject_of, subject_of_source
-from ludus.checks.doctor.play import Subject
+from ludus.checks.doctor.replay import Subject
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 
@@ -50,9 +50,9 @@ def chat_text(core: tokenizers.Tokenizer, trl_source: Callable[[str], str]) -> C
     def make(name: str) -> ChatText:
         source = trl_source(name)
         bare = subject_of_source(source)
-        stop_ids = frozenset(core.token_to_id(stop) for stop in bare.voice.stops)
-        assert None not in stop_ids, f"the tokenizer lacks one of {bare.voice.stops}"
-        special_tokens = {**ASSUMED_TOKENS, "eos_token": bare.voice.stops[0]}
+        stop_ids = frozenset(core.token_to_id(stop) for stop in bare.reply_writer.stops)
+        assert None not in stop_ids, f"the tokenizer lacks one of {bare.reply_writer.stops}"
+        special_tokens = {**ASSUMED_TOKENS, "eos_token": bare.reply_writer.stops[0]}
         return ChatText(Tokenizer(core, special_tokens=special_tokens, stop_ids=stop_ids), bare.template, bare.parser)
 
     return make

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from ludus.checks.doctor.conversation import Conversation, Said
+from ludus.checks.doctor.conversation import Conversation, PlannedMessage
 from ludus.checks.doctor.examine import Examination, examine, subject_of_source
-from ludus.checks.doctor.play import play
+from ludus.checks.doctor.replay import replay
 from ludus.errors import AgentError
 from ludus.text.chat import shipped_templates
 from ludus.types import Message, ToolCall, ToolSpec
@@ -60,7 +60,7 @@ def test_lost_newline_after_a_tool_turn() -> None:
     assert not found.is_exact(["reasoning_stripped"])
     assert found.is_exact(["whitespace"])
     assert found.is_exact(["template"])
-    (proof,) = found.proofs
+    (proof,) = found.counterexamples
     assert [message.role for message in proof.messages] == ["user", "assistant", "tool", "assistant", "user"]
     assert proof.place.before.endswith("</tool_response><|im_end|>")
     assert proof.place.seen.startswith("\n<|im_start|>assistant")
@@ -102,7 +102,7 @@ def test_construct(construct: str, source: str, tag: str | None) -> None:
     """The fork is named, and the tag that decides it is quoted; what stays the same at every place is no fork."""
     found = examined(source + ASK)
     assert constructs(found) == ({construct} if tag else set())
-    assert [proof.place.tag.text for proof in found.proofs if proof.place.tag] == ([tag] if tag else [])
+    assert [proof.place.tag.text for proof in found.counterexamples if proof.place.tag] == ([tag] if tag else [])
     assert found.reads_date == (construct == "date")
 
 
@@ -112,7 +112,7 @@ def test_tools_beside_the_newest_question() -> None:
     calls = "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
     found = examined(LOOP.replace("{{ m.content }}", tools + "{{ m.content }}" + calls) + ASK)
     assert constructs(found) == {"tools_moved"}
-    assert found.proofs[0].conversation.tools
+    assert found.counterexamples[0].conversation.tools
 
 
 def test_dropped_parts_are_told() -> None:
@@ -130,8 +130,8 @@ def test_refusal_ends_a_conversation() -> None:
     subject = subject_of_source(
         "{% if messages | length > 2 %}{{ raise_exception('too long') }}{% endif %}" + LOOP + ASK
     )
-    said = tuple(Said(Message(role, "x")) for role in ("user", "assistant", "user", "assistant", "user"))
-    (step,) = play(subject, Conversation((), said)).steps
+    said = tuple(PlannedMessage(Message(role, "x")) for role in ("user", "assistant", "user", "assistant", "user"))
+    (step,) = replay(subject, Conversation((), said)).steps
     assert (step.outcome, step.kind) == ("refused", "user after answer")
     assert "too long" in step.words
     found = examine(subject, name="template", num_conversations=3)
@@ -181,13 +181,13 @@ def test_proof_holds_what_was_meant() -> None:
         "{{ m.content }}",
         "{% if m.reasoning_content and loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}",
     )
-    (proof,) = examined(source + ASK).proofs
+    (proof,) = examined(source + ASK).counterexamples
     assert proof.construct == "reasoning_stripped"
     assert proof.messages == (
         Message("user", "U0"),
         Message("assistant", "A1", reasoning="Hm."),
         Message("user", "U2"),
     )
-    assert proof.conversation == Conversation((), tuple(map(Said, proof.messages)))
+    assert proof.conversation == Conversation((), tuple(map(PlannedMessage, proof.messages)))
     assert ToolSpec("unused") not in proof.conversation.tools
     assert not any(isinstance(call, ToolCall) for message in proof.messages for call in message.tool_calls)

@@ -17,7 +17,7 @@ import pytest
 from ludus.checks.doctor.abilities import probe
 from ludus.checks.doctor.conversation import random_conversation
 from ludus.checks.doctor.examine import examine
-from ludus.checks.doctor.play import Played, Subject, play
+from ludus.checks.doctor.replay import ReplayResult, Subject, replay
 from ludus.checks.doctor.source import WatchedTemplate
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
@@ -91,10 +91,10 @@ def test_verdict(subject: Callable[[str], Subject], name: str) -> None:
     )
     constructs = set(found.counts) - {"exact", "refused"}
     assert constructs == expected(name)
-    assert {proof.construct for proof in found.proofs} == constructs
+    assert {proof.construct for proof in found.counterexamples} == constructs
     assert found.is_exact() == (not constructs)
     assert found.is_exact(tuple(constructs))
-    for proof in found.proofs:
+    for proof in found.counterexamples:
         assert proof.place.seen != proof.place.shown
         assert proof.place.tag is not None
         assert len(proof.messages) <= 5
@@ -109,7 +109,7 @@ def test_prediction_comes_true(
     able = probe(patient.template)
     num_checked = 0
     for number in range(3):
-        played = play(patient, random_conversation(random.Random(number), able))
+        played = replay(patient, random_conversation(random.Random(number), able))
         played = _as_read(played)
         reasons, seen = asyncio.run(_replay(text, played))
         assert reasons == [None if step.outcome == "exact" else step.outcome for step in played.steps]
@@ -120,13 +120,13 @@ def test_prediction_comes_true(
     assert num_checked > 0 or all(written.is_assumed for written in played.written)
 
 
-def _as_read(played: Played) -> Played:
+def _as_read(played: ReplayResult) -> ReplayResult:
     """The steps before the first reply that the parser does not read as it was meant: beyond it nothing is promised."""
     steps = [step for step in played.steps if not step.is_assumed and step.outcome != "refused"]
-    return Played(steps, played.written)
+    return ReplayResult(steps, played.written)
 
 
-async def _replay(text: ChatText, played: Played) -> tuple[list[ForkReason | None], list[str]]:
+async def _replay(text: ChatText, played: ReplayResult) -> tuple[list[ForkReason | None], list[str]]:
     """For each step the fork in the record, and what the engine was given as text."""
     turns = [step.turn for step in played.steps]
     engine = ScriptedEngine([*(turn.reply_text for turn in turns), "."], text.tokenizer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ludus.checks.verify.agents import AGENTS, Called, ChatAgent, MessagesAgent, Result
+from ludus.checks.verify.agents import AGENTS, Called, CallResult, ChatAgent, MessagesAgent
 from ludus.checks.verify.dialects import verify_dialects
 
 SOME = {name: AGENTS[name] for name in ("chat", "responses by id streamed", "messages streamed")}
@@ -14,8 +14,8 @@ SOME = {name: AGENTS[name] for name in ("chat", "responses by id streamed", "mes
 class Trimming(MessagesAgent):
     """A client that loses the blank at the end of what its tools say."""
 
-    def hand_in(self, results: Sequence[Result]) -> list[Called]:
-        return super().hand_in([Result(each.call_id, each.text.rstrip("."), each.is_error) for each in results])
+    def hand_in(self, results: Sequence[CallResult]) -> list[Called]:
+        return super().hand_in([CallResult(each.call_id, each.text.rstrip("."), each.is_error) for each in results])
 
 
 class Forgetful(ChatAgent):

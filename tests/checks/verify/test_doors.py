@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.checks.verify.doors import FAMILIES, Stand, play_door, verify_doors
+from ludus.checks.verify.doors import FAMILIES, FamilySetup, play_family, verify_doors
 from ludus.checks.verify.families import LoopAgent, WorkflowAgent
 from ludus.compat.verl.output import AgentLoopOutput
 from ludus.types import Group
@@ -27,12 +27,12 @@ class Careless(LoopAgent):
         return output.model_copy(update={"response_mask": [*output.response_mask[:-1], 0]})
 
 
-async def trimming(stand: Stand) -> Group:
-    return await play_door(stand, Trimming)
+async def trimming(stand: FamilySetup) -> Group:
+    return await play_family(stand, Trimming)
 
 
-async def careless(stand: Stand) -> Group:
-    return await play_door(stand, Careless)
+async def careless(stand: FamilySetup) -> Group:
+    return await play_family(stand, Careless)
 
 
 def test_every_family_teaches_the_same() -> None:

@@ -31,8 +31,8 @@ from ludus.episodes.reward import not_chosen
 from ludus.gateway.app import GatewayOptions, build_app
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
-from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
@@ -93,9 +93,9 @@ class Wanderer:
 
 async def in_process(recorder: Recorder, seed: int) -> Episode:
     generation = GenerationSettings()
-    with Stage(recorder, GatewayServer(SessionKeys())) as stage:
+    with AgentRuntime(recorder, GatewayServer(SessionKeys())) as runtime:
         runner = EpisodeRunner(
-            resolve_workflow(Wanderer), stage, RolloutSettings(), training=generation, evaluation=generation
+            resolve_workflow(Wanderer), runtime, RolloutSettings(), training=generation, evaluation=generation
         )
         async with runner:
             return await runner.run(EpisodeTask("e", "e", "e", {"seed": seed}, seed=seed, step=1))

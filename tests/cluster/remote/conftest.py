@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ludus.cluster.remote import LaunchSettings, server
-from ludus.cluster.remote.process import ProcessPlace
+from ludus.cluster.remote.process import ProcessTarget
 from ludus.cluster.remote.shell import Here
 
 ROOT = Path(__file__).parents[3]
@@ -39,4 +39,4 @@ def options(tmp_path: Path) -> dict[str, Any]:
 def settings(options: dict[str, Any]) -> Iterator[MakeSettings]:
     """Such settings, with changes."""
     yield lambda **changes: LaunchSettings(**(options | changes))
-    ProcessPlace(Here(), LaunchSettings(**options)).stop()
+    ProcessTarget(Here(), LaunchSettings(**options)).stop()

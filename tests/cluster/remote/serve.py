@@ -23,10 +23,10 @@ from tests.cluster.serve.killable import FileWorkshop
 
 
 async def main(asked: argparse.Namespace) -> None:
-    workshop = FileWorkshop(Path(asked.folder))
+    job_runner = FileWorkshop(Path(asked.folder))
     with JobStore(Path(asked.folder)) as store:
-        jobs = Jobs(store, workshop)
-        app = Api(jobs, workshop, digest(os.environ["LUDUS_API_KEY"])).build()
+        jobs = Jobs(store, job_runner)
+        app = Api(jobs, job_runner, digest(os.environ["LUDUS_API_KEY"])).build()
         activity = Activity(app, is_busy=lambda: store.next_job() is not None, unheeded=(*PROBES, "/api"))
         http = HttpServer(activity, name="server", is_guarded=True)
         url = http.start(asked.host, asked.port)

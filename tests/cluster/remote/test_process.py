@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from ludus.cluster.remote.base import EndedError
-from ludus.cluster.remote.process import ProcessPlace
+from ludus.cluster.remote.process import ProcessTarget
 from ludus.cluster.remote.server import LaunchedServer
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import Here
@@ -24,7 +24,7 @@ from tests.cluster.remote.conftest import MakeSettings
 
 def launch(settings: LaunchSettings) -> tuple[LaunchedServer, list[str]]:
     told: list[str] = []
-    server = LaunchedServer(ProcessPlace(Here(), settings), settings, told.append)
+    server = LaunchedServer(ProcessTarget(Here(), settings), settings, told.append)
     server.open()
     return server, told
 
@@ -112,7 +112,7 @@ def test_whoever_gives_up_leaves_none_behind(settings: MakeSettings) -> None:
     """While the server is loading."""
     asked, is_loading = settings(setup="echo loading; sleep 1001"), threading.Event()
     server = LaunchedServer(
-        ProcessPlace(Here(), asked), asked, lambda line: is_loading.set() if line == "loading" else None
+        ProcessTarget(Here(), asked), asked, lambda line: is_loading.set() if line == "loading" else None
     )
     with ThreadPoolExecutor() as pool:
         opening = pool.submit(server.open)
@@ -131,7 +131,7 @@ def test_a_pid_that_is_somebody_else_s_is_not_taken_for_the_server(settings: Mak
     (Path(asked.folder) / "launch.pid").write_text(f"{os.getpid()} 1\n")
     with pytest.raises(EndedError):
         first.check()
-    ProcessPlace(Here(), asked).stop()
+    ProcessTarget(Here(), asked).stop()
     second, _ = launch(asked)
     assert status(second, second.key) == 200
     second.close()
@@ -140,4 +140,4 @@ def test_a_pid_that_is_somebody_else_s_is_not_taken_for_the_server(settings: Mak
 def test_resources_cannot_act_on_a_machine_that_is_there(settings: MakeSettings) -> None:
     """Only the environment can."""
     with pytest.raises(UserError, match=r"resources=\{'gpus': 1\.0\} cannot act on this machine.*all but env"):
-        ProcessPlace(Here(), settings(resources={"gpus": 1}))
+        ProcessTarget(Here(), settings(resources={"gpus": 1}))

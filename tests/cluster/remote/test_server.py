@@ -7,24 +7,26 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ludus.cluster.remote.base import EndedError, Look, Started
+from ludus.cluster.remote.base import EndedError, ServerStatus, Started
 from ludus.cluster.remote.server import LaunchedServer
+from ludus.cluster.remote.server_address import ServerAddress
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import UnreachableError
-from ludus.cluster.remote.spot import Spot
 from ludus.errors import BackendError
 
-WAITS = Look(is_alive=True, words="it waits", log="", spot=None)
-SERVES = Look(is_alive=True, words="it runs", log="loading\nserving\n", spot=Spot("node", 4000))
-ENDED = Look(is_alive=False, words="it has ended", log="loading\nout of memory\n", spot=None)
+WAITS = ServerStatus(is_alive=True, words="it waits", log="", server_address=None)
+SERVES = ServerStatus(
+    is_alive=True, words="it runs", log="loading\nserving\n", server_address=ServerAddress("node", 4000)
+)
+ENDED = ServerStatus(is_alive=False, words="it has ended", log="loading\nout of memory\n", server_address=None)
 AWAY = UnreachableError("the network is down")
 
 
 @dataclass
-class Written:
+class WrittenReply:
     """A place that answers what is written, the last again and again."""
 
-    looks: list[Look | Exception]
+    looks: list[ServerStatus | Exception]
     is_new: bool = True
     error: Exception | None = None
     """What ending it raises. None: it ends."""
@@ -34,7 +36,7 @@ class Written:
     def start(self) -> Started:
         return Started("key", self.is_new)
 
-    def look(self) -> Look:
+    def status(self) -> ServerStatus:
         self.asked.append("look")
         found = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         if isinstance(found, Exception):
@@ -46,11 +48,11 @@ class Written:
         if self.error is not None:
             raise self.error
 
-    def forward(self, local_port: int, spot: Spot) -> Sequence[str] | None:
+    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
         return None
 
 
-def launch(place: Written, **settings: float) -> tuple[LaunchedServer, list[str]]:
+def launch(place: WrittenReply, **settings: float) -> tuple[LaunchedServer, list[str]]:
     told: list[str] = []
     server = LaunchedServer(place, LaunchSettings(**settings), told.append, clock=lambda: 0.0)
     server.open()
@@ -59,7 +61,7 @@ def launch(place: Written, **settings: float) -> tuple[LaunchedServer, list[str]
 
 def test_a_network_that_is_down_is_waited_for() -> None:
     """While the server starts; it is told, and the log goes on where it was."""
-    place = Written([WAITS, AWAY, AWAY, SERVES])
+    place = WrittenReply([WAITS, AWAY, AWAY, SERVES])
     server, told = launch(place)
     assert server.base_url == "http://node:4000"
     assert told == ["it waits", "the network is down", "it runs", "loading", "serving"]
@@ -67,7 +69,7 @@ def test_a_network_that_is_down_is_waited_for() -> None:
 
 def test_whoever_waits_asks_for_all() -> None:
     """One look does for all requests of the next seconds, and one that has ended is told to each."""
-    place = Written([SERVES])
+    place = WrittenReply([SERVES])
     server, _ = launch(place)
     place.looks, place.asked = [AWAY], []
     server.check()
@@ -75,7 +77,7 @@ def test_whoever_waits_asks_for_all() -> None:
     for _ in range(5):
         server.check()
     assert place.asked == ["look", "look"]
-    ended, _ = launch(Written([SERVES, ENDED]))
+    ended, _ = launch(WrittenReply([SERVES, ENDED]))
     for _ in range(2):
         with pytest.raises(EndedError, match="out of memory"):
             ended.check()
@@ -84,7 +86,7 @@ def test_whoever_waits_asks_for_all() -> None:
 @pytest.mark.parametrize(("is_new", "ends"), [(True, ["stop"]), (False, [])])
 def test_what_cannot_be_reached_is_left_as_it_was(is_new: bool, ends: list[str]) -> None:
     """One that was started is stopped, one that was joined goes on."""
-    place = Written([ENDED], is_new=is_new)
+    place = WrittenReply([ENDED], is_new=is_new)
     with pytest.raises(EndedError, match="ended before it served"):
         launch(place)
     assert [word for word in place.asked if word != "look"] == ends
@@ -92,7 +94,7 @@ def test_what_cannot_be_reached_is_left_as_it_was(is_new: bool, ends: list[str])
 
 def test_who_cannot_end_it_is_told_what_becomes_of_it() -> None:
     """And may try again; once it has ended nothing more is asked."""
-    place = Written([SERVES], error=AWAY)
+    place = WrittenReply([SERVES], error=AWAY)
     server, _ = launch(place, idle_s=300)
     with pytest.raises(BackendError, match=r"could not be told to end: the network is down.*nothing to do for 300 s"):
         server.close()

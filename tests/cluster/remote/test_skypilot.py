@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ludus.cluster.remote import LaunchSettings
-from ludus.cluster.remote.skypilot import SkyPlace, task_file
+from ludus.cluster.remote.skypilot import SkyTarget, task_file
 from ludus.errors import BackendError, UserError
 
 SCHEMAS = json.loads(Path(__file__).with_name("skypilot.json").read_text())
@@ -81,7 +81,7 @@ def test_a_machine_of_somebody_else_stays(ssh: str, asked: list[str], tmp_path: 
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    place = SkyPlace("my-dev-box", LaunchSettings(workdir=str(tmp_path), folder="served"))
+    place = SkyTarget("my-dev-box", LaunchSettings(workdir=str(tmp_path), folder="served"))
     with pytest.raises(BackendError, match="`sky launch` failed"):
         place.start()
     assert (tmp_path / "notes").read_text().split() == asked

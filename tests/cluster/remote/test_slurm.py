@@ -12,7 +12,7 @@ from ludus.cluster.remote.base import EndedError
 from ludus.cluster.remote.server import LaunchedServer
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import Here, UnreachableError
-from ludus.cluster.remote.slurm import SlurmPlace
+from ludus.cluster.remote.slurm import SlurmTarget
 from ludus.errors import UserError
 from tests.cluster.remote.conftest import MakeSettings
 from tests.cluster.remote.test_process import status
@@ -31,7 +31,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def launch(settings: LaunchSettings, on_line: Any = lambda line: None) -> LaunchedServer:
-    server = LaunchedServer(SlurmPlace(Here(), settings), settings, on_line)
+    server = LaunchedServer(SlurmTarget(Here(), settings), settings, on_line)
     server.open()
     return server
 
@@ -75,7 +75,7 @@ def test_a_controller_that_is_away_is_no_job_that_has_ended(settings: MakeSettin
     (stand / "away").touch()
     server.check()
     with pytest.raises(UnreachableError, match=r"squeue: .*Unable to contact slurm controller"):
-        SlurmPlace(Here(), asked).look()
+        SlurmTarget(Here(), asked).status()
     (stand / "away").unlink()
     server.close()
     (Path(asked.folder) / "launch.job").write_text("1\n")
@@ -91,4 +91,4 @@ def test_a_submission_that_is_refused(settings: MakeSettings, stand: Path) -> No
     with pytest.raises(Exception, match="on this machine: sbatch: error: invalid partition specified: gpu"):
         launch(settings())
     with pytest.raises(UserError, match=r"resources\.cpus=1\.5 cannot be had from Slurm, which gives whole ones"):
-        SlurmPlace(Here(), settings(resources={"cpus": 1.5}))
+        SlurmTarget(Here(), settings(resources={"cpus": 1.5}))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.cluster.serve.app import Api
-from ludus.cluster.serve.jobs import Jobs, Report
+from ludus.cluster.serve.jobs import Jobs, ReportProgress
 from ludus.cluster.serve.store import BegunJob, JobStore
 from ludus.cluster.serve.wire import RegisterModel
 from ludus.http.keys import digest
@@ -31,7 +31,7 @@ class FileWorkshop(ScriptedWorkshop):
         self.steps = {model.name: len(list(self._folder.glob("step-*")))}
         return self.steps[model.name]
 
-    async def run(self, model: RegisterModel, job: BegunJob, report: Report) -> Mapping[str, Any]:
+    async def run(self, model: RegisterModel, job: BegunJob, report: ReportProgress) -> Mapping[str, Any]:
         report({"stage": "batch", "num_done": 1, "num_total": 1})
         await self._wait_for("go-before")
         step = await self.step(model) + 1
@@ -49,10 +49,10 @@ class FileWorkshop(ScriptedWorkshop):
 
 
 async def main(folder: Path, port: int) -> None:
-    workshop = FileWorkshop(folder)
+    job_runner = FileWorkshop(folder)
     with JobStore(folder) as store:
-        jobs = Jobs(store, workshop)
-        HttpServer(Api(jobs, workshop, digest(KEY)).build(), name="server").start(port=port)
+        jobs = Jobs(store, job_runner)
+        HttpServer(Api(jobs, job_runner, digest(KEY)).build(), name="server").start(port=port)
         sys.stdout.write("serving\n")
         sys.stdout.flush()
         await jobs.work()

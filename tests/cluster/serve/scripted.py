@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from ludus.cluster.serve.app import Api
-from ludus.cluster.serve.jobs import Jobs, Report
+from ludus.cluster.serve.jobs import Jobs, ReportProgress
 from ludus.cluster.serve.store import BegunJob, JobStore
 from ludus.cluster.serve.wire import ModelView, RegisterModel, SubmitJob
 from ludus.episodes.outcome import Ending
@@ -59,7 +59,7 @@ class ScriptedWorkshop:
     async def step(self, model: RegisterModel) -> int:
         return self.steps.get(model.name, 0)
 
-    async def run(self, model: RegisterModel, job: BegunJob, report: Report) -> Mapping[str, Any]:
+    async def run(self, model: RegisterModel, job: BegunJob, report: ReportProgress) -> Mapping[str, Any]:
         self.asked.append((job.kind, job.arguments))
         for number in range(self.num_reports):
             report({"stage": "train", "num_done": number + 1, "num_total": self.num_reports})
@@ -104,13 +104,13 @@ class ScriptedGateway:
     """Answers with what it was asked."""
 
     name: str
-    workshop: ScriptedWorkshop
+    job_runner: ScriptedWorkshop
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         await JSONResponse({"model": self.name, "path": scope["path"]})(scope, receive, send)
 
     async def end(self, name: str, ending: Ending) -> None:
-        self.workshop.ended.append((name, ending))
+        self.job_runner.ended.append((name, ending))
 
 
 @dataclass
@@ -118,22 +118,22 @@ class Served:
     """A running server."""
 
     url: str
-    workshop: ScriptedWorkshop
+    job_runner: ScriptedWorkshop
     store: JobStore
     http: HttpServer
 
 
 @contextlib.contextmanager
-def serving(folder: Path, workshop: ScriptedWorkshop, *, port: int = 0, tls: Tls | None = None) -> Iterator[Served]:
+def serving(folder: Path, job_runner: ScriptedWorkshop, *, port: int = 0, tls: Tls | None = None) -> Iterator[Served]:
     """Serves until the block ends; the jobs run on a thread of their own."""
     with JobStore(folder) as store:
-        jobs = Jobs(store, workshop)
-        app = Api(jobs, workshop, digest(KEY), keep_alive_s=0.05).build()
+        jobs = Jobs(store, job_runner)
+        app = Api(jobs, job_runner, digest(KEY), keep_alive_s=0.05).build()
         server = HttpServer(app, name="server", is_guarded=True, tls=tls)
         with working(jobs):
             server.start(port=port)
             try:
-                yield Served(server.base_url, workshop, store, server)
+                yield Served(server.base_url, job_runner, store, server)
             finally:
                 server.stop()
 

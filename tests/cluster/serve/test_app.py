@@ -72,7 +72,7 @@ def test_everything_else_needs_the_key(served: Served, key: str | None) -> None:
 
 def test_a_job_is_submitted_followed_and_read(http: httpx.Client, served: Served) -> None:
     """202 for a new job, 200 for the same again; its events end with its result."""
-    served.workshop.num_reports = 2
+    served.job_runner.num_reports = 2
     answer = submit(http, "key-1", name="a")
     assert answer.status_code == 202
     job_id = answer.json()["id"]
@@ -92,7 +92,7 @@ def test_a_job_is_submitted_followed_and_read(http: httpx.Client, served: Served
 
 def test_events_come_while_the_job_runs(http: httpx.Client, served: Served) -> None:
     """The first events are read before the job may end; meanwhile comments keep the connection awake."""
-    served.workshop.gate.clear()
+    served.job_runner.gate.clear()
     job_id = submit(http).json()["id"]
     with http.stream("GET", f"/api/v1/jobs/{job_id}/events") as answer:
         lines = answer.iter_lines()
@@ -100,13 +100,13 @@ def test_events_come_while_the_job_runs(http: httpx.Client, served: Served) -> N
             pass
         while next(lines) != ": keep-alive":
             pass
-        served.workshop.gate.set()
+        served.job_runner.gate.set()
         assert "event: succeeded" in list(lines)
 
 
 def test_a_queued_job_is_cancelled(http: httpx.Client, served: Served) -> None:
     """Who follows it is told; what runs goes on."""
-    served.workshop.gate.clear()
+    served.job_runner.gate.clear()
     running, queued = (submit(http, name=name).json()["id"] for name in "ab")
     told: list[Any] = []
     follower = threading.Thread(target=lambda: told.extend(read_events(http, queued)))
@@ -114,10 +114,10 @@ def test_a_queued_job_is_cancelled(http: httpx.Client, served: Served) -> None:
     assert http.post(f"/api/v1/jobs/{queued}/cancel").json()["state"] == "cancelled"
     follower.join(timeout=10)
     assert told[-1]["kind"] == "cancelled"
-    served.workshop.gate.set()
+    served.job_runner.gate.set()
     assert read_events(http, running)[-1]["kind"] == "succeeded"
     assert code_of(http.post(f"/api/v1/jobs/{running}/cancel")) == (409, "request_error", "job_begun")
-    assert served.workshop.done == ["a"]
+    assert served.job_runner.done == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,14 @@ class Room:
     def __init__(self, text: ChatText) -> None:
         self.now = 0.0
         self.recorder = Recorder(ScriptedEngine(lambda _: "7.", text.tokenizer), text)
-        self.book = Book()
+        self.session_store = Book()
         self.gateway = self.make()
 
     def make(self) -> ModelGateway:
         keys = SessionKeys(clock=lambda: self.now)
-        episodes = Episodes(self.recorder, self.book, keys=keys, idle_s=60, most_by_key=None, fit=self.book.fit)
+        episodes = Episodes(
+            self.recorder, self.session_store, keys=keys, idle_s=60, most_by_key=None, fit=self.session_store.fit
+        )
         return ModelGateway(episodes, "agent-001")
 
     async def ask(self, name: str | None = None, gateway: ModelGateway | None = None) -> httpx.Response:
@@ -89,10 +91,10 @@ def test_a_name_is_a_session(room: Room) -> None:
         await room.gateway.episodes.aclose("over")
 
     run(main)
-    num_turns = {session_id: number for session_id, number, _ in room.book.ended}
+    num_turns = {session_id: number for session_id, number, _ in room.session_store.ended}
     assert num_turns == {"g1-a": 2, "g1-b": 1, "g1-a-again": 1, "mine": 1, "shared": 2}
     rollout, shared = (None, "g1"), (MAX_OPEN_TURNS, None)
-    about = [(spec.most_turns, spec.group_id) for spec in room.book.opened.values()]
+    about = [(spec.most_turns, spec.group_id) for spec in room.session_store.opened.values()]
     assert about == [rollout, rollout, rollout, shared, shared]
 
 
@@ -105,7 +107,7 @@ def test_a_name_that_cannot_be_is_refused(room: Room, name: str) -> None:
             await room.gateway.app({"type": "http", "headers": [(b"x-ludus-session", name.encode())]}, _no, _no)
 
     run(main)
-    assert room.book.opened == {}
+    assert room.session_store.opened == {}
 
 
 def test_an_ended_session_frees_its_name(room: Room) -> None:
@@ -118,8 +120,8 @@ def test_an_ended_session_frees_its_name(room: Room) -> None:
         await room.ask("g1/a")
 
     run(main)
-    first, second = room.book.opened
-    assert room.book.ended == [(first, 1, "failed")] and first != second
+    first, second = room.session_store.opened
+    assert room.session_store.ended == [(first, 1, "failed")] and first != second
 
 
 def test_an_idle_session_is_ended(room: Room) -> None:
@@ -134,7 +136,7 @@ def test_an_idle_session_is_ended(room: Room) -> None:
         await room.gateway.episodes.expire()
 
     run(main)
-    assert room.book.ended == [(next(iter(room.book.opened)), 1, "timeout")]
+    assert room.session_store.ended == [(next(iter(room.session_store.opened)), 1, "timeout")]
 
 
 def test_a_shared_session_that_is_full_makes_room(room: Room) -> None:
@@ -149,8 +151,8 @@ def test_a_shared_session_that_is_full_makes_room(room: Room) -> None:
         await room.gateway.episodes.expire()
 
     run(main)
-    first, _ = room.book.opened
-    assert room.book.ended == [(first, 1, "ok")] and MAX_OPEN_TURNS > 1
+    first, _ = room.session_store.opened
+    assert room.session_store.ended == [(first, 1, "ok")] and MAX_OPEN_TURNS > 1
 
 
 def test_another_server_opens_other_sessions_under_the_same_names(room: Room) -> None:
@@ -161,7 +163,7 @@ def test_another_server_opens_other_sessions_under_the_same_names(room: Room) ->
         await room.ask("g1/a", room.make())
 
     run(main)
-    assert len(room.book.opened) == 2
+    assert len(room.session_store.opened) == 2
 
 
 async def _no(*_: Any) -> Any:

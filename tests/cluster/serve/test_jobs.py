@@ -38,11 +38,11 @@ async def ended(jobs: Jobs, *job_ids: str) -> None:
 def test_jobs_run_in_the_order_of_submission(tmp_path: Path) -> None:
     """One after the other; each sees the step that the one before left."""
     with JobStore(tmp_path) as store:
-        workshop = ScriptedWorkshop()
-        jobs = Jobs(store, workshop)
+        job_runner = ScriptedWorkshop()
+        jobs = Jobs(store, job_runner)
         ids = [submit(jobs, name=name) for name in "abc"]
         asyncio.run(ended(jobs, *ids))
-        assert workshop.done == ["a", "b", "c"]
+        assert job_runner.done == ["a", "b", "c"]
         assert [store.job(one).result for one in ids] == [
             {"step": step, "metrics": {"loss": 0.5}} for step in (1, 2, 3)
         ]
@@ -51,13 +51,13 @@ def test_jobs_run_in_the_order_of_submission(tmp_path: Path) -> None:
 def test_a_job_that_had_changed_the_weights_is_not_done_again(tmp_path: Path) -> None:
     """The server was killed after the step was on disk: the job has its result, and the weights are trained once."""
     with JobStore(tmp_path) as store:
-        workshop = ScriptedWorkshop(steps={"agent-001": 4})
-        jobs = Jobs(store, workshop)
+        job_runner = ScriptedWorkshop(steps={"agent-001": 4})
+        jobs = Jobs(store, job_runner)
         done, not_done = submit(jobs, name="done"), submit(jobs, name="not done")
         store.begin(done)
         store.set_base_step(done, 3)
         asyncio.run(ended(jobs, done, not_done))
-        assert workshop.done == ["not done"]
+        assert job_runner.done == ["not done"]
         assert store.job(done).result == {"step": 4, "metrics": {}, "checkpoint_path": f"found for {done}"}
         assert store.job(not_done).result == {"step": 5, "metrics": {"loss": 0.5}}
 
@@ -65,27 +65,27 @@ def test_a_job_that_had_changed_the_weights_is_not_done_again(tmp_path: Path) ->
 def test_a_job_that_had_changed_nothing_is_done_again(tmp_path: Path) -> None:
     """The server was killed before the step was on disk."""
     with JobStore(tmp_path) as store:
-        workshop = ScriptedWorkshop(steps={"agent-001": 3})
-        jobs = Jobs(store, workshop)
+        job_runner = ScriptedWorkshop(steps={"agent-001": 3})
+        jobs = Jobs(store, job_runner)
         job = submit(jobs, name="again")
         store.begin(job)
         store.set_base_step(job, 3)
         asyncio.run(ended(jobs, job))
-        assert workshop.done == ["again"] and workshop.steps == {"agent-001": 4}
+        assert job_runner.done == ["again"] and job_runner.steps == {"agent-001": 4}
 
 
 def test_a_job_that_ends_its_server_again_and_again_fails(tmp_path: Path) -> None:
     """The others behind it are done then."""
     with JobStore(tmp_path) as store:
-        workshop = ScriptedWorkshop()
-        jobs = Jobs(store, workshop)
+        job_runner = ScriptedWorkshop()
+        jobs = Jobs(store, job_runner)
         deadly, other = submit(jobs, name="deadly"), submit(jobs, name="other")
         for _ in range(MOST_ATTEMPTS):
             store.begin(deadly)
         asyncio.run(ended(jobs, deadly, other))
         error = store.job(deadly).error
         assert error is not None and error.type == "backend_error" and "3 times" in error.message
-        assert workshop.done == ["other"]
+        assert job_runner.done == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_a_job_that_ends_its_server_again_and_again_fails(tmp_path: Path) -> Non
 def test_what_a_job_raises_is_its_error(tmp_path: Path, error: Exception, expected: ErrorView) -> None:
     """An error raised on purpose keeps its kind; any other is ours. The next job is done."""
     with JobStore(tmp_path) as store:
-        workshop = ScriptedWorkshop(error=error)
-        jobs = Jobs(store, workshop)
+        job_runner = ScriptedWorkshop(error=error)
+        jobs = Jobs(store, job_runner)
         bad = submit(jobs)
         asyncio.run(ended(jobs, bad))
         assert store.job(bad).error == expected
-        workshop.error = None
+        job_runner.error = None
         asyncio.run(ended(jobs, submit(jobs, name="next")))
-        assert workshop.done == ["next"]
+        assert job_runner.done == ["next"]
 
 
 def test_a_job_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:

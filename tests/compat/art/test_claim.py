@@ -10,7 +10,7 @@ from ludus.algorithms.returns import turn_returns
 from ludus.compat.art.choice import Choice
 from ludus.compat.art.claim import claim_trajectory, named_turns, num_foreign_choices
 from ludus.compat.art.trajectory import History, Trajectory
-from ludus.episodes.claim import Part, join_records
+from ludus.episodes.claim import SessionTurns, join_records
 from ludus.episodes.graph import SessionGraph
 from ludus.errors import UserError
 from ludus.types import Message, Sampled, Sampling, SessionRecord
@@ -70,7 +70,7 @@ def test_a_reward_passes_over_turns_that_are_left_out() -> None:
 def test_turns_of_several_sessions_are_one_record() -> None:
     """Tokens, paths and edges stay; each session's roots are roots."""
     one, two = record("s", a=None, b="a"), record("t", a=None)
-    joined = join_records("all", [Part(one, None), Part(two, None)])
+    joined = join_records("all", [SessionTurns(one, None), SessionTurns(two, None)])
     assert [turn.id for turn in joined.turns] == ["s.a", "s.b", "t.a"]
     for source in (one, two):
         for turn in source.turns:
@@ -83,14 +83,14 @@ def test_turns_of_several_sessions_are_one_record() -> None:
 def test_what_stays_behind_is_context() -> None:
     """Of a session with other trajectories' turns only the own ones come along; the tokens before them are context."""
     source = record("s", a=None, b="a", c="b", d="a")
-    joined = join_records("mine", [Part(source, frozenset({"s.c", "s.a"}))])
+    joined = join_records("mine", [SessionTurns(source, frozenset({"s.c", "s.a"}))])
     first, last = joined.turns
     assert (first.id, last.id) == ("s.a", "s.c")
     assert joined.path_ids(last.node) == source.path_ids(source.turns[2].node)
     assert (last.prefix, last.follows) == ("s.a", "s.a")
     assert [node.turn_id for node in joined.nodes if node.turn_id is not None] == ["s.a", "s.c"]
     assert joined.num_sampled_tokens == 4
-    alone = join_records("mine", [Part(source, frozenset({"s.c"}))]).turns[0]
+    alone = join_records("mine", [SessionTurns(source, frozenset({"s.c"}))]).turns[0]
     assert (alone.prefix, alone.follows, alone.fork) == (None, None, None)
 
 

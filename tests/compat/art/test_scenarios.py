@@ -11,7 +11,7 @@ from typing import Any
 import mcp.types
 import pytest
 
-from ludus.agents.tools import ToolShelf
+from ludus.agents.tools import ToolSet
 from ludus.compat.art.generate import generate_scenarios
 from ludus.compat.art.scenario import (
     GeneratedScenario,
@@ -107,13 +107,15 @@ def test_tools_of_a_real_server(tmp_path: Path) -> None:
     model = ScriptedChatModel([answer("a")])
 
     async def main() -> None:
-        shelf = ToolShelf.load(tmp_path / "tools.yaml")
-        await shelf.setup()
+        tool_set = ToolSet.load(tmp_path / "tools.yaml")
+        await tool_set.setup()
         try:
-            async with shelf.open() as box:
-                await generate_scenarios(box.specs, num_scenarios=1, show_preview=False, generator_model=model)
+            async with tool_set.open() as episode_tools:
+                await generate_scenarios(
+                    episode_tools.specs, num_scenarios=1, show_preview=False, generator_model=model
+                )
         finally:
-            await shelf.close()
+            await tool_set.close()
 
     asyncio.run(main())
     prompt = model.asked[0][0]["content"]

@@ -51,9 +51,9 @@ def test_every_call_of_a_backend_reaches_the_server(served: Served) -> None:
 
     async def main() -> None:
         backend, model = backend_of(served), Model()
-        served.workshop.num_looks_until_ready = 3
+        served.job_runner.num_looks_until_ready = 3
         await backend.register(model)
-        assert served.workshop.num_looks_until_ready <= 0
+        assert served.job_runner.num_looks_until_ready <= 0
         assert await backend.get_step(model) == 0
         result = await backend.train(model, groups(), TrainConfig(learning_rate=1e-4))
         assert (result.step, result.metrics) == (1, {"loss": 0.5})
@@ -64,15 +64,15 @@ def test_every_call_of_a_backend_reaches_the_server(served: Served) -> None:
         await backend.close()
 
     asyncio.run(main())
-    assert [kind for kind, _ in served.workshop.asked] == ["train", "train_sft", "fork"]
-    train, sft, fork = (arguments for _, arguments in served.workshop.asked)
+    assert [kind for kind, _ in served.job_runner.asked] == ["train", "train_sft", "fork"]
+    train, sft, fork = (arguments for _, arguments in served.job_runner.asked)
     assert train["config"] == {"learning_rate": 1e-4} and sft["config"] == {"epochs": 2}
     assert fork == {"from_model": "other", "from_project": None, "not_after_step": 4}
     [group] = [TrajectoryGroup(**group) for group in train["groups"]]
     assert [each.reward for each in group] == [0.0, 1.0] and group.trajectories[0].turn_ids() == ["t-1"]
     assert "logprobs" not in train["groups"][0]["trajectories"][0]["messages_and_choices"][1]
     assert len(sft["trajectories"]) == 2
-    assert served.workshop.done[-1] == "kept [1, 3]"
+    assert served.job_runner.done[-1] == "kept [1, 3]"
 
 
 def test_options_of_a_call_stand_in_for_a_config(served: Served) -> None:
@@ -86,13 +86,13 @@ def test_options_of_a_call_stand_in_for_a_config(served: Served) -> None:
             await backend.train(Model(), groups(), learning_rat=2e-5)
 
     asyncio.run(main())
-    assert served.workshop.asked[0][1]["config"] == {"learning_rate": 2e-5}
+    assert served.job_runner.asked[0][1]["config"] == {"learning_rate": 2e-5}
 
 
 def test_progress_is_told_while_it_goes_on(served: Served) -> None:
     """Each event of the server once, in order, as the progress that it was there."""
     told: list[TrainProgress] = []
-    served.workshop.num_reports = 3
+    served.job_runner.num_reports = 3
 
     async def main() -> None:
         backend = backend_of(served)
@@ -115,7 +115,7 @@ def test_progress_is_told_while_it_goes_on(served: Served) -> None:
 )
 def test_an_error_there_is_the_same_error_here(served: Served, error: Exception) -> None:
     """Kind, message and code travel."""
-    served.workshop.error = error
+    served.job_runner.error = error
 
     async def main() -> None:
         backend = backend_of(served)
@@ -140,14 +140,14 @@ def test_one_idempotency_key_is_one_step(served: Served) -> None:
             assert result.step == 1
 
     asyncio.run(main())
-    assert served.workshop.steps == {"agent-001": 1}
+    assert served.job_runner.steps == {"agent-001": 1}
 
 
 def test_a_server_that_is_restarted_meanwhile_is_waited_for(tmp_path: Path) -> None:
     """It goes away while a job runs and comes back: the call returns the result, and the step was taken once."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    workshop = ScriptedWorkshop()
+    job_runner = ScriptedWorkshop()
 
     async def main(url: str) -> Any:
         backend = ServerBackend(url, KEY, patience_s=20)
@@ -155,16 +155,16 @@ def test_a_server_that_is_restarted_meanwhile_is_waited_for(tmp_path: Path) -> N
         return await backend.train(Model(), groups())
 
     results: list[Any] = []
-    workshop.gate.clear()
-    with serving(tmp_path, workshop, port=port) as served:
+    job_runner.gate.clear()
+    with serving(tmp_path, job_runner, port=port) as served:
         client = threading.Thread(target=lambda: results.append(asyncio.run(main(served.url))))
         client.start()
-        assert workshop.is_running.wait(timeout=10)
+        assert job_runner.is_running.wait(timeout=10)
         served.http.stop()
-        workshop.gate.set()
-    with serving(tmp_path, workshop, port=port):
+        job_runner.gate.set()
+    with serving(tmp_path, job_runner, port=port):
         client.join(timeout=20)
-    assert results and results[0].step == 1 and workshop.steps == {"agent-001": 1}
+    assert results and results[0].step == 1 and job_runner.steps == {"agent-001": 1}
 
 
 def test_nobody_there_is_an_error_once_patience_runs_out() -> None:
@@ -219,4 +219,4 @@ def test_every_rollout_is_a_session_of_its_own(served: Served) -> None:
     rollouts = ["s000000-0001-g0000/m000", "s000000-0001-g0000/m001", "s000000-0002-g0000/m000"]
     assert names[1:] == [f"{client}:{each}" for each in rollouts]
     endings = [Told("ok"), Told("failed", "ValueError: lost"), Told("cancelled", "CancelledError: ")]
-    assert served.workshop.ended == list(zip(names[1:], endings, strict=True))
+    assert served.job_runner.ended == list(zip(names[1:], endings, strict=True))

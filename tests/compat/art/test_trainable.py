@@ -112,12 +112,12 @@ def test_what_is_logged(tmp_path: Path) -> None:
             await model.log([groups[0], Trajectory()])  # type: ignore[list-item]
 
     asyncio.run(main())
-    read = model.logbook.trajectories("val", 4)
+    read = model.log_files.trajectories("val", 4)
     assert [len(group) for group in read] == [2, 1] and read[1].exceptions[0].message == "x"
-    assert [row["step"] for row in model.logbook.history()] == [4, 0]
-    assert model.logbook.best_step("val/reward") == 4 and model.logbook.best_step("val/nothing") is None
+    assert [row["step"] for row in model.log_files.history()] == [4, 0]
+    assert model.log_files.best_step("val/reward") == 4 and model.log_files.best_step("val/nothing") is None
     with pytest.raises(UserError, match="nothing was logged"):
-        model.logbook.trajectories("val", 5)
+        model.log_files.trajectories("val", 5)
 
 
 def test_a_state_of_ones_own(tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ async def ask(session: Session, *questions: str) -> list[str]:
     return [(await session.complete(ChatRequest((Message("user", question),))))[0].id for question in questions]
 
 
-def episode_of(book: Book, *turn_ids: str) -> dict[str, Episode]:
+def episode_of(session_store: Book, *turn_ids: str) -> dict[str, Episode]:
     """As a training step leaves them."""
-    (part,) = book.parts(turn_ids)
+    (part,) = session_store.parts(turn_ids)
     episode = Episode("step", "t", "g", part.record, {}, Outcome("ok"))
     return {turn.id: episode for turn in part.record.turns if part.turn_ids is None or turn.id in part.turn_ids}
 
@@ -83,19 +83,19 @@ def test_a_rollouts_session_is_taken_as_a_whole(make_book: MakeBook, store: RunS
     """With its turns that nobody named; turns that came after that are unused."""
 
     async def main() -> None:
-        book = make_book()
-        session = book.open("s")
+        session_store = make_book()
+        session = session_store.open("s")
         first, second = await ask(session, "a", "b")
-        taken = episode_of(book, first)
+        taken = episode_of(session_store, first)
         assert set(taken) == {first, second}
         store.add_episode(next(iter(taken.values())))
-        book.settle(taken)
+        session_store.settle(taken)
         (third,) = await ask(session, "c")
-        await book.end("s")
-        unused = book.take_unused(is_last=True)
+        await session_store.end("s")
+        unused = session_store.take_unused(is_last=True)
         assert unused.sampled == unused.masked["unused"] == store.episode("s").session.num_sampled_tokens
         assert [turn.id for turn in store.episode("s").session.turns] == [third]
-        assert [turn.id for turn in book.parts([second])[0].record.turns] == [first, second]
+        assert [turn.id for turn in session_store.parts([second])[0].record.turns] == [first, second]
 
     asyncio.run(main())
 
@@ -104,16 +104,16 @@ def test_of_a_shared_session_only_what_is_named(make_book: MakeBook, store: RunS
     """The rest belongs to others, and is found after the session was put away too."""
 
     async def main() -> None:
-        book = make_book()
-        turns = await ask(book.open("s", is_shared=True), "a", "b", "c")
-        taken = episode_of(book, turns[1])
+        session_store = make_book()
+        turns = await ask(session_store.open("s", is_shared=True), "a", "b", "c")
+        taken = episode_of(session_store, turns[1])
         assert set(taken) == {turns[1]}
         store.add_episode(next(iter(taken.values())))
-        book.settle(taken)
-        await book.close()
-        book.take_unused(is_last=True)
+        session_store.settle(taken)
+        await session_store.close()
+        session_store.take_unused(is_last=True)
         assert [turn.id for turn in store.episode("s").session.turns] == [turns[0], turns[2]]
-        assert book.parts([turns[2]])[0].turn_ids == {turns[2]}
+        assert session_store.parts([turns[2]])[0].turn_ids == {turns[2]}
 
     asyncio.run(main())
 
@@ -122,17 +122,17 @@ def test_failures_are_handed_over_once(make_book: MakeBook, store: RunStore) -> 
     """With their tokens and their reason; a rollout that asked nothing leaves nothing."""
 
     async def main() -> None:
-        book = make_book()
-        await ask(book.open("lost"), "a")
-        book.open("silent")
-        await ask(book.open("stopped"), "a")
-        await book.end("lost", KeyError("x"))
-        await book.end("silent", KeyError("x"))
-        await book.end("stopped", asyncio.CancelledError())
-        await book.end("lost", KeyError("again"))
-        found = [(each.episode.id, each.mask, each.episode.outcome.reason) for each in book.take_failed()]
+        session_store = make_book()
+        await ask(session_store.open("lost"), "a")
+        session_store.open("silent")
+        await ask(session_store.open("stopped"), "a")
+        await session_store.end("lost", KeyError("x"))
+        await session_store.end("silent", KeyError("x"))
+        await session_store.end("stopped", asyncio.CancelledError())
+        await session_store.end("lost", KeyError("again"))
+        found = [(each.episode.id, each.mask, each.episode.outcome.reason) for each in session_store.take_failed()]
         assert found == [("lost", "failed", "KeyError: 'x'"), ("stopped", "cancelled", "CancelledError: ")]
-        assert book.take_failed() == () and book.take_unused(is_last=True).sampled == 0
+        assert session_store.take_failed() == () and session_store.take_unused(is_last=True).sampled == 0
         assert [each.id for each in store.episodes()] == ["lost", "stopped"]
 
     asyncio.run(main())
@@ -142,14 +142,14 @@ def test_memory_is_bounded(make_book: MakeBook, store: RunStore) -> None:
     """The oldest ended sessions go to the run store, where their turns are still found."""
 
     async def main() -> None:
-        book = make_book(most_kept=2)
+        session_store = make_book(most_kept=2)
         turns = []
         for number in range(4):
-            turns += await ask(book.open(f"s{number}"), "a")
-            await book.end(f"s{number}")
+            turns += await ask(session_store.open(f"s{number}"), "a")
+            await session_store.end(f"s{number}")
         assert [each.id for each in store.episodes()] == ["s0", "s1"]
-        assert [book.parts([turn])[0].record.id for turn in turns] == ["s0", "s1", "s2", "s3"]
-        assert book.take_unused().sampled == sum(each.session.num_sampled_tokens for each in store.episodes())
+        assert [session_store.parts([turn])[0].record.id for turn in turns] == ["s0", "s1", "s2", "s3"]
+        assert session_store.take_unused().sampled == sum(each.session.num_sampled_tokens for each in store.episodes())
 
     asyncio.run(main())
 
@@ -162,10 +162,10 @@ def test_turns_of_the_process_before(make_book: MakeBook) -> None:
         (turn,) = await ask(before.open("s"), "a")
         await before.close()
         before.take_unused(is_last=True)
-        book = make_book()
-        assert book.parts([turn])[0].record.id == "s"
-        assert book.open("s").id == "s-r1" and book.open("s").id == "s-r2"
+        session_store = make_book()
+        assert session_store.parts([turn])[0].record.id == "s"
+        assert session_store.open("s").id == "s-r1" and session_store.open("s").id == "s-r2"
         with pytest.raises(UserError, match="'chatcmpl-x', and no record here holds it"):
-            book.parts(["chatcmpl-x"])
+            session_store.parts(["chatcmpl-x"])
 
     asyncio.run(main())

@@ -18,8 +18,8 @@ from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
-from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import EpisodeTask
 from ludus.text.chat import ChatText
 from ludus.types import Episode
@@ -28,7 +28,7 @@ ROW = {"query_id": "q1", "prompt": "<|im_start|>user\n2+2<|im_end|>\n<|im_start|
 
 
 @dataclass(frozen=True)
-class Played:
+class ReplayResult:
     episode: Episode
     engine: ScriptedEngine
     text: ChatText
@@ -40,21 +40,23 @@ def text(tokenizer_folder: Path) -> ChatText:
 
 
 @pytest.fixture
-def play(text: ChatText) -> Iterator[Callable[..., Played]]:
+def play(text: ChatText) -> Iterator[Callable[..., ReplayResult]]:
     """Plays one episode: agent, answers, row, workflow_kwargs; settings of the rollout as keyword arguments."""
     with ExitStack() as stack:
 
-        def run(agent: Any, answers: Any, row: Any = None, kwargs: Any = None, **settings: Any) -> Played:
+        def run(agent: Any, answers: Any, row: Any = None, kwargs: Any = None, **settings: Any) -> ReplayResult:
             engine = ScriptedEngine(answers, text.tokenizer)
-            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
+            runtime = stack.enter_context(AgentRuntime(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings(max_new_tokens=32)
-            door = resolve_workflow(agent, kwargs, kinds=Config.agent_kinds)
-            runner = EpisodeRunner(door, stage, RolloutSettings(**settings), training=generation, evaluation=generation)
+            agent_adapter = resolve_workflow(agent, kwargs, kinds=Config.agent_kinds)
+            runner = EpisodeRunner(
+                agent_adapter, runtime, RolloutSettings(**settings), training=generation, evaluation=generation
+            )
 
             async def enter_and_run() -> Episode:
                 async with runner:
                     return await runner.run(EpisodeTask("e1", "g1", "row0", row or ROW, seed=5, step=1))
 
-            return Played(asyncio.run(enter_and_run()), engine, text)
+            return ReplayResult(asyncio.run(enter_and_run()), engine, text)
 
         yield run

@@ -158,8 +158,12 @@ def test_the_agent_of_the_guide_plays(play, tiny_models):
 def test_the_configuration_of_the_guide(tiny_models):
     """`my_param=5.0` on the command line reaches the agent's constructor."""
     keys = ["my_param=5.0", f"actor.path={tiny_models('llama')}", "dataset.path=rows.jsonl"]
-    door = choose_agent(load_config(None, keys, config_class=f"{__file__}:GuideConfig"))
-    assert door.name == "GuideAgent" and door._agent.my_param == 5.0 and door._env.dataset_path == "rows.jsonl"
+    agent_adapter = choose_agent(load_config(None, keys, config_class=f"{__file__}:GuideConfig"))
+    assert (
+        agent_adapter.name == "GuideAgent"
+        and agent_adapter._agent.my_param == 5.0
+        and agent_adapter._env.dataset_path == "rows.jsonl"
+    )
 
 
 def test_the_original_spelling():

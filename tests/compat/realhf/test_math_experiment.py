@@ -146,8 +146,8 @@ def test_the_guide_of_the_originals(tmp_path):
     config = load_config(None, keys, config_class=ref(SeedConfig))
     assert (config.train_dataset.path, config.model.path, config.rollout.max_head_offpolicyness) == (str(rows), "m", 2)
     assert config.name == "x" and config.config_kwargs == {"my_param": 0.5}
-    door = choose_agent(config)
-    assert door._agent.turn_level_discount == 0.5 and list(door._env.id2info) == ["a"]
+    agent_adapter = choose_agent(config)
+    assert agent_adapter._agent.turn_level_discount == 0.5 and list(agent_adapter._env.id2info) == ["a"]
 
 
 def test_the_ready_made_ones(tmp_path, tiny_models):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.adapter import About, EpisodeContext
+from ludus.agents.adapter import EpisodeContext, EpisodeInfo
 from ludus.compat.verl.adapter import from_loop
 from ludus.compat.verl.plan import LoopPlan
 from ludus.engines.scripted import Answers, ScriptedEngine
@@ -25,7 +25,7 @@ from ludus.types import Episode, Sampling, SessionRecord, Span
 
 
 @dataclass(frozen=True)
-class Played:
+class ReplayResult:
     """One episode of a loop."""
 
     scored: Episode
@@ -55,26 +55,26 @@ class Player:
         kwargs: Mapping[str, Any] | None = None,
         limits: Limits = NO_LIMITS,
         context_length: int = 4096,
-    ) -> Played:
+    ) -> ReplayResult:
         rows = [row] if isinstance(row, Mapping) else list(row)
         engine = ScriptedEngine(answers, self.text.tokenizer, context_length=context_length)
         recorder = Recorder(engine, self.text)
 
-        async def play() -> Played:
+        async def play() -> ReplayResult:
             loop = import_object(workflow) if isinstance(workflow, str) else workflow
-            door = from_loop(loop, kwargs or {}, plan or LoopPlan())
-            await door.setup()
+            agent_adapter = from_loop(loop, kwargs or {}, plan or LoopPlan())
+            await agent_adapter.setup()
             try:
                 for idx, data in enumerate(rows):
                     session = recorder.open(session_id=f"e{idx}", limits=limits, sampling=self.sampling)
-                    context = EpisodeContext("", "", None, session, About(f"e{idx}", "row0", "g0"))
+                    context = EpisodeContext("", "", None, session, EpisodeInfo(f"e{idx}", "row0", "g0"))
                     with context.entered():
-                        returned = await door.play(data, context)
+                        returned = await agent_adapter.play(data, context)
                     record = await session.aclose("done")
                 episode = finish(SessionSpec(), record, Returned(returned), started_at=0.0)
-                return Played(episode, record, context.spans.snapshot(), engine)
+                return ReplayResult(episode, record, context.spans.snapshot(), engine)
             finally:
-                await door.close()
+                await agent_adapter.close()
 
         return asyncio.run(play())
 
@@ -85,5 +85,5 @@ def text(tokenizer_folder: Path) -> ChatText:
 
 
 @pytest.fixture
-def play(text: ChatText) -> Callable[..., Played]:
+def play(text: ChatText) -> Callable[..., ReplayResult]:
     return Player(text)

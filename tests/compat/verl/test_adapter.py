@@ -16,9 +16,9 @@ from ludus.compat.verl.registry import read_loops, register
 from ludus.compat.verl.settings import RewardSettings
 from ludus.compat.verl.single import SingleTurnAgentLoop
 from ludus.errors import ConfigError, UserError
-from tests.compat.verl.conftest import Played
+from tests.compat.verl.conftest import ReplayResult
 
-Play = Callable[..., Played]
+Play = Callable[..., ReplayResult]
 ROW = {"prompt": [{"role": "user", "content": "Guess."}], "data_source": "test", "extra_info": {"index": 3}}
 
 

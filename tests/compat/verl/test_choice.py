@@ -8,7 +8,7 @@ import pytest
 
 from ludus.api.agent import choose_agent
 from ludus.compat.config import load_config
-from ludus.compat.verl.adapter import LoopDoor
+from ludus.compat.verl.adapter import LoopAdapter
 from ludus.compat.verl.single import SingleTurnAgentLoop
 from ludus.errors import ConfigError, UserError
 
@@ -19,17 +19,17 @@ async def plain(data: dict[str, Any]) -> float:
 
 def test_loops_are_played_where_something_names_one() -> None:
     """The configuration, or the rows; without either there is no agent."""
-    assert isinstance(choose_agent(load_config(None, ["rollout.agent.default_agent_loop=tool_agent"])), LoopDoor)
-    door = choose_agent(load_config(), rows=[{"agent_name": "tool_agent"}])
-    assert isinstance(door, LoopDoor) and door.name == "SingleTurnAgentLoop"
+    assert isinstance(choose_agent(load_config(None, ["rollout.agent.default_agent_loop=tool_agent"])), LoopAdapter)
+    agent_adapter = choose_agent(load_config(), rows=[{"agent_name": "tool_agent"}])
+    assert isinstance(agent_adapter, LoopAdapter) and agent_adapter.name == "SingleTurnAgentLoop"
     with pytest.raises(ConfigError, match=r"no agent was given.*rollout\.agent\.default_agent_loop"):
         choose_agent(load_config(), rows=[{"question": "?"}])
 
 
 def test_an_agent_that_is_given_plays_the_rows_itself() -> None:
     assert choose_agent(load_config(), plain, rows=[{"agent_name": "tool_agent"}]).name == "plain"
-    door = choose_agent(load_config(None, ["workflow=ludus.compat.verl:ToolAgentLoop"]))
-    assert isinstance(door, LoopDoor) and door.name == "ToolAgentLoop"
+    agent_adapter = choose_agent(load_config(None, ["workflow=ludus.compat.verl:ToolAgentLoop"]))
+    assert isinstance(agent_adapter, LoopAdapter) and agent_adapter.name == "ToolAgentLoop"
 
 
 def test_an_unknown_default_is_named() -> None:
@@ -62,8 +62,10 @@ def test_loops_play_in_this_process(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_loop_reads_the_configuration_under_the_names_it_knows() -> None:
     settings = ["gconfig.n_samples=4", "eval_gconfig.temperature=0", "rollout.response_length=99", "model.path=m"]
-    door = choose_agent(load_config(None, settings), SingleTurnAgentLoop)
-    assert isinstance(door, LoopDoor)
-    rollout = door.config.actor_rollout_ref.rollout
+    agent_adapter = choose_agent(load_config(None, settings), SingleTurnAgentLoop)
+    assert isinstance(agent_adapter, LoopAdapter)
+    rollout = agent_adapter.config.actor_rollout_ref.rollout
     assert (rollout.n, rollout.response_length, rollout.val_kwargs.temperature) == (4, 99, 0)
-    assert door.config.actor_rollout_ref.model.path == "m" and door.config.data.max_response_length == 99
+    assert (
+        agent_adapter.config.actor_rollout_ref.model.path == "m" and agent_adapter.config.data.max_response_length == 99
+    )

@@ -21,7 +21,7 @@ from ludus.compat.verl.settings import MultiTurnSettings
 from ludus.episodes.limits import Limits
 from ludus.errors import UserError
 from ludus.text.chat import ChatText
-from tests.compat.verl.conftest import Played, Player
+from tests.compat.verl.conftest import Player, ReplayResult
 from tests.frameworks.calculator import ANSWER, BOTH, QUESTION, REPLIES
 
 ROW = {"prompt": [{"role": "user", "content": QUESTION}], "data_source": "math"}
@@ -51,7 +51,7 @@ class Calculator(ReactAgentLoop):
 
 
 @pytest.fixture
-def play(tokenizer_folder: Path) -> Callable[..., Played]:
+def play(tokenizer_folder: Path) -> Callable[..., ReplayResult]:
     return Player(ChatText.load(tokenizer_folder, chat_template="chatml-tools"))
 
 
@@ -59,7 +59,7 @@ def plan(**turns: Any) -> LoopPlan:
     return LoopPlan(multi_turn=MultiTurnSettings(**{"max_parallel_calls": 4, **turns}))
 
 
-def one_path(played: Played) -> bool:
+def one_path(played: ReplayResult) -> bool:
     turns = played.record.turns
     return [turn.prefix for turn in turns] == [None, *(turn.id for turn in turns[:-1])]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.tools import PythonTool, Toolbox, ToolShelf
+from ludus.agents.tools import EpisodeTools, PythonTool, ToolSet
 from ludus.compat.verl.gsm8k_tool import Gsm8kTool
 from ludus.errors import ConfigError
 from ludus.types import ToolCall
@@ -15,8 +15,8 @@ from ludus.types import ToolCall
 pytestmark = pytest.mark.anyio
 
 
-async def say(box: Toolbox, name: str, /, **arguments: Any) -> str:
-    return (await box.call(ToolCall("1", name, json.dumps(arguments)))).text
+async def say(episode_tools: EpisodeTools, name: str, /, **arguments: Any) -> str:
+    return (await episode_tools.call(ToolCall("1", name, json.dumps(arguments)))).text
 
 
 @pytest.mark.parametrize(
@@ -30,22 +30,22 @@ async def say(box: Toolbox, name: str, /, **arguments: Any) -> str:
 )
 async def test_python_reads_as_text(code: str, text: str, limit_s: float) -> None:
     """What is printed, the value of a last expression, and how it ended where that says more."""
-    shelf = ToolShelf.load(tools=[PythonTool({"default_timeout": limit_s})])
-    await shelf.setup()
-    async with shelf.open() as box:
-        assert await say(box, "code_interpreter", code=code) == text
+    tool_set = ToolSet.load(tools=[PythonTool({"default_timeout": limit_s})])
+    await tool_set.setup()
+    async with tool_set.open() as episode_tools:
+        assert await say(episode_tools, "code_interpreter", code=code) == text
 
 
 async def test_an_error_of_the_code_is_what_the_model_reads() -> None:
     """It is no error of the tool; whether code worked is a metric."""
-    shelf = ToolShelf.load(tools=[PythonTool()])
-    await shelf.setup()
-    async with shelf.open() as box:
-        text = await say(box, "code_interpreter", code="print('before')\n1 / 0")
-        await say(box, "code_interpreter", code="1")
-        assert "must be a text, got 3" in await say(box, "code_interpreter", code=3)
+    tool_set = ToolSet.load(tools=[PythonTool()])
+    await tool_set.setup()
+    async with tool_set.open() as episode_tools:
+        text = await say(episode_tools, "code_interpreter", code="print('before')\n1 / 0")
+        await say(episode_tools, "code_interpreter", code="1")
+        assert "must be a text, got 3" in await say(episode_tools, "code_interpreter", code=3)
     assert text.startswith("before\nTraceback") and text.endswith("ZeroDivisionError: division by zero")
-    assert (box.metrics["tools/code_interpreter/ok"], box.metrics["tools/num_errors"]) == (0.5, 1)
+    assert (episode_tools.metrics["tools/code_interpreter/ok"], episode_tools.metrics["tools/num_errors"]) == (0.5, 1)
 
 
 def test_settings_of_the_python_tool_are_checked() -> None:
@@ -56,18 +56,25 @@ def test_settings_of_the_python_tool_are_checked() -> None:
 
 async def test_the_gsm8k_tool_rewards_a_right_answer_once() -> None:
     """Asking again without doing better costs, and the trajectory earns what the best answer is worth."""
-    shelf = ToolShelf.load(tools=[Gsm8kTool()])
-    await shelf.setup()
+    tool_set = ToolSet.load(tools=[Gsm8kTool()])
+    await tool_set.setup()
     given = {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": "1200"}}}
-    async with shelf.open(given) as box:
-        texts = [await say(box, "calc_gsm8k_reward", answer=answer) for answer in ("7", "$1,200.", "1200", "many")]
+    async with tool_set.open(given) as episode_tools:
+        texts = [
+            await say(episode_tools, "calc_gsm8k_reward", answer=answer) for answer in ("7", "$1,200.", "1200", "many")
+        ]
     assert texts[:2] == ["Current parsed answer='7' reward=0.0", "Current parsed answer='$1,200.' reward=1.0"]
-    assert (box.call_rewards, box.rewards) == ((-0.05, 0.0, -0.05, -0.05), {"calc_gsm8k_reward": 1.0})
+    assert (episode_tools.call_rewards, episode_tools.rewards) == (
+        (-0.05, 0.0, -0.05, -0.05),
+        {"calc_gsm8k_reward": 1.0},
+    )
 
 
 async def test_the_gsm8k_tool_needs_a_solution() -> None:
     """A row without one is told so."""
-    shelf = ToolShelf.load(tools=[Gsm8kTool()])
-    await shelf.setup()
-    async with shelf.open() as box:
-        assert "needs `ground_truth` in the row's tools_kwargs" in await say(box, "calc_gsm8k_reward", answer="1")
+    tool_set = ToolSet.load(tools=[Gsm8kTool()])
+    await tool_set.setup()
+    async with tool_set.open() as episode_tools:
+        assert "needs `ground_truth` in the row's tools_kwargs" in await say(
+            episode_tools, "calc_gsm8k_reward", answer="1"
+        )

@@ -11,7 +11,7 @@ import pytest
 
 from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
-from tests.compat.verl.conftest import Played, Player, play, text
+from tests.compat.verl.conftest import Player, ReplayResult, play, text
 
 __all__ = ["play", "text"]  # fixtures
 
@@ -137,7 +137,7 @@ def test_a_loop_of_the_first_form(play: Player, load: Callable[[str, str], Any])
     plan = LoopPlan(response_length=64, multi_turn=MultiTurnSettings(format="hermes"))
     row = {"prompt": [{"role": "user", "content": "Call it."}], "agent_name": "first_form_agent"}
     answer = 'Well.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-    played: Played = play(module.FirstForm, row, [answer], plan=plan)
+    played: ReplayResult = play(module.FirstForm, row, [answer], plan=plan)
     assert played.scored.reward == 1.0 and played.scored.metadata == {"content": "Well."}
     assert [(span.kind, span.name) for span in played.spans] == [("op", "FirstForm.run")]
 
@@ -148,7 +148,7 @@ def test_a_loop_of_the_newest_form(play: Player, load: Callable[[str, str], Any]
     (tmp_path / "new_score.py").write_text("def compute_score(**given):\n    return given['solution_str'] == 'two'\n")
     plan = LoopPlan(reward=RewardSettings(custom_reward_function={"path": str(tmp_path / "new_score.py")}))
     row = {"prompt": [{"role": "user", "content": text} for text in ("One.", "Two.")], "agent_name": "new_form_agent"}
-    played: Played = play(module.NewForm, row, ["one", "two"], plan=plan)
+    played: ReplayResult = play(module.NewForm, row, ["one", "two"], plan=plan)
     assert played.scored.reward == 1.0 and played.scored.rewards == {played.record.turns[1].id: 1.0}
     assert played.scored.metadata == {"steps": 0}
 
@@ -176,6 +176,6 @@ def test_tools_of_a_users_own(play: Player, load: Callable[[str, str], Any], tmp
     }
     call = '<tool_call>\n{"name": "double", "arguments": {"number": 4}}\n</tool_call>'
     module = importlib.import_module("ludus.compat.verl")
-    played: Played = play(module.ToolAgentLoop, row, [call, "#### 8"], plan=plan)
+    played: ReplayResult = play(module.ToolAgentLoop, row, [call, "#### 8"], plan=plan)
     assert [message.content for message in played.record.turns[1].messages][-1] == "8"
     assert played.scored.reward == 1.0 and played.scored.metadata["tool_rewards"] == [0.25]

@@ -21,8 +21,8 @@ from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
-from ludus.rollout.stage import Stage
 from ludus.rollout.tasks import EpisodeTask
 from ludus.text.chat import ChatText
 from ludus.types import Call, Episode
@@ -51,7 +51,7 @@ MCP_SERVER = Path(__file__).parents[2] / "agents" / "tools" / "mcp_server.py"
 
 
 @pytest.fixture
-def stage(tokenizer_folder: Path) -> Iterator[Any]:
+def runtime(tokenizer_folder: Path) -> Iterator[Any]:
     """Plays one episode for each script of answers, all at once, with the tools of a plan."""
     text = ChatText.load(tokenizer_folder, chat_template="chatml-tools")
     with ExitStack() as stack:
@@ -62,11 +62,11 @@ def stage(tokenizer_folder: Path) -> Iterator[Any]:
                 return scripts[int(asked.split("Script ")[1].split(".")[0])][asked.count("<tool_response>")]
 
             engine = ScriptedEngine(answer, text.tokenizer, context_length=4096)
-            stage = stack.enter_context(Stage(Recorder(engine, text), GatewayServer(SessionKeys())))
+            runtime = stack.enter_context(AgentRuntime(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings()
             runner = EpisodeRunner(
                 from_loop(ToolAgentLoop, {}, plan),
-                stage,
+                runtime,
                 RolloutSettings(episode_timeout_s=60),
                 training=generation,
                 evaluation=generation,
@@ -104,7 +104,7 @@ def observed(episode: Episode) -> list[str]:
     return [message.content or "" for message in messages if message.role == "tool"]
 
 
-def test_functions_that_hang_or_crash_cost_their_call_alone(tmp_path: Path, stage: Any) -> None:
+def test_functions_that_hang_or_crash_cost_their_call_alone(tmp_path: Path, runtime: Any) -> None:
     """Both become observations, the agents that called them go on, and so does the sibling."""
     (tmp_path / "bad_functions.py").write_text(FUNCTIONS)
     plan = plan_of(
@@ -113,7 +113,7 @@ def test_functions_that_hang_or_crash_cost_their_call_alone(tmp_path: Path, stag
         tool_timeout_s=1.0,
         max_tool_response_length=None,
     )
-    hung, crashed, sibling = stage(
+    hung, crashed, sibling = runtime(
         plan, [[says("spin"), "a"], [says("crash"), says("add", a=2, b=2), "b"], [says("add", a=1, b=1), "c"]]
     )
     assert [episode.outcome.kind for episode in (hung, crashed, sibling)] == ["ok"] * 3
@@ -124,24 +124,24 @@ def test_functions_that_hang_or_crash_cost_their_call_alone(tmp_path: Path, stag
     assert hung.metrics["tools/num_errors"] == 1 and [span.error is None for span in hung.spans] == [False, True]
 
 
-def test_an_mcp_server_that_dies_costs_its_open_calls_alone(tmp_path: Path, stage: Any) -> None:
+def test_an_mcp_server_that_dies_costs_its_open_calls_alone(tmp_path: Path, runtime: Any) -> None:
     """The same server is there again for the next call."""
     servers = {"tests": {"command": sys.executable, "args": [str(MCP_SERVER)]}}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
     entry = {"config": {"type": "mcp"}, "mcp": {"mcp_servers_config_path": "servers.json"}}
     (tmp_path / "tools.yaml").write_text(json.dumps({"tools": [entry]}))
     plan = plan_of(tmp_path, tool_config_path=str(tmp_path / "tools.yaml"), max_tool_response_length=None)
-    (killer,) = stage(plan, [[says("die"), says("add", numbers=[3, 4]), "a"]])
+    (killer,) = runtime(plan, [[says("die"), says("add", numbers=[3, 4]), "a"]])
     first, second = observed(killer)
     assert killer.outcome.kind == "ok"
     assert first.startswith("Error: the MCP server 'tests'") and second == "7 (none)"
 
 
-def test_a_run_whose_tools_cannot_start_says_so_before_it_plays(tmp_path: Path, stage: Any) -> None:
+def test_a_run_whose_tools_cannot_start_says_so_before_it_plays(tmp_path: Path, runtime: Any) -> None:
     """No episode fails one by one for what is wrong with all."""
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"gone": {"command": "no-such-program"}}}))
     entry = {"config": {"type": "mcp"}, "mcp": {"mcp_servers_config_path": "servers.json"}}
     (tmp_path / "tools.yaml").write_text(json.dumps({"tools": [entry]}))
     plan = plan_of(tmp_path, tool_config_path=str(tmp_path / "tools.yaml"))
     with pytest.raises(ValueError, match="the MCP server 'gone' cannot be reached"):
-        stage(plan, [["a"]])
+        runtime(plan, [["a"]])

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from ludus.compat.verl.plan import LoopPlan, LoopRun
+from ludus.compat.verl.plan import LoopPlan, LoopResources
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.compat.verl.tool_loop import ToolAgentLoop
 from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, ConfigError, UserError
 from ludus.types import Message
-from tests.compat.verl.conftest import Played
+from tests.compat.verl.conftest import ReplayResult
 
-Play = Callable[..., Played]
+Play = Callable[..., ReplayResult]
 ROW = {"prompt": [{"role": "user", "content": "Add up."}], "agent_name": "tool_agent"}
 TOOLS = '''
 from typing import Any
@@ -93,7 +93,7 @@ def plan(tmp_path: Path) -> Callable[..., LoopPlan]:
     return make
 
 
-def observations(played: Played) -> list[Message]:
+def observations(played: ReplayResult) -> list[Message]:
     """What tools and users said in the last request."""
     return [message for message in played.record.turns[-1].messages if message.role in ("tool", "user")][1:]
 
@@ -364,4 +364,4 @@ def test_a_tool_of_verls_is_told_its_place_here(tmp_path: Path) -> None:
     (tmp_path / "tools.yaml").write_text("tools: [{class_name: verl.tools.gsm8k_tool.Gsm8kTool}]")
     plan = LoopPlan(multi_turn=MultiTurnSettings(tool_config_path=str(tmp_path / "tools.yaml")))
     with pytest.raises(UserError, match=r"here it is 'ludus\.compat\.verl\.tools\.gsm8k_tool\.Gsm8kTool'"):
-        LoopRun.load(plan)
+        LoopResources.load(plan)

@@ -20,7 +20,7 @@ from ludus.engines.routed.engine import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.engines.serving.app import EngineApi
 from ludus.engines.serving.engine import LudusEngine
-from ludus.engines.serving.inbox import Inbox
+from ludus.engines.serving.weight_receiver import WeightReceiver
 from ludus.engines.sglang.engine import SglangEngine
 from ludus.engines.vllm.engine import VllmEngine
 from ludus.engines.vllm.weights import FileTransfer
@@ -62,8 +62,10 @@ def tokenizer(tokenizer_folder: Path) -> Tokenizer:
 @contextmanager
 def serving(engine: ScriptedEngine, tokenizer: Tokenizer) -> Iterator[str]:
     """The URL of a server of ours with written answers."""
-    inbox = Inbox(engine, lambda files: NoNewWeights())
-    server = HttpServer(EngineApi(engine, tokenizer, inbox, model="m", key_digest=None).build(), name="engine")
+    weight_receiver = WeightReceiver(engine, lambda files: NoNewWeights())
+    server = HttpServer(
+        EngineApi(engine, tokenizer, weight_receiver, model="m", key_digest=None).build(), name="engine"
+    )
     try:
         yield server.start()
     finally:
@@ -150,7 +152,7 @@ def test_another_server_that_starts_again_gets_its_weights_again(
 def test_a_publish_whose_answer_was_lost_can_be_repeated(tokenizer: Tokenizer) -> None:
     """The server went on loading after its caller had left: asked again, it has the weights already."""
 
-    class Late(Inbox):
+    class Late(WeightReceiver):
         async def receive(self, version: int, body: AsyncIterator[bytes]) -> None:
             await super().receive(version, body)
             has_loaded.set()

@@ -17,7 +17,7 @@ from ludus.text.constraint import Constraints
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, Sampling
 
-Run = Callable[[EngineCore, list[Call]], dict[str, Sampled]]
+SequenceChunk = Callable[[EngineCore, list[Call]], dict[str, Sampled]]
 MakeCore = Callable[..., EngineCore]
 
 # No token ends an answer early: the tests compare whole answers. The tiny models rarely sample id 2 on their own.
@@ -39,7 +39,7 @@ def check_logprobs(naive, answers: dict[str, Sampled], calls: list[Call]) -> Non
 @pytest.mark.parametrize("kernels", ["eager", "auto"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_greedy_tokens_equal_those_of_transformers(
-    name: str, kernels: str, make_core: MakeCore, naive, run_calls: Run
+    name: str, kernels: str, make_core: MakeCore, naive, run_calls: SequenceChunk
 ) -> None:
     """Greedy answers are token for token what one full forward pass a token gives, in every family."""
     calls = [
@@ -52,7 +52,7 @@ def test_greedy_tokens_equal_those_of_transformers(
         assert list(answer.token_ids) == naive(name).greedy(call.prompt_ids, len(answer.token_ids))
 
 
-def test_eos_can_be_ignored(make_core: MakeCore, run_calls: Run) -> None:
+def test_eos_can_be_ignored(make_core: MakeCore, run_calls: SequenceChunk) -> None:
     """An answer that its end-of-turn token would end goes on to its full length with the same tokens."""
 
     def answers(ignore_eos: bool) -> dict[str, Sampled]:
@@ -69,7 +69,7 @@ def test_eos_can_be_ignored(make_core: MakeCore, run_calls: Run) -> None:
 @pytest.mark.parametrize("kernels", ["eager", "auto"])
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_logprobs_equal_a_full_forward_under_load(
-    name: str, kernels: str, make_core: MakeCore, naive, run_calls: Run
+    name: str, kernels: str, make_core: MakeCore, naive, run_calls: SequenceChunk
 ) -> None:
     """Mixed batches, chunked prefill, shared prefixes and preemption change no logprob by more than 1e-4."""
     core = make_core(name, num_pages=14, max_batch_tokens=40, kernels=kernels)
@@ -86,7 +86,7 @@ def test_logprobs_equal_a_full_forward_under_load(
     assert stats.num_free_pages == stats.num_pages
 
 
-def test_siblings_prefill_a_shared_prompt_once(make_core: MakeCore, run_calls: Run) -> None:
+def test_siblings_prefill_a_shared_prompt_once(make_core: MakeCore, run_calls: SequenceChunk) -> None:
     """Eight samples of one prompt compute it once, and each only its last token again."""
     core = make_core()
     prompt = prompts([45])[0]
@@ -95,7 +95,7 @@ def test_siblings_prefill_a_shared_prompt_once(make_core: MakeCore, run_calls: R
     assert core.stats().num_cached_tokens == 7 * 44
 
 
-def test_the_next_turn_prefills_only_what_is_new(make_core: MakeCore, naive, run_calls: Run) -> None:
+def test_the_next_turn_prefills_only_what_is_new(make_core: MakeCore, naive, run_calls: SequenceChunk) -> None:
     """A later turn finds prompt and answer of the turn before, all but its last sampled token."""
     core = make_core()
     first = Call("first", "s", prompts([21])[0], Sampling(seed=1, max_new_tokens=9))
@@ -107,7 +107,7 @@ def test_the_next_turn_prefills_only_what_is_new(make_core: MakeCore, naive, run
     check_logprobs(naive("llama"), answers, [second])
 
 
-def test_a_seed_reproduces_whoever_else_is_in_the_batch(make_core: MakeCore, run_calls: Run) -> None:
+def test_a_seed_reproduces_whoever_else_is_in_the_batch(make_core: MakeCore, run_calls: SequenceChunk) -> None:
     """The same call gives the same tokens alone, in a crowd, and in an engine short of pages."""
     call = Call("mine", "s", prompts([30])[0], Sampling(seed=5, max_new_tokens=30))
     crowd = [
@@ -124,7 +124,7 @@ def test_a_seed_reproduces_whoever_else_is_in_the_batch(make_core: MakeCore, run
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_with_the_native_kernel_nothing_but_the_call_decides_its_bits(
-    name: str, dtype: str, make_core: MakeCore, run_calls: Run
+    name: str, dtype: str, make_core: MakeCore, run_calls: SequenceChunk
 ) -> None:
     """Cold or with a cached prompt, in one piece or in chunks, alone or in a crowd: every logprob is the same bits."""
     call = Call("mine", "s", prompts([45])[0], Sampling(seed=5, max_new_tokens=12))
@@ -140,7 +140,7 @@ def test_with_the_native_kernel_nothing_but_the_call_decides_its_bits(
     assert (pressed.token_ids, pressed.logprobs) == (cold.token_ids, cold.logprobs)
 
 
-def test_an_answer_ends_by_each_of_its_rules(make_core: MakeCore, run_calls: Run) -> None:
+def test_an_answer_ends_by_each_of_its_rules(make_core: MakeCore, run_calls: SequenceChunk) -> None:
     """Extra stop ids, stop strings, max_new_tokens and the context's length end an answer, and say so."""
     core = make_core(num_pages=4)
     prompt = prompts([10])[0]
@@ -155,7 +155,7 @@ def test_an_answer_ends_by_each_of_its_rules(make_core: MakeCore, run_calls: Run
     assert (answers["length"].token_ids, answers["length"].stop_reason) == (free.token_ids[:3], "length")
 
 
-def test_a_stop_string_ends_the_answer(make_core: MakeCore, run_calls: Run, tokenizer_folder: Path) -> None:
+def test_a_stop_string_ends_the_answer(make_core: MakeCore, run_calls: SequenceChunk, tokenizer_folder: Path) -> None:
     """The answer ends with the token that completes a stop string, and says which one it was."""
     tokenizer = Tokenizer.load(tokenizer_folder)
     core = make_core()
@@ -188,7 +188,7 @@ def constrained_logprobs(
 
 @pytest.mark.parametrize("kernels", ["eager", "auto"])
 def test_grammars_hold_under_load(
-    kernels: str, make_core: MakeCore, naive, run_calls: Run, tokenizer_folder: Path
+    kernels: str, make_core: MakeCore, naive, run_calls: SequenceChunk, tokenizer_folder: Path
 ) -> None:
     """Preempted, recomputed, beside free calls: an answer is a text of its grammar, drawn among what it allows."""
     tokenizer = Tokenizer.load(tokenizer_folder)
@@ -213,7 +213,9 @@ def test_grammars_hold_under_load(
         assert answer.kept_ids == tuple(allowed)
 
 
-def test_where_a_grammar_may_end_the_model_decides(make_core: MakeCore, run_calls: Run, tokenizer_folder: Path) -> None:
+def test_where_a_grammar_may_end_the_model_decides(
+    make_core: MakeCore, run_calls: SequenceChunk, tokenizer_folder: Path
+) -> None:
     """The end of turn is drawn among what could go on; stop strings and lengths end an answer before its grammar."""
     tokenizer = Tokenizer.load(tokenizer_folder)
     (stop_id,) = tokenizer.stop_ids
@@ -253,7 +255,7 @@ def test_an_abort_within_a_grammar_keeps_its_tokens(make_core: MakeCore) -> None
     assert tokens[0] == tokens[1]
 
 
-def test_biases_decide(make_core: MakeCore, run_calls: Run) -> None:
+def test_biases_decide(make_core: MakeCore, run_calls: SequenceChunk) -> None:
     """A bias of 100 says one token again and again, with logprob 0; it is no cut."""
     sampling = Sampling(seed=1, max_new_tokens=5, logit_bias=((9, 100.0),))
     answer = run_calls(make_core(), [Call("call", "s", (5, 6, 7), sampling)])["call"]
@@ -262,7 +264,9 @@ def test_biases_decide(make_core: MakeCore, run_calls: Run) -> None:
 
 
 @pytest.mark.parametrize("keep_kv", [True, False])
-def test_new_weights_label_tokens_and_hide_old_pages(keep_kv: bool, make_core: MakeCore, run_calls: Run) -> None:
+def test_new_weights_label_tokens_and_hide_old_pages(
+    keep_kv: bool, make_core: MakeCore, run_calls: SequenceChunk
+) -> None:
     """After a publish tokens carry the new version, old prefixes are not found, stale keys are counted or redone."""
     core = make_core(keep_kv_on_publish=keep_kv)
     prompt = prompts([40])[0]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.engines.local.draws.eager import EagerDraws
+from ludus.engines.local.draws.eager import EagerSampling
 from ludus.engines.local.graphs import Replay, choose_capture
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, Run, Runs
+from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, RaggedBatch, SequenceChunk
 from ludus.engines.local.kernels.eager import EagerKernel
 from ludus.engines.local.kernels.flex import DecodeTables, FlexKernel, block_pages, padded_size
 from ludus.engines.local.pages import PagePool
@@ -43,7 +43,7 @@ class FakeCapture:
 
 
 def make_runner(model: LoadedModel, kernel: AttentionKernel, capture: FakeCapture | None = None) -> Runner:
-    draws = EagerDraws(model.head_weight.shape[0], CPU)
+    draws = EagerSampling(model.head_weight.shape[0], CPU)
     return Runner(model, kernel, draws, num_pages=64, capture=capture)
 
 
@@ -128,8 +128,8 @@ def test_rows_that_decode_list_the_pages_they_see(window: int | None) -> None:
     for lengths in ([40, 16, 17], [1, 48, 2, 33]):  # the same tensors, filled twice
         pages = iter(torch.randperm(12, generator=torch.Generator().manual_seed(1)).tolist())
         held = [[next(pages) for _ in range(-(-length // PAGE_TOKENS))] for length in lengths]
-        runs = Runs([Run(length - 1, 1, table) for length, table in zip(lengths, held, strict=True)])
-        tables.fill(runs, torch.arange(len(lengths)))
+        chunks = RaggedBatch([SequenceChunk(length - 1, 1, table) for length, table in zip(lengths, held, strict=True)])
+        tables.fill(chunks, torch.arange(len(lengths)))
         mask = tables.mask(window)
         for row in range(4):
             source = row if row < len(lengths) else 0  # rows that fill up repeat the first
@@ -145,6 +145,6 @@ def test_blocks_of_longer_runs_list_the_pages_they_see() -> None:
     """Runs are cut at every 128th row; a page that two runs share is listed once."""
     first, second = [*range(20)], [*range(10), *range(30, 40)]
     # block 0: positions 0..99 of the first run and 150..177 of the second; block 1: positions 178..209 of the second
-    runs = [Run(0, 100, first), Run(150, 60, second)]
-    assert block_pages(runs, None) == [[*range(10), 30, 31], [*range(10), 30, 31, 32, 33]]
-    assert block_pages(runs, 20) == [[*range(7), 8, 9, 30, 31], [9, 30, 31, 32, 33]]
+    chunks = [SequenceChunk(0, 100, first), SequenceChunk(150, 60, second)]
+    assert block_pages(chunks, None) == [[*range(10), 30, 31], [*range(10), 30, 31, 32, 33]]
+    assert block_pages(chunks, 20) == [[*range(7), 8, 9, 30, 31], [9, 30, 31, 32, 33]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ludus.engines.local.pages import PagePool
 from ludus.engines.local.scheduler import Scheduler, StepPlan
-from ludus.engines.sequence import Draw, Sequence
+from ludus.engines.sequence import SampledToken, Sequence
 from ludus.types import Call, Sampling
 
 
@@ -24,17 +24,17 @@ def make_scheduler(num_pages: int = 16, *, max_batch_tokens: int = 32, max_runni
     return Scheduler(pool, max_batch_tokens=max_batch_tokens, max_running=max_running)
 
 
-def carry_out(scheduler: Scheduler, plan: StepPlan) -> list[Sequence]:
+def execute_command(scheduler: Scheduler, plan: StepPlan) -> list[Sequence]:
     """Pretends that the step ran and drew a token per sample; the sequences that ended."""
     scheduler.commit(plan)
-    ended = [item.sequence for item in plan.work if item.samples and item.sequence.append(Draw(7, 0.0), 0)]
+    ended = [item.sequence for item in plan.scheduled if item.samples and item.sequence.append(SampledToken(7, 0.0), 0)]
     for sequence in ended:
         scheduler.remove(sequence)
     return ended
 
 
 def work_of(plan: StepPlan) -> dict[str, tuple[int, int, bool]]:
-    return {item.sequence.call.id: (item.start, item.num_tokens, item.samples) for item in plan.work}
+    return {item.sequence.call.id: (item.start, item.num_tokens, item.samples) for item in plan.scheduled}
 
 
 def test_a_long_prompt_is_computed_in_chunks_beside_those_that_decode() -> None:
@@ -47,10 +47,10 @@ def test_a_long_prompt_is_computed_in_chunks_beside_those_that_decode() -> None:
     scheduler.add(make_sequence(1, range(100, 112)))
     plan = scheduler.plan_step(0)
     assert work_of(plan) == {"call-0": (0, 5, True), "call-1": (0, 3, False)}
-    carry_out(scheduler, plan)
+    execute_command(scheduler, plan)
     plan = scheduler.plan_step(0)
     assert work_of(plan) == {"call-0": (5, 1, True), "call-1": (3, 7, False)}
-    carry_out(scheduler, plan)
+    execute_command(scheduler, plan)
     assert work_of(scheduler.plan_step(0)) == {"call-0": (6, 1, True), "call-1": (10, 2, True)}
 
 
@@ -62,7 +62,7 @@ def test_a_sibling_waits_a_step_for_the_prefix_that_is_being_computed() -> None:
     scheduler.add(make_sequence(2, range(50, 55)))
     plan = scheduler.plan_step(0)
     assert work_of(plan) == {"call-0": (0, 10, True), "call-2": (0, 5, True)}
-    carry_out(scheduler, plan)
+    execute_command(scheduler, plan)
     plan = scheduler.plan_step(0)
     assert work_of(plan)["call-1"] == (9, 1, True)
     assert len(plan.copies) == 1
@@ -76,8 +76,8 @@ def test_the_youngest_gives_way_and_comes_back() -> None:
     ended: list[Sequence] = []
     while scheduler.running or scheduler.waiting:
         plan = scheduler.plan_step(0)
-        assert plan.work
-        ended += carry_out(scheduler, plan)
+        assert plan.scheduled
+        ended += execute_command(scheduler, plan)
     assert [sequence.arrival for sequence in ended] == [0, 1]
     assert [len(sequence.logprobs) for sequence in ended] == [9, 9]
     assert scheduler.num_preemptions >= 1
@@ -110,9 +110,9 @@ def test_everything_that_fits_alone_finishes(seed: int) -> None:
         if pending and rng.random() < 0.5:
             scheduler.add(pending.pop(0))
         plan = scheduler.plan_step(0)
-        assert plan.work or not (scheduler.running or scheduler.waiting), "a step does nothing while calls wait"
-        assert not any(len(item.sequence.pages) * 4 < item.start + item.num_tokens for item in plan.work)
-        carry_out(scheduler, plan)
+        assert plan.scheduled or not (scheduler.running or scheduler.waiting), "a step does nothing while calls wait"
+        assert not any(len(item.sequence.pages) * 4 < item.start + item.num_tokens for item in plan.scheduled)
+        execute_command(scheduler, plan)
         scheduler.pool.check()
         num_steps += 1
         assert num_steps < 20_000, "the schedule goes round in circles"

@@ -100,7 +100,7 @@ class Storm:
 
 
 @dataclass(frozen=True)
-class Played:
+class ReplayResult:
     """A call and what came of it."""
 
     asked: Call
@@ -110,15 +110,15 @@ class Played:
     """Published when it began."""
 
 
-async def play(router: RoutedEngine, number: int, is_over: asyncio.Event) -> list[Played]:
+async def play(router: RoutedEngine, number: int, is_over: asyncio.Event) -> list[ReplayResult]:
     """A session of calls, one after the other, each longer by the answer before."""
-    played, prompt = list[Played](), (3, 4, 5, number)
+    played, prompt = list[ReplayResult](), (3, 4, 5, number)
     while not is_over.is_set():
         sampling = Sampling(seed=number, max_new_tokens=ANSWER_TOKENS)
         asked = Call(f"{number}/{len(played)}", f"s{number}", prompt, sampling, group_id=f"g{number % 4}")
         heard, version = list[TokenChunk](), router.stats().version
         answer = await router.generate(asked, heard.append)
-        played.append(Played(asked, answer, [token for chunk in heard for token in chunk.token_ids], version))
+        played.append(ReplayResult(asked, answer, [token for chunk in heard for token in chunk.token_ids], version))
         prompt = (*prompt, *answer.token_ids) if len(prompt) < 120 else (3, 4, 5, number)
     return played
 

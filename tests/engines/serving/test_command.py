@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from ludus.engines.process import ServerPlace
+from ludus.engines.process import ReplicaAddress
 from ludus.engines.serving.command import KEY_VARIABLE, engine_command
 from ludus.engines.serving.settings import LudusServerSettings
 from ludus.models.settings import LoraSettings, ModelSettings
 
-PLACE = ServerPlace("10.0.0.7", 8123, "secret", seed=5, index=2)
+PLACE = ReplicaAddress("10.0.0.7", 8123, "secret", seed=5, index=2)
 
 
 def test_says_what_is_not_the_default() -> None:

@@ -23,7 +23,7 @@ from ludus.engines.serving import engine as wire_words
 from ludus.engines.serving.app import EngineApi
 from ludus.engines.serving.engine import LudusEngine
 from ludus.engines.serving.files import FileWeights
-from ludus.engines.serving.inbox import Inbox
+from ludus.engines.serving.weight_receiver import WeightReceiver
 from ludus.engines.vllm.engine import VllmEngine
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
@@ -64,8 +64,8 @@ def serving(settings: ModelSettings, tokenizer: Tokenizer, scratch: Path, key: s
     """The URL of a server of the model, on a thread."""
     model = load_model(settings)
     engine = LocalEngine(model, tokenizer, InferenceSettings(kv_bytes=2**22), lease=ComputeLease(), seed=3)
-    inbox = Inbox(engine, lambda files: FileWeights(model, files), scratch=scratch)
-    api = EngineApi(engine, tokenizer, inbox, model=NAME, key_digest=None if key is None else digest(key))
+    weight_receiver = WeightReceiver(engine, lambda files: FileWeights(model, files), scratch=scratch)
+    api = EngineApi(engine, tokenizer, weight_receiver, model=NAME, key_digest=None if key is None else digest(key))
     with HttpServer(api.build(), name="engine") as server:
         yield server.base_url
     asyncio.run(engine.close())
@@ -276,7 +276,7 @@ def test_wants_its_key(settings: ModelSettings, tokenizer: Tokenizer, scratch: P
 def test_clients_of_vllm_sample_the_same(url: str, tokenizer: Tokenizer) -> None:
     """Requests and events are vLLM's: its client's words get the tokens that ours get."""
     ours = LudusEngine.connect(url, tokenizer)
-    theirs = VllmEngine(ours.wire.shared)
+    theirs = VllmEngine(ours.protocol.shared)
     answers = [asyncio.run(engine.generate(call())) for engine in (ours, theirs)]
     assert answers[0].token_ids == answers[1].token_ids and answers[0].logprobs == answers[1].logprobs
     assert answers[0].stop_reason == answers[1].stop_reason

@@ -194,7 +194,7 @@ def test_weights_cannot_be_published(url: str, tokenizer: Tokenizer) -> None:
 def test_says_what_it_is_connected_to(url: str, tokenizer: Tokenizer) -> None:
     """Model and context are the server's; a URL that ends in /v1 is taken too."""
     engine = VllmEngine.connect(f"{url}/v1", tokenizer)
-    assert (engine.context_length, engine.wire.model) == (CONTEXT, MODEL)
+    assert (engine.context_length, engine.protocol.model) == (CONTEXT, MODEL)
     assert repr(engine) == f"VllmEngine({url}, version=0, running=0)"
     asyncio.run(engine.close())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ludus.engines.process import ServerPlace
+from ludus.engines.process import ReplicaAddress
 from ludus.engines.vllm import command as module
 from ludus.engines.vllm.command import plugin_folder, vllm_command
 from ludus.engines.vllm.settings import VllmSettings
@@ -19,7 +19,7 @@ from ludus.errors import ConfigError
 from ludus.models.settings import ModelSettings
 from ludus_vllm.guard import KEY_VARIABLE
 
-PLACE = ServerPlace("127.0.0.1", 4711, "secret", seed=3, index=2)
+PLACE = ReplicaAddress("127.0.0.1", 4711, "secret", seed=3, index=2)
 
 
 @pytest.fixture(autouse=True)

@@ -52,13 +52,13 @@ class Source:
 
 
 @dataclass
-class Group:
+class BroadcastGroup:
     """What is broadcast, in the place of NCCL."""
 
     joined: list[tuple[bytes, int, Any]] = field(default_factory=list)
     sent: list[tuple[int, ...]] = field(default_factory=list)
 
-    def join(self, unique_id: bytes, world_size: int, device: Any) -> Group:
+    def join(self, unique_id: bytes, world_size: int, device: Any) -> BroadcastGroup:
         self.joined.append((unique_id, world_size, device))
         return self
 
@@ -84,7 +84,7 @@ def url(stand_in: StandIn) -> Iterator[str]:
 
 def test_weights_are_broadcast_while_they_are_received(url: str, stand_in: StandIn, tokenizer: Tokenizer) -> None:
     """All join once by one id; then each version is announced by names, types and shapes and sent in that order."""
-    group = Group()
+    group = BroadcastGroup()
 
     async def scenario() -> None:
         transfer = NcclTransfer(make_id=lambda: UNIQUE_ID, join=group.join)
@@ -118,7 +118,7 @@ def test_weights_on_a_processor_cannot_be_broadcast(url: str, tokenizer: Tokeniz
             yield "model.norm.weight", torch.ones(4)
 
     async def scenario() -> None:
-        engine = VllmEngine.connect(url, tokenizer, transfer=NcclTransfer(join=Group().join))
+        engine = VllmEngine.connect(url, tokenizer, transfer=NcclTransfer(join=BroadcastGroup().join))
         with pytest.raises(UserError, match=r"is on cpu: .* come from a CUDA card"):
             await engine.publish(0, OnProcessor())
         await engine.close()

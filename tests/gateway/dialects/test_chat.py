@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.errors import AgentError, BackendError
-from ludus.gateway.dialects.base import Answer, ParsedRequest, ReadMessages, refusal
+from ludus.gateway.dialects.base import Answer, ParsedRequest, ReadMessages, error_reply
 from ludus.gateway.dialects.chat.dialect import CHAT as DIALECT
 from ludus.gateway.dialects.chat.fields import REQUEST
 from ludus.text.parsers.base import ContentDelta, ReasoningDelta, ToolCallBroken, ToolCallDelta
@@ -371,7 +371,7 @@ def test_stream_with_logprobs_tells_them_once() -> None:
 
 def test_errors_have_openais_shape() -> None:
     """An agent's fault keeps its code and param; an engine's is a 500 that may be tried again."""
-    fault = refusal(AgentError("too long", code="context_length_exceeded", param="messages"))
+    fault = error_reply(AgentError("too long", code="context_length_exceeded", param="messages"))
     assert DIALECT.error(fault) == {
         "error": {
             "message": "too long",
@@ -380,8 +380,8 @@ def test_errors_have_openais_shape() -> None:
             "code": "context_length_exceeded",
         }
     }
-    failure = refusal(BackendError("out of memory"))
+    failure = error_reply(BackendError("out of memory"))
     assert (failure.status, failure.kind, failure.may_retry) == (500, "server_error", True)
-    assert not refusal(KeyError("x")).may_retry
+    assert not error_reply(KeyError("x")).may_retry
     [told, end] = events(DIALECT.writer(parse(stream=True), "tiny", 0.0).error(failure))
     assert (told["error"]["code"], end) == ("backend_error", "[DONE]")

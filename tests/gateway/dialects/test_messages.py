@@ -14,7 +14,7 @@ from anthropic.types.beta_error_response import BetaErrorResponse
 from anthropic.types.message_create_params import MessageCreateParamsBase
 
 from ludus.errors import AgentError, BackendError
-from ludus.gateway.dialects.base import ParsedRequest, ReadMessages, refusal
+from ludus.gateway.dialects.base import ParsedRequest, ReadMessages, error_reply
 from ludus.gateway.dialects.messages.dialect import MESSAGES as DIALECT
 from ludus.gateway.dialects.messages.fields import REQUEST
 from ludus.text.parsers.base import ContentDelta, ReasoningDelta, ToolCallBroken, ToolCallDelta
@@ -306,10 +306,10 @@ def test_a_call_that_broke_is_closed_and_its_text_follows() -> None:
 )
 def test_errors_have_anthropics_shape(status: int, kind: str) -> None:
     """An agent's fault has the class of its status and keeps its code; an engine's is an api_error."""
-    body = DIALECT.error(refusal(AgentError("no", status=status, code="why", param="x")))
+    body = DIALECT.error(error_reply(AgentError("no", status=status, code="why", param="x")))
     BetaErrorResponse.model_validate(body, strict=True)
     assert (body["error"]["type"], body["error"]["message"], body["error"]["code"]) == (kind, "no", "why")
-    failure = refusal(BackendError("out of memory"))
+    failure = error_reply(BackendError("out of memory"))
     assert DIALECT.error(failure)["error"]["type"] == "api_error"
     raw = DIALECT.writer(parse(stream=True), "tiny", 0.0).error(failure)
     name, data, *_ = raw.decode().split("\n")

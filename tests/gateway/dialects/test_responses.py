@@ -11,7 +11,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 from openai.types.responses.response_includable import ResponseIncludable
 
 from ludus.errors import AgentError, BackendError
-from ludus.gateway.dialects.base import ParsedRequest, ReadMessages, refusal
+from ludus.gateway.dialects.base import ParsedRequest, ReadMessages, error_reply
 from ludus.gateway.dialects.responses.dialect import RESPONSES as DIALECT
 from ludus.gateway.dialects.responses.fields import INCLUDED, INCLUDES, REQUEST
 from ludus.text.parsers.base import ContentDelta, ReasoningDelta, ToolCallBroken, ToolCallDelta
@@ -272,7 +272,7 @@ def test_a_call_that_broke_is_an_incomplete_item() -> None:
 
 def test_errors_have_openais_shape() -> None:
     """Before the stream an error object; in it an event with the code, then the failed response."""
-    failure = refusal(BackendError("out of memory"))
+    failure = error_reply(BackendError("out of memory"))
     assert DIALECT.error(failure)["error"]["code"] == "backend_error"
     writer = DIALECT.writer(parse(stream=True), "tiny", 0.0)
     [told] = events(writer.error(failure))

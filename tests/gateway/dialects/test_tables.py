@@ -1,4 +1,4 @@
-"""The lists of fields in docs/protocols.md are those that the dialects read by."""
+"""The lists of fields in docs/gateway-protocols.md are those that the dialects read by."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ludus.gateway.dialects.messages import fields as messages
 from ludus.gateway.dialects.responses import fields as responses
 from ludus.gateway.dialects.sampling import SAMPLING_FIELDS
 
-DOCS = Path(__file__).parents[3] / "docs" / "protocols.md"
+DOCS = Path(__file__).parents[3] / "docs" / "gateway-protocols.md"
 TABLES = {
     "Chat Completions": chat.REQUEST,
     "Responses": responses.REQUEST,

@@ -31,8 +31,8 @@ def attempt(*messages: dict[str, Any], tools: tuple[dict[str, Any], ...] = ()) -
 
 
 def shown(*attempts: Attempt, max_tokens: int = 100_000) -> str:
-    sheet = render(attempts, max_tokens=max_tokens)
-    return sheet.text_of(range(len(attempts)), [str(i + 1) for i in range(len(attempts))])
+    judge_prompt = render(attempts, max_tokens=max_tokens)
+    return judge_prompt.text_of(range(len(attempts)), [str(i + 1) for i in range(len(attempts))])
 
 
 def test_what_all_begin_with_is_shown_once() -> None:
@@ -84,29 +84,29 @@ def test_what_is_rendered_can_be_read_back(lists: list[list[str]], further: list
 def test_long_texts_lose_their_middle_and_say_so() -> None:
     """Two attempts and the context fit into the budget; what fits is left alone."""
     long, short = attempt(ASK, said("a" * 90_000 + "b" * 90_000)), attempt(ASK, said("4"))
-    sheet = render([long, short], max_tokens=2000)
-    assert sheet.tokens_of((0, 1)) <= 2000
-    assert "characters left out] …" in sheet.attempts[0]
-    assert sheet.attempts[0].startswith('[{"role": "assistant", "content": "aaaa')
-    assert sheet.attempts[0].endswith('bbbb"}]')
-    assert sheet.attempts[1] == '[{"role": "assistant", "content": "4"}]'
+    judge_prompt = render([long, short], max_tokens=2000)
+    assert judge_prompt.tokens_of((0, 1)) <= 2000
+    assert "characters left out] …" in judge_prompt.attempts[0]
+    assert judge_prompt.attempts[0].startswith('[{"role": "assistant", "content": "aaaa')
+    assert judge_prompt.attempts[0].endswith('bbbb"}]')
+    assert judge_prompt.attempts[1] == '[{"role": "assistant", "content": "4"}]'
 
 
 def test_too_many_messages_lose_their_middle_too() -> None:
     """When short texts are not enough, whole messages are left out, and counted."""
-    sheet = render([attempt(ASK, *(said(f"step {i}") for i in range(1000))), attempt(ASK)], max_tokens=1000)
-    assert estimated_tokens(sheet.attempts[0]) <= 500
-    assert "step 0" in sheet.attempts[0]
-    assert "step 999" in sheet.attempts[0]
-    assert "messages" in sheet.attempts[0]
+    judge_prompt = render([attempt(ASK, *(said(f"step {i}") for i in range(1000))), attempt(ASK)], max_tokens=1000)
+    assert estimated_tokens(judge_prompt.attempts[0]) <= 500
+    assert "step 0" in judge_prompt.attempts[0]
+    assert "step 999" in judge_prompt.attempts[0]
+    assert "messages" in judge_prompt.attempts[0]
 
 
 def test_a_long_context_gets_half_of_the_room() -> None:
     """The task itself is cut as well, before it leaves none for the attempts."""
     task = {"role": "user", "content": "x" * 30_000}
-    sheet = render([attempt(task, said("a" * 9000)), attempt(task, said("b" * 9000))], max_tokens=3000)
-    assert estimated_tokens(sheet.context) <= 1500
-    assert sheet.tokens_of((0, 1)) <= 3000
+    judge_prompt = render([attempt(task, said("a" * 9000)), attempt(task, said("b" * 9000))], max_tokens=3000)
+    assert estimated_tokens(judge_prompt.context) <= 1500
+    assert judge_prompt.tokens_of((0, 1)) <= 3000
 
 
 def test_images_are_named_and_empty_fields_left_out() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.rewards.judge.scores import UnusableError, read_verdict
+from ludus.rewards.judge.scores import UnusableError, read_scores
 
 
 def entry(attempt_id: Any, score: Any, **more: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def answer(*entries: Any) -> str:
 
 def test_scores_belong_to_ids_in_any_order() -> None:
     """A judge that answers best first rewards nobody else for it."""
-    verdict = read_verdict(answer(entry("3", 1), entry("1", 0), entry("2", 0.5)), ["1", "2", "3"], clamp=False)
+    verdict = read_scores(answer(entry("3", 1), entry("1", 0), entry("2", 0.5)), ["1", "2", "3"], clamp=False)
     assert {name: opinion.score for name, opinion in verdict.opinions.items()} == {"1": 0.0, "2": 0.5, "3": 1.0}
     assert verdict.opinions["3"].explanation == "of 3"
 
@@ -37,7 +37,7 @@ def test_scores_belong_to_ids_in_any_order() -> None:
 )
 def test_what_can_be_understood_is(text: str) -> None:
     """Numbers as ids or texts, fences, prose around it, no explanation."""
-    assert read_verdict(text, ["1"], clamp=False).opinions["1"].score == 0.5
+    assert read_scores(text, ["1"], clamp=False).opinions["1"].score == 0.5
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_what_can_be_understood_is(text: str) -> None:
 def test_what_cannot_be_used_is_complained_of(text: str, complaint: str) -> None:
     """The complaint says what is wrong, so that the judge can do better."""
     with pytest.raises(UnusableError) as raised:
-        read_verdict(text, ["1", "2"], clamp=False)
+        read_scores(text, ["1", "2"], clamp=False)
     assert complaint in str(raised.value)
 
 
 def test_scores_out_of_range_can_be_clamped() -> None:
     """They end at 0 and 1, and are counted."""
-    verdict = read_verdict(answer(entry("1", 15), entry("2", -3), entry("3", 1.0)), ["1", "2", "3"], clamp=True)
+    verdict = read_scores(answer(entry("1", 15), entry("2", -3), entry("3", 1.0)), ["1", "2", "3"], clamp=True)
     assert [verdict.opinions[name].score for name in ("1", "2", "3")] == [1.0, 0.0, 1.0]
     assert verdict.num_clamped == 2

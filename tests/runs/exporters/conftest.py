@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ludus.runs.exporters.base import Finished
+from ludus.runs.exporters.base import FinishedEpisode
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.settings import MlflowSettings
 from ludus.types import Episode, Outcome, Span
@@ -46,7 +46,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
     failed = replace(with_tools(9), reward=None, rewards={}, metrics={}, outcome=Outcome("failed", "ValueError: no"))
     settings = MlflowSettings(tracking_uri=uri, project_name="math")
     with open_exporter(settings, "first") as exporter:
-        exporter.add(Finished.of(with_tools(1), step=3))
-        exporter.add(Finished.of(failed, step=3))
-        exporter.add(Finished.of(replace(with_tools(10), spans=(), is_eval=True)))
+        exporter.add(FinishedEpisode.of(with_tools(1), step=3))
+        exporter.add(FinishedEpisode.of(failed, step=3))
+        exporter.add(FinishedEpisode.of(replace(with_tools(10), spans=(), is_eval=True)))
     return uri

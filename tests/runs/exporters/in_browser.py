@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ludus.runs.exporters.base import Finished
+from ludus.runs.exporters.base import FinishedEpisode
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.settings import MlflowSettings
 from tests.runs.exporters.browser import Browser
@@ -72,7 +72,7 @@ def test_a_server_takes_traces_too(server: str) -> None:
     """With its address in the place of the database, a trace arrives whole."""
     settings = MlflowSettings(tracking_uri=server, project_name="served")
     with open_exporter(settings, "second") as exporter:
-        exporter.add(Finished.of(with_tools(1), step=4))
+        exporter.add(FinishedEpisode.of(with_tools(1), step=4))
     [trace] = read_back(server, "served")["traces"]
     assert (trace["info"]["tags"]["step"], trace["assessments"]) == ("4", {"reward": 0.5, "success": 1.0})
     assert [span["name"] for span in trace["spans"]][:4] == ["run", "generate", "add", "generate"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ludus.runs.exporters.background import MAX_WAITING, BackgroundExporter
-from ludus.runs.exporters.base import Finished
+from ludus.runs.exporters.base import FinishedEpisode
 from tests.runs.conftest import episode_of
 
 
@@ -20,7 +20,7 @@ def writer(path: str, act: Callable[[int], Any] = lambda num_calls: None) -> Cal
     """Writes the ids of episodes to a file, a line a call. act: does something first, by the number of the call."""
     calls = [0]
 
-    def write(episodes: Sequence[Finished], is_last: bool) -> None:
+    def write(episodes: Sequence[FinishedEpisode], is_last: bool) -> None:
         calls[0] += 1
         act(calls[0])
         with Path(path).open("a") as file:
@@ -38,8 +38,8 @@ def ids(path: Path) -> list[str]:
     return [word for word in path.read_text().split() if word != "last"]
 
 
-def finished(idx: int, step: int | None = 0, **fields: Any) -> Finished:
-    return replace(Finished.of(episode_of(idx, num_turns=1), step), **fields)
+def finished(idx: int, step: int | None = 0, **fields: Any) -> FinishedEpisode:
+    return replace(FinishedEpisode.of(episode_of(idx, num_turns=1), step), **fields)
 
 
 def test_everything_has_left_when_it_is_closed(tmp_path: Path) -> None:

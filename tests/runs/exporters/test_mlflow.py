@@ -11,7 +11,7 @@ import pytest
 
 from ludus.config import Config
 from ludus.errors import ConfigError
-from ludus.runs.exporters.base import Finished, NoExporter
+from ludus.runs.exporters.base import FinishedEpisode, NoExporter
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.settings import MlflowSettings, NoTraceSettings
 from tests.runs.conftest import episode_of
@@ -140,7 +140,7 @@ def test_without_a_backend_nothing_happens() -> None:
     """`none` is the default, and takes what it is given."""
     with open_exporter(NoTraceSettings(), "run") as exporter:
         assert isinstance(exporter, NoExporter)
-        exporter.add(Finished.of(episode_of(1)))
+        exporter.add(FinishedEpisode.of(episode_of(1)))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_settings_that_cannot_be(values: dict[str, Any], words: str) -> None:
 def test_a_database_or_server_that_is_not_there(uri: str, caplog: pytest.LogCaptureFixture) -> None:
     """It costs a warning with the reason at the beginning, and one with the number of traces in the end."""
     with open_exporter(MlflowSettings(tracking_uri=uri), "run") as exporter:
-        exporter.add(Finished.of(episode_of(1)))
+        exporter.add(FinishedEpisode.of(episode_of(1)))
     first, last = (record.getMessage() for record in caplog.records if record.name.startswith("ludus.runs"))
     assert first.startswith("mlflow: traces cannot be written, and the run goes on without them: ")
     assert last.startswith("mlflow: 1 of 1 traces were not written (")

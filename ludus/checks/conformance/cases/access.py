@@ -85,7 +85,7 @@ async def other_model(probe: Probe) -> None:
 async def agent(probe: Probe) -> None:
     """A sub-agent names itself in a header, and its turn has the name."""
     await probe.chat(extra_headers={"x-ludus-agent": "critic"})
-    expect.equal("agent of the turn", probe.own.turns[0].agent, "critic")
+    expect.equal("agent of the turn", probe.local.turns[0].agent, "critic")
 
 
 # ---- keys
@@ -104,30 +104,30 @@ async def secret_path(probe: Probe) -> None:
     for key in ("DUMMY", "sk-something", None):
         answer = await probe.post(CHAT, probe.chat_fields(), key=key)
         expect.equal("status", answer.status_code, 200)
-    expect.equal("number of turns", len(probe.own.turns), 3)
+    expect.equal("number of turns", len(probe.local.turns), 3)
 
 
 @case("chat", "keys", ours=SESSIONS)
 async def bearer(probe: Probe) -> None:
     """Without a secret in the URL the bearer token names the session."""
-    client, _ = probe.with_key(probe.own.secret, root=probe.own.gateway)
+    client, _ = probe.with_key(probe.local.secret, root=probe.local.gateway)
     await client.chat.completions.create(**probe.chat_fields())
-    expect.equal("number of turns", len(probe.own.turns), 1)
+    expect.equal("number of turns", len(probe.local.turns), 1)
 
 
 @case("chat", "keys", ours=SESSIONS)
 async def x_api_key(probe: Probe) -> None:
     """X-api-key names the session too."""
-    url = f"{probe.own.gateway}/v1{CHAT}"
-    answer = await probe.request("POST", url, probe.chat_fields(), {"x-api-key": probe.own.secret})
+    url = f"{probe.local.gateway}/v1{CHAT}"
+    answer = await probe.request("POST", url, probe.chat_fields(), {"x-api-key": probe.local.secret})
     expect.equal("status", answer.status_code, 200)
-    expect.equal("number of turns", len(probe.own.turns), 1)
+    expect.equal("number of turns", len(probe.local.turns), 1)
 
 
 @case("chat", "keys", ours=SESSIONS)
 async def wrong_key(probe: Probe) -> None:
     """A key that names no session is a 401, and is not written back."""
-    client, _ = probe.with_key("sk-a-wrong-key-0123456789", root=probe.own.gateway)
+    client, _ = probe.with_key("sk-a-wrong-key-0123456789", root=probe.local.gateway)
     told = await probe.refused(client.chat.completions.create(**probe.chat_fields()), status=401)
     expect.equal("exception", told.kind, "AuthenticationError")
     expect.equal("code", told.error.get("code"), "invalid_api_key")
@@ -137,13 +137,13 @@ async def wrong_key(probe: Probe) -> None:
 @case("chat", "keys", ours=SESSIONS)
 async def no_key(probe: Probe) -> None:
     """No key at all is a 401."""
-    check_error(await probe.request("POST", f"{probe.own.gateway}/v1{CHAT}", probe.chat_fields()), 401)
+    check_error(await probe.request("POST", f"{probe.local.gateway}/v1{CHAT}", probe.chat_fields()), 401)
 
 
 @case("chat", "keys", ours=SESSIONS)
 async def wrong_secret(probe: Probe) -> None:
     """An unknown secret in the URL is a 401 that does not write it back."""
-    url = f"{probe.own.gateway}/s/not-a-secret-of-anybody/v1{CHAT}"
+    url = f"{probe.local.gateway}/s/not-a-secret-of-anybody/v1{CHAT}"
     answer = await probe.request("POST", url, probe.chat_fields())
     check_error(answer, 401)
     expect.that("the error", "not-a-secret" not in answer.text, "without the secret", answer.text)
@@ -153,10 +153,10 @@ async def wrong_secret(probe: Probe) -> None:
 async def two_sessions(probe: Probe) -> None:
     """URL and key of two sessions are a 403, and neither gets a turn."""
     other = probe.another()
-    client, _ = probe.with_key(other.own.secret)
+    client, _ = probe.with_key(other.local.secret)
     told = await probe.refused(client.chat.completions.create(**probe.chat_fields()), status=403)
     expect.equal("code", told.error.get("code"), "session_mismatch")
-    expect.equal("numbers of turns", (len(probe.own.turns), len(other.own.turns)), (0, 0))
+    expect.equal("numbers of turns", (len(probe.local.turns), len(other.local.turns)), (0, 0))
 
 
 # ---- retries
@@ -168,7 +168,7 @@ async def equal_requests(probe: Probe) -> None:
     probe.script("red", "green")
     texts = [of_choice((await probe.chat()).choices[0]).text for _ in range(2)]
     expect.equal("texts", texts, ["red", "green"])
-    expect.equal("number of turns", len(probe.own.turns), 2)
+    expect.equal("number of turns", len(probe.local.turns), 2)
 
 
 @case("chat", "retries", ours=SCRIPT)
@@ -178,7 +178,7 @@ async def sdk_retry(probe: Probe) -> None:
     body = probe.chat_fields()
     answers = [(await probe.post(CHAT, body, headers=headers)).json() for headers in (FIRST, AGAIN)]
     expect.equal("the second answer", answers[1], answers[0])
-    expect.equal("number of turns", len(probe.own.turns), 1)
+    expect.equal("number of turns", len(probe.local.turns), 1)
 
 
 @case("chat", "retries", ours=SCRIPT)
@@ -192,7 +192,7 @@ async def streamed_retry(probe: Probe) -> None:
         for events in streams
     ]
     expect.equal("texts", texts, ["red", "red"])
-    expect.equal("number of turns", len(probe.own.turns), 1)
+    expect.equal("number of turns", len(probe.local.turns), 1)
 
 
 @case("chat", "retries", ours=SCRIPT)
@@ -201,7 +201,7 @@ async def idempotency_key(probe: Probe) -> None:
     probe.script("red", "green", "blue")
     ids = [(await probe.chat(extra_headers={"idempotency-key": key})).id for key in ("a", "a", "b")]
     expect.equal("whether the ids are the same", (ids[0] == ids[1], ids[0] == ids[2]), (True, False))
-    expect.equal("number of turns", len(probe.own.turns), 2)
+    expect.equal("number of turns", len(probe.local.turns), 2)
 
 
 @case("chat", "retries", ours=EXTENSION)
@@ -218,15 +218,15 @@ async def other_body(probe: Probe) -> None:
 async def join(probe: Probe) -> None:
     """A retry joins the first try while that still runs."""
     probe.script("red green blue", "white")
-    curtain = probe.own.lower_curtain(2)
+    token_gate = probe.local.hold_tokens(2)
     body = probe.chat_fields()
     first = asyncio.create_task(probe.post(CHAT, body, headers=FIRST))
-    await asyncio.to_thread(curtain.was_reached.wait, 5.0)
+    await asyncio.to_thread(token_gate.was_reached.wait, 5.0)
     again = asyncio.create_task(probe.post(CHAT, body, headers=AGAIN))
-    curtain.raise_()
+    token_gate.release()
     answers = [(await first).json(), (await again).json()]
     expect.equal("id of the second answer", answers[1]["id"], answers[0]["id"])
-    expect.equal("number of turns", len(probe.own.turns), 1)
+    expect.equal("number of turns", len(probe.local.turns), 1)
 
 
 @case("chat", "retries", ours=SESSIONS)
@@ -248,7 +248,7 @@ async def third_try(probe: Probe) -> None:
     for count in ("0", "1", "2"):
         reply = of_chunks(await probe.chat_chunks(extra_headers={"x-stainless-retry-count": count}))
         expect.equal("text", reply.text, "red")
-    expect.equal("number of turns", len(probe.own.turns), 1)
+    expect.equal("number of turns", len(probe.local.turns), 1)
 
 
 # ---- models
@@ -295,7 +295,7 @@ async def unknown_sdk(probe: Probe) -> None:
 @case("models", "keys", ours=SESSIONS)
 async def closed_list(probe: Probe) -> None:
     """The list is kept from keys that name no session."""
-    client, _ = probe.with_key("sk-wrong", root=probe.own.gateway)
+    client, _ = probe.with_key("sk-wrong", root=probe.local.gateway)
     await probe.refused(client.models.list(), status=401)
 
 
@@ -310,5 +310,5 @@ async def anthropic_list(probe: Probe) -> None:
 @case("models", "headers", ours=EXTENSION)
 async def healthy(probe: Probe) -> None:
     """A health probe is answered without a key."""
-    answer = await probe.request("GET", f"{probe.own.gateway}/healthz")
+    answer = await probe.request("GET", f"{probe.local.gateway}/healthz")
     expect.equal("status", answer.status_code, 200)

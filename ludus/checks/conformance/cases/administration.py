@@ -14,9 +14,9 @@ from ludus.checks.conformance.probe import Probe
 
 async def ask(probe: Probe, method: str, path: str, body: Any = None, *, key: str | None = None) -> httpx.Response:
     """The answer to a request of the administration. key: None sends the admin key."""
-    key = probe.own.admin_key if key is None else key
+    key = probe.local.admin_key if key is None else key
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    return await probe.request(method, f"{probe.own.gateway}{path}", body, headers)
+    return await probe.request(method, f"{probe.local.gateway}{path}", body, headers)
 
 
 async def opened(probe: Probe, **fields: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ async def both_sdks(probe: Probe) -> None:
 async def key_alone(probe: Probe) -> None:
     """The key alone names a session."""
     session = await opened(probe)
-    client, _ = probe.with_key(session["key"], root=probe.own.gateway)
+    client, _ = probe.with_key(session["key"], root=probe.local.gateway)
     await client.chat.completions.create(**probe.chat_fields())
     expect.equal("number of turns", (await view(probe, session))["num_turns"], 1)
 

@@ -89,7 +89,7 @@ def check_error(answer: httpx.Response, *statuses: int, of_messages: bool = Fals
         expect.equal("type of the body", body.get("type"), "error")
     error = body.get("error")
     if not isinstance(error, dict):
-        raise expect.UnmetError("the body", "an object under 'error'", body)
+        raise expect.ExpectationError("the body", "an object under 'error'", body)
     expect.text("message of the error", error.get("message"))
     expect.text("type of the error", error.get("type"))
     return error

@@ -38,7 +38,7 @@ async def drawn_seeds(probe: Probe) -> None:
     """Without a seed two equal requests are drawn apart."""
     for _ in range(3):
         await probe.chat(temperature=1)
-    seeds = {heard.call.sampling.seed for heard in probe.own.calls}
+    seeds = {heard.call.sampling.seed for heard in probe.local.calls}
     expect.equal("number of different seeds", len(seeds), 3)
 
 
@@ -53,7 +53,7 @@ async def all_fields(probe: Probe) -> None:
 async def bias_acts(probe: Probe) -> None:
     """logit_bias reaches the engine, each token once."""
     await probe.chat(logit_bias={"30": -100, "20": 5})
-    expect.equal("logit_bias", probe.own.calls[0].call.sampling.logit_bias, ((20, 5.0), (30, -100.0)))
+    expect.equal("logit_bias", probe.local.calls[0].call.sampling.logit_bias, ((20, 5.0), (30, -100.0)))
 
 
 @case("chat", "sampling fields")
@@ -83,7 +83,7 @@ async def pinned(probe: Probe) -> None:
     other = probe.another(pinned=("top_p",))
     raw = await other.openai.chat.completions.with_raw_response.create(**other.chat_fields(top_p=0.5))
     expect.equal("x-ludus-pinned", raw.headers.get("x-ludus-pinned"), "top_p")
-    expect.equal("top_p of the engine's call", other.own.calls[0].call.sampling.top_p, 1.0)
+    expect.equal("top_p of the engine's call", other.local.calls[0].call.sampling.top_p, 1.0)
 
 
 # ---- stop
@@ -130,7 +130,7 @@ async def stop_ends(probe: Probe) -> None:
     """A stop string ends the sampling too: no token after it is counted."""
     probe.script("red green blue white black " * 10)
     answer = await probe.chat(stop="blue")
-    most = len(probe.own.encode("red green blue"))
+    most = len(probe.local.encode("red green blue"))
     used = answer.usage.completion_tokens
     expect.that("completion_tokens", used <= most, f"at most {most}", used)
 
@@ -139,7 +139,7 @@ async def stop_ends(probe: Probe) -> None:
 async def stop_id(probe: Probe) -> None:
     """A token id can end an answer."""
     probe.script("red green blue")
-    last = probe.own.encode(" green")[0]
+    last = probe.local.encode(" green")[0]
     answer = await probe.chat(extra_body={"stop_token_ids": [last]})
     expect.equal("text", answer.choices[0].message.content, "red")
     expect.equal("finish_reason", answer.choices[0].finish_reason, "stop")
@@ -161,7 +161,7 @@ async def max_completion_tokens(probe: Probe) -> None:
 async def cut_call(probe: Probe) -> None:
     """An answer that ends a call half-way ends with length, and the text is kept."""
     probe.script(TIME_CALL)
-    num_tokens = len(probe.own.encode(TIME_CALL)) - 6
+    num_tokens = len(probe.local.encode(TIME_CALL)) - 6
     answer = await probe.chat(**TOOLS, max_tokens=num_tokens)
     expect.equal("finish_reason", answer.choices[0].finish_reason, "length")
 
@@ -238,8 +238,8 @@ async def streamed_logprobs(probe: Probe) -> None:
 async def recorded_logprobs(probe: Probe) -> None:
     """Each logprob is the one that is recorded for its token."""
     entries = (await probe.chat(logprobs=True)).choices[0].logprobs.content
-    sampled = probe.own.turns[0].sampled
-    recorded = [(probe.own.decode([token]), p) for token, p in zip(sampled.token_ids, sampled.logprobs, strict=True)]
+    sampled = probe.local.turns[0].sampled
+    recorded = [(probe.local.decode([token]), p) for token, p in zip(sampled.token_ids, sampled.logprobs, strict=True)]
     expect.equal("tokens and logprobs", [(entry.token, entry.logprob) for entry in entries], recorded)
 
 
@@ -248,8 +248,8 @@ async def recorded_top(probe: Probe) -> None:
     """The likeliest tokens told are those that are recorded."""
     entries = (await probe.chat(logprobs=True, top_logprobs=2)).choices[0].logprobs.content
     recorded = [
-        [(probe.own.decode([token]), logprob) for token, logprob in likeliest]
-        for likeliest in probe.own.turns[0].sampled.top_logprobs
+        [(probe.local.decode([token]), logprob) for token, logprob in likeliest]
+        for likeliest in probe.local.turns[0].sampled.top_logprobs
     ]
     told = [[(likely.token, likely.logprob) for likely in entry.top_logprobs] for entry in entries]
     expect.equal("likeliest tokens", told, recorded)

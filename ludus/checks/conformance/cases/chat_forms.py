@@ -47,7 +47,7 @@ async def grammars(probe: Probe) -> None:
     """A constrained answer is drawn under a grammar, a free one is not."""
     await probe.chat(response_format=chat_schema(POINT))
     await probe.chat(response_format={"type": "text"})
-    held = [heard.call.sampling.grammar is not None for heard in probe.own.calls]
+    held = [heard.call.sampling.grammar is not None for heard in probe.local.calls]
     expect.equal("calls with a grammar", held, [True, False])
 
 
@@ -118,7 +118,7 @@ async def effort(probe: Probe) -> None:
 async def no_effort(probe: Probe) -> None:
     """reasoning_effort none closes the thinking where the template can."""
     await probe.chat(reasoning_effort="none")
-    prompt = probe.own.prompt_text()
+    prompt = probe.local.prompt_text()
     expect.that("end of the prompt", prompt.endswith("<think>\n\n</think>\n\n"), "closed thinking", prompt[-60:])
 
 
@@ -126,5 +126,5 @@ async def no_effort(probe: Probe) -> None:
 async def template_kwargs(probe: Probe) -> None:
     """chat_template_kwargs reach the template."""
     await probe.chat(extra_body={"chat_template_kwargs": {"enable_thinking": False}})
-    prompt = probe.own.prompt_text()
+    prompt = probe.local.prompt_text()
     expect.that("end of the prompt", prompt.endswith("<think>\n\n</think>\n\n"), "closed thinking", prompt[-60:])

@@ -73,23 +73,23 @@ async def delta_by_delta(probe: Probe) -> None:
     probe.script("red green blue white black")
     deltas = [chunk.choices[0].delta.content for chunk in await probe.chat_chunks() if chunk.choices[0].delta.content]
     # All tokens but the one that ends the answer have text here.
-    expect.equal("number of deltas", len(deltas), len(probe.own.calls[0].token_ids) - 1)
+    expect.equal("number of deltas", len(deltas), len(probe.local.calls[0].token_ids) - 1)
 
 
 @case("chat", "streaming", ours=RECORD)
 async def client_leaves(probe: Probe) -> None:
     """A client that leaves stops the engine, and what was sampled is a turn."""
     probe.script("red green blue white black")
-    curtain = probe.own.lower_curtain(3)
+    token_gate = probe.local.hold_tokens(3)
     async with probe.open_stream(PATH, probe.chat_fields()) as lines:
         async for line in lines:
             if '"content"' in line:
                 break
-    was_aborted = await asyncio.to_thread(curtain.was_aborted.wait, 5.0)
+    was_aborted = await asyncio.to_thread(token_gate.was_aborted.wait, 5.0)
     expect.that("the engine", was_aborted, "stopped within 5 s", "still running")
-    await probe.own.session.aclose("the client left")
-    (turn,) = probe.own.turns
-    expect.equal("tokens of the turn", list(turn.sampled.token_ids), probe.own.calls[0].token_ids)
+    await probe.local.session.aclose("the client left")
+    (turn,) = probe.local.turns
+    expect.equal("tokens of the turn", list(turn.sampled.token_ids), probe.local.calls[0].token_ids)
     expect.equal("stop reason of the turn", turn.sampled.stop_reason, "abort")
 
 
@@ -97,13 +97,13 @@ async def client_leaves(probe: Probe) -> None:
 async def keep_alive(probe: Probe) -> None:
     """A silent stream is kept alive by comments that clients skip."""
     probe.script("red")
-    curtain = probe.own.lower_curtain(0)
+    token_gate = probe.local.hold_tokens(0)
     comments, told = 0, []
     async with probe.open_stream(PATH, probe.chat_fields()) as lines:
         async for line in lines:
             if line.startswith(":"):
                 comments += 1
-                curtain.raise_()
+                token_gate.release()
             told += [line] if line.startswith("data: ") else []
     expect.that("comments", comments > 0, "at least one", comments)
     expect.equal("the last event", told[-1], f"data: {DONE}")
@@ -113,12 +113,12 @@ async def keep_alive(probe: Probe) -> None:
 async def broken_stream(probe: Probe) -> None:
     """A stream that breaks ends with an error event in the protocol's shape."""
     probe.script("red green blue")
-    probe.own.lower_curtain(2)
+    probe.local.hold_tokens(2)
     told = []
     async with probe.open_stream(PATH, probe.chat_fields()) as lines:
         async for line in lines:
             if '"content"' in line:
-                probe.own.session.close("the case ends it")
+                probe.local.session.close("the case ends it")
             told += [line.removeprefix("data: ")] if line.startswith("data: ") else []
     error = json.loads(told[-2]).get("error", {})
     expect.equal("code of the last event but one", error.get("code"), "session_closed")
@@ -132,9 +132,9 @@ async def durable_first(probe: Probe) -> None:
     async with probe.open_stream(PATH, probe.chat_fields()) as lines:
         async for line in lines:
             if '"finish_reason":"stop"' in line:
-                expect.equal("turns in the record", len(probe.own.turns), 1)
+                expect.equal("turns in the record", len(probe.local.turns), 1)
                 return
-    raise expect.UnmetError("the stream", "an end with finish_reason stop", "none")
+    raise expect.ExpectationError("the stream", "an end with finish_reason stop", "none")
 
 
 @case("chat", "streaming", ours=SCRIPT)

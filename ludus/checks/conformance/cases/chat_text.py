@@ -81,7 +81,7 @@ async def prompt(probe: Probe) -> None:
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n a\nb <|im_end|>\n"
         f"<|im_start|>user\n{ASK[0]['content']}<|im_end|>\n<|im_start|>assistant\n"
     )
-    expect.equal("the prompt", probe.own.prompt_text(), expected)
+    expect.equal("the prompt", probe.local.prompt_text(), expected)
 
 
 @case("chat", "text", ours=RECORD)
@@ -89,10 +89,10 @@ async def second_prompt(probe: Probe) -> None:
     """The second turn's prompt is the first's, the reply, and the new message."""
     probe.script("Red.")
     await probe.chat()
-    first = probe.own.prompt_text()
+    first = probe.local.prompt_text()
     await probe.chat(messages=[*ASK, {"role": "assistant", "content": "Red."}, user("More.")])
     expected = f"{first}Red.<|im_end|>\n<|im_start|>user\nMore.<|im_end|>\n<|im_start|>assistant\n"
-    expect.equal("the second prompt", probe.own.prompt_text(), expected)
+    expect.equal("the second prompt", probe.local.prompt_text(), expected)
 
 
 # ---- unicode
@@ -129,7 +129,7 @@ async def escaped_prompt(probe: Probe) -> None:
 async def usage_of_choices(probe: Probe) -> None:
     """Usage counts every choice once, and the prompt once."""
     counts = (await probe.chat(n=3, temperature=1)).usage
-    calls = probe.own.calls
+    calls = probe.local.calls
     expect.equal("prompt_tokens", counts.prompt_tokens, len(calls[0].call.prompt_ids))
     expect.equal("completion_tokens", counts.completion_tokens, sum(len(call.token_ids) for call in calls))
 
@@ -140,14 +140,14 @@ async def turns_of_choices(probe: Probe) -> None:
     answer = await probe.chat(n=3, temperature=1)
     named = [choice.model_extra.get("turn_id") for choice in answer.choices]
     expect.equal("the first choice's", named[0], answer.id)
-    expect.equal("ids of the turns", sorted(turn.id for turn in probe.own.turns), sorted(map(str, named)))
+    expect.equal("ids of the turns", sorted(turn.id for turn in probe.local.turns), sorted(map(str, named)))
 
 
 @case("chat", "n", ours=RECORD)
 async def seeds_of_choices(probe: Probe) -> None:
     """Choices are drawn apart: their seeds count up from the request's."""
     answer = await probe.chat(n=3, temperature=1, seed=7)
-    seeds = [heard.call.sampling.seed for heard in probe.own.calls]
+    seeds = [heard.call.sampling.seed for heard in probe.local.calls]
     expect.equal("seeds", sorted(map(int, seeds)), [7, 8, 9])  # type: ignore[arg-type]
     texts = {choice.message.content for choice in answer.choices}
     expect.that("texts", len(texts) > 1, "different ones", texts)
@@ -169,7 +169,7 @@ async def streamed_choices(probe: Probe) -> None:
 async def choices_apart(probe: Probe) -> None:
     """The choices of one request do not mix."""
     answer = await probe.chat(n=4, temperature=1, seed=1)
-    said = {probe.own.decode(turn.sampled.token_ids).removesuffix("<|im_end|>") for turn in probe.own.turns}
+    said = {probe.local.decode(turn.sampled.token_ids).removesuffix("<|im_end|>") for turn in probe.local.turns}
     expect.equal("texts", {of_choice(choice).text for choice in answer.choices}, said)
 
 

@@ -186,7 +186,7 @@ async def result_prompt(probe: Probe) -> None:
     expected = (
         f"<|im_start|>assistant\n{TIME_CALL}<|im_end|>\n<|im_start|>tool\n18 degrees<|im_end|>\n<|im_start|>assistant\n"
     )
-    prompt = probe.own.prompt_text()
+    prompt = probe.local.prompt_text()
     expect.that("end of the prompt", prompt.endswith(expected), repr(expected), prompt[-len(expected) - 20 :])
 
 
@@ -197,7 +197,7 @@ async def undecoded_header(probe: Probe) -> None:
     raw = await probe.openai.chat.completions.with_raw_response.create(**probe.chat_fields(**TOOLS))
     told = raw.headers.get("x-ludus-undecoded", "")
     expect.that("x-ludus-undecoded", told.startswith("1"), "1 and the text", told)
-    expect.equal("undecoded texts of the turn", probe.own.turns[0].undecoded, (BROKEN_CALL,))
+    expect.equal("undecoded texts of the turn", probe.local.turns[0].undecoded, (BROKEN_CALL,))
 
 
 @case("chat", "tools", ours=SCRIPT)
@@ -265,7 +265,7 @@ async def forced_end(probe: Probe) -> None:
 async def grammar(probe: Probe) -> None:
     """Required: the sampled tokens are drawn under a grammar."""
     await reply_to(probe, max_tokens=ROOM, tool_choice="required")
-    sampling = probe.own.calls[0].call.sampling
+    sampling = probe.local.calls[0].call.sampling
     expect.that("grammar of the engine's call", sampling.grammar, "one", sampling.grammar)
 
 
@@ -273,7 +273,7 @@ async def grammar(probe: Probe) -> None:
 async def no_grammar(probe: Probe) -> None:
     """Auto: the sampled tokens are free."""
     await reply_to(probe, max_tokens=ROOM, tool_choice="auto")
-    expect.equal("grammar of the engine's call", probe.own.calls[0].call.sampling.grammar, None)
+    expect.equal("grammar of the engine's call", probe.local.calls[0].call.sampling.grammar, None)
 
 
 @case("chat", "forced tools")

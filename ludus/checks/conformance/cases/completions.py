@@ -36,16 +36,16 @@ async def parts(probe: Probe) -> None:
 async def plain_prompt(probe: Probe) -> None:
     """The prompt is taken as it is: no template, no tokens of chat."""
     await probe.complete(prompt="Colours: red,\n green,")
-    (heard,) = probe.own.calls
-    expect.equal("prompt", heard.call.prompt_ids, probe.own.encode("Colours: red,\n green,"))
+    (heard,) = probe.local.calls
+    expect.equal("prompt", heard.call.prompt_ids, probe.local.encode("Colours: red,\n green,"))
 
 
 @case("completions", "text", ours=RECORD)
 async def token_prompt(probe: Probe) -> None:
     """A prompt of token ids is the prompt, id by id."""
-    ids = list(probe.own.encode("Colours: red, green,"))
+    ids = list(probe.local.encode("Colours: red, green,"))
     answer = await probe.complete(prompt=ids)
-    expect.equal("prompt", probe.own.calls[0].call.prompt_ids, tuple(ids))
+    expect.equal("prompt", probe.local.calls[0].call.prompt_ids, tuple(ids))
     expect.equal("prompt_tokens", answer.usage.prompt_tokens, len(ids))
 
 
@@ -95,4 +95,4 @@ async def logprobs(probe: Probe) -> None:
 async def recorded(probe: Probe) -> None:
     """Each logprob is the one that is recorded for its token."""
     told = (await probe.complete(logprobs=1)).choices[0].logprobs
-    expect.equal("logprobs", list(told.token_logprobs), list(probe.own.turns[0].sampled.logprobs))
+    expect.equal("logprobs", list(told.token_logprobs), list(probe.local.turns[0].sampled.logprobs))

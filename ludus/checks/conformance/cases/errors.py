@@ -69,7 +69,7 @@ async def goes_on(probe: Probe) -> None:
 async def no_turn(probe: Probe) -> None:
     """A refused request leaves no turn and asks no engine."""
     await probe.refused(probe.chat(temperature=-1))
-    expect.equal("turns and calls", (len(probe.own.turns), len(probe.own.calls)), (0, 0))
+    expect.equal("turns and calls", (len(probe.local.turns), len(probe.local.calls)), (0, 0))
 
 
 @case("errors", "headers", ours=EXTENSION)
@@ -82,7 +82,7 @@ async def no_retry(probe: Probe) -> None:
 @case("errors", "headers", ours=SCRIPT)
 async def may_retry(probe: Probe) -> None:
     """A failing engine is a 500 that SDKs may send again."""
-    probe.own.script(BackendError("out of memory"))
+    probe.local.script(BackendError("out of memory"))
     told = await probe.refused(probe.chat(), status=500)
     expect.equal("x-should-retry", told.headers.get("x-should-retry"), "true")
     expect.equal("code", told.error.get("code"), "backend_error")
@@ -91,11 +91,11 @@ async def may_retry(probe: Probe) -> None:
 @case("errors", "retries", ours=SCRIPT)
 async def second_try(probe: Probe) -> None:
     """The SDK's second try after a failing engine is answered, as one turn."""
-    probe.own.script(BackendError("out of memory"), "red")
+    probe.local.script(BackendError("out of memory"), "red")
     client, _ = probe.retrying(1)
     answer = await client.chat.completions.create(**probe.chat_fields())
     expect.equal("content", answer.choices[0].message.content, "red")
-    expect.equal("number of turns", len(probe.own.turns), 1)
+    expect.equal("number of turns", len(probe.local.turns), 1)
 
 
 @case("errors", "limits", ours=EXTENSION)

@@ -32,15 +32,15 @@ OF_ENGINE = {"max_tokens": "max_new_tokens", "max_output_tokens": "max_new_token
 
 async def check_extends(probe: Probe) -> None:
     """The second turn goes on with the tokens of the first."""
-    first, second = probe.own.turns
+    first, second = probe.local.turns
     expect.equal("prefix and fork of the second turn", (second.prefix, second.fork), (first.id, None))
-    before = (*probe.own.calls[0].call.prompt_ids, *first.sampled.token_ids)
-    expect.equal("beginning of the second prompt", probe.own.calls[1].call.prompt_ids[: len(before)], before)
+    before = (*probe.local.calls[0].call.prompt_ids, *first.sampled.token_ids)
+    expect.equal("beginning of the second prompt", probe.local.calls[1].call.prompt_ids[: len(before)], before)
 
 
 def least_room(probe: Probe, wire: Wire) -> int:
     """So few tokens that they cut an answer; OpenAI's own Responses take no limit below 16."""
-    return 16 if probe.is_foreign and wire is RESPONSES else 3
+    return 16 if probe.is_remote and wire is RESPONSES else 3
 
 
 # ---- text
@@ -61,7 +61,7 @@ async def usage(probe: Probe, wire: Wire) -> None:
 async def exact_usage(probe: Probe, wire: Wire) -> None:
     """Usage is what the engine got and sampled, its last token included."""
     reply = await wire.ask(probe)
-    (heard,) = probe.own.calls
+    (heard,) = probe.local.calls
     counts = (len(heard.call.prompt_ids), len(heard.token_ids))
     expect.equal("tokens of prompt and answer", (reply.num_prompt, reply.num_sampled), counts)
 
@@ -105,7 +105,7 @@ async def shown_id(probe: Probe, wire: Wire) -> None:
     """Its id has the protocol's beginning and leads to the turn."""
     told = (await wire.ask(probe)).id
     expect.that("id", told.startswith(wire.id_prefix), f"beginning with {wire.id_prefix}", told)
-    expect.equal("end of the turn's id", probe.own.turns[0].id.split("-")[-1], told.removeprefix(wire.id_prefix))
+    expect.equal("end of the turn's id", probe.local.turns[0].id.split("-")[-1], told.removeprefix(wire.id_prefix))
 
 
 @law("unicode/unicode_stream", "chat responses=unicode_text messages=unicode_text completions", ours=SCRIPT)
@@ -179,15 +179,15 @@ async def usage_chunk(probe: Probe, wire: Wire) -> None:
 async def truly_streamed(probe: Probe, wire: Wire) -> None:
     """Text leaves while it is sampled: a client has the first words before the last."""
     probe.script(COLOURS)
-    curtain = probe.own.lower_curtain(3)
+    curtain = probe.local.hold_tokens(3)
     told = early = ""
     async with probe.open_stream(wire.path, wire.fields(probe)) as lines:
         async for line in lines:
             if line.startswith("data: {"):
                 told += wire.said(json.loads(line.removeprefix("data: ")))
-            if told and not curtain.is_raised:
+            if told and not curtain.is_released:
                 early = told
-                curtain.raise_()
+                curtain.release()
     expect.that("text before the engine went on", COLOURS.startswith(early) and early != COLOURS, "a beginning", early)
     expect.equal("the whole text", told, COLOURS)
 
@@ -223,7 +223,7 @@ async def limit_streamed(probe: Probe, wire: Wire) -> None:
 async def fields_act(probe: Probe, wire: Wire) -> None:
     """What a request names is what the engine samples with."""
     await probe.post(wire.path, wire.fields(probe, **wire.sampling))
-    sampling = probe.own.calls[0].call.sampling
+    sampling = probe.local.calls[0].call.sampling
     acting = {name: getattr(sampling, OF_ENGINE.get(name, name)) for name in wire.sampling}
     expect.equal("sampling", acting, wire.sampling)
 
@@ -253,7 +253,7 @@ async def retry(probe: Probe, wire: Wire) -> None:
     probe.script("red", "green")
     told = [await wire.ask(probe, extra_headers={"x-stainless-retry-count": str(count)}) for count in range(2)]
     expect.equal("the second id and text", (told[1].id, told[1].text), (told[0].id, "red"))
-    expect.equal("number of turns", len(probe.own.turns), 1)
+    expect.equal("number of turns", len(probe.local.turns), 1)
 
 
 # ---- tools

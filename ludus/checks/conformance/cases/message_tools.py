@@ -135,7 +135,7 @@ async def thinking_streamed(probe: Probe) -> None:
 async def disabled(probe: Probe) -> None:
     """Thinking that is disabled is closed where the template can."""
     await probe.message(thinking={"type": "disabled"})
-    prompt = probe.own.prompt_text()
+    prompt = probe.local.prompt_text()
     expect.that("end of the prompt", prompt.endswith("<think>\n\n</think>\n\n"), "closed thinking", prompt[-60:])
 
 

@@ -119,7 +119,7 @@ async def sdk_error(probe: Probe) -> None:
 @case("messages", "errors", ours=SCRIPT)
 async def backend(probe: Probe) -> None:
     """A failing engine is a 500 api_error that may be sent again."""
-    probe.own.script(BackendError("out of memory"))
+    probe.local.script(BackendError("out of memory"))
     answer = await probe.post(PATH, probe.message_fields())
     expect.equal("type of the error", check_error(answer, 500, of_messages=True)["type"], "api_error")
     expect.equal("x-should-retry", answer.headers.get("x-should-retry"), "true")
@@ -140,15 +140,15 @@ async def harmless(probe: Probe) -> None:
 @case("messages", "keys", ours=SESSIONS)
 async def key(probe: Probe) -> None:
     """The SDK's key in x-api-key names the session."""
-    _, client = probe.with_key(probe.own.secret, root=probe.own.gateway)
+    _, client = probe.with_key(probe.local.secret, root=probe.local.gateway)
     await client.messages.create(**probe.message_arguments())
-    expect.equal("number of turns", len(probe.own.turns), 1)
+    expect.equal("number of turns", len(probe.local.turns), 1)
 
 
 @case("messages", "keys", ours=SESSIONS)
 async def wrong_key(probe: Probe) -> None:
     """A key that names no session is a 401 authentication_error."""
-    _, client = probe.with_key("sk-ant-wrong-0123456789", root=probe.own.gateway)
+    _, client = probe.with_key("sk-ant-wrong-0123456789", root=probe.local.gateway)
     told = await probe.refused(client.messages.create(**probe.message_arguments()), status=401)
     expect.equal("exception", told.kind, "AuthenticationError")
     expect.equal("type of the error", told.error.get("type"), "authentication_error")
@@ -184,7 +184,7 @@ async def count_all(probe: Probe) -> None:
 async def count_only(probe: Probe) -> None:
     """counting samples nothing and leaves no turn."""
     await counted(probe)
-    expect.equal("calls and turns", (len(probe.own.calls), len(probe.own.turns)), (0, 0))
+    expect.equal("calls and turns", (len(probe.local.calls), len(probe.local.turns)), (0, 0))
 
 
 @case("messages", "count_tokens")

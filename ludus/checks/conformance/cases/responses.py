@@ -152,7 +152,7 @@ async def goes_on_exactly(probe: Probe) -> None:
     first = await probe.respond(**TOOLS)
     result = {"type": "function_call_output", "call_id": of_response(first).calls[0].id, "output": "noon"}
     await probe.respond(previous_response_id=first.id, input=[result], tools=RESPONSE_TOOLS)
-    before, after = probe.own.turns
+    before, after = probe.local.turns
     expect.equal("prefix and fork of the second turn", (after.prefix, after.fork), (before.id, None))
 
 
@@ -162,7 +162,7 @@ async def branches(probe: Probe) -> None:
     first = await probe.respond()
     for text in ("More.", "Fewer."):
         await probe.respond(previous_response_id=first.id, input=text)
-    root, *rest = probe.own.turns
+    root, *rest = probe.local.turns
     expect.equal("prefixes", [turn.prefix for turn in rest], [root.id, root.id])
 
 
@@ -174,7 +174,7 @@ async def logprobs(probe: Probe) -> None:
     """Asked for by include, they stand beside the text, one entry a token."""
     response = await probe.respond(include=["message.output_text.logprobs"], top_logprobs=2)
     entries = response.output[0].content[0].logprobs
-    sampled = probe.own.turns[0].sampled
+    sampled = probe.local.turns[0].sampled
     expect.equal("logprobs", [entry.logprob for entry in entries], list(sampled.logprobs))
     expect.equal("number of likeliest tokens", {len(entry.top_logprobs) for entry in entries}, {2})
 

@@ -27,14 +27,14 @@ async def talk(probe: Probe, *answers: str) -> SessionRecord:
     for number in range(len(answers)):
         reply = (await probe.chat(messages=messages)).choices[0].message
         messages += [{"role": "assistant", "content": reply.content}, user(f"Go on {number}.")]
-    return probe.own.session.snapshot()
+    return probe.local.session.snapshot()
 
 
 @case("sessions", "records", ours=RECORD)
 async def turns(probe: Probe) -> None:
     """Every answer is a turn, by the id that its client got."""
     ids = [(await probe.chat()).id for _ in range(3)]
-    expect.equal("ids of the turns", [turn.id for turn in probe.own.turns], ids)
+    expect.equal("ids of the turns", [turn.id for turn in probe.local.turns], ids)
 
 
 @case("sessions", "records", ours=RECORD)
@@ -49,7 +49,7 @@ async def one_path(probe: Probe) -> None:
 async def last_path(probe: Probe) -> None:
     """The last path holds all that was sampled, each token once, in its place."""
     record = await talk(probe, "red", "green", "blue")
-    text = probe.own.decode(record.path_ids(record.turns[-1].node))
+    text = probe.local.decode(record.path_ids(record.turns[-1].node))
     expected = (
         f"<|im_start|>user\n{ASK[0]['content']}<|im_end|>\n<|im_start|>assistant\nred<|im_end|>\n"
         "<|im_start|>user\nGo on 0.<|im_end|>\n<|im_start|>assistant\ngreen<|im_end|>\n"
@@ -65,7 +65,7 @@ async def masks(probe: Probe) -> None:
     sampled = {turn.node: turn.sampled.token_ids for turn in record.turns}
     marked = {idx: node.token_ids for idx, node in enumerate(record.nodes) if node.turn_id is not None}
     expect.equal("nodes that a turn sampled", marked, sampled)
-    texts = [probe.own.decode(token_ids) for token_ids in sampled.values()]
+    texts = [probe.local.decode(token_ids) for token_ids in sampled.values()]
     expect.equal("their texts", texts, ["red<|im_end|>", "green<|im_end|>"])
 
 
@@ -83,7 +83,7 @@ async def edited(probe: Probe) -> None:
     """History that was edited forks, by name."""
     await talk(probe, "red")
     await probe.chat(messages=[*ASK, {"role": "assistant", "content": "crimson"}, user("Go on.")])
-    last = probe.own.turns[-1]
+    last = probe.local.turns[-1]
     expect.equal("prefix of the second turn", last.prefix, None)
 
 
@@ -91,8 +91,8 @@ async def edited(probe: Probe) -> None:
 async def branches(probe: Probe) -> None:
     """Two questions at once are two branches of one beginning."""
     await asyncio.gather(*(probe.chat(messages=[*ASK, user(f"Question {number}.")]) for number in range(6)))
-    expect.equal("number of turns", len({turn.id for turn in probe.own.turns}), 6)
-    expect.equal("prefixes", {turn.prefix for turn in probe.own.turns}, {None})
+    expect.equal("number of turns", len({turn.id for turn in probe.local.turns}), 6)
+    expect.equal("prefixes", {turn.prefix for turn in probe.local.turns}, {None})
 
 
 @case("sessions", "records", ours=SESSIONS)
@@ -100,7 +100,7 @@ async def agents(probe: Probe) -> None:
     """Sub-agents are told apart by their header."""
     for name in ("critic", "painter"):
         await probe.chat(extra_headers={"x-ludus-agent": name})
-    expect.equal("agents", [turn.agent for turn in probe.own.turns], ["critic", "painter"])
+    expect.equal("agents", [turn.agent for turn in probe.local.turns], ["critic", "painter"])
 
 
 @case("sessions", "records", ours=RECORD)
@@ -111,14 +111,14 @@ async def one_prompt(probe: Probe) -> None:
         one.script(TIME_CALL, "It is noon.")
     for one, play in zip(probes, (_play_chat, _play_responses, _play_messages), strict=True):
         await play(one)
-    paths = [[one.own.session.snapshot().path_ids(turn.node) for turn in one.own.turns] for one in probes]
+    paths = [[one.local.session.snapshot().path_ids(turn.node) for turn in one.local.turns] for one in probes]
     expect.equal("paths over Responses", _texts(probe, paths[1]), _texts(probe, paths[0]))
     expect.equal("paths over Messages", _texts(probe, paths[2]), _texts(probe, paths[0]))
     expect.equal("token ids", paths[1:], [paths[0], paths[0]])
 
 
 def _texts(probe: Probe, paths: list[tuple[int, ...]]) -> list[str]:
-    return [probe.own.decode(path) for path in paths]
+    return [probe.local.decode(path) for path in paths]
 
 
 async def _play_chat(probe: Probe) -> None:
@@ -178,7 +178,7 @@ async def turn_limit_of_choices(probe: Probe) -> None:
     other = probe.another(limits=Limits(max_turns=2))
     told = await other.refused(other.chat(n=3))
     expect.equal("code", told.error.get("code"), "turn_limit")
-    expect.equal("number of calls", len(other.own.calls), 0)
+    expect.equal("number of calls", len(other.local.calls), 0)
 
 
 @case("sessions", "limits", ours=SESSIONS)
@@ -203,7 +203,7 @@ async def closed(probe: Probe) -> None:
     """After its end a session answers with a typed 400."""
     other = probe.another()
     await other.chat()
-    other.own.session.close("the episode has ended")
+    other.local.session.close("the episode has ended")
     await _stopped(other, "session_closed")
 
 
@@ -212,7 +212,7 @@ async def context(probe: Probe) -> None:
     """A prompt without room for an answer names its reason."""
     told = await probe.refused(probe.chat(messages=[user("Ω" * 5000)]))
     expect.equal("code", told.error.get("code"), "context_length_exceeded")
-    expect.equal("number of calls", len(probe.own.calls), 0)
+    expect.equal("number of calls", len(probe.local.calls), 0)
 
 
 @case("sessions", "limits", ours=RECORD)
@@ -236,7 +236,7 @@ async def apart(probe: Probe) -> None:
         other.script(f"first {number}", f"second {number}")
     answers = await asyncio.gather(*(other.chat() for other in others * 2))
     for number, other in enumerate(others):
-        texts = [turn.reply.content for turn in other.own.turns]
+        texts = [turn.reply.content for turn in other.local.turns]
         expect.equal(f"texts in the record of session {number}", texts, [f"first {number}", f"second {number}"])
         own = {answers[number].choices[0].message.content, answers[number + 12].choices[0].message.content}
         expect.equal(f"texts that session {number} got", own, set(texts))
@@ -250,7 +250,7 @@ async def equal_requests(probe: Probe) -> None:
     other.script("green")
     texts = [(await one.chat()).choices[0].message.content for one in (probe, other)]
     expect.equal("texts", texts, ["red", "green"])
-    expect.equal("numbers of turns", (len(probe.own.turns), len(other.own.turns)), (1, 1))
+    expect.equal("numbers of turns", (len(probe.local.turns), len(other.local.turns)), (1, 1))
 
 
 @case("sessions", "keys", ours=SESSIONS)
@@ -259,7 +259,7 @@ async def foreign_response(probe: Probe) -> None:
     other = probe.another()
     foreign = (await other.respond()).id
     told = await probe.refused(probe.respond(previous_response_id=foreign), status=404)
-    expect.that("the error", other.own.secret not in str(told.body), "without the secret", told.body)
+    expect.that("the error", other.local.secret not in str(told.body), "without the secret", told.body)
 
 
 @case("sessions", "keys", ours=SESSIONS)
@@ -267,5 +267,5 @@ async def removed(probe: Probe) -> None:
     """A session that has ended is a 401 under its secret."""
     other = probe.another()
     await other.chat()
-    other.own.remove()
+    other.local.remove()
     await other.refused(other.chat(), status=401)

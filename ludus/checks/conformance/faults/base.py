@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus.checks.conformance.case import law_of
-from ludus.checks.conformance.own import Parts
-from ludus.checks.conformance.tamper import Json, Tampered, Tampering, each_json, put
+from ludus.checks.conformance.local_server import ServerParts
+from ludus.checks.conformance.rewrite import Json, Rewrite, RewritingApp, each_json, put
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
 
@@ -23,25 +23,25 @@ class Fault:
     name: str
     says: str
     """What it does, in words."""
-    parts: Parts
+    parts: ServerParts
     near: tuple[str, ...]
     """Beginnings of the names of the cases to play first; the others follow if these see nothing."""
 
 
-def on_the_wire(name: str, says: str, tampering: Tampering, *near: str) -> Fault:
+def on_the_wire(name: str, says: str, rewrite: Rewrite, *near: str) -> Fault:
     """A fault between the application and the socket."""
-    return Fault(name, says, Parts(app=lambda app: Tampered(app, tampering)), near)
+    return Fault(name, says, ServerParts(app=lambda app: RewritingApp(app, rewrite)), near)
 
 
 def answers(name: str, near: str, at: str) -> Callable[[Callable[[Any], Any]], Fault]:
     """In every answer at once the function below it exchanges what is at a path; its docstring says what is wrong."""
-    return lambda new: on_the_wire(name, law_of(new), Tampering(_path(near), body=put(at, new)), near)
+    return lambda new: on_the_wire(name, law_of(new), Rewrite(_path(near), body=put(at, new)), near)
 
 
 def events(name: str, near: str, at: str, *kinds: str) -> Callable[[Callable[[Any], Any]], Fault]:
     """The same in every event of these kinds."""
     return lambda new: on_the_wire(
-        name, law_of(new), Tampering(_path(near), events=each_json(put(at, new, *kinds))), near
+        name, law_of(new), Rewrite(_path(near), events=each_json(put(at, new, *kinds))), near
     )
 
 
@@ -50,7 +50,7 @@ def without(name: str, near: str) -> Callable[[Callable[[Json], object]], Fault]
 
     def make(is_dropped: Callable[[Json], object]) -> Fault:
         change = each_json(lambda event: None if is_dropped(event) else event)
-        return on_the_wire(name, law_of(is_dropped), Tampering(_path(near), events=change), near)
+        return on_the_wire(name, law_of(is_dropped), Rewrite(_path(near), events=change), near)
 
     return make
 
@@ -61,7 +61,7 @@ def unread(name: str, says: str, field: str, *near: str) -> Fault:
     def request(asked: Json) -> Json:
         return {name: value for name, value in asked.items() if name != field}
 
-    return on_the_wire(name, says, Tampering(_path(near[0]), request=request), *near)
+    return on_the_wire(name, says, Rewrite(_path(near[0]), request=request), *near)
 
 
 def _path(near: str) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ludus.checks.conformance.faults.base import Fault, answers, events, on_the_wire, without
+from ludus.checks.conformance.rewrite import Json, OnEvent, Rewrite, changed, numbered
 from ludus.checks.conformance.sse import DONE, Event
-from ludus.checks.conformance.tamper import Json, OnEvent, Tampering, changed, numbered
 
 PATH = "/chat/completions"
 MESSAGE = "choices.*.message"
@@ -102,7 +102,7 @@ def _swap_deltas(_asked: Json) -> OnEvent:
 
 
 def _stream(name: str, says: str, on_stream: Callable[[Json], OnEvent], near: str) -> Fault:
-    return on_the_wire(name, says, Tampering(PATH, events=on_stream), near)
+    return on_the_wire(name, says, Rewrite(PATH, events=on_stream), near)
 
 
 SAY_TWICE = numbered(lambda event, number: [event, event] if number == 2 else [event], _has_text)
@@ -225,7 +225,7 @@ def no_usage_chunk(chunk: Json) -> object:
 
 CHAT_FAULTS = (
     on_the_wire(
-        "stop string said", "the stop string stays in the text", Tampering(PATH, body=_say_stop_string), "chat/stop"
+        "stop string said", "the stop string stays in the text", Rewrite(PATH, body=_say_stop_string), "chat/stop"
     ),
     _stream(
         "deltas merged",

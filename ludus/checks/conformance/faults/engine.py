@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.checks.conformance.faults.base import Fault
-from ludus.checks.conformance.own import Parts
-from ludus.checks.conformance.stage import Around
+from ludus.checks.conformance.gated_engine import Around
+from ludus.checks.conformance.local_server import ServerParts
 from ludus.engines.base import Engine, OnTokens
 from ludus.types import Call, Sampled
 
@@ -58,7 +58,7 @@ def _between(name: str, says: str, **changes: Any) -> Fault:
         wrapped: Any = _Between(engine, **changes)
         return wrapped  # type: ignore[no-any-return]  # the rest of the contract is the inner engine's
 
-    return Fault(name, says, Parts(engine=wrap), ("chat/text", "sessions/records"))
+    return Fault(name, says, ServerParts(engine=wrap), ("chat/text", "sessions/records"))
 
 
 ENGINE_FAULTS = (

@@ -10,9 +10,9 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ludus.checks.conformance.faults.base import Fault, on_the_wire, unread
-from ludus.checks.conformance.own import Parts
+from ludus.checks.conformance.local_server import ServerParts
+from ludus.checks.conformance.rewrite import Headers, Json, Rewrite, put
 from ludus.checks.conformance.sse import read_events
-from ludus.checks.conformance.tamper import Headers, Json, Tampering, put
 from ludus.episodes.handle import Handle
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.session import Session
@@ -48,11 +48,11 @@ def _no_header(name: str, says: str, header: bytes, near: str) -> Fault:
     def drop(headers: Headers) -> Headers:
         return [pair for pair in headers if pair[0].lower() != header]
 
-    return on_the_wire(name, says, Tampering(headers=drop), near)
+    return on_the_wire(name, says, Rewrite(headers=drop), near)
 
 
 def _for_400(name: str, says: str, other: int) -> Fault:
-    return on_the_wire(name, says, Tampering(status=lambda status: other if status == 400 else status), "errors/errors")
+    return on_the_wire(name, says, Rewrite(status=lambda status: other if status == 400 else status), "errors/errors")
 
 
 def _plain_json(headers: Headers) -> Headers:
@@ -157,7 +157,7 @@ async def _next(messages: list[Message], receive: Receive) -> Message:
 # ---- keys
 
 
-class _OpenDoor(SessionKeys):
+class _AnyKeyAccepted(SessionKeys):
     """Lets a wrong key in, to the session that was opened last."""
 
     _last = ""
@@ -205,36 +205,47 @@ GATEWAY_FAULTS = (
     unread("n ignored", "one choice whatever is asked", "n", "chat/n"),
     unread("stop ignored", "stop strings are not read", "stop", "chat/stop"),
     unread("top_p ignored", "top_p is not read", "top_p", "chat/sampling"),
-    on_the_wire("max_tokens off by one", "one token too many", Tampering(CHAT, request=_one_token_more), "chat/limits"),
-    on_the_wire("tool_choice none ignored", "calls are made", Tampering(CHAT, request=_no_choice), "chat/tools"),
+    on_the_wire("max_tokens off by one", "one token too many", Rewrite(CHAT, request=_one_token_more), "chat/limits"),
+    on_the_wire("tool_choice none ignored", "calls are made", Rewrite(CHAT, request=_no_choice), "chat/tools"),
     unread("misspelt fields dropped", "unknown fields are left unread", "temprature", "errors/errors"),
     _for_400("200 instead of 400", "errors come as answers", 200),
     _for_400("500 instead of 400", "the client's faults are called the server's", 500),
-    on_the_wire("another error shape", "errors are under `detail`", Tampering("", body=_other_shape), "errors/errors"),
+    on_the_wire("another error shape", "errors are under `detail`", Rewrite("", body=_other_shape), "errors/errors"),
     on_the_wire(
         "fault not named",
         "errors name no field",
-        Tampering("", body=put("error.param", None)),
+        Rewrite("", body=put("error.param", None)),
         "chat/sampling",
         "errors",
     ),
     _no_header("no x-should-retry", "SDKs are not told whether to try again", b"x-should-retry", "errors/headers"),
     _no_header("ignored in silence", "x-ludus-ignored is missing", b"x-ludus-ignored", "chat/headers"),
     on_the_wire(
-        "stream as JSON", "a stream has another content type", Tampering("", headers=_plain_json), "chat/streaming"
+        "stream as JSON", "a stream has another content type", Rewrite("", headers=_plain_json), "chat/streaming"
     ),
     on_the_wire(
         "retry sampled again",
         "a retry makes a second turn",
-        Tampering("", sent_headers=_no_retry_headers),
+        Rewrite("", sent_headers=_no_retry_headers),
         "chat/retries",
     ),
-    Fault("stream at the end", "nothing leaves before the answer is whole", Parts(app=buffered), ("chat/streaming",)),
-    Fault("deaf to leaving", "the engine goes on when a client leaves", Parts(app=deaf), ("chat/streaming",)),
-    Fault("no keep-alive", "a quiet stream is sent nothing", Parts(app=silent), ("chat/streaming",)),
-    Fault("answers shared", "an equal request gets another session's answer", Parts(app=cached), ("sessions/keys",)),
-    Fault("key not checked", "a wrong key is let in", Parts(keys=_OpenDoor), ("chat/keys", "models/keys")),
-    Fault("key beside URL not compared", "two sessions in one request pass", Parts(keys=_PathOnly), ("chat/keys",)),
-    Fault("line end lost", "no line end between turns", Parts(text=_lost_newline), ("chat/text",)),
-    Fault("content stripped", "the prompt lacks blanks around content", Parts(text=_stripped_content), ("chat/text",)),
+    Fault(
+        "stream at the end", "nothing leaves before the answer is whole", ServerParts(app=buffered), ("chat/streaming",)
+    ),
+    Fault("deaf to leaving", "the engine goes on when a client leaves", ServerParts(app=deaf), ("chat/streaming",)),
+    Fault("no keep-alive", "a quiet stream is sent nothing", ServerParts(app=silent), ("chat/streaming",)),
+    Fault(
+        "answers shared", "an equal request gets another session's answer", ServerParts(app=cached), ("sessions/keys",)
+    ),
+    Fault("key not checked", "a wrong key is let in", ServerParts(keys=_AnyKeyAccepted), ("chat/keys", "models/keys")),
+    Fault(
+        "key beside URL not compared", "two sessions in one request pass", ServerParts(keys=_PathOnly), ("chat/keys",)
+    ),
+    Fault("line end lost", "no line end between turns", ServerParts(text=_lost_newline), ("chat/text",)),
+    Fault(
+        "content stripped",
+        "the prompt lacks blanks around content",
+        ServerParts(text=_stripped_content),
+        ("chat/text",),
+    ),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ludus.checks.conformance.faults.base import answers, events, on_the_wire, unread, without
+from ludus.checks.conformance.rewrite import Json, Rewrite, changed, numbered, put
 from ludus.checks.conformance.sse import Event
-from ludus.checks.conformance.tamper import Json, Tampering, changed, numbered, put
 
 
 def _gap(event: Event, number: int) -> list[Event]:
@@ -94,7 +94,7 @@ PROTOCOL_FAULTS = (
     on_the_wire(
         "gap in sequence_number",
         "an event's number is left out",
-        Tampering("/responses", events=numbered(_gap, lambda _: True)),
+        Rewrite("/responses", events=numbered(_gap, lambda _: True)),
         "responses/streaming",
     ),
     unread(
@@ -103,14 +103,14 @@ PROTOCOL_FAULTS = (
     on_the_wire(
         "count off by one",
         "count_tokens counts one too many",
-        Tampering("/count_tokens", body=put("input_tokens", lambda count: count + 1)),
+        Rewrite("/count_tokens", body=put("input_tokens", lambda count: count + 1)),
         "messages/count_tokens",
     ),
     unread("system not read", "the system text is dropped", "system", "messages/text"),
     on_the_wire(
         "another protocol's error",
         "Messages answers with OpenAI's error",
-        Tampering("/messages", body=_openai_error),
+        Rewrite("/messages", body=_openai_error),
         "messages/errors",
     ),
 )

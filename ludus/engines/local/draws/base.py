@@ -1,4 +1,4 @@
-"""What drawing a token means: the DrawKernel protocol, what a row asks for, and the one number that decides its draw.
+"""What drawing a token means: the SamplingKernel protocol, what a row asks for, the one number that decides.
 
 Knows: sampling, random numbers.  Knows not: heads, pages, sequences.
 Shapes: N rows, V vocabulary.
@@ -18,14 +18,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ludus.engines.sequence import Draw
+from ludus.engines.sequence import SampledToken
 from ludus.types import Sampling
 
 _MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class DrawRequest:
+class SamplingRequest:
     """What one row asks for."""
 
     sampling: Sampling
@@ -38,10 +38,12 @@ class DrawRequest:
     """One bit for each token that may be drawn, in native 32-bit words; ids beyond them may not. None: all may."""
 
 
-class DrawKernel(Protocol):
+class SamplingKernel(Protocol):
     """Draws tokens from logits."""
 
-    def draw(self, logits_NV: Tensor, requests: Sequence[DrawRequest], *, softcap: float | None) -> list[Draw]:
+    def draw(
+        self, logits_NV: Tensor, requests: Sequence[SamplingRequest], *, softcap: float | None
+    ) -> list[SampledToken]:
         """One token per row, in their order. The logits are as the head gives them, before their cap.
 
         Penalties, biases, what is allowed, temperature, top-k, top-p and min-p change a row in this order;

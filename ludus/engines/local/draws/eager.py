@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ludus.engines.local.draws.base import DrawRequest, capped, top_pairs
-from ludus.engines.sequence import Draw
-from ludus.models.bits import unpacked, words_of
+from ludus.engines.local.draws.base import SamplingRequest, capped, top_pairs
+from ludus.engines.sequence import SampledToken
+from ludus.models.bitmask import bitmask_words, unpack_bitmask
 from ludus.types import MAX_KEPT_IDS, Sampling
 
 # 64 rows of a 49,152-token vocabulary make 12 MB of probabilities, which two cores still find in their caches.
@@ -21,7 +21,7 @@ _ROWS = 64
 _BLOCK_TOKENS = 256
 
 
-class EagerDraws:
+class EagerSampling:
     """The fallback that needs no compiler; keeps the buffer of up to _ROWS rows, more are drawn in turn."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
@@ -31,16 +31,20 @@ class EagerDraws:
         self._probs_NV = torch.zeros(_ROWS, num_blocks * _BLOCK_TOKENS, device=device)
 
     def __repr__(self) -> str:
-        return "<EagerDraws>"
+        return "<EagerSampling>"
 
-    def draw(self, logits_NV: Tensor, requests: Sequence[DrawRequest], *, softcap: float | None) -> list[Draw]:
-        draws: list[Draw] = []
+    def draw(
+        self, logits_NV: Tensor, requests: Sequence[SamplingRequest], *, softcap: float | None
+    ) -> list[SampledToken]:
+        draws: list[SampledToken] = []
         for start in range(0, len(requests), _ROWS):
             part = slice(start, start + _ROWS)
             draws += self._draw_rows(logits_NV[part], requests[part], softcap)
         return draws
 
-    def _draw_rows(self, logits_NV: Tensor, requests: Sequence[DrawRequest], softcap: float | None) -> list[Draw]:
+    def _draw_rows(
+        self, logits_NV: Tensor, requests: Sequence[SamplingRequest], softcap: float | None
+    ) -> list[SampledToken]:
         num_rows = len(requests)
         padded_NV = self._probs_NV[:num_rows]
         probs_NV = padded_NV[:, : self._vocab_size]
@@ -65,7 +69,7 @@ class EagerDraws:
         tops = _top_logprobs(probs_NV, total_N, requests)
         kept = [_kept_ids(probs_NV[row]) if each.sampling.cuts else () for row, each in enumerate(requests)]
         rows = zip(ids_N.tolist(), logprobs_N.tolist(), tops, kept, strict=True)
-        return [Draw(token_id, logprob, top, kept_ids) for token_id, logprob, top, kept_ids in rows]
+        return [SampledToken(token_id, logprob, top, kept_ids) for token_id, logprob, top, kept_ids in rows]
 
 
 def inverse_cdf(probs_NBC: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,7 +93,7 @@ def inverse_cdf(probs_NBC: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
     return (block_N1 * probs_NBC.shape[2] + place_N1)[:, 0], total_N1[:, 0]
 
 
-def change(logits_V: Tensor, request: DrawRequest) -> Tensor:
+def change(logits_V: Tensor, request: SamplingRequest) -> Tensor:
     """Logits after penalties and biases; -inf where a token is not allowed. Overwrites what it is given."""
     sampling, device = request.sampling, logits_V.device
     if sampling.penalises:
@@ -98,12 +102,12 @@ def change(logits_V: Tensor, request: DrawRequest) -> Tensor:
         ids, biases = zip(*sampling.logit_bias, strict=True)
         logits_V[list(ids)] += torch.tensor(biases, device=device)
     if request.allowed is not None:
-        (allowed_V,) = unpacked(words_of(request.allowed, 1, device), len(logits_V))
+        (allowed_V,) = unpack_bitmask(bitmask_words(request.allowed, 1, device), len(logits_V))
         logits_V.masked_fill_(~allowed_V, -torch.inf)
     return logits_V
 
 
-def penalise(logits_V: Tensor, request: DrawRequest) -> Tensor:
+def penalise(logits_V: Tensor, request: SamplingRequest) -> Tensor:
     """Logits after repetition (prompt and answer), frequency and presence penalty (answer).
 
     Source: CTRL (arXiv 1909.05858) eq. 2 for repetition; OpenAI's API reference for the other two.
@@ -151,7 +155,7 @@ def _shift(logits_NV: Tensor, out_NV: Tensor, softcap: float | None) -> None:
         out_NV.sub_(out_NV.amax(-1, keepdim=True))
 
 
-def _truncate(probs_NV: Tensor, requests: Sequence[DrawRequest]) -> None:
+def _truncate(probs_NV: Tensor, requests: Sequence[SamplingRequest]) -> None:
     """Sets what top-k, top-p and min-p cut to zero."""
     for row, request in enumerate(requests):
         # greedy keeps the whole distribution: it draws nothing from it
@@ -167,7 +171,7 @@ def _kept_ids(probs_V: Tensor) -> tuple[int, ...] | None:
 
 
 def _top_logprobs(
-    probs_NV: Tensor, total_N: Tensor, requests: Sequence[DrawRequest]
+    probs_NV: Tensor, total_N: Tensor, requests: Sequence[SamplingRequest]
 ) -> list[tuple[tuple[int, float], ...]]:
     num_top = max(request.sampling.top_logprobs for request in requests)
     if not num_top:

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.engines.local.draws.base import DrawRequest, top_pairs
-from ludus.engines.sequence import Draw
+from ludus.engines.local.draws.base import SamplingRequest, top_pairs
+from ludus.engines.sequence import SampledToken
 from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse
 from ludus.types import MAX_KEPT_IDS
 
@@ -58,7 +58,7 @@ class _Results(ctypes.Structure):
     ]
 
 
-class NativeDraws:
+class NativeSampling:
     """The fast kernel, for fp32 and bf16 logits on the CPU. A row's draw does not depend on the rows beside it."""
 
     def __init__(self, library: Path) -> None:
@@ -66,14 +66,16 @@ class NativeDraws:
         self._draw = load_library(library, {"ludus_draw": signature}).ludus_draw
 
     def __repr__(self) -> str:
-        return "<NativeDraws>"
+        return "<NativeSampling>"
 
     @staticmethod
-    def refusal(head: Tensor) -> str | None:
+    def unsupported_reason(head: Tensor) -> str | None:
         """Why the kernel cannot draw from logits of such a head. None: it can."""
         return refuse(head.device, head.dtype)
 
-    def draw(self, logits_NV: Tensor, requests: Sequence[DrawRequest], *, softcap: float | None) -> list[Draw]:
+    def draw(
+        self, logits_NV: Tensor, requests: Sequence[SamplingRequest], *, softcap: float | None
+    ) -> list[SampledToken]:
         num_rows, vocab_size = logits_NV.shape
         assert num_rows == len(requests) and logits_NV.stride(1) == 1, f"{num_rows} rows for {len(requests)} requests"
         batch = _Batch()
@@ -99,7 +101,7 @@ class _Batch:
         self._masks: list[bytes] = []
         self._num_words = 0
 
-    def packed(self, request: DrawRequest) -> bytes:
+    def packed(self, request: SamplingRequest) -> bytes:
         """`Request` of the next row."""
         sampling = request.sampling
         text_from, bias_from = len(self._texts), len(self._bias_ids)
@@ -146,10 +148,12 @@ class _Buffers:
             MAX_KEPT_IDS, _address(self._kept_ids), _address(self._kept_counts),
         )  # fmt: skip
 
-    def draws(self, requests: Sequence[DrawRequest]) -> list[Draw]:
+    def draws(self, requests: Sequence[SamplingRequest]) -> list[SampledToken]:
         """What was written, row by row."""
         if not self._num_top and not self._kept_counts:
-            return [Draw(token_id, logprob) for token_id, logprob in zip(self._ids, self._logprobs, strict=True)]
+            return [
+                SampledToken(token_id, logprob) for token_id, logprob in zip(self._ids, self._logprobs, strict=True)
+            ]
         draws, kept_at = [], 0
         for row, request in enumerate(requests):
             top = slice(row * self._num_top, row * self._num_top + request.sampling.top_logprobs)
@@ -158,7 +162,7 @@ class _Buffers:
                 kept_ids = self._kept(kept_at)
                 kept_at += 1
             pairs = top_pairs(self._top_ids[top], self._top_logprobs[top])
-            draws.append(Draw(self._ids[row], self._logprobs[row], pairs, kept_ids))
+            draws.append(SampledToken(self._ids[row], self._logprobs[row], pairs, kept_ids))
         return draws
 
     def _kept(self, at: int) -> tuple[int, ...] | None:

@@ -9,9 +9,9 @@ import logging
 
 from torch import Tensor
 
-from ludus.engines.local.draws.base import DrawKernel
-from ludus.engines.local.draws.eager import EagerDraws
-from ludus.engines.local.draws.native import NativeDraws
+from ludus.engines.local.draws.base import SamplingKernel
+from ludus.engines.local.draws.eager import EagerSampling
+from ludus.engines.local.draws.native import NativeSampling
 from ludus.engines.local.settings import KernelName
 from ludus.errors import BackendError
 from ludus.kernels.build import build_library, obtain
@@ -19,17 +19,17 @@ from ludus.kernels.build import build_library, obtain
 _log = logging.getLogger(__name__)
 
 
-def choose_draws(name: KernelName, head_VD: Tensor) -> DrawKernel:
+def choose_sampling_kernel(name: KernelName, head_VD: Tensor) -> SamplingKernel:
     """The kernel called `name` for logits of the head `head_VD`; flex is of attention alone and means auto here.
 
     Raises BackendError if the native kernel was asked for by name and cannot be had.
     """
     if name == "eager":
-        return EagerDraws(head_VD.shape[0], head_VD.device)
-    native = obtain(lambda: NativeDraws(build_library("sampling")), NativeDraws.refusal(head_VD))
+        return EagerSampling(head_VD.shape[0], head_VD.device)
+    native = obtain(lambda: NativeSampling(build_library("sampling")), NativeSampling.unsupported_reason(head_VD))
     if not isinstance(native, str):
         return native
     if name == "native":
         raise BackendError(f"the native sampler cannot be used: {native}; set engine.kernels to auto or eager")
     _log.info("tokens are drawn with torch's operations, which takes several times as long: %s", native)
-    return EagerDraws(head_VD.shape[0], head_VD.device)
+    return EagerSampling(head_VD.shape[0], head_VD.device)

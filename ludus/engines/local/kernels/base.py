@@ -33,7 +33,7 @@ class AttentionRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SequenceChunk:
     """Neighbouring tokens of one sequence in a step."""
 
     start: int
@@ -43,44 +43,44 @@ class Run:
     """The sequence's page table; it may reach beyond the run."""
 
 
-class Runs:
+class RaggedBatch:
     """All tokens of a step: run after run, one row for each token."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = tuple(runs)
-        first_page = list(accumulate((len(run.pages) for run in runs), initial=0))
-        self.page_ids = torch.tensor([page for run in runs for page in run.pages], dtype=torch.int32)
+    def __init__(self, chunks: Sequence[SequenceChunk]) -> None:
+        self.chunks = tuple(chunks)
+        first_page = list(accumulate((len(chunk.pages) for chunk in chunks), initial=0))
+        self.page_ids = torch.tensor([page for chunk in chunks for page in chunk.pages], dtype=torch.int32)
         """Tables of all runs, one after the other."""
         self.table_start_S = torch.tensor(
-            [start for run, start in zip(runs, first_page, strict=False) for _ in range(run.num_tokens)]
+            [start for chunk, start in zip(chunks, first_page, strict=False) for _ in range(chunk.num_tokens)]
         )
         """Where in `page_ids` the table of a row begins, int64."""
         self.num_seen_S = torch.tensor(
-            [at + 1 for run in runs for at in range(run.start, run.start + run.num_tokens)], dtype=torch.int32
+            [at + 1 for chunk in chunks for at in range(chunk.start, chunk.start + chunk.num_tokens)], dtype=torch.int32
         )
         """Tokens before and at a row's own."""
-        self.slots_S = torch.tensor([slot for run in runs for slot in _slots(run)])
+        self.slots_S = torch.tensor([slot for chunk in chunks for slot in _slots(chunk)])
         """Where keys and values of a row go: its page * PAGE_TOKENS + its place there, int64."""
 
     def __len__(self) -> int:
         return self.num_seen_S.shape[0]
 
     def __repr__(self) -> str:
-        return f"<Runs {len(self.runs)} with {len(self)} tokens>"
+        return f"<RaggedBatch {len(self.chunks)} with {len(self)} tokens>"
 
 
 class AttentionKernel(Protocol):
     """Stores keys and values into pages and attends to them."""
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, runs: Runs, rule: AttentionRule, out: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, chunks: RaggedBatch, rule: AttentionRule, out: Tensor
     ) -> None:
         """Write keys and values (Hk, S, D) of all rows, then attend with queries (H, S, D) to all that is stored.
 
-        Modifies `cache`, which is that of one layer, and `out` (S, H, D). All layers of a step bring the same `runs`.
+        Modifies `cache`, which is that of one layer, and `out` (S, H, D). All layers of a step bring the same `chunks`.
         """
 
 
-def _slots(run: Run) -> list[int]:
-    positions = range(run.start, run.start + run.num_tokens)
-    return [run.pages[at // PAGE_TOKENS] * PAGE_TOKENS + at % PAGE_TOKENS for at in positions]
+def _slots(chunk: SequenceChunk) -> list[int]:
+    positions = range(chunk.start, chunk.start + chunk.num_tokens)
+    return [chunk.pages[at // PAGE_TOKENS] * PAGE_TOKENS + at % PAGE_TOKENS for at in positions]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionRule, Run, Runs
+from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionRule, RaggedBatch, SequenceChunk
 
 # Gathered keys and values of one call stay below this, so that many long sequences do not exhaust memory.
 _GATHER_BYTES = 64 * 2**20
@@ -22,47 +22,49 @@ class EagerKernel:
         return "<EagerKernel>"
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, runs: Runs, rule: AttentionRule, out: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, chunks: RaggedBatch, rule: AttentionRule, out: Tensor
     ) -> None:
         """Runs of one token, as in decoding, go together; longer ones one by one."""
-        _store(cache, k, v, runs)
+        _store(cache, k, v, chunks)
         singles: list[int] = []
         at = 0
-        for run in runs.runs:
-            if run.num_tokens == 1:
+        for chunk in chunks.chunks:
+            if chunk.num_tokens == 1:
                 singles.append(at)
             else:
-                part = slice(at, at + run.num_tokens)
-                out[part] = _attend_run(q[:, part], cache, run, rule)
-            at += run.num_tokens
+                part = slice(at, at + chunk.num_tokens)
+                out[part] = _attend_run(q[:, part], cache, chunk, rule)
+            at += chunk.num_tokens
         if singles:
-            _attend_singles(q, cache, runs, torch.tensor(singles), rule, out)
+            _attend_singles(q, cache, chunks, torch.tensor(singles), rule, out)
 
 
-def _store(cache: Tensor, k: Tensor, v: Tensor, runs: Runs) -> None:
+def _store(cache: Tensor, k: Tensor, v: Tensor, chunks: RaggedBatch) -> None:
     tokens = cache.view(*cache.shape[:3], PAGE_TOKENS, -1)
-    slots_S = runs.slots_S.to(cache.device)
+    slots_S = chunks.slots_S.to(cache.device)
     pages_S, places_S = slots_S // PAGE_TOKENS, slots_S % PAGE_TOKENS
     tokens[pages_S, :, 0, places_S] = k.transpose(0, 1)
     tokens[pages_S, :, 1, places_S] = v.transpose(0, 1)
 
 
-def _attend_run(q: Tensor, cache: Tensor, run: Run, rule: AttentionRule) -> Tensor:
+def _attend_run(q: Tensor, cache: Tensor, chunk: SequenceChunk, rule: AttentionRule) -> Tensor:
     """Attention of one run, shape (S, H, D)."""
-    num_seen = run.start + run.num_tokens
-    gathered = cache[torch.tensor(run.pages[: -(-num_seen // PAGE_TOKENS)], device=cache.device)]
+    num_seen = chunk.start + chunk.num_tokens
+    gathered = cache[torch.tensor(chunk.pages[: -(-num_seen // PAGE_TOKENS)], device=cache.device)]
     # (pages, Hk, 2, tokens, D) → (2, 1, Hk, pages * tokens, D)
     kv = gathered.view(*gathered.shape[:3], PAGE_TOKENS, -1).permute(2, 1, 0, 3, 4).flatten(2, 3)[:, None]
     return causal_attention(q[None], kv[0, :, :, :num_seen], kv[1, :, :, :num_seen], rule)[0].transpose(0, 1)
 
 
-def _attend_singles(q: Tensor, cache: Tensor, runs: Runs, rows_N: Tensor, rule: AttentionRule, out: Tensor) -> None:
+def _attend_singles(
+    q: Tensor, cache: Tensor, chunks: RaggedBatch, rows_N: Tensor, rule: AttentionRule, out: Tensor
+) -> None:
     """Attention of the rows `rows_N`, each alone in its run. Modifies `out`."""
-    seen_N1 = runs.num_seen_S[rows_N, None]
+    seen_N1 = chunks.num_seen_S[rows_N, None]
     width = -(-int(seen_N1.max()) // PAGE_TOKENS)
     # tables as a rectangle; beyond a row's own pages stand pages that the mask hides
-    at_NP = (runs.table_start_S[rows_N, None] + torch.arange(width)).clamp_(max=len(runs.page_ids) - 1)
-    pages_NP = runs.page_ids[at_NP].long().to(cache.device)
+    at_NP = (chunks.table_start_S[rows_N, None] + torch.arange(width)).clamp_(max=len(chunks.page_ids) - 1)
+    pages_NP = chunks.page_ids[at_NP].long().to(cache.device)
     at_K = torch.arange(width * PAGE_TOKENS)
     mask_NK = at_K < seen_N1 if rule.window is None else (at_K < seen_N1) & (at_K >= seen_N1 - rule.window)
     mask_NK = mask_NK.to(cache.device)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, FlexKernelOptions, flex_attention
 
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionRule, Run, Runs
+from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionRule, RaggedBatch, SequenceChunk
 from ludus.models.flex import QUERY_BLOCK, MaskRule, ScoreRule, cap_scores, compiled
 
 # A tile of keys is a page: the pages of a sequence lie anywhere.
@@ -50,14 +50,14 @@ class DecodeTables:
     def __repr__(self) -> str:
         return f"<DecodeTables of {self.size} rows, {self._logical_NP.shape[1] - 1} pages>"
 
-    def fill(self, runs: Runs, rows_N: Tensor) -> None:
+    def fill(self, chunks: RaggedBatch, rows_N: Tensor) -> None:
         """Rows `rows_N` of a step, at most `size`, each the last token that its sequence has."""
         rows_N = torch.cat([rows_N, rows_N[:1].expand(self.size - len(rows_N))])
-        self._page_ids = runs.page_ids.to(self.slots_N.device, torch.int64)
-        self.slots_N.copy_(runs.slots_S[rows_N])
-        self._start_N.copy_(runs.table_start_S[rows_N])
-        self._num_seen_N.copy_(runs.num_seen_S[rows_N])
-        self._width = -(-int(runs.num_seen_S[rows_N].max()) // PAGE_TOKENS)
+        self._page_ids = chunks.page_ids.to(self.slots_N.device, torch.int64)
+        self.slots_N.copy_(chunks.slots_S[rows_N])
+        self._start_N.copy_(chunks.table_start_S[rows_N])
+        self._num_seen_N.copy_(chunks.num_seen_S[rows_N])
+        self._width = -(-int(chunks.num_seen_S[rows_N].max()) // PAGE_TOKENS)
         num_held_N = -(-self._num_seen_N // PAGE_TOKENS)
         _fill_logical(self._logical_NP, self._page_ids, self._start_N, num_held_N, self._width)
         for window in self._masks:
@@ -92,15 +92,15 @@ class DecodeTables:
 class _Ragged:
     """What the rows of longer runs see."""
 
-    def __init__(self, runs: Sequence[Run], *, num_pages: int, device: torch.device) -> None:
-        self._runs = runs
+    def __init__(self, chunks: Sequence[SequenceChunk], *, num_pages: int, device: torch.device) -> None:
+        self._chunks = chunks
         self._num_pages = num_pages
-        tables = Runs(runs)
-        counts = torch.tensor([run.num_tokens for run in runs])
+        tables = RaggedBatch(chunks)
+        counts = torch.tensor([chunk.num_tokens for chunk in chunks])
         last_rows_T = counts.cumsum(0) - 1
         self._num_seen_S = tables.num_seen_S.to(device)
-        self._table_S = torch.arange(len(runs)).repeat_interleave(counts).to(device)
-        self._logical_TP = torch.full((len(runs), num_pages + 1), -1, dtype=torch.int32, device=device)
+        self._table_S = torch.arange(len(chunks)).repeat_interleave(counts).to(device)
+        self._logical_TP = torch.full((len(chunks), num_pages + 1), -1, dtype=torch.int32, device=device)
         num_held_T = -(-tables.num_seen_S[last_rows_T] // PAGE_TOKENS)
         _fill_logical(
             self._logical_TP,
@@ -115,7 +115,7 @@ class _Ragged:
         """Which pages each block of rows reads, and what each row sees of them. Shape (1, 1, S queries, all keys)."""
         if window not in self._masks:
             device = self._num_seen_S.device
-            lists = block_pages(self._runs, window)
+            lists = block_pages(self._chunks, window)
             indices = torch.zeros(len(lists), self._num_pages, dtype=torch.int32)
             for row, pages in enumerate(lists):
                 indices[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
@@ -134,25 +134,27 @@ class _Ragged:
 class _Step:
     """A step's rows, sorted into those that decode and longer runs; made once and used by every layer."""
 
-    def __init__(self, runs: Runs, *, num_pages: int, tables: Callable[[int], DecodeTables], device: torch.device):
-        self.runs = runs
-        self.slots_S = runs.slots_S.to(device)
+    def __init__(
+        self, chunks: RaggedBatch, *, num_pages: int, tables: Callable[[int], DecodeTables], device: torch.device
+    ):
+        self.chunks = chunks
+        self.slots_S = chunks.slots_S.to(device)
         singles: list[int] = []
         longer: list[int] = []
         at = 0
-        for run in runs.runs:
-            (singles if run.num_tokens == 1 else longer).extend(range(at, at + run.num_tokens))
-            at += run.num_tokens
+        for chunk in chunks.chunks:
+            (singles if chunk.num_tokens == 1 else longer).extend(range(at, at + chunk.num_tokens))
+            at += chunk.num_tokens
         self.num_singles = len(singles)
         self.tables = tables(padded_size(len(singles))) if singles else None
         """None: no row decodes."""
         if self.tables is not None:
-            self.tables.fill(runs, torch.tensor(singles))
+            self.tables.fill(chunks, torch.tensor(singles))
             singles += singles[:1] * (self.tables.size - len(singles))
         self.single_rows = torch.tensor(singles, dtype=torch.int64, device=device)
         self.longer_rows = torch.tensor(longer, dtype=torch.int64, device=device)
-        longer_runs = [run for run in runs.runs if run.num_tokens > 1]
-        self.ragged = _Ragged(longer_runs, num_pages=num_pages, device=device) if longer_runs else None
+        longer_chunks = [chunk for chunk in chunks.chunks if chunk.num_tokens > 1]
+        self.ragged = _Ragged(longer_chunks, num_pages=num_pages, device=device) if longer_chunks else None
         """None: every row decodes."""
 
 
@@ -170,7 +172,7 @@ class FlexKernel:
         return f"<FlexKernel on {self._device}>"
 
     @staticmethod
-    def refusal(weight: Tensor, head_dim: int) -> str | None:
+    def unsupported_reason(weight: Tensor, head_dim: int) -> str | None:
         """Why the kernel cannot serve such a model. None: it can."""
         if weight.device.type != "cuda":
             return f"it runs on a CUDA card, and the model is on {weight.device}"
@@ -181,9 +183,9 @@ class FlexKernel:
         return None
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, runs: Runs, rule: AttentionRule, out: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, chunks: RaggedBatch, rule: AttentionRule, out: Tensor
     ) -> None:
-        step = self._step_of(runs, cache)
+        step = self._step_of(chunks, cache)
         store_rows(cache, k, v, step.slots_S)
         if step.tables is not None:
             rows = step.single_rows
@@ -208,11 +210,11 @@ class FlexKernel:
             self._tables[key] = DecodeTables(size, num_pages=num_pages, device=self._device)
         return self._tables[key]
 
-    def _step_of(self, runs: Runs, cache: Tensor) -> _Step:
-        if self._step is None or self._step.runs is not runs:
+    def _step_of(self, chunks: RaggedBatch, cache: Tensor) -> _Step:
+        if self._step is None or self._step.chunks is not chunks:
             num_pages = cache.shape[0]
             self._step = _Step(
-                runs,
+                chunks,
                 num_pages=num_pages,
                 tables=lambda size: self.tables(size, num_pages=num_pages),
                 device=self._device,
@@ -233,16 +235,16 @@ def padded_size(num_rows: int) -> int:
     return 1 << (num_rows - 1).bit_length()
 
 
-def block_pages(runs: Sequence[Run], window: int | None) -> list[list[int]]:
+def block_pages(chunks: Sequence[SequenceChunk], window: int | None) -> list[list[int]]:
     """For each QUERY_BLOCK rows of the runs, laid one after the other, the pages that any of them sees, each once."""
-    lists: list[set[int]] = [set() for _ in range(-(-sum(run.num_tokens for run in runs) // QUERY_BLOCK))]
+    lists: list[set[int]] = [set() for _ in range(-(-sum(chunk.num_tokens for chunk in chunks) // QUERY_BLOCK))]
     row = 0
-    for run in runs:
-        start, end = run.start, run.start + run.num_tokens
+    for chunk in chunks:
+        start, end = chunk.start, chunk.start + chunk.num_tokens
         while start < end:
             next_start = min(end, start + QUERY_BLOCK - row % QUERY_BLOCK)
             first = 0 if window is None else max(0, start + 1 - window) // PAGE_TOKENS
-            lists[row // QUERY_BLOCK].update(run.pages[first : -(-next_start // PAGE_TOKENS)])
+            lists[row // QUERY_BLOCK].update(chunk.pages[first : -(-next_start // PAGE_TOKENS)])
             row += next_start - start
             start = next_start
     return [sorted(pages) for pages in lists]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ludus.engines.local.kernels.base import AttentionRule, Runs
+from ludus.engines.local.kernels.base import AttentionRule, RaggedBatch
 from ludus.kernels.library import ADDRESS, COUNT, DTYPES, dense_last, load_library, refuse_heads
 
 
@@ -51,7 +51,7 @@ class NativeKernel:
         loaded = load_library(library, {"ludus_attend": (*[ADDRESS] * 8, COUNT)})
         self._holds_pairs = bool(loaded.ludus_layout())
         self._attend = loaded.ludus_attend
-        self._runs: Runs | None = None
+        self._chunks: RaggedBatch | None = None
         """Whose rows `_rows` describes: every layer of a step brings the same."""
         self._rows = _Rows()
 
@@ -59,30 +59,30 @@ class NativeKernel:
         return f"<NativeKernel {'AVX512-BF16' if self._holds_pairs else 'portable'}>"
 
     @staticmethod
-    def refusal(weight: Tensor, head_dim: int) -> str | None:
+    def unsupported_reason(weight: Tensor, head_dim: int) -> str | None:
         """Why the kernel cannot serve such a model. None: it can."""
         return refuse_heads(weight.device, weight.dtype, head_dim)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, runs: Runs, rule: AttentionRule, out: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, chunks: RaggedBatch, rule: AttentionRule, out: Tensor
     ) -> None:
         q, k, v = dense_last(q), dense_last(k), dense_last(v)
         num_heads, num_rows, head_dim = q.shape
-        assert num_rows == k.shape[1] == len(runs), f"{num_rows} queries and {k.shape[1]} keys for {runs!r}"
+        assert num_rows == k.shape[1] == len(chunks), f"{num_rows} queries and {k.shape[1]} keys for {chunks!r}"
         assert out.is_contiguous(), "the kernel writes results without gaps"
         self._attend(
-            _heads(q), _heads(k), _heads(v), cache.data_ptr(), ctypes.byref(self._rows_of(runs)),
+            _heads(q), _heads(k), _heads(v), cache.data_ptr(), ctypes.byref(self._rows_of(chunks)),
             ctypes.byref(_Rule(rule.scale, rule.softcap or 0.0, rule.window or 0)),
             ctypes.byref(_Shape(num_heads, k.shape[0], head_dim, DTYPES[cache.dtype])),
             out.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
 
-    def _rows_of(self, runs: Runs) -> _Rows:
-        if self._runs is not runs:
-            self._runs = runs
+    def _rows_of(self, chunks: RaggedBatch) -> _Rows:
+        if self._chunks is not chunks:
+            self._chunks = chunks
             self._rows = _Rows(
-                runs.page_ids.data_ptr(), runs.table_start_S.data_ptr(), runs.num_seen_S.data_ptr(),
-                runs.slots_S.data_ptr(), len(runs), int(runs.num_seen_S.sum()), len(runs) > len(runs.runs),
+                chunks.page_ids.data_ptr(), chunks.table_start_S.data_ptr(), chunks.num_seen_S.data_ptr(),
+                chunks.slots_S.data_ptr(), len(chunks), int(chunks.num_seen_S.sum()), len(chunks) > len(chunks.chunks),
             )  # fmt: skip
         return self._rows
 

@@ -30,9 +30,11 @@ def choose_kernel(name: KernelName, weight: Tensor, *, head_dim: int) -> Attenti
     wanted = name if name != "auto" else "flex" if weight.device.type == "cuda" else "native"
     kernel: AttentionKernel | str
     if wanted == "flex":
-        kernel = obtain(lambda: FlexKernel(weight.device), FlexKernel.refusal(weight, head_dim))
+        kernel = obtain(lambda: FlexKernel(weight.device), FlexKernel.unsupported_reason(weight, head_dim))
     else:
-        kernel = obtain(lambda: NativeKernel(build_library("attention")), NativeKernel.refusal(weight, head_dim))
+        kernel = obtain(
+            lambda: NativeKernel(build_library("attention")), NativeKernel.unsupported_reason(weight, head_dim)
+        )
     if not isinstance(kernel, str):
         return kernel
     if name != "auto":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, Refusal
+from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest
 from ludus.gateway.dialects.events import event
 from ludus.gateway.dialects.openai import DONE, error_json, tokens_json, usage_json
 from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta, ToolCallBroken, ToolCallDelta
@@ -72,7 +72,7 @@ class ChatStream:
             parts.append(event({**self._head, "choices": [], "usage": usage_json(answer)}))
         return b"".join(parts) + DONE
 
-    def error(self, error: Refusal) -> bytes:
+    def error(self, error: ErrorReply) -> bytes:
         return event(error_json(error)) + DONE
 
     def _end(self, choice_idx: int, turn: Turn, answer: Answer) -> bytes:

@@ -6,7 +6,7 @@ Knows: the shapes of the protocol.  Knows not: how a request is read.
 from __future__ import annotations
 
 from ludus.episodes.ids import COMPLETION, shown_id
-from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, Refusal
+from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest
 from ludus.gateway.dialects.events import event
 from ludus.gateway.dialects.openai import DONE, error_json, tokens_json, usage_json
 from ludus.text.parsers.base import ContentDelta, Delta
@@ -54,7 +54,7 @@ class CompletionStream:
             parts.append(event({**self._head, "choices": [], "usage": usage_json(answer)}))
         return b"".join(parts) + DONE
 
-    def error(self, error: Refusal) -> bytes:
+    def error(self, error: ErrorReply) -> bytes:
         return event(error_json(error)) + DONE
 
     def _end(self, choice_idx: int, turn: Turn, answer: Answer) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ludus.gateway.dialects.base import Counter, Dialect
+from ludus.gateway.dialects.base import Dialect, TokenCounter
 from ludus.gateway.dialects.messages.fields import REQUEST
 from ludus.gateway.dialects.messages.read import read_request
 from ludus.gateway.dialects.messages.write import MessageStream, error_json, model_json, models_json, whole
@@ -20,7 +20,7 @@ MESSAGES = Dialect(
     model_json,
     models_json,
     ignored_headers=("anthropic-beta",),
-    counter=Counter(
+    counter=TokenCounter(
         ("/messages/count_tokens", "/v1/messages/count_tokens"),
         partial(read_request, only_counted=True),
         lambda num_tokens: {"input_tokens": num_tokens},

@@ -34,7 +34,7 @@ from ludus.gateway.dialects.fields import (
 from ludus.gateway.dialects.history import read_messages
 from ludus.gateway.dialects.messages import fields
 from ludus.gateway.dialects.sampling import read_sampling
-from ludus.gateway.dialects.tools import Choice, ToolUse, read_format, read_function, tool_use
+from ludus.gateway.dialects.tools import ToolChoiceRule, ToolUse, read_format, read_function, tool_use
 from ludus.types import ChatRequest, Message, ResponseFormat, Sampling, ToolCall, ToolSpec
 
 MODES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
@@ -226,17 +226,17 @@ def _tool_use(body: JsonObject, ignored: dict[str, None], *, is_thread: bool) ->
     return tool_use(tools, choice, parallel=parallel)
 
 
-def _choice(choice: JsonObject) -> tuple[Choice, bool]:
+def _choice(choice: JsonObject) -> tuple[ToolChoiceRule, bool]:
     """The choice, and whether several calls may stand in one answer."""
     if not choice:
-        return Choice(), True
+        return ToolChoiceRule(), True
     kind = require_text(choice, "type", at="tool_choice")
     if kind not in fields.TOOL_CHOICES:
         raise wrong_value(kind, ", ".join(map(repr, fields.TOOL_CHOICES)), "tool_choice.type")
     fields.TOOL_CHOICES[kind].check(choice, at="tool_choice")
     forced = require_text(choice, "name", at="tool_choice") if kind == "tool" else None
     parallel = not read_boolean(choice, "disable_parallel_tool_use", False, at="tool_choice")
-    return Choice(MODES[kind], forced), parallel  # type: ignore[arg-type]  # a value of MODES
+    return ToolChoiceRule(MODES[kind], forced), parallel  # type: ignore[arg-type]  # a value of MODES
 
 
 def _tool(tool: JsonObject, at: str, ignored: dict[str, None]) -> ToolSpec:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 
 from ludus.episodes.ids import MESSAGE, shown_id
-from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, Refusal
-from ludus.gateway.dialects.blocks import Block, BlockStream, Grown, Opened, Step, reply_deltas, whole_blocks
+from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest
+from ludus.gateway.dialects.blocks import Block, BlockEvent, BlockStream, Grown, Opened, reply_deltas, whole_blocks
 from ludus.gateway.dialects.events import event
 from ludus.text.parsers.base import Delta
 from ludus.types import Turn
@@ -25,7 +25,7 @@ SERVER_ERROR = 500
 TURN_NOT_FOUND = "turn_not_found"
 
 
-def error_json(error: Refusal) -> JsonObject:
+def error_json(error: ErrorReply) -> JsonObject:
     """The protocol's error; code and param, which it does not have, stand beside its two fields."""
     kind = "api_error" if error.status >= SERVER_ERROR else ERROR_KINDS.get(error.status, "invalid_request_error")
     inside: JsonObject = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
@@ -85,10 +85,10 @@ class MessageStream:
         events.append(_event("message_delta", delta=_stop(turn, self._parsed), usage=_usage(answer)))
         return b"".join([*events, _event("message_stop")])
 
-    def error(self, error: Refusal) -> bytes:
+    def error(self, error: ErrorReply) -> bytes:
         return event(error_json(error), "error")
 
-    def _step(self, step: Step) -> bytes:
+    def _step(self, step: BlockEvent) -> bytes:
         if isinstance(step, Opened):
             self._open = step.block
             block = _block_json(step.block, "")

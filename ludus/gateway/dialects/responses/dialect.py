@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ludus.gateway.dialects.base import Counter
+from ludus.gateway.dialects.base import TokenCounter
 from ludus.gateway.dialects.openai import openai_dialect
 from ludus.gateway.dialects.responses.fields import REQUEST
 from ludus.gateway.dialects.responses.read import read_request
@@ -14,7 +14,7 @@ RESPONSES = openai_dialect(
     read_request,
     whole,
     ResponseStream,
-    counter=Counter(
+    counter=TokenCounter(
         ("/responses/input_tokens",),
         read_request,
         lambda num_tokens: {"object": "response.input_tokens", "input_tokens": num_tokens},

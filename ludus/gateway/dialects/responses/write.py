@@ -10,8 +10,8 @@ event of a text that something follows has none.
 
 from __future__ import annotations
 
-from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest, Refusal
-from ludus.gateway.dialects.blocks import BlockStream, Closed, Grown, Opened, Step, reply_deltas, whole_blocks
+from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest
+from ludus.gateway.dialects.blocks import BlockEvent, BlockStream, Closed, Grown, Opened, reply_deltas, whole_blocks
 from ludus.gateway.dialects.events import event
 from ludus.gateway.dialects.responses.items import (
     CALL,
@@ -85,7 +85,7 @@ class ResponseStream:
         response = ended(self._head, answer, self._output)
         return b"".join([*events, self._event(f"response.{response['status']}", response=response)])
 
-    def error(self, error: Refusal) -> bytes:
+    def error(self, error: ErrorReply) -> bytes:
         told = self._event("error", code=error.code, message=error.message, param=error.param)
         if self._head is None:
             return told
@@ -94,7 +94,7 @@ class ResponseStream:
         response = {**self._head, "status": "failed", "error": failure, "output": self._output}
         return told + self._event("response.failed", response=response)
 
-    def _step(self, step: Step, status: ItemStatus, logprobs: list[JsonObject]) -> bytes:
+    def _step(self, step: BlockEvent, status: ItemStatus, logprobs: list[JsonObject]) -> bytes:
         if isinstance(step, Grown):
             extra: JsonObject = {"logprobs": []} if self._shape is MESSAGE else {}
             return self._event(f"{self._shape.text_event}.delta", **self._place, delta=step.text, **extra)

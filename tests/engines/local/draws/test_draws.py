@@ -13,11 +13,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ludus.engines.local.draws.base import DrawRequest, capped, uniform
-from ludus.engines.local.draws.eager import EagerDraws, inverse_cdf, kept_threshold
-from ludus.engines.local.draws.native import NativeDraws
-from ludus.engines.local.draws.select import choose_draws
-from ludus.engines.sequence import Draw
+from ludus.engines.local.draws.base import SamplingRequest, capped, uniform
+from ludus.engines.local.draws.eager import EagerSampling, inverse_cdf, kept_threshold
+from ludus.engines.local.draws.native import NativeSampling
+from ludus.engines.local.draws.select import choose_sampling_kernel
+from ludus.engines.sequence import SampledToken
 from ludus.errors import BackendError
 from ludus.kernels.build import build_library, compile_source, find_compiler, source_path
 from ludus.types import MAX_KEPT_IDS, Sampling
@@ -25,7 +25,7 @@ from ludus.types import MAX_KEPT_IDS, Sampling
 VOCAB = 300
 SOME = "start: /.*/"
 """Draws read of a grammar that there is one; what it allows stands in the request."""
-DrawRows = Callable[..., list[Draw]]
+DrawRows = Callable[..., list[SampledToken]]
 
 
 @pytest.fixture(scope="session")
@@ -40,20 +40,24 @@ def portable_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def draw(request: pytest.FixtureRequest) -> DrawRows:
     """Draws from given logits with one of the kernels."""
 
-    def draw_rows(logits_NV: torch.Tensor, requests: list[DrawRequest], softcap: float | None = None) -> list[Draw]:
+    def draw_rows(
+        logits_NV: torch.Tensor, requests: list[SamplingRequest], softcap: float | None = None
+    ) -> list[SampledToken]:
         if request.param == "eager":
-            kernel = EagerDraws(logits_NV.shape[1], logits_NV.device)
+            kernel = EagerSampling(logits_NV.shape[1], logits_NV.device)
         elif request.param == "native":
-            kernel = NativeDraws(build_library("sampling"))
+            kernel = NativeSampling(build_library("sampling"))
         else:
-            kernel = NativeDraws(request.getfixturevalue("portable_library"))
+            kernel = NativeSampling(request.getfixturevalue("portable_library"))
         return kernel.draw(logits_NV, requests, softcap=softcap)
 
     return draw_rows
 
 
-def request(sampling: Sampling, *, seed: int = 0, position: int = 0, token_ids: tuple[int, ...] = (1,)) -> DrawRequest:
-    return DrawRequest(sampling, uniform(seed, position), token_ids, 1)
+def request(
+    sampling: Sampling, *, seed: int = 0, position: int = 0, token_ids: tuple[int, ...] = (1,)
+) -> SamplingRequest:
+    return SamplingRequest(sampling, uniform(seed, position), token_ids, 1)
 
 
 def random_logits(num_rows: int = 1, vocab_size: int = VOCAB, seed: int = 0) -> torch.Tensor:
@@ -182,7 +186,7 @@ def test_a_nucleus_is_the_smallest_that_weighs_enough(seed: int, top_p: float, s
 def test_penalties_count_the_answer_and_repetition_the_prompt_too(draw: DrawRows) -> None:
     """Presence once, frequency per occurrence, both over the answer; repetition divides or multiplies over all."""
     logits = torch.tensor([[1.0, -1.0, 2.0, 0.5]])
-    asked = DrawRequest(
+    asked = SamplingRequest(
         Sampling(temperature=0.0, repetition_penalty=2.0, presence_penalty=0.1, frequency_penalty=0.2, top_logprobs=4),
         0.0, (0, 1, 2, 2), num_prompt=2,
     )  # fmt: skip
@@ -207,7 +211,7 @@ def test_a_certain_token_has_logprob_zero(draw: DrawRows) -> None:
     logits = torch.full((1, VOCAB), -1e4)
     logits[0, 299] = 0.0
     for number in (0.0, 0.5, 1 - 2**-48):
-        one = draw(logits, [DrawRequest(Sampling(), number, (), 0)])[0]
+        one = draw(logits, [SamplingRequest(Sampling(), number, (), 0)])[0]
         assert one.token_id == 299 and math.isclose(one.logprob, 0.0, abs_tol=1e-6)
 
 
@@ -304,8 +308,8 @@ def test_the_native_kernel_draws_what_torch_draws(dtype: torch.dtype, softcap: f
     requests = [request(SAMPLINGS[row % len(SAMPLINGS)], seed=row, token_ids=text) for row in range(240)]
     allowed = mask_of(set(range(0, 1111, 3)), 1111)
     requests = [replace(each, allowed=allowed) if each.sampling.grammar else each for each in requests]
-    native = NativeDraws(build_library("sampling")).draw(logits_NV, requests, softcap=softcap)
-    eager = EagerDraws(1111, logits_NV.device).draw(logits_NV, requests, softcap=softcap)
+    native = NativeSampling(build_library("sampling")).draw(logits_NV, requests, softcap=softcap)
+    eager = EagerSampling(1111, logits_NV.device).draw(logits_NV, requests, softcap=softcap)
     same = [(one, other) for one, other in zip(native, eager, strict=True) if one.token_id == other.token_id]
     assert len(same) >= 239
     for one, other in same:
@@ -326,8 +330,8 @@ def test_capped_logits_are_what_both_sides_score() -> None:
 def test_a_head_that_the_native_kernel_cannot_serve_gets_the_eager_one() -> None:
     """Asked for by name it is refused with the reason; left to itself the engine takes what works."""
     odd = torch.zeros(8, 2, dtype=torch.float64)
-    assert isinstance(choose_draws("auto", odd), EagerDraws)
-    assert isinstance(choose_draws("eager", odd.float()), EagerDraws)
-    assert isinstance(choose_draws("auto", odd.float()), NativeDraws)
+    assert isinstance(choose_sampling_kernel("auto", odd), EagerSampling)
+    assert isinstance(choose_sampling_kernel("eager", odd.float()), EagerSampling)
+    assert isinstance(choose_sampling_kernel("auto", odd.float()), NativeSampling)
     with pytest.raises(BackendError, match="float64"):
-        choose_draws("native", odd)
+        choose_sampling_kernel("native", odd)

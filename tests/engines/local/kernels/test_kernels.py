@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, AttentionRule, Run, Runs
+from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, AttentionRule, RaggedBatch, SequenceChunk
 from ludus.engines.local.kernels.eager import EagerKernel, dense_attention
 from ludus.engines.local.kernels.flex import FlexKernel
 from ludus.engines.local.kernels.native import NativeKernel
@@ -55,12 +55,12 @@ def attend(
     k: torch.Tensor,
     v: torch.Tensor,
     cache: torch.Tensor,
-    runs: Runs,
+    chunks: RaggedBatch,
     rule: AttentionRule,
 ) -> torch.Tensor:
     """What the queries (H, S, D) get once keys and values are stored, shape (S, H, D)."""
     out = torch.empty(q.shape[1], q.shape[0], q.shape[2], dtype=q.dtype)
-    kernel.attend(q, k, v, cache, runs=runs, rule=rule, out=out)
+    kernel.attend(q, k, v, cache, chunks=chunks, rule=rule, out=out)
     return out
 
 
@@ -80,17 +80,31 @@ class Paged:
             k, v = (
                 torch.randn(length, num_kv_heads, head_dim, generator=generator).to(dtype).transpose(0, 1) for _ in "kv"
             )
-            attend(kernel, k, k, v, self.cache, Runs([Run(0, length, table)]), AttentionRule(1.0, None, None))
+            attend(
+                kernel,
+                k,
+                k,
+                v,
+                self.cache,
+                RaggedBatch([SequenceChunk(0, length, table)]),
+                AttentionRule(1.0, None, None),
+            )
             self.kv.append((k, v))
 
-    def rows(self, runs: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor, Runs]:
+    def rows(self, chunks: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor, RaggedBatch]:
         """Keys, values and places of (sequence, first token, number of tokens), one after the other."""
         parts = [
             (*(each[:, start : start + num_tokens] for each in self.kv[sequence]),)
-            for sequence, start, num_tokens in runs
+            for sequence, start, num_tokens in chunks
         ]
         k, v = (torch.cat([part[i] for part in parts], dim=1) for i in (0, 1))
-        return k, v, Runs([Run(start, num_tokens, self.tables[sequence]) for sequence, start, num_tokens in runs])
+        return (
+            k,
+            v,
+            RaggedBatch(
+                [SequenceChunk(start, num_tokens, self.tables[sequence]) for sequence, start, num_tokens in chunks]
+            ),
+        )
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
@@ -124,9 +138,9 @@ def test_rows_equal_attention_written_out(
     paged = Paged(kernel, [1, 15, 16, 17, 70], (num_kv_heads, head_dim), dtype)
     # (sequence, first token, number of tokens): single tokens as in decoding, and chunks of prompts
     wanted = [(0, 0, 1), (4, 33, 37), (1, 14, 1), (2, 15, 1), (4, 3, 20), (3, 0, 17), (4, 69, 1)]
-    k, v, runs = paged.rows(wanted)
-    q = torch.randn(len(runs), num_heads, head_dim, generator=torch.Generator().manual_seed(2)).to(dtype)
-    out = attend(kernel, q.transpose(0, 1), k, v, paged.cache, runs, rule)
+    k, v, chunks = paged.rows(wanted)
+    q = torch.randn(len(chunks), num_heads, head_dim, generator=torch.Generator().manual_seed(2)).to(dtype)
+    out = attend(kernel, q.transpose(0, 1), k, v, paged.cache, chunks, rule)
     row = 0
     for sequence, start, num_tokens in wanted:
         for num_seen in range(start + 1, start + num_tokens + 1):
@@ -144,11 +158,18 @@ def test_the_flex_kernel_leaves_nothing_on_the_host(plain_flex: None, monkeypatc
     meta = torch.device("meta")
     kernel = FlexKernel(meta)
     cache = torch.zeros(9, 2, 2, PAGE_TOKENS * 16, device=meta)
-    runs = Runs([Run(20, 1, [3, 1]), Run(4, 30, [2, 0, 5]), Run(7, 1, [8]), Run(0, 1, [7])])
+    chunks = RaggedBatch(
+        [
+            SequenceChunk(20, 1, [3, 1]),
+            SequenceChunk(4, 30, [2, 0, 5]),
+            SequenceChunk(7, 1, [8]),
+            SequenceChunk(0, 1, [7]),
+        ]
+    )
     q, k = torch.zeros(4, 33, 16, device=meta), torch.zeros(2, 33, 16, device=meta)
     for window in (None, 9):
         out = torch.zeros(33, 4, 16, device=meta)
-        kernel.attend(q, k, k, cache, runs=runs, rule=AttentionRule(0.3, window, 2.0), out=out)
+        kernel.attend(q, k, k, cache, chunks=chunks, rule=AttentionRule(0.3, window, 2.0), out=out)
 
 
 def test_a_row_of_the_native_kernel_depends_on_its_own_sequence_alone(make_kernel: MakeKernel) -> None:
@@ -158,11 +179,11 @@ def test_a_row_of_the_native_kernel_depends_on_its_own_sequence_alone(make_kerne
         paged = Paged(kernel, [50, 30], (2, 32), dtype)
         q = torch.randn(80, 6, 32, generator=torch.Generator().manual_seed(2)).to(dtype)
         rule = AttentionRule(0.3, None, None)
-        k, v, runs = paged.rows([(0, 0, 50), (1, 0, 30)])
-        together = attend(kernel, q.transpose(0, 1), k, v, paged.cache, runs, rule)
+        k, v, chunks = paged.rows([(0, 0, 50), (1, 0, 30)])
+        together = attend(kernel, q.transpose(0, 1), k, v, paged.cache, chunks, rule)
         for at in (0, 20, 49):
-            k, v, runs = paged.rows([(0, at, 1)])
-            alone = attend(kernel, q[at : at + 1].transpose(0, 1), k, v, paged.cache, runs, rule)
+            k, v, chunks = paged.rows([(0, at, 1)])
+            alone = attend(kernel, q[at : at + 1].transpose(0, 1), k, v, paged.cache, chunks, rule)
             assert torch.equal(alone[0], together[at])
 
 
@@ -173,8 +194,8 @@ def test_large_scores_neither_overflow_nor_vanish(make_kernel: MakeKernel) -> No
         paged = Paged(kernel, [40], (1, 16), dtype)
         q = (paged.kv[0][0][:, 7] * 100).unsqueeze(1)
         rule = AttentionRule(10.0, None, None)
-        k, v, runs = paged.rows([(0, 39, 1)])
-        out = attend(kernel, q, k, v, paged.cache, runs, rule)
+        k, v, chunks = paged.rows([(0, 39, 1)])
+        out = attend(kernel, q, k, v, paged.cache, chunks, rule)
         expected = reference(q[:, 0], *paged.kv[0], 40, rule)
         assert torch.allclose(out[0].double(), expected, atol=TOLERANCES[dtype])
 

@@ -1,0 +1,207 @@
+"""The tools of one trajectory, called with what its model wrote, and closed once at its end.
+
+Knows: instances of tools, arguments as JSON, lengths of answers.  Knows not: where tools come from, messages.
+Invariants: whatever a tool or a model does wrong is the text of a result, never an error; `create`, `calc_reward` and
+`release` of a tool run once in a trajectory that calls it, `calc_reward` only where that ended without an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ludus.agents.tools.answer import ToolError, ToolLimits, shorten
+from ludus.agents.tools.deadline import DeadlineError
+from ludus.agents.tools.instance import ToolInstance
+from ludus.agents.tools.tally import Tally
+from ludus.errors import UserError
+from ludus.runs.spans import span
+from ludus.settings import did_you_mean
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import ToolCall, ToolSpec
+
+logger = logging.getLogger(__name__)
+
+UNDECODED = "Failed to decode tool call"
+"""What log, trace and model are told of a call that is none."""
+
+Warn = Callable[[str, BaseException], None]
+"""Tells the log that the tool of this name raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What became of a call."""
+
+    text: str
+    """For the model to read, whether it worked or not."""
+    reward: float | None = None
+    """Of this call. None: the tool gave none."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    """What was wrong. None: nothing."""
+
+
+def undecoded(raw: str, turn_id: str | None) -> ToolResult:
+    """What the model is told of text that began as a call of a tool and is none."""
+    error = f"{UNDECODED}: {raw:.200}"
+    text = f"Error: {error}\nWrite the call again, in the form that the tools ask for."
+    with span("tool", "undecoded", inputs=raw) as record:
+        record.outputs, record.error, record.turn_id = text, error, turn_id
+    return ToolResult(text, error=error)
+
+
+def too_many(name: str, arguments: object, most: int) -> ToolResult:
+    """What the model is told of a call beyond those of one answer that are run."""
+    error = f"of one answer {most} call{'s are' if most > 1 else ' is'} run, and this is one more; call again"
+    with span("tool", name, inputs=arguments) as record:
+        record.outputs = record.error = error
+    return ToolResult(f"Error: {error}", error=error)
+
+
+class EpisodeTools:
+    """Use as an async context manager, on the event loop on which the shelf was set up."""
+
+    def __init__(
+        self,
+        instances: Mapping[str, ToolInstance],
+        *,
+        limits: ToolLimits,
+        tokenizer: Tokenizer | None,
+        agent_data: Any,
+        warn: Warn,
+    ) -> None:
+        self.rewards: Mapping[str, float] = {}
+        """By tool what its `calc_reward` said, once the box is closed; only tools that were used and said something."""
+        self._instances = instances
+        self._limits = limits
+        self._tokenizer = tokenizer
+        self._agent_data = agent_data
+        self._warn = warn
+        self._tally = Tally()
+        self._is_open = False
+
+    def __repr__(self) -> str:
+        return f"EpisodeTools({', '.join(self._instances)}; open={self._is_open}, calls={self._tally.num_calls})"
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as a request names them."""
+        return tuple(instance.entry.spec for instance in self._instances.values())
+
+    @property
+    def call_rewards(self) -> tuple[float, ...]:
+        """The rewards of calls that gave one, in the order in which the calls ended."""
+        return tuple(self._tally.rewards)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Calls, errors and seconds of all tools, and the mean of each number that a tool gave as a metric."""
+        return self._tally.metrics()
+
+    async def __aenter__(self) -> EpisodeTools:
+        self._is_open = True
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Raises UserError if a tool cannot say its reward; all are released first."""
+        self._is_open = False
+        used = {name: instance for name, instance in self._instances.items() if instance.is_used}
+        try:
+            if kind is None:
+                rewards = {name: await self._reward(name, instance) for name, instance in used.items()}
+                self.rewards = {name: reward for name, reward in rewards.items() if reward is not None}
+        finally:
+            for name, instance in used.items():
+                await self._release(name, instance)
+
+    async def call(self, call: ToolCall, *, turn_id: str | None = None) -> ToolResult:
+        """What the tool answers. turn_id: the turn that asks, for the trace; None: it does not say.
+
+        Raises nothing but a cancellation, and UserError outside of `async with`.
+        """
+        if not self._is_open:
+            raise UserError(f"the tool {call.name!r} was called outside of its toolbox's `async with`")
+        begun = time.perf_counter()
+        with span("tool", call.name, inputs=call.arguments) as record:
+            result = await self._answer(call)
+            record.outputs, record.error, record.turn_id = result.text, result.error, turn_id
+        name = call.name if call.name in self._instances else "unknown"
+        self._count(name, result, time.perf_counter() - begun)
+        return result
+
+    def undecoded(self, raw: str, *, turn_id: str | None = None) -> ToolResult:
+        """What the model is told of text that began as a call of a tool and is none."""
+        result = undecoded(raw, turn_id)
+        self._count("undecoded", result, 0.0)
+        return result
+
+    async def _answer(self, call: ToolCall) -> ToolResult:
+        try:
+            instance = self._instance(call.name)
+            answer = await instance.execute(_arguments(call, instance.entry.spec), self._agent_data)
+        except ToolError as error:
+            return self._failed(str(error))
+        except DeadlineError:
+            timeout_s = self._instances[call.name].entry.timeout_s
+            return self._failed(f"the tool {call.name!r} did not answer within {timeout_s} s")
+        except Exception as error:  # whatever a user's tool raises is for the model to read
+            self._warn(call.name, error)
+            return self._failed(f"the tool {call.name!r} failed: {type(error).__name__}: {error}")
+        return ToolResult(shorten(answer.text, self._limits, self._tokenizer), answer.reward, answer.metrics)
+
+    def _failed(self, error: str) -> ToolResult:
+        return ToolResult(shorten(f"Error: {error}", self._limits, self._tokenizer), error=error)
+
+    def _count(self, name: str, result: ToolResult, time_s: float) -> None:
+        failed = result.error is not None
+        self._tally.add(name, failed=failed, time_s=time_s, reward=result.reward, metrics=result.metrics)
+
+    def _instance(self, name: str) -> ToolInstance:
+        instance = self._instances.get(name)
+        if instance is None:
+            hint = did_you_mean(name, self._instances, ".")
+            raise ToolError(f"there is no tool {name!r}{hint} There are: {', '.join(self._instances) or 'none'}")
+        return instance
+
+    async def _reward(self, name: str, instance: ToolInstance) -> float | None:
+        try:
+            return await instance.calc_reward()
+        except DeadlineError:
+            raise UserError(f"calc_reward of the tool {name!r} took longer than {instance.entry.timeout_s} s") from None
+        except Exception as error:
+            raise UserError(f"calc_reward of the tool {name!r} failed: {type(error).__name__}: {error}") from error
+
+    async def _release(self, name: str, instance: ToolInstance) -> None:
+        try:
+            await instance.release()
+        except DeadlineError:
+            logger.warning("release of the tool %r took longer than %s s", name, instance.entry.timeout_s)
+        except Exception as error:  # the trajectory is over, and what it earned is known
+            self._warn(name, error)
+
+
+def _arguments(call: ToolCall, spec: ToolSpec) -> dict[str, Any]:
+    """The arguments of the call. Raises ToolError if they are no JSON object, or one is missing or unknown."""
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except ValueError as error:
+        logger.warning("%s %s: %.200s", UNDECODED, call.name, call.arguments)
+        raise ToolError(f"{UNDECODED}: the arguments of {call.name!r} are no JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise ToolError(f"the arguments of {call.name!r} must be a JSON object, got {call.arguments:.200}")
+    properties = spec.parameters.get("properties") or {}
+    missing = [name for name in spec.parameters.get("required") or () if name not in arguments]
+    unknown = [name for name in arguments if name not in properties]
+    if missing:
+        raise ToolError(
+            f"the tool {call.name!r} needs the argument {missing[0]!r}; got: {', '.join(arguments) or 'none'}"
+        )
+    if unknown and spec.parameters.get("additionalProperties") is False:
+        known = ", ".join(properties) or "none"
+        raise ToolError(f"the tool {call.name!r} takes no argument {unknown[0]!r}; it takes: {known}")
+    return arguments

@@ -1,0 +1,259 @@
+"""The work that both sides of a comparison do, as plain values that fit into a JSON file.
+
+Knows: prompts, sizes, seeds.  Knows not: tensors, processes, who does the work.
+Invariant: everything that may differ between two sides (tokens, lengths, seeds) is written here, once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ludus.compat.config import Config, load_config
+from ludus.text.chat import ChatText
+from ludus.text.tokenizer import Tokenizer
+from ludus.types import Message
+
+Encode = Callable[[str], tuple[int, ...]]
+"""Token ids of the prompt that asks the model this."""
+
+KV_BYTES = 2 * 2**30
+"""Room for keys and values on every side; it holds 256 requests of the 135M model three times."""
+LORA_RANK = 16
+_NUM_TURNS = 8
+_REPLY = "Blue paint."
+TrainKind = Literal["dense", "group"]
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What every bench has: a model, and settings of Ludus that its side is run with."""
+
+    model: str
+    """Folder."""
+    overrides: tuple[str, ...] = ()
+    """KEY=VALUE on top of the settings that the bench itself chooses; peers have none."""
+    seed: int = 0
+
+    def config(self, *chosen: str) -> Config:
+        """The configuration of our side, with what the bench chooses. Raises ConfigError for a wrong override."""
+        return load_config(None, (f"model.path={json.dumps(self.model)}", *chosen, *self.overrides))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleWork(Workload):
+    """Sample a fixed number of tokens for many requests at once, for one number of requests after the other."""
+
+    batches: tuple[tuple[Tokens, ...], ...] = ()
+    """Per number of requests the token ids of every prompt."""
+    new_tokens: int = 64
+    kv_bytes: int = KV_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class TrainWork(Workload):
+    """Train on the same token ids step after step.
+
+    dense: all tokens of every row are trained, and the optimizer moves the weights. group: the rows share the first
+    `shared_tokens`, only what follows is trained, and the optimizer is left out.
+    """
+
+    kind: TrainKind = "dense"
+    rows: tuple[Tokens, ...] = ()
+    shared_tokens: int = 0
+    steps: int = 3
+    lora_rank: int | None = None
+    """None: all weights are trained."""
+    checkpointing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWork(Workload):
+    """Train with other sizes in every step, and watch the memory."""
+
+    vocab_size: int = 0
+    steps: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork(Workload):
+    """GRPO on sums: groups of answers to `questions`, rewarded if their last number is the answer."""
+
+    questions: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    groups: int = 8
+    samples: int = 8
+    new_tokens: int = 32
+    lr: float = 1e-5
+    steps: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PublishWork(Workload):
+    """Publish new weights while requests are being sampled."""
+
+    prompts: tuple[Tokens, ...] = ()
+    new_tokens: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TraceWork(Workload):
+    """Play episodes of three turns, so many at once, with or without traces of them."""
+
+    questions: tuple[str, ...] = ()
+    new_tokens: int = 32
+    """Of each answer."""
+    episodes: int = 256
+    at_once: int = 32
+    traced: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasWork:
+    """Play groups of four episodes of two turns on engines that sample `places` calls at once, a token every
+    `token_s`; the tokenizer is that of `model`."""
+
+    model: str
+    """Folder."""
+    replicas: int
+    places: int = 8
+    token_s: float = 0.05
+    new_tokens: int = 16
+    groups: int = 64
+    at_once: int = 64
+    """Episodes: more than all places, so that a place never waits for one."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapWork:
+    """Train the run of a configuration with tools that take a while before every call of the model."""
+
+    run: str
+    """File of the configuration."""
+    overrides: tuple[str, ...]
+    ahead: int
+    """`rollout.max_head_offpolicyness`."""
+    least_s: float
+    """Of a tool's time, as is `most_s`; every time in between is as likely."""
+    most_s: float
+    tools: int
+    """Before each call, one after the other."""
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsWork:
+    """A session of `long` tool-calling turns against one of `short`; the tokenizer is that of `model`."""
+
+    model: str
+    short: int
+    long: int
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """So many connections, each with one request in flight, for so long."""
+
+    lanes: int
+    seconds: float
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayWork:
+    """Sessions of a few chat turns, with the tokenizer and template of `model`; each turn is answered with `reply`."""
+
+    model: str
+    """Folder."""
+    reply: str
+    bodies: tuple[Mapping[str, Any], ...]
+    """Requests of a session, in order: each holds the whole history."""
+    phases: tuple[Phase, ...]
+    """To warm up, one request at a time, one stream at a time, many at once."""
+    headers: Mapping[str, str]
+    client: tuple[str, ...]
+    """Command that gets a job and sends the requests: this work, a host, a port, and a path for each session."""
+    upstream: tuple[str, ...]
+    """Command that gets `reply`, prints a port and answers there: the engine of gateways that have none inside."""
+
+
+def read_work(kind: type[Any], text: str) -> Any:
+    """The work that was written to a file."""
+    told = json.loads(text)
+    if kind is GatewayWork:
+        told["phases"] = tuple(Phase(**phase) for phase in told["phases"])
+    return kind(**told)
+
+
+def sample_batches(encode: Encode, requests: tuple[int, ...]) -> tuple[tuple[Tokens, ...], ...]:
+    """So many short stories at once; no two prompts are alike."""
+    starts = [sum(requests[:idx]) for idx in range(len(requests))]
+    return tuple(
+        tuple(encode(story(start + idx)) for idx in range(num)) for start, num in zip(starts, requests, strict=True)
+    )
+
+
+def train_rows(kind: TrainKind, vocab_size: int) -> tuple[tuple[Tokens, ...], int]:
+    """Rows and how many tokens they share. dense: 8 rows of 256; group: 8 rows of 200 shared tokens and 32 own."""
+    rng = random.Random(0)
+    num_shared, num_own = {"dense": (0, 256), "group": (200, 32)}[kind]
+    shared = random_tokens(rng, num_shared, vocab_size)
+    return tuple(shared + random_tokens(rng, num_own, vocab_size) for _ in range(8)), num_shared
+
+
+def sums(seed: int, num: int = 400) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Questions for sums of two numbers from 1 to 50, and their answers."""
+    rng = random.Random(seed)
+    pairs = [(rng.randint(1, 50), rng.randint(1, 50)) for _ in range(num)]
+    return tuple(f"What is {a}+{b}? Answer with just the number." for a, b in pairs), tuple(
+        str(a + b) for a, b in pairs
+    )
+
+
+def gateway_work(folder: Path, *, lanes: int, seconds: float) -> GatewayWork:
+    """Chats of `_NUM_TURNS` turns about the shelves of a store, asked for as an SDK asks."""
+    messages: list[Mapping[str, Any]] = [{"role": "system", "content": "You know what lies on the shelves of a shop."}]
+    bodies = []
+    for idx in range(_NUM_TURNS):
+        messages.append({"role": "user", "content": f"What lies on shelf {idx}?"})
+        bodies.append({"model": "default", "messages": [*messages], "temperature": 1.0, "max_tokens": 64})
+        messages.append({"role": "assistant", "content": _REPLY})
+    alone = seconds / 2
+    here = Path(__file__).parent
+    return GatewayWork(
+        str(folder),
+        _REPLY,
+        tuple(bodies),
+        (Phase(lanes, alone), Phase(1, alone), Phase(1, alone, stream=True), Phase(lanes, seconds)),
+        {"host": "localhost", "content-type": "application/json", "authorization": "Bearer ludus"},
+        (sys.executable, str(here / "load.py")),
+        (sys.executable, str(here / "upstream.py")),
+    )
+
+
+def chat_encoder(folder: Path) -> Encode:
+    """The prompt of one user message, as the chat template of the model in `folder` writes it."""
+    text = ChatText.load(folder)
+    return lambda question: text.tokenizer.encode(text.template.render((Message("user", question),)))
+
+
+def vocab_size(folder: Path) -> int:
+    """Tokens that the tokenizer of the model in `folder` knows."""
+    return Tokenizer.load(folder).vocab_size
+
+
+def story(number: int) -> str:
+    return f"Tell me a short story about number {number} and its friends."
+
+
+def random_tokens(rng: random.Random, num: int, vocab_size: int) -> Tokens:
+    """Ids without the first few, which are special tokens in common vocabularies."""
+    return tuple(rng.randrange(vocab_size // 100, vocab_size) for _ in range(num))

@@ -1,0 +1,189 @@
+"""Our own gateway on a socket, before an engine that says what a case wrote down; the suite's server without a URL.
+
+Knows: every part of a gateway, and how to put them together.  Knows not: protocols, cases.
+Invariant: whatever a case did, every token that the engine handed over is in its session's record, after the prompt
+that the engine got, and the ledger balances; `LocalSession.check` looks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from starlette.types import ASGIApp
+
+from ludus.checks.conformance import expect
+from ludus.checks.conformance.answers import WORDS, Answer, ScriptedAnswers
+from ludus.checks.conformance.gated_engine import GatedEngine, ObservedCall, TokenGate
+from ludus.checks.tokenizer import SPECIAL_TOKENS, train_core
+from ludus.engines.base import Engine
+from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.archive import MemoryArchive
+from ludus.episodes.episodes import IDLE_S, Episodes
+from ludus.episodes.export import TurnCredit, export_session
+from ludus.episodes.keys import SessionKeys
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
+from ludus.gateway.app import GatewayOptions
+from ludus.gateway.server import GatewayServer
+from ludus.http.keys import new_key
+from ludus.text.chat import ChatText
+from ludus.types import SessionRecord, Turn
+
+CONTEXT_LENGTH = 4096
+KEEP_ALIVE_S = 0.2  # so that a case about silence is short
+_VOCAB_SIZE = 512  # the 256 bytes, the marks, and merges of markup and colours; other characters are several tokens
+_MARKUP = (
+    "system\nuser\nassistant\ntool\ndeveloper\n<tools>\n</tools>",
+    '<think>\n</think>\n\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """What the server is put together from; a mutant exchanges one of them."""
+
+    app: Callable[[ASGIApp], ASGIApp] = lambda app: app
+    engine: Callable[[Engine], Engine] = lambda engine: engine
+    text: Callable[[ChatText], ChatText] = lambda text: text
+    keys: Callable[[], SessionKeys] = SessionKeys
+
+
+WHOLE = ServerParts()
+
+
+class LocalServer:
+    """A running gateway and what stands behind it, from `with` to its end."""
+
+    def __init__(self, parts: ServerParts = WHOLE) -> None:
+        self.text = load_text(make_core())
+        self.scripted_answers = ScriptedAnswers(self.text.tokenizer)
+        self.engine = GatedEngine(
+            ScriptedEngine(self.scripted_answers.answer, self.text.tokenizer, context_length=CONTEXT_LENGTH),
+        )
+        self.recorder = Recorder(parts.engine(self.engine), parts.text(self.text))
+        self.keys, self.admin_key = parts.keys(), new_key()
+        episodes = Episodes(self.recorder, MemoryArchive(), keys=self.keys, idle_s=IDLE_S)
+        options = GatewayOptions(episodes=episodes, admin_key=self.admin_key, keep_alive_s=KEEP_ALIVE_S)
+        self.server = GatewayServer(self.keys, options)
+        self.server.app = parts.app(self.server.app)
+        self._numbers = itertools.count()
+
+    def open(self, **options: Any) -> LocalSession:
+        """A new session; options as of `Recorder.open`."""
+        session = self.recorder.open(session_id=f"case-{next(self._numbers)}", **options)
+        return LocalSession(self, self.keys.add(session), session)
+
+    def __enter__(self) -> LocalServer:
+        self.server.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.server.stop()
+
+    def __repr__(self) -> str:
+        return f"LocalServer({self.server!r})"
+
+
+class LocalSession:
+    """One session of our own server, seen from both sides."""
+
+    def __init__(self, server: LocalServer, secret: str, session: Session) -> None:
+        self._server = server
+        self.secret = secret
+        self.session = session
+
+    @property
+    def root(self) -> str:
+        """Base URL without `/v1`."""
+        return self._server.server.url_for(self.secret).removesuffix("/v1")
+
+    @property
+    def gateway(self) -> str:
+        """URL of the gateway, which names no session."""
+        return self._server.server.base_url
+
+    @property
+    def admin_key(self) -> str:
+        """The key that opens, lists and ends every session over HTTP."""
+        return self._server.admin_key
+
+    @property
+    def calls(self) -> tuple[ObservedCall, ...]:
+        """What the engine was asked and what it handed over."""
+        return self._server.engine.heard(self.session.id)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return self.session.snapshot().turns
+
+    def script(self, *answers: Answer) -> None:
+        """The next calls are answered so."""
+        self._server.scripted_answers.script(self.session.id, answers)
+
+    def hold_tokens(self, num_free: int) -> TokenGate:
+        """From now on every answer stops after so many tokens, until the curtain is raised."""
+        token_gate = TokenGate(num_free)
+        self._server.engine.hold(self.session.id, token_gate)
+        return token_gate
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return self._server.text.tokenizer.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self._server.text.tokenizer.decode(token_ids)
+
+    def prompt_text(self) -> str:
+        """What the engine was asked to continue in the last call."""
+        return self.decode(self.calls[-1].call.prompt_ids)
+
+    def remove(self) -> None:
+        """From now on nobody reaches the session."""
+        self._server.keys.remove(self.secret)
+
+    async def check(self) -> None:
+        """Ends the session and checks its record. Raises ExpectationError."""
+        check_record(await self.session.aclose("the case has ended"), self.calls)
+
+    def leave(self) -> None:
+        """Ends the session as it stands; nothing is kept of it."""
+        self.session.close("the case has ended")
+        self.remove()
+        self._server.engine.forget(self.session.id)
+
+
+def check_record(record: SessionRecord, calls: Sequence[ObservedCall]) -> None:
+    """Nothing, if `record` holds what the engine got and handed over. Raises ExpectationError otherwise."""
+    handed_over = {heard.call.id: (*heard.call.prompt_ids, *heard.token_ids) for heard in calls if heard.token_ids}
+    recorded = {turn.id: record.path_ids(turn.node) for turn in record.turns}
+    expect.equal("turns in the record", sorted(recorded), sorted(handed_over))
+    for turn_id, token_ids in handed_over.items():
+        expect.equal(f"token ids recorded for {turn_id}", recorded[turn_id], token_ids)
+    credit = {turn.id: TurnCredit(advantage=1.0, mask=None) for turn in record.turns}
+    ledger = export_session(record, credit, weight=1.0, style="individual").ledger
+    num_handed_over = sum(len(heard.token_ids) for heard in calls)
+    expect.equal("trained and masked tokens", ledger.trained + ledger.num_masked, num_handed_over)
+
+
+def make_core() -> tokenizers.Tokenizer:
+    """A byte-level tokenizer without a file: markup and colours are short, other scripts take a token a byte."""
+    return train_core([*_MARKUP, " ".join(WORDS)], vocab_size=_VOCAB_SIZE)
+
+
+def load_text(core: tokenizers.Tokenizer) -> ChatText:
+    """The chat text of `core` under the suite's own template, read as that of any model."""
+    start, end = SPECIAL_TOKENS
+    template = resources.files("ludus.checks.conformance") / "template.jinja"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        core.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": start, "eos_token": end}))
+        (folder / "chat_template.jinja").write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
+        return ChatText.load(folder)

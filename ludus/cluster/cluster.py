@@ -1,0 +1,214 @@
+"""The other processes of a run, as whoever needs some of them sees it.
+
+Knows: which launcher the configuration means, what every role is told.  Knows not: what the roles do.
+Invariant: a run that needs no other process opens no socket and starts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ludus.agents.adapter import AgentAdapter
+from ludus.cluster.base import Launcher, Resources, Role, role_command
+from ludus.cluster.local import LocalLauncher
+from ludus.cluster.ranks import open_ranks
+from ludus.cluster.ray import RayLauncher
+from ludus.cluster.registry import Registered, Registry
+from ludus.cluster.replicas import start_engine
+from ludus.cluster.slurm import SlurmLauncher
+from ludus.cluster.status import HeadView, RoleView, RunStatus, clear_status, is_free, write_status
+from ludus.cluster.supervise import SupervisionPolicy, Supervisor
+from ludus.cluster.workers import open_workers
+from ludus.config import Config
+from ludus.engines.base import Engine
+from ludus.engines.weights import WeightFiles
+from ludus.errors import LudusError
+from ludus.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ludus.models.load import LoadedModel
+    from ludus.trainer.sharded import ShardedTrainer
+
+ResultT = TypeVar("ResultT")
+
+
+class Cluster:
+    """Starts roles with the run's launcher, and tells when the run cannot go on without one. On one event loop."""
+
+    def __init__(self, config: Config, stack: AsyncExitStack, *, is_run: bool) -> None:
+        """is_run: as for `open_cluster`."""
+        self._config = config
+        self._stack = stack
+        self._is_run = is_run
+        self._is_announced = False
+        self._registry: Registry | None = None
+        """None: no role was needed yet."""
+        self._supervisor: Supervisor | None = None
+        self._on_end: list[Callable[[], None]] = []
+        self._is_end_asked = False
+        """Perhaps while the run started, and nobody was there to be told."""
+        self._started_at = time.time()
+
+    def __repr__(self) -> str:
+        return f"Cluster({self._supervisor!r})"
+
+    @property
+    def registry(self) -> Registry:
+        """The head's, which is there from now on."""
+        if self._registry is None:
+            scheduler = self._config.scheduler
+            registry = Registry(self._config.to_yaml(), host=scheduler.address, on_stop=self._end)
+            self._registry = self._stack.enter_context(registry)
+        return self._registry
+
+    async def start(self, name: str, count: int, policy: SupervisionPolicy) -> tuple[Registered, ...]:
+        """The processes 0 … `count` - 1 of a role, once all of them are ready.
+
+        Raises UserError or BackendError, with the last lines of the process, if one of them ends before that.
+        """
+        await self.begin(name, count, policy)
+        assert self._supervisor is not None, "it was begun"
+        return await self._supervisor.ready(name)
+
+    async def begin(self, name: str, count: int, policy: SupervisionPolicy) -> None:
+        """Start the processes, and wait for none of them."""
+        settings = self._config.scheduler.role(name)
+        command = role_command(name, self.registry.url)
+        role = Role(name, command, Resources.of(settings), count=count, env=settings.env)
+        await (await self._supervision()).begin(role, policy)
+
+    def announce(self) -> None:
+        """Say in the run's folder that this process is its head, for as long as it is. Only where the folder is its."""
+        assert self._is_run, "what plays beside a run is not its head"
+        self._is_announced = True
+        self._stack.callback(clear_status, self._config.folder)
+        self._tell(() if self._supervisor is None else self._supervisor.views())
+
+    async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
+        """The engine of the configuration's replicas, each of which is a process; one that is lost is replaced."""
+        return await start_engine(self._config, self, tokenizer, files)
+
+    def ranks(
+        self, tokenizer: Tokenizer, *, sampling: LoadedModel | None
+    ) -> AbstractAsyncContextManager[ShardedTrainer]:
+        """As `open_ranks`."""
+        return open_ranks(self._config, self, tokenizer, sampling=sampling)
+
+    async def workers(self, agents: Sequence[AgentAdapter | None]) -> None:
+        """As `open_workers`."""
+        await open_workers(self._config, self, agents)
+
+    async def stop(self, name: str) -> None:
+        """End the processes of a role. Does nothing if there are none."""
+        if self._supervisor is not None:
+            await self._supervisor.stop(name)
+
+    def on_end(self, ask: Callable[[], None]) -> None:
+        """Have `ask` called when somebody asks for the end of the run, or something makes it. From any thread."""
+        self._on_end.append(ask)
+        if self._is_end_asked:
+            ask()
+
+    def check(self) -> None:
+        """Raises what makes the end of the run, if something does."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def unless_lost(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """What `work` returns. Raises what makes the end of the run as soon as something does."""
+        if self._supervisor is None:
+            return await work
+        return await self._supervisor.unless_failed(work)
+
+    # ---- inside
+
+    @property
+    def _failure(self) -> LudusError | None:
+        return None if self._supervisor is None else self._supervisor.failure
+
+    async def _supervision(self) -> Supervisor:
+        if self._supervisor is None:
+            launcher = _launcher(self._config, self._logs())
+            if self._is_run:
+                self._stack.callback(clear_status, self._config.folder)
+            supervisor = Supervisor(launcher, self.registry, on_change=self._tell)
+            self._supervisor = await self._stack.enter_async_context(supervisor)
+            watching = asyncio.create_task(self._end_when_failed(supervisor), name="ludus-crew")
+            self._stack.callback(watching.cancel)
+        return self._supervisor
+
+    async def _end_when_failed(self, supervisor: Supervisor) -> None:
+        await supervisor.failed()
+        self._end()
+
+    def _end(self) -> None:
+        self._is_end_asked = True  # first: who comes to be told meanwhile is told, perhaps twice
+        for ask in self._on_end:
+            ask()
+
+    def _logs(self) -> Path:
+        """The folder of what the processes print."""
+        if self._is_run:
+            return self._config.folder
+        folder = Path(tempfile.mkdtemp(prefix="ludus-logs-"))
+
+        def remove(kind: type[BaseException] | None, *_: object) -> None:
+            if kind is None:  # else the error names a log in it
+                shutil.rmtree(folder, ignore_errors=True)
+
+        self._stack.push(remove)
+        return folder
+
+    def _tell(self, roles: Sequence[RoleView]) -> None:
+        # While it starts, the folder may still be that of another run of the same name.
+        if not self._is_run or not (self._is_announced or is_free(self._config.folder)):
+            return
+        write_status(self._config.folder, RunStatus(head_view(self._config, self._started_at, self._registry), roles))
+
+
+@asynccontextmanager
+async def open_cluster(config: Config, *, is_run: bool = True) -> AsyncIterator[Cluster]:
+    """The run's other processes, none yet; those that were started end with the block.
+
+    is_run: the run's folder is this process's own. False: a run of this name may be going on, and its folder is left
+    as it is.
+    """
+    async with AsyncExitStack() as stack:
+        yield Cluster(config, stack, is_run=is_run)
+
+
+def head_view(config: Config, started_at: float, registry: Registry | None = None) -> HeadView:
+    """This process, for the board of the run."""
+    return HeadView(
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        scheduler=config.scheduler.type,
+        job=_job(os.environ),
+        url="" if registry is None else registry.url,
+        key="" if registry is None else registry.key,
+        started_at=started_at,
+    )
+
+
+def _job(environment: Mapping[str, str]) -> str | None:
+    """What the scheduler calls the job that this process belongs to. None: it belongs to none."""
+    return environment.get("SLURM_JOB_ID") or environment.get("RAY_JOB_ID")
+
+
+def _launcher(config: Config, folder: Path) -> Launcher:
+    match config.scheduler.type:
+        case "ray":
+            return RayLauncher(folder, config.scheduler.ray)
+        case "slurm":
+            return SlurmLauncher(folder)
+        case _:
+            return LocalLauncher(folder)

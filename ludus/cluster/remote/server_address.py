@@ -1,0 +1,57 @@
+"""Where a server listens, told in its log by itself and found there by who started it.
+
+Knows: one line of JSON, addresses of this machine.  Knows not: who reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import httpx
+
+from ludus.errors import BackendError
+from ludus.http.keys import is_loopback
+from ludus.processes.address import address_of_machine
+
+_FIELDS = {"url", "host", "port", "pid"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a server listens."""
+
+    host: str
+    """127.0.0.1 if it takes only what comes from its own machine, else an address of that machine."""
+    port: int
+
+    @classmethod
+    def find(cls, log: str) -> Self | None:
+        """The last that a log tells. None: none yet."""
+        for line in reversed(log.splitlines()):
+            if line.startswith("{"):
+                try:
+                    told = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(told, dict) and told.keys() == _FIELDS:
+                    return cls(str(told["host"]), int(told["port"]))
+        return None
+
+
+def announcement(url: str, host: str) -> Mapping[str, Any]:
+    """What a server that was told to listen on `host` says of itself, to be written as one line."""
+    shown = "127.0.0.1" if is_loopback(host) else _own_address()
+    return {"url": url, "host": shown, "port": httpx.URL(url).port, "pid": os.getpid()}
+
+
+def _own_address() -> str:
+    """The address that this machine has for others, or its name where it has no way to any."""
+    try:
+        return address_of_machine()
+    except BackendError:
+        return socket.gethostname()

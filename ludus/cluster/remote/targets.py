@@ -1,0 +1,61 @@
+"""Which place is meant by a word such as `ssh:gpu-box`.
+
+Knows: the names of places, and which settings act where.  Knows not: how each starts a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ludus.cluster.remote.base import LaunchTarget
+from ludus.cluster.remote.process import ProcessTarget
+from ludus.cluster.remote.ray import DASHBOARD_PORT, RayTarget, dashboard
+from ludus.cluster.remote.settings import LaunchSettings
+from ludus.cluster.remote.shell import Here, Shell, Ssh
+from ludus.cluster.remote.skypilot import SkyTarget
+from ludus.cluster.remote.slurm import SlurmTarget
+from ludus.errors import UserError
+
+KNOWN = "local, ssh:HOST, slurm, slurm:LOGIN-HOST, ray, ray:http://HEAD:8265, ray:SSH-HOST, sky:CLUSTER"
+
+
+def target_of(on: str, settings: LaunchSettings) -> LaunchTarget:
+    """The place. Raises UserError if there is none of that name, or if a setting cannot act there."""
+    kind, _, rest = on.partition(":")
+    if kind not in _PLACES or (kind == "local" and rest) or (kind in ("ssh", "sky") and not rest):
+        raise UserError(f"on={on!r} is no place to launch a server; there are {KNOWN}")
+    is_over_ssh = bool(rest) and not rest.startswith(("http://", "https://"))
+    acts = {"ssh_options": is_over_ssh, "sbatch": kind == "slurm", "sky": kind == "sky"}
+    for name, does_act in acts.items():
+        if settings.is_set(name) and not does_act:
+            raise UserError(f"{name}={getattr(settings, name)!r} cannot act: on is {on!r}; leave it out")
+    return _PLACES[kind](rest, settings)
+
+
+def _local(rest: str, settings: LaunchSettings) -> LaunchTarget:
+    del rest  # it is empty
+    return ProcessTarget(Here(), settings)
+
+
+def _ssh(rest: str, settings: LaunchSettings) -> LaunchTarget:
+    return ProcessTarget(Ssh(rest, settings.ssh_options), settings)
+
+
+def _slurm(rest: str, settings: LaunchSettings) -> LaunchTarget:
+    shell: Shell = Ssh(rest, settings.ssh_options) if rest else Here()
+    return SlurmTarget(shell, settings)
+
+
+def _ray(rest: str, settings: LaunchSettings) -> LaunchTarget:
+    if not rest or rest.startswith(("http://", "https://")):
+        return RayTarget(Here(), rest or dashboard(), settings)
+    return RayTarget(Ssh(rest, settings.ssh_options), f"http://127.0.0.1:{DASHBOARD_PORT}", settings)
+
+
+_PLACES: Mapping[str, Callable[[str, LaunchSettings], LaunchTarget]] = {
+    "local": _local,
+    "ssh": _ssh,
+    "slurm": _slurm,
+    "ray": _ray,
+    "sky": SkyTarget,
+}

@@ -1,0 +1,169 @@
+"""A role's process towards the head of its run: it learns its task, says where it answers, and shows that it lives.
+
+Knows: the head's registry.  Knows not: what the role does, who started it.
+Invariant: a process whose head is gone, or has given it up, ends with all that it started, also where its launcher
+could not reach it any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from ludus.cluster.base import ATTEMPT_VARIABLE, KEY_VARIABLE
+from ludus.errors import BackendError, UserError
+from ludus.processes.address import address_towards
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 1.5  # the head gives a process up after five that did not come
+TIMEOUT_S = 5.0
+MISSED_HEARTBEATS = 5
+"""So many in a row that reached nobody, and the head is gone. Counted, not timed: see `clock.py`."""
+_GRACE_S = 5.0  # for what the process started, such as a server that writes its last lines
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSpec:
+    """What a process is told."""
+
+    config: str
+    """The run's configuration, as YAML."""
+    task: Mapping[str, Any]
+
+
+def end_process() -> None:
+    """Ends this process and what it started: politely, then at once."""
+    leads = os.getpgrp() == os.getpid()  # else the group is somebody else's
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if leads:
+            os.killpg(0, number)
+        else:
+            os.kill(os.getpid(), number)
+        time.sleep(_GRACE_S)
+
+
+class RoleClient:
+    """One process of a run, as itself."""
+
+    def __init__(self, head_url: str, key: str, name: str, index: int, *, attempt: int = 0) -> None:
+        """attempt: how often it was started before."""
+        self.head_url = head_url
+        self.name = name
+        self.index = index
+        self.key = key
+        self.attempt = attempt
+        self._left = threading.Event()
+        self._beating: threading.Thread | None = None
+        """None: it has not joined."""
+        self._http = httpx.Client(
+            base_url=head_url,
+            headers={"authorization": f"Bearer {key}"},
+            timeout=TIMEOUT_S,
+            trust_env=False,  # the head is reached without a proxy
+        )
+
+    @classmethod
+    def of_environment(cls, head_url: str, name: str, index: int, environment: Mapping[str, str]) -> RoleClient:
+        """The process that a launcher started. Raises UserError if it was started by hand, without a key."""
+        key = environment.get(KEY_VARIABLE)
+        if key is None:
+            raise UserError(f"a role is started by a run, which puts its key into {KEY_VARIABLE}; it is not set")
+        return cls(head_url, key, name, index, attempt=int(environment.get(ATTEMPT_VARIABLE, "0")))
+
+    def __repr__(self) -> str:
+        return f"RoleClient({self.name}-{self.index}, head={self.head_url})"
+
+    @property
+    def address(self) -> str:
+        """Of this machine, where the head reaches it: the one from which the head is reached."""
+        head = urlsplit(self.head_url)
+        return address_towards(head.hostname or "127.0.0.1", head.port or 80)
+
+    def role_spec(self) -> RoleSpec:
+        """What the head has to say. Raises BackendError if it cannot be reached, UserError if it knows no such role."""
+        try:
+            response = self._http.get("/config", params={"role": self.name, "index": self.index})
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if response.is_error:
+            raise UserError(f"the head at {self.head_url} refused {self.name}-{self.index}: {response.text[:300]}")
+        told = response.json()
+        return RoleSpec(told["config"], told["task"])
+
+    def join(
+        self, url: str = "", info: Mapping[str, Any] | None = None, *, on_head_lost: Callable[[], None] = end_process
+    ) -> None:
+        """Say that this process is ready, and show from now on that it lives, on a thread of its own.
+
+        url: where it answers; '' if it only asks.  on_head_lost: called on that thread.
+        Raises BackendError if the head cannot be reached, or has another in this place.
+        """
+        body = {
+            "attempt": self.attempt,
+            "url": url,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "info": dict(info or {}),
+        }
+        try:
+            response = self._http.post(f"/roles/{self.name}/{self.index}", json=body)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if response.is_error:
+            raise BackendError(f"the head refused {self.name}-{self.index}: {response.text[:300]}")
+        self._beating = threading.Thread(target=self._heartbeat, args=(on_head_lost,), name="ludus-beat", daemon=True)
+        self._beating.start()
+
+    def leave(self) -> None:
+        """Show no more that this process lives. Leaving twice is allowed."""
+        self._left.set()
+        if self._beating is not None and self._beating is not threading.current_thread():
+            self._beating.join()
+        self._http.close()
+
+    def __enter__(self) -> RoleClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def _heartbeat(self, on_head_lost: Callable[[], None]) -> None:
+        missed = 0
+        while not self._left.wait(HEARTBEAT_S):
+            status = self._heartbeat_once()
+            missed = missed + 1 if status is None else 0
+            if missed == MISSED_HEARTBEATS or (status is not None and status >= 400):
+                why = "cannot be reached" if status is None else f"answers {status}"
+                logger.warning("the head at %s %s: %s-%d ends", self.head_url, why, self.name, self.index)
+                on_head_lost()
+                return
+
+    def _unreachable(self, error: httpx.HTTPError) -> BackendError:
+        return BackendError(f"the head at {self.head_url} cannot be reached: {error or type(error).__name__}")
+
+    def _heartbeat_once(self) -> int | None:
+        """The status of the answer. None: the head could not be reached."""
+        try:
+            return self._http.put(f"/roles/{self.name}/{self.index}/beat", json={"attempt": self.attempt}).status_code
+        except httpx.HTTPError:
+            return None
+
+
+def join(
+    head_url: str, key: str, name: str, index: int, url: str = "", info: Mapping[str, Any] | None = None
+) -> RoleClient:
+    """This process, ready, as a member of the run whose head is at `head_url`."""
+    role_client = RoleClient(head_url, key, name, index, attempt=int(os.environ.get(ATTEMPT_VARIABLE, "0")))
+    role_client.join(url, info)
+    return role_client

@@ -1,0 +1,93 @@
+"""What a run's folder says of its processes, for whoever looks from another terminal: `roles.json`.
+
+Knows: one file.  Knows not: what the processes do, whether they live at this moment.
+Invariant: the file is whole at any moment, and readable by its owner alone: it holds the key of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from ludus.errors import UserError
+
+NAME = "roles.json"
+State = Literal["starting", "ready", "lost", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleView:
+    """One process."""
+
+    role: str
+    index: int
+    state: State
+    place: str
+    """What its launcher calls it."""
+    host: str
+    """'' until it is ready, and so for `url`."""
+    url: str
+    num_restarts: int
+    log: str
+    changed_at: float
+    """time.time()"""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadView:
+    """The process of the loop."""
+
+    pid: int
+    host: str
+    scheduler: str
+    job: str | None
+    """Of the scheduler. None: it has none."""
+    url: str
+    """The registry's. '': the run has no other processes."""
+    key: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    head: HeadView
+    roles: Sequence[RoleView] = ()
+
+
+def write_status(folder: Path, run_status: RunStatus) -> None:
+    """Put the board into the run's folder, in the place of the one before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / f".{NAME}.new"
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  (Path.open sets no mode)
+        json.dump(asdict(run_status), file, indent=1)
+    new.replace(folder / NAME)
+
+
+def read_status(folder: Path) -> RunStatus | None:
+    """The board of the run. None: no process of it runs, or none ever did."""
+    try:
+        text = (folder / NAME).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"cannot read {folder / NAME}: {error.strerror}; it is its owner's alone") from None
+    told = json.loads(text)
+    return RunStatus(HeadView(**told["head"]), [RoleView(**role) for role in told["roles"]])
+
+
+def is_free(folder: Path) -> bool:
+    """The folder has no board, or this process's own."""
+    run_status = read_status(folder)
+    return run_status is None or (run_status.head.pid, run_status.head.host) == (os.getpid(), socket.gethostname())
+
+
+def clear_status(folder: Path) -> None:
+    """The run has ended; nobody can be told anything any more. The board of another process stays."""
+    if is_free(folder):
+        (folder / NAME).unlink(missing_ok=True)

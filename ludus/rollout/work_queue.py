@@ -1,0 +1,228 @@
+"""Episodes handed out to workers in other processes: who plays what, and what becomes of it when a worker is lost.
+
+Knows: tickets, workers by number, one queue.  Knows not: agents, how a worker plays.
+Invariants: an episode is at one worker or in the queue; each ends once, with its report or as lost; what a worker was
+sent and never received is sent again.
+
+    POST take {free, has} ─▶ {seats, cancelled}     waits until there is something to say
+    POST end  {ticket, …}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ludus.rollout.wire import AssignmentBody, ReportBody, TakeBody, TakenBody, whole_text
+
+SERVICE = "rollout"
+TAKE_S = 15.0
+"""A worker that asks is answered after so long even if there is nothing for it: so it is known to listen still."""
+Worker = tuple[int, int]
+"""Number and start of a worker's process."""
+
+
+@dataclass(slots=True, eq=False)
+class _QueuedEpisode:
+    assignment: AssignmentBody
+    future: Future[ReportBody | None] = field(default_factory=Future)
+    """Its report. None: its worker was lost."""
+    worker: Worker | None = None
+    """None: it waits for one."""
+    was_seen: bool = False
+    """The worker has said that it has it."""
+    is_cancelled: bool = False
+
+
+class WorkQueue:
+    """The head's side of all rollout workers. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._episodes: dict[str, _QueuedEpisode] = {}
+        self._queue: deque[_QueuedEpisode] = deque()
+        self._admitted: set[Worker] = set()
+        self._free: dict[Worker, int] = {}
+        """Places as each worker told them last, less the seats that it was given since."""
+        self._turns: dict[Worker, int] = {}
+        """How often each worker has asked."""
+        self._num_placed = 0
+        self._waiting: deque[Future[None]] = deque()
+        self._listeners: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def __repr__(self) -> str:
+        with self._lock:
+            places = self._num_places()
+        return f"WorkQueue(workers={len(self._admitted)}, places={places}, playing={len(self._episodes)})"
+
+    def admit(self, index: int, attempt: int) -> None:
+        """A worker is there. How many episodes it can play, it tells whenever it asks."""
+        with self._lock:
+            self._admitted.add((index, attempt))
+        self._notify()
+        self._fill_places()
+
+    def lose(self, index: int) -> None:
+        """The worker is gone: what it played is lost."""
+        with self._lock:
+            for worker in [worker for worker in self._free if worker[0] == index]:
+                del self._free[worker]
+            self._admitted = {worker for worker in self._admitted if worker[0] != index}
+            lost = [
+                queued for queued in self._episodes.values() if queued.worker is not None and queued.worker[0] == index
+            ]
+            for queued in lost:
+                del self._episodes[queued.assignment.assignment_id]
+        for queued in lost:
+            _settle(queued.future, None)
+
+    async def wait_place(self) -> None:
+        """Returns when some worker has room for one episode more, which is the caller's until `leave_place`."""
+        place: Future[None] = Future()
+        with self._lock:
+            self._waiting.append(place)
+        self._fill_places()
+        try:
+            await asyncio.wrap_future(place)
+        except asyncio.CancelledError:
+            if not place.cancel() and place.done() and not place.cancelled():
+                self.leave_place()
+            raise
+
+    def leave_place(self) -> None:
+        with self._lock:
+            self._num_placed -= 1
+        self._fill_places()
+
+    async def play(self, assignment: AssignmentBody) -> ReportBody | None:
+        """How the playing of a seat ended at some worker. None: it was lost there. Cancelling ends it there."""
+        queued = _QueuedEpisode(assignment)
+        with self._lock:
+            self._episodes[assignment.assignment_id] = queued
+            self._queue.append(queued)
+        self._notify()
+        try:
+            return await asyncio.wrap_future(queued.future)
+        except asyncio.CancelledError:
+            with self._lock:
+                queued.is_cancelled = True
+                if queued in self._queue:
+                    self._queue.remove(queued)
+                    self._episodes.pop(assignment.assignment_id, None)
+            self._notify()
+            raise
+
+    async def answer(self, request: Request) -> Response:
+        """A worker's request."""
+        rest, body = request.path_params["rest"], await request.body()
+        try:
+            if rest == "take":
+                taken = await self._take(TakeBody.of_json(body))
+                return Response(taken.to_json(), media_type="application/json")
+            if rest == "end":
+                self._end(ReportBody.of_json(body))
+                return Response(status_code=204)
+        except ValueError as error:  # no JSON, or not of this kind; asking again would not help
+            return Response(whole_text(str(error)), status_code=400)
+        return Response(status_code=404)
+
+    # ---- inside
+
+    async def _take(self, asked: TakeBody) -> TakenBody:
+        listener = (asyncio.get_running_loop(), asyncio.Event())
+        worker = (asked.index, asked.attempt)
+        turn = self._begin_take(worker, asked)
+        with self._lock:
+            self._listeners.add(listener)
+        try:
+            async with asyncio.timeout(TAKE_S):
+                while (taken := self._take_nowait(worker, turn, asked)) is None:
+                    await listener[1].wait()
+                    listener[1].clear()
+                return taken
+        except TimeoutError:
+            return TakenBody()
+        finally:
+            with self._lock:
+                self._listeners.discard(listener)
+
+    def _begin_take(self, worker: Worker, asked: TakeBody) -> int:
+        """A worker asks anew: what it asked before is answered with nothing, and what it never received waits again."""
+        has = frozenset(asked.has)
+        with self._lock:
+            self._free[worker] = asked.free
+            turn = self._turns[worker] = self._turns.get(worker, 0) + 1
+            for queued in [queued for queued in self._episodes.values() if queued.worker == worker]:
+                if queued.assignment.assignment_id in has:
+                    queued.was_seen = True
+                elif queued.is_cancelled:
+                    del self._episodes[queued.assignment.assignment_id]
+                elif not queued.was_seen:
+                    queued.worker = None
+                    self._queue.appendleft(queued)
+        self._notify()
+        self._fill_places()
+        return turn
+
+    def _take_nowait(self, worker: Worker, turn: int, asked: TakeBody) -> TakenBody | None:
+        """What there is to say to a worker. None: nothing."""
+        with self._lock:
+            if self._turns[worker] != turn:
+                return TakenBody()  # it asks anew
+            if worker not in self._admitted:
+                return None  # not yet, or it was given up, which the registry tells it
+            gone = [
+                assignment_id
+                for assignment_id in asked.has
+                if assignment_id not in self._episodes or self._episodes[assignment_id].is_cancelled
+            ]
+            assignments: list[AssignmentBody] = []
+            while self._queue and self._free[worker] > 0:
+                queued = self._queue.popleft()
+                self._free[worker] -= 1
+                queued.worker, queued.was_seen = worker, False
+                assignments.append(queued.assignment)
+        return TakenBody(assignments=assignments, cancelled=gone) if assignments or gone else None
+
+    def _end(self, report: ReportBody) -> None:
+        with self._lock:
+            queued = self._episodes.get(report.assignment_id)
+            if queued is None or queued.worker != (report.index, report.attempt):
+                return  # told twice, or by a worker that was given up
+            del self._episodes[report.assignment_id]
+        _settle(queued.future, report)
+
+    def _num_places(self) -> int:
+        """Those that are free, and those of what is played; not those that a worker has to make ready again."""
+        playing = sum(queued.worker is not None and not queued.is_cancelled for queued in self._episodes.values())
+        return playing + sum(self._free.get(worker, 0) for worker in self._admitted)
+
+    def _fill_places(self) -> None:
+        given = []
+        with self._lock:
+            num_places = self._num_places()
+            while self._waiting and self._num_placed < num_places:
+                place = self._waiting.popleft()
+                if place.set_running_or_notify_cancel():  # False: who waited has left
+                    self._num_placed += 1
+                    given.append(place)
+        for place in given:
+            place.set_result(None)
+
+    def _notify(self) -> None:
+        with self._lock:
+            listeners = tuple(self._listeners)
+        for loop, event in listeners:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+
+def _settle(future: Future[ReportBody | None], report: ReportBody | None) -> None:
+    if future.set_running_or_notify_cancel():  # False: nobody waits for it any more
+        future.set_result(report)

@@ -1,0 +1,88 @@
+"""Who may say in a run's folder which processes it has."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from ludus.cluster.cluster import head_view, open_cluster
+from ludus.cluster.status import RunStatus, clear_status, read_status, write_status
+from ludus.cluster.supervise import SupervisionPolicy
+from ludus.config import Config
+
+
+@pytest.fixture
+def config(tmp_path):
+    return Config(name="t", run_root=str(tmp_path))
+
+
+@asynccontextmanager
+async def beside(config):
+    """An evaluation of the same name, with a process that ends before it has said anything."""
+    async with open_cluster(config, is_run=False) as cluster:
+        await cluster.begin("engine", 1, SupervisionPolicy())
+        yield cluster
+
+
+def test_what_plays_beside_a_run_leaves_its_folder_alone(config):
+    """An evaluation of a run's name has processes, of which the run's folder says nothing, before, during and after."""
+
+    async def main():
+        async with open_cluster(config) as training:
+            training.announce()
+            run_status = read_status(config.folder)
+            async with beside(config):
+                assert read_status(config.folder) == run_status
+            assert read_status(config.folder) == run_status
+            assert [path.name for path in config.folder.iterdir()] == ["roles.json"]
+        assert read_status(config.folder) is None
+        async with beside(config):
+            assert read_status(config.folder) is None
+
+    asyncio.run(main())
+
+
+def test_a_run_that_starts_shows_its_processes(config):
+    """The processes of a run are on its board before it is announced; that of another head is left until then."""
+    other = RunStatus(replace(head_view(config, 0.0), pid=1, host="elsewhere"), [])
+
+    async def main():
+        async with open_cluster(config) as cluster:
+            await cluster.begin("engine", 1, SupervisionPolicy())
+            run_status = read_status(config.folder)
+            assert run_status is not None and [role.state for role in run_status.roles] == ["starting"]
+            write_status(config.folder, other)
+            await cluster.begin("rollout", 1, SupervisionPolicy())
+            assert read_status(config.folder) == other
+            cluster.announce()
+            run_status = read_status(config.folder)
+            assert run_status is not None and len(run_status.roles) == 2
+        assert read_status(config.folder) is None
+
+    asyncio.run(main())
+
+
+def test_a_stop_while_the_run_starts_is_not_forgotten(config):
+    """Who begins to listen for the end after it was asked for is told at once."""
+    asked = []
+
+    async def main():
+        async with open_cluster(config) as cluster:
+            registry = cluster.registry
+            headers = {"authorization": f"Bearer {registry.key}"}
+            told = await asyncio.to_thread(httpx.post, f"{registry.url}/stop", headers=headers, trust_env=False)
+            assert told.status_code == 202
+            cluster.on_end(lambda: asked.append("end"))
+
+    asyncio.run(main())
+    assert asked == ["end"]
+
+
+def test_the_board_of_another_head_is_not_cleared(config):
+    """Whoever ends clears its own board alone."""
+    other = RunStatus(replace(head_view(config, 0.0), pid=1, host="elsewhere"), [])
+    write_status(config.folder, other)
+    clear_status(config.folder)
+    assert read_status(config.folder) == other
