@@ -56,7 +56,7 @@ class Processes(Protocol):
         """What `work` returns. Raises what makes the end of the run as soon as something does."""
 
 
-class SingleRank:
+class SingleProcess:
     """A run of this process alone, which nobody else can end."""
 
     async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
@@ -85,10 +85,10 @@ class SingleRank:
 
 
 @asynccontextmanager
-async def alone(config: Config, *, is_run: bool = True) -> AsyncIterator[SingleRank]:
+async def alone(config: Config, *, is_run: bool = True) -> AsyncIterator[SingleProcess]:
     """No other process, whatever is configured."""
     del config, is_run
-    yield SingleRank()
+    yield SingleProcess()
 
 
 def open_processes(config: Config, *, is_run: bool = True) -> AbstractAsyncContextManager[Processes]:
