@@ -1,1 +1,1 @@
-"""The doors: how a user's agent is found, called, and how what it returns becomes rewards."""
+"""Agents: how a user's agent is found and called, what it is given, and the tools and environments it may use."""

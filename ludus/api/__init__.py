@@ -1,4 +1,4 @@
-"""The roof: what users call. It composes the floors below and decides nothing itself."""
+"""The public API: what users call. It composes the layers below and decides nothing itself."""
 
 from ludus.api.gateway import open_gateway
 from ludus.api.play import play

@@ -194,7 +194,7 @@ class Episodes:
             try:
                 await self.expire()
             except LudusError:  # a disk that is full now: the sessions are there still, and the next time may do
-                logger.exception("sessions.not_kept")
+                logger.exception("sessions.save_failed")
 
     async def aclose(self, reason: str) -> None:
         """Ends every open session."""

@@ -1,4 +1,4 @@
-"""The model's voice: agents talk to it over HTTP, in the words of the wire protocol that their SDK speaks.
+"""The HTTP server through which agents reach the model, in the wire protocol that their SDK speaks.
 
 Knows: wire protocols, keys, sockets, clients.  Knows not: tokens, templates, engines, rewards.
 """

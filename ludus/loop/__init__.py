@@ -1,1 +1,1 @@
-"""The story: groups of episodes become steps of training, and what is seen on the way."""
+"""The training loop: groups of episodes become steps of training, and what is seen on the way."""

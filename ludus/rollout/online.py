@@ -108,7 +108,7 @@ class OnlineRollouts:
     async def take(self, num_groups: int) -> TakenGroups:
         """Wait for so many complete groups of which some token is not too old to be trained.
 
-        Raises what the judge of groups raised.
+        Raises what the group filter raised.
         """
         while True:
             self._discard_stale()

@@ -20,7 +20,7 @@ _MAX_FRAMES = 4
 _MAX_CAUSES = 8
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _NUM_OWN_FRAMES = 2
-"""Frames that every traceback begins with: `guarded` and the door's `play`."""
+"""Frames that every traceback begins with: `guarded` and the adapter's `play`."""
 _GRACE_SHARE = 0.1
 """After the deadline the model no longer answers; the agent then has this share of its time to give its reward."""
 _MAX_GRACE_S = 5.0

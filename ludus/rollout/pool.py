@@ -275,7 +275,7 @@ class RolloutPool:
             return
         try:
             self._settle(game.task, survivors)
-        except Exception as error:  # the user's own judge: its fault reaches whoever takes the next batch
+        except Exception as error:  # the user's group filter: its fault reaches whoever takes the next batch
             self._fault = error
             self._discard(survivors, "unused")
 

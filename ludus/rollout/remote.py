@@ -1,6 +1,6 @@
-"""An agent that plays in workers of the run, which may be on other machines: the door that stands in the head.
+"""An agent that plays in workers of the run, which may be on other machines: the head's agent adapter for it.
 
-Knows: import strings, seats and reports.  Knows not: where the workers are, how they play.
+Knows: import strings, assignments and reports.  Knows not: where the workers are, how they play.
 Invariants: an agent travels as its name, never as code; an episode whose worker is lost ends as `lost`, which is no
 failure of its agent.
 """
@@ -84,7 +84,7 @@ class RemoteAgentAdapter:
 
     @asynccontextmanager
     async def place(self, _episode_id: str) -> AsyncIterator[None]:
-        """Some worker has room for the episode for the length of the block."""
+        """Some worker has a free slot for the episode for the length of the block."""
         await self._work_queue.wait_place()
         try:
             yield

@@ -31,7 +31,7 @@ from ludus.types import Episode
 
 
 class EpisodeRunner:
-    """Plays episodes of one agent on one stage, once it is entered as an async context manager."""
+    """Plays episodes of one agent in one runtime, once it is entered as an async context manager."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class AgentRuntime:
         self.agents = AgentThread()
         self._server = server
         self._clients: ClientFactory | None = None
-        """None: the stage has not been entered."""
+        """None: the runtime has not been entered."""
         self._shared = SharedClients()
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ class AgentRuntime:
 
         actors: models that play a part besides. None: there are none.
         """
-        assert self._clients is not None, "the stage has been entered"
+        assert self._clients is not None, "the runtime has been entered"
         client = self._clients.open()
         try:
             yield EpisodeContext(

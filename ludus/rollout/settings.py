@@ -1,4 +1,4 @@
-"""Settings of the rollout floor: how agents run, how many at once, what becomes of failed episodes."""
+"""Settings of rollouts: how agents run, how many at once, what becomes of failed episodes."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class _Player:
         return cls(resolve_workflow(pickle.loads(workflow), pickle.loads(kwargs), kinds=kinds, may_block=True))
 
     async def __call__(self, episode_input: _EpisodeInput | None) -> _Played | None:
-        """How one episode ended. seat: None: nothing is played; it was asked whether the agent can be set up."""
+        """How one episode ended. episode_input: None: nothing is played; only the agent is set up."""
         if episode_input is None:
             return None
         if self._http_client is None or self._http_client.is_closed:  # agents may close it

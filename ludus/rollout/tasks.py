@@ -75,7 +75,7 @@ class GroupStream:
         self._again = sorted(first)
         self._epoch_orders: dict[int, list[int]] = {}
         self.next_ordinal = next_ordinal
-        """The first group that was never handed out."""
+        """The first group that was never dispatched."""
 
     def __iter__(self) -> Iterator[GroupTask]:
         return self
@@ -88,7 +88,7 @@ class GroupStream:
 
     @property
     def waiting_again(self) -> tuple[int, ...]:
-        """Groups of an earlier run that were not handed out again yet."""
+        """Groups of an earlier run that were not dispatched again yet."""
         return tuple(self._again)
 
     def group(self, ordinal: int) -> GroupTask:

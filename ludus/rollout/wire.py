@@ -1,6 +1,6 @@
-"""What travels between the head and a worker that plays its episodes: JSON, no pickle.
+"""What the head and a worker that plays its episodes send each other: JSON, no pickle.
 
-Knows: seats, endings, spans.  Knows not: HTTP, who waits for whom.
+Knows: assignments, endings, spans.  Knows not: HTTP, who waits for whom.
 Invariant: what an agent returned is worth the same after the journey: numbers, mappings, `Result` and None arrive as
 such, and of anything else comes what an error about it shows.
 """
@@ -70,7 +70,7 @@ class TakeBody(_Body):
     free: int
     """Places that are ready for an episode now."""
     has: list[str]
-    """Tickets of what it plays."""
+    """Ids of the assignments that it plays."""
 
 
 class TakenBody(_Body):
@@ -78,7 +78,7 @@ class TakenBody(_Body):
 
     assignments: list[AssignmentBody] = []
     cancelled: list[str] = []
-    """Tickets that nobody waits for any more."""
+    """Assignments that nobody waits for any more."""
 
 
 class ReportBody(_Body):

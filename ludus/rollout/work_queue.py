@@ -1,11 +1,11 @@
-"""Episodes handed out to workers in other processes: who plays what, and what becomes of it when a worker is lost.
+"""Episodes dispatched to workers in other processes: who plays what, and what becomes of it when a worker is lost.
 
-Knows: tickets, workers by number, one queue.  Knows not: agents, how a worker plays.
+Knows: assignments, workers by number, one queue.  Knows not: agents, how a worker plays.
 Invariants: an episode is at one worker or in the queue; each ends once, with its report or as lost; what a worker was
 sent and never received is sent again.
 
-    POST take {free, has} ─▶ {seats, cancelled}     waits until there is something to say
-    POST end  {ticket, …}
+    POST take {free, has} ─▶ {assignments, cancelled}     waits until there is something to say
+    POST end  {assignment_id, …}
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WorkQueue:
         self._queue: deque[_QueuedEpisode] = deque()
         self._admitted: set[Worker] = set()
         self._free: dict[Worker, int] = {}
-        """Places as each worker told them last, less the seats that it was given since."""
+        """Slots as each worker reported them last, less the assignments that it was given since."""
         self._turns: dict[Worker, int] = {}
         """How often each worker has asked."""
         self._num_placed = 0
@@ -83,7 +83,7 @@ class WorkQueue:
             _settle(queued.future, None)
 
     async def wait_place(self) -> None:
-        """Returns when some worker has room for one episode more, which is the caller's until `leave_place`."""
+        """Returns when some worker has a slot for one episode more, which is the caller's until `leave_place`."""
         place: Future[None] = Future()
         with self._lock:
             self._waiting.append(place)
@@ -101,7 +101,7 @@ class WorkQueue:
         self._fill_places()
 
     async def play(self, assignment: AssignmentBody) -> ReportBody | None:
-        """How the playing of a seat ended at some worker. None: it was lost there. Cancelling ends it there."""
+        """How the assignment ended at some worker. None: it was lost there. Cancelling ends it there."""
         queued = _QueuedEpisode(assignment)
         with self._lock:
             self._episodes[assignment.assignment_id] = queued

@@ -1,6 +1,6 @@
 """A worker of a run: gets episodes from the head over HTTP, plays each in a process of its own, and tells how it ended.
 
-Knows: the head's handout, the door of agents with a process.  Knows not: sessions, rewards, who placed it.
+Knows: the head's work queue, the adapter of agents with a process.  Knows not: sessions, rewards, who placed it.
 Invariants: a place is offered only while its process is ready, so that an episode's time is its agent's alone; what
 the head calls off ends here with its process; an end is told until the head has heard it.
 """
@@ -71,7 +71,7 @@ class _RefusedError(BackendError):
 
 
 class RolloutWorker:
-    """Plays what the head hands out, from `join` to the end of the process."""
+    """Plays what the head dispatches, from `join` to the end of the process."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RolloutWorker:
         return f"RolloutWorker({self._member!r}, playing={len(self._playing)} of {self._capacity})"
 
     def prepare(self, label: str) -> SubprocessAgentAdapter:
-        """The door of an agent. Raises UserError if the agent cannot be set up here; blocks while it is."""
+        """The adapter of an agent. Raises UserError if the agent cannot be set up here; blocks while it is."""
         if label not in self._agent_adapters:
             self._agent_adapters[label] = self._make_agent_adapter(AgentName.of_label(label), self._pool)
         return self._agent_adapters[label]

@@ -1,4 +1,4 @@
-"""The whole house: a tiny model trained through the public surface, inside agents that use the real OpenAI SDK."""
+"""The whole package: a tiny model trained through the public surface, inside agents that use the real OpenAI SDK."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_mask_and_ids_belong_together():
 
 
 def test_left_out_of_an_unknown_turn_fails_the_episode():
-    """A door that names what is not there is told so."""
+    """An adapter that names what is not there gets an error."""
     from ludus.episodes.reward import Result
 
     scored = finish(SessionSpec(), RECORD, Returned(Result(1.0, left_out={"x": (0,)})), started_at=0.0)

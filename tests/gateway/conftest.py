@@ -94,7 +94,7 @@ class SessionManager:
         return self.server.url_for(self.sessions.add(session)), session
 
 
-OpenDesk = Callable[..., SessionManager]
+OpenSessions = Callable[..., SessionManager]
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +110,7 @@ def shared_server() -> Iterator[GatewayServer]:
 
 
 @pytest.fixture
-def open_desk(text: ChatText, shared_server: GatewayServer) -> Iterator[OpenDesk]:
+def open_sessions(text: ChatText, shared_server: GatewayServer) -> Iterator[OpenSessions]:
     """A gateway with written answers; num_free stops every answer after so many tokens, until the gate opens.
 
     own: a server of the test's own, to stop or change; options of a gateway imply it.

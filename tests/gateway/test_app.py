@@ -33,23 +33,23 @@ def check_error(response: httpx.Response, status: int, code: str | None) -> dict
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"a": nope}', b"\xff\xfe", b'{"a": "\\ud800"}', b"[" * 100_000, b"[]"])
-def test_malformed_json_is_a_400(open_desk: Any, http: httpx.Client, body: bytes) -> None:
+def test_malformed_json_is_a_400(open_sessions: Any, http: httpx.Client, body: bytes) -> None:
     """Whatever is no JSON object is refused in OpenAI's shape."""
-    url, _ = open_desk([]).open()
+    url, _ = open_sessions([]).open()
     check_error(http.post(f"{url}/chat/completions", content=body), 400, "invalid_json")
 
 
-def test_unknown_field_is_a_400(open_desk: Any, http: httpx.Client) -> None:
+def test_unknown_field_is_a_400(open_sessions: Any, http: httpx.Client) -> None:
     """A field that no protocol has is refused by name, and the SDK is told not to try again."""
-    url, _ = open_desk([]).open()
+    url, _ = open_sessions([]).open()
     response = http.post(f"{url}/chat/completions", json={**ASK, "temprature": 1})
     error = check_error(response, 400, "unknown_parameter")
     assert (error["param"], response.headers["x-should-retry"]) == ("temprature", "false")
 
 
-def test_unknown_routes_answer_in_openais_shape(open_desk: Any, http: httpx.Client) -> None:
+def test_unknown_routes_answer_in_openais_shape(open_sessions: Any, http: httpx.Client) -> None:
     """404 and 405 are JSON errors too, and no secret is written back."""
-    session_manager = open_desk([])
+    session_manager = open_sessions([])
     url, _ = session_manager.open()
     check_error(http.post(f"{session_manager.server.base_url}/v1/embeddings", json={}), 404, "unknown_url")
     check_error(http.post(f"{url}/chat/completions/", json=ASK), 404, "unknown_url")
@@ -57,9 +57,9 @@ def test_unknown_routes_answer_in_openais_shape(open_desk: Any, http: httpx.Clie
     assert wrong["message"].startswith("Invalid URL (GET /s/***/v1/chat/completions)")
 
 
-def test_wrong_keys_are_401_and_403(open_desk: Any, http: httpx.Client) -> None:
+def test_wrong_keys_are_401_and_403(open_sessions: Any, http: httpx.Client) -> None:
     """No session, an unknown session, and two different sessions are told apart."""
-    session_manager = open_desk([])
+    session_manager = open_sessions([])
     (one, _), (other, _) = session_manager.open("one"), session_manager.open("other")
     key = {"Authorization": "Bearer " + other.split("/")[-2]}
     check_error(http.post(f"{session_manager.server.base_url}/v1/chat/completions", json=ASK), 401, "invalid_api_key")
@@ -69,18 +69,18 @@ def test_wrong_keys_are_401_and_403(open_desk: Any, http: httpx.Client) -> None:
     assert http.get(f"{session_manager.server.base_url}/v1/models", headers=key).status_code == 200
 
 
-def test_bearer_key_names_the_session(open_desk: Any, http: httpx.Client) -> None:
+def test_bearer_key_names_the_session(open_sessions: Any, http: httpx.Client) -> None:
     """Without a path, the session is found by its key."""
-    session_manager = open_desk(["7"])
+    session_manager = open_sessions(["7"])
     url, session = session_manager.open()
     key = {"x-api-key": url.split("/")[-2]}
     assert http.post(f"{session_manager.server.base_url}/v1/chat/completions", json=ASK, headers=key).status_code == 200
     assert len(session.snapshot().turns) == 1
 
 
-def test_fields_without_effect_are_named_in_headers(open_desk: Any, http: httpx.Client) -> None:
+def test_fields_without_effect_are_named_in_headers(open_sessions: Any, http: httpx.Client) -> None:
     """Ignored fields and pinned sampling are told, streamed and unstreamed; the pinned value is the one recorded."""
-    url, session = open_desk(["7", "7"]).open(
+    url, session = open_sessions(["7", "7"]).open(
         sampling=Sampling(top_p=1.0, temperature=0.5), pinned=("top_p", "temperature")
     )
     body = {**ASK, "model": "gpt-x", "user": "me", "top_p": 0.5, "temperature": 0.5}
@@ -92,16 +92,16 @@ def test_fields_without_effect_are_named_in_headers(open_desk: Any, http: httpx.
     assert "x-ludus-ignored" not in http.get(f"{url}/models").headers
 
 
-def test_agent_header_tags_the_turn(open_desk: Any, http: httpx.Client) -> None:
+def test_agent_header_tags_the_turn(open_sessions: Any, http: httpx.Client) -> None:
     """A sub-agent names itself in a header, whatever the protocol."""
-    url, session = open_desk(["7"]).open()
+    url, session = open_sessions(["7"]).open()
     http.post(f"{url}/chat/completions", json=ASK, headers={"x-ludus-agent": "critic"})
     assert session.snapshot().turns[0].agent == "critic"
 
 
-def test_equal_requests_are_two_samples_and_a_retry_is_one(open_desk: Any, http: httpx.Client) -> None:
+def test_equal_requests_are_two_samples_and_a_retry_is_one(open_sessions: Any, http: httpx.Client) -> None:
     """Two equal requests are two turns; the same one sent again, by header or key, is the turn it was."""
-    url, session = open_desk(["one", "two", "three"]).open()
+    url, session = open_sessions(["one", "two", "three"]).open()
 
     def ask(headers: dict[str, str]) -> str:
         return str(http.post(f"{url}/chat/completions", json=ASK, headers=headers).json()["id"])
@@ -117,9 +117,9 @@ def test_equal_requests_are_two_samples_and_a_retry_is_one(open_desk: Any, http:
     assert response.headers["x-should-retry"] == "false"
 
 
-def test_replayed_turn_is_streamed_in_full(open_desk: Any, http: httpx.Client) -> None:
+def test_replayed_turn_is_streamed_in_full(open_sessions: Any, http: httpx.Client) -> None:
     """A retry of a finished stream gets the same events again."""
-    url, session = open_desk(["The number is 7."]).open()
+    url, session = open_sessions(["The number is 7."]).open()
     body = {**ASK, "stream": True}
     texts = []
     for headers in (FIRST, AGAIN):
@@ -132,7 +132,7 @@ def test_replayed_turn_is_streamed_in_full(open_desk: Any, http: httpx.Client) -
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_failed_engine_is_a_500_that_may_be_sent_again(open_desk: Any, http: httpx.Client, stream: bool) -> None:
+def test_failed_engine_is_a_500_that_may_be_sent_again(open_sessions: Any, http: httpx.Client, stream: bool) -> None:
     """An engine that fails before its first token is a 500, even for a stream; the retry is sampled anew."""
     failures = iter([True])
 
@@ -141,7 +141,7 @@ def test_failed_engine_is_a_500_that_may_be_sent_again(open_desk: Any, http: htt
             raise BackendError("out of memory")
         return "7"
 
-    url, session = open_desk(answer).open()
+    url, session = open_sessions(answer).open()
     body = {**ASK, "stream": stream}
     response = http.post(f"{url}/chat/completions", json=body, headers=FIRST)
     assert check_error(response, 500, "backend_error")["message"] == "out of memory"
@@ -150,16 +150,16 @@ def test_failed_engine_is_a_500_that_may_be_sent_again(open_desk: Any, http: htt
     assert len(session.snapshot().turns) == 1
 
 
-def test_closed_session_is_a_typed_400(open_desk: Any, http: httpx.Client) -> None:
+def test_closed_session_is_a_typed_400(open_sessions: Any, http: httpx.Client) -> None:
     """After the episode's end the agent is told so, with a code and never as a rate limit."""
-    url, session = open_desk(["7"]).open()
+    url, session = open_sessions(["7"]).open()
     session.close("over")
     check_error(http.post(f"{url}/chat/completions", json=ASK), 400, "session_closed")
 
 
-def test_stream_that_breaks_ends_with_an_error_event(open_desk: Any) -> None:
+def test_stream_that_breaks_ends_with_an_error_event(open_sessions: Any) -> None:
     """When the session closes in the middle of a stream, its last event is the error in OpenAI's shape."""
-    session_manager = open_desk(["The quick brown fox jumps."], num_free=3)
+    session_manager = open_sessions(["The quick brown fox jumps."], num_free=3)
     url, session = session_manager.open()
     with (
         httpx.Client(timeout=30) as http,
@@ -174,9 +174,9 @@ def test_stream_that_breaks_ends_with_an_error_event(open_desk: Any) -> None:
     assert rest[-1] == "data: [DONE]"
 
 
-def test_silent_stream_is_kept_alive(open_desk: Any) -> None:
+def test_silent_stream_is_kept_alive(open_sessions: Any) -> None:
     """While the engine is silent the client gets comments, which the event-stream format lets it skip."""
-    session_manager = open_desk(["The quick brown fox jumps."], num_free=0, keep_alive_s=0.01)
+    session_manager = open_sessions(["The quick brown fox jumps."], num_free=0, keep_alive_s=0.01)
     url, _ = session_manager.open()
     with (
         httpx.Client(timeout=30) as http,
@@ -190,9 +190,9 @@ def test_silent_stream_is_kept_alive(open_desk: Any) -> None:
     assert told[-1] == "data: [DONE]"
 
 
-def test_many_requests_of_many_sessions_at_once(open_desk: Any) -> None:
+def test_many_requests_of_many_sessions_at_once(open_sessions: Any) -> None:
     """Each of forty sessions gets its own answers, two requests each, all at once."""
-    session_manager = open_desk(lambda call: call.session_id)
+    session_manager = open_sessions(lambda call: call.session_id)
     opened = [session_manager.open(f"s{i}") for i in range(40)]
 
     async def main() -> list[str]:

@@ -34,9 +34,9 @@ def varied(text: str) -> Callable[[Any], str]:
     return lambda call: f"I say {call.sampling.seed}. {text}"
 
 
-def test_responses_stream_is_the_response(open_desk: Any) -> None:
+def test_responses_stream_is_the_response(open_sessions: Any) -> None:
     """Put together by the SDK's own helper, a stream is the unstreamed response of the same seed."""
-    session_manager = open_desk(varied(CALLS))
+    session_manager = open_sessions(varied(CALLS))
     asked: dict[str, Any] = {"model": "default", "input": QUESTION, "tools": [RESPONSES_TOOL]}
     asked |= {"extra_body": {"seed": 5}, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
     with open_ai(session_manager.open(session_id="same")[0]) as sdk:
@@ -56,9 +56,9 @@ def test_responses_stream_is_the_response(open_desk: Any) -> None:
     assert whole.usage == put_together.usage
 
 
-def test_messages_stream_is_the_message(open_desk: Any) -> None:
+def test_messages_stream_is_the_message(open_sessions: Any) -> None:
     """Put together by the SDK's own helper, a stream is the unstreamed message of the same seed."""
-    session_manager = open_desk(varied(CALLS))
+    session_manager = open_sessions(varied(CALLS))
     asked: dict[str, Any] = {"model": "default", "messages": ASK, "max_tokens": 200, "tools": [MESSAGES_TOOL]}
     asked |= {"extra_body": {"seed": 5}}
     with claude(session_manager.open(session_id="same")[0]) as sdk:
@@ -73,9 +73,9 @@ def test_messages_stream_is_the_message(open_desk: Any) -> None:
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-def test_responses_round_trip(open_desk: Any, by_id: bool) -> None:
+def test_responses_round_trip(open_sessions: Any, by_id: bool) -> None:
     """A call goes out, its result comes back: the second turn extends the sampled tokens, whoever keeps the history."""
-    url, session = open_desk([CALLS, "It is 3."]).open()
+    url, session = open_sessions([CALLS, "It is 3."]).open()
     with open_ai(url) as sdk:
         first = sdk.responses.create(model="default", instructions="Play.", input=QUESTION, tools=[RESPONSES_TOOL])
         call = first.output[-1]
@@ -95,9 +95,9 @@ def test_responses_round_trip(open_desk: Any, by_id: bool) -> None:
     assert other.messages[0].content == "Play." and [each.role for each in other.messages].count("system") == 1
 
 
-def test_messages_round_trip_keeps_the_sampled_arguments(open_desk: Any) -> None:
+def test_messages_round_trip_keeps_the_sampled_arguments(open_sessions: Any) -> None:
     """Arguments come back as an object, written otherwise than they were sampled; no token is changed for it."""
-    url, session = open_desk([CALLS, "It is 3."]).open()
+    url, session = open_sessions([CALLS, "It is 3."]).open()
     with claude(url) as sdk:
         asked: dict[str, Any] = {"model": "default", "max_tokens": 200, "tools": [MESSAGES_TOOL]}
         first = sdk.messages.create(messages=ASK, **asked)
@@ -117,9 +117,9 @@ def test_messages_round_trip_keeps_the_sampled_arguments(open_desk: Any) -> None
     assert '{"a": 1.0,"b":2}' in "".join(map(session.token_text, session.snapshot().path_ids(other.node)))
 
 
-def test_a_response_that_is_not_there_cannot_be_continued(open_desk: Any) -> None:
+def test_a_response_that_is_not_there_cannot_be_continued(open_sessions: Any) -> None:
     """An unknown id is 404 in OpenAI's shape, and in another session every id is unknown."""
-    session_manager = open_desk(["7"])
+    session_manager = open_sessions(["7"])
     with open_ai(session_manager.open("s1")[0]) as sdk:
         known = sdk.responses.create(model="default", input=QUESTION)
     with open_ai(session_manager.open("s2")[0]) as sdk, pytest.raises(openai.NotFoundError) as caught:
@@ -127,9 +127,9 @@ def test_a_response_that_is_not_there_cannot_be_continued(open_desk: Any) -> Non
     assert (caught.value.code, caught.value.param) == ("turn_not_found", "previous_response_id")
 
 
-def test_instructions_are_those_of_one_request(open_desk: Any) -> None:
+def test_instructions_are_those_of_one_request(open_sessions: Any) -> None:
     """Who continues a response does not get its instructions; a system item of the input stays."""
-    url, session = open_desk(["1", "2", "3"]).open()
+    url, session = open_sessions(["1", "2", "3"]).open()
     with open_ai(url) as sdk:
         rule: Any = {"role": "system", "content": "Rule."}
         first = sdk.responses.create(model="default", instructions="Once.", input=[rule, *ASK])
@@ -143,9 +143,9 @@ def test_instructions_are_those_of_one_request(open_desk: Any) -> None:
     ]
 
 
-def test_prompts_are_counted_without_a_call(open_desk: Any) -> None:
+def test_prompts_are_counted_without_a_call(open_sessions: Any) -> None:
     """Both ways to count give the length of the prompt that is then asked, and leave no turn."""
-    session_manager = open_desk(["7", "7"])
+    session_manager = open_sessions(["7", "7"])
     url, session = session_manager.open()
     with claude(url) as sdk, open_ai(url) as other:
         counted = sdk.messages.count_tokens(model="default", system="Play.", messages=ASK).input_tokens
@@ -155,9 +155,9 @@ def test_prompts_are_counted_without_a_call(open_desk: Any) -> None:
     assert counted == again == message.usage.input_tokens == len(session_manager.engine.calls[0].prompt_ids)
 
 
-def test_completions_go_on_with_text_and_tokens(open_desk: Any) -> None:
+def test_completions_go_on_with_text_and_tokens(open_sessions: Any) -> None:
     """A prompt that goes on with what was sampled extends its tokens, as text and as ids."""
-    session_manager = open_desk(lambda call: "the quick brown fox")
+    session_manager = open_sessions(lambda call: "the quick brown fox")
     url, session = session_manager.open()
     with open_ai(url) as sdk:
         asked: dict[str, Any] = {"model": "default", "max_tokens": 4}
@@ -176,9 +176,9 @@ def test_completions_go_on_with_text_and_tokens(open_desk: Any) -> None:
     assert caught.value.param == "prompt"
 
 
-def test_what_claude_code_sends_is_answered(open_desk: Any) -> None:
+def test_what_claude_code_sends_is_answered(open_sessions: Any) -> None:
     """Probes, betas, caching and account are accepted, and named where they stand without effect."""
-    url, session = open_desk(["7"], own=True).open()
+    url, session = open_sessions(["7"], own=True).open()
     for path in ("", "/", "/v1"):
         assert httpx.head(url.removesuffix("/v1") + path).status_code == 200
     cached: Any = {"cache_control": {"type": "ephemeral"}}
@@ -208,9 +208,9 @@ def test_what_claude_code_sends_is_answered(open_desk: Any) -> None:
     assert [message.content for message in turn.messages] == ["Play.", QUESTION]
 
 
-def test_errors_are_the_sdks_own(open_desk: Any) -> None:
+def test_errors_are_the_sdks_own(open_sessions: Any) -> None:
     """Refusals become the exceptions that each SDK has for them, on every route."""
-    url, _ = open_desk(["7"]).open()
+    url, _ = open_sessions(["7"]).open()
     with claude(url, **NO_RETRIES) as sdk:
         with pytest.raises(anthropic.BadRequestError) as refused:
             sdk.messages.create(model="default", max_tokens=9, messages=ASK, extra_body={"compaction": {}})
@@ -225,9 +225,9 @@ def test_errors_are_the_sdks_own(open_desk: Any) -> None:
     assert unknown.value.param == "inptu"
 
 
-def test_both_forms_of_the_base_url_work_for_claude(open_desk: Any) -> None:
+def test_both_forms_of_the_base_url_work_for_claude(open_sessions: Any) -> None:
     """The URL that OpenAI's SDK wants, with /v1 at its end, serves Anthropic's as well."""
-    url, session = open_desk(["7"]).open()
+    url, session = open_sessions(["7"]).open()
     with anthropic.Anthropic(base_url=url, api_key="DUMMY") as sdk:
         assert sdk.messages.create(model="default", max_tokens=9, messages=ASK).id.startswith("msg_")
         assert sdk.messages.count_tokens(model="default", messages=ASK).input_tokens > 0
@@ -235,9 +235,9 @@ def test_both_forms_of_the_base_url_work_for_claude(open_desk: Any) -> None:
     assert len(session.snapshot().turns) == 1
 
 
-def test_claude_without_a_socket(open_desk: Any) -> None:
+def test_claude_without_a_socket(open_sessions: Any) -> None:
     """AsyncAnthropic streams through the client that agents are given."""
-    session_manager = open_desk(["The number is 7."])
+    session_manager = open_sessions(["The number is 7."])
     url, _ = session_manager.open()
 
     async def main() -> str:

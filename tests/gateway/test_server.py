@@ -25,9 +25,9 @@ def client(base_url: str, **options: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=base_url, api_key="DUMMY", **options)
 
 
-def test_sdk_gets_the_answer_and_its_usage(open_desk: Any) -> None:
+def test_sdk_gets_the_answer_and_its_usage(open_sessions: Any) -> None:
     """The SDK's completion is the recorded turn: text, id, finish reason, token counts."""
-    url, session = open_desk(["The number is 7."]).open()
+    url, session = open_sessions(["The number is 7."]).open()
     with client(url) as sdk:
         completion = sdk.chat.completions.create(model="default", messages=ASK)
     [turn] = session.snapshot().turns
@@ -40,9 +40,9 @@ def test_sdk_gets_the_answer_and_its_usage(open_desk: Any) -> None:
     assert completion.usage.total_tokens == len(path)
 
 
-def test_first_delta_arrives_while_the_engine_still_samples(open_desk: Any) -> None:
+def test_first_delta_arrives_while_the_engine_still_samples(open_sessions: Any) -> None:
     """Text reaches the client before the engine has sampled the rest."""
-    session_manager = open_desk(["The quick brown fox jumps over the lazy dog."], num_free=3)
+    session_manager = open_sessions(["The quick brown fox jumps over the lazy dog."], num_free=3)
     url, session = session_manager.open()
     with client(url) as sdk:
         stream = sdk.chat.completions.create(model="default", messages=ASK, stream=True)
@@ -57,9 +57,9 @@ def test_first_delta_arrives_while_the_engine_still_samples(open_desk: Any) -> N
     assert {chunk.id for chunk in chunks} == {session.snapshot().turns[0].id}
 
 
-def test_streamed_equals_unstreamed(open_desk: Any) -> None:
+def test_streamed_equals_unstreamed(open_sessions: Any) -> None:
     """Put together by the SDK's own accumulator, a stream is the unstreamed completion of the same seed."""
-    session_manager = open_desk(lambda call: f"I say {call.sampling.seed}. " + CALL)
+    session_manager = open_sessions(lambda call: f"I say {call.sampling.seed}. " + CALL)
     asked: dict[str, Any] = {"model": "default", "messages": ASK, "tools": [ADD], "seed": 5, "n": 2, "logprobs": True}
     with client(session_manager.open(session_id="same")[0]) as sdk:
         whole = sdk.chat.completions.create(**asked)
@@ -82,9 +82,9 @@ def test_streamed_equals_unstreamed(open_desk: Any) -> None:
     assert put_together.usage.total_tokens == whole.usage.total_tokens
 
 
-def test_tool_call_round_trip(open_desk: Any) -> None:
+def test_tool_call_round_trip(open_sessions: Any) -> None:
     """A call goes out, its result comes back, the answer follows; the second turn extends the first's tokens."""
-    url, session = open_desk([CALL, "It is 3."]).open()
+    url, session = open_sessions([CALL, "It is 3."]).open()
     messages = list(ASK)
     with client(url) as sdk:
         message = sdk.chat.completions.create(model="default", messages=messages, tools=[ADD]).choices[0].message
@@ -96,9 +96,9 @@ def test_tool_call_round_trip(open_desk: Any) -> None:
     assert (second.prefix, second.follows, second.fork) == (first.id, first.id, None)
 
 
-def test_blocking_client_inside_an_async_agent_completes(open_desk: Any) -> None:
+def test_blocking_client_inside_an_async_agent_completes(open_sessions: Any) -> None:
     """An agent that blocks its own event loop with the blocking client is answered all the same."""
-    url, _ = open_desk(["7"]).open()
+    url, _ = open_sessions(["7"]).open()
 
     async def agent() -> str | None:
         with client(url) as sdk:
@@ -107,9 +107,9 @@ def test_blocking_client_inside_an_async_agent_completes(open_desk: Any) -> None
     assert asyncio.run(agent()) == "7"
 
 
-def test_async_sdk_streams_over_the_socket(open_desk: Any) -> None:
+def test_async_sdk_streams_over_the_socket(open_sessions: Any) -> None:
     """AsyncOpenAI streams, several requests at once."""
-    url, session = open_desk(["One two.", "One two.", "One two."]).open()
+    url, session = open_sessions(["One two.", "One two.", "One two."]).open()
 
     async def ask(sdk: openai.AsyncOpenAI) -> str:
         stream = await sdk.chat.completions.create(model="default", messages=ASK, stream=True)
@@ -123,9 +123,9 @@ def test_async_sdk_streams_over_the_socket(open_desk: Any) -> None:
     assert len(session.snapshot().turns) == 3
 
 
-def test_client_that_leaves_cancels_the_call(open_desk: Any) -> None:
+def test_client_that_leaves_cancels_the_call(open_sessions: Any) -> None:
     """Closing the stream aborts the engine's call, and the tokens so far are recorded as an aborted turn."""
-    session_manager = open_desk(["The quick brown fox jumps."], num_free=3)
+    session_manager = open_sessions(["The quick brown fox jumps."], num_free=3)
     url, session = session_manager.open()
     with client(url) as sdk:
         stream = sdk.chat.completions.create(model="default", messages=ASK, stream=True)
@@ -136,9 +136,9 @@ def test_client_that_leaves_cancels_the_call(open_desk: Any) -> None:
     assert (turn.sampled.stop_reason, len(turn.sampled.token_ids)) == ("abort", 3)
 
 
-def test_unstreamed_client_that_leaves_cancels_the_call(open_desk: Any) -> None:
+def test_unstreamed_client_that_leaves_cancels_the_call(open_sessions: Any) -> None:
     """A client that gives up waiting for a whole answer cancels it too."""
-    session_manager = open_desk(["The quick brown fox jumps."], num_free=3)
+    session_manager = open_sessions(["The quick brown fox jumps."], num_free=3)
     url, session = session_manager.open()
 
     async def main() -> None:
@@ -154,25 +154,25 @@ def test_unstreamed_client_that_leaves_cancels_the_call(open_desk: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_errors_are_the_sdks_own(open_desk: Any, stream: bool) -> None:
+def test_errors_are_the_sdks_own(open_sessions: Any, stream: bool) -> None:
     """A prompt that does not fit is BadRequestError with its typed code, streamed or not."""
-    url, _ = open_desk(["7"], context_length=20).open()
+    url, _ = open_sessions(["7"], context_length=20).open()
     with client(url) as sdk, pytest.raises(openai.BadRequestError) as caught:
         sdk.chat.completions.create(model="default", messages=[{"role": "user", "content": "x" * 99}], stream=stream)
     assert (caught.value.code, caught.value.status_code) == ("context_length_exceeded", 400)
 
 
-def test_wrong_key_is_the_sdks_authentication_error(open_desk: Any) -> None:
+def test_wrong_key_is_the_sdks_authentication_error(open_sessions: Any) -> None:
     """Without a session's URL, a key that names no session is AuthenticationError."""
-    session_manager = open_desk(["7"])
+    session_manager = open_sessions(["7"])
     with client(f"{session_manager.server.base_url}/v1") as sdk, pytest.raises(openai.AuthenticationError) as caught:
         sdk.chat.completions.create(model="default", messages=ASK)
     assert caught.value.code == "invalid_api_key"
 
 
-def test_models_are_listed(open_desk: Any) -> None:
+def test_models_are_listed(open_sessions: Any) -> None:
     """The SDK lists the model under its name and as default, and gets one; another is NotFoundError."""
-    url, _ = open_desk(["7"], model_name="org/tiny").open()
+    url, _ = open_sessions(["7"], model_name="org/tiny").open()
     with client(url) as sdk:
         assert [model.id for model in sdk.models.list()] == ["org/tiny", "default"]
         assert sdk.models.retrieve("org/tiny").id == "org/tiny"
@@ -185,9 +185,9 @@ def curl(*arguments: str) -> str:
     return subprocess.run(["curl", "-sS", "-N", *arguments], check=True, capture_output=True, text=True).stdout
 
 
-def test_curl_against_a_running_gateway(open_desk: Any) -> None:
+def test_curl_against_a_running_gateway(open_sessions: Any) -> None:
     """curl without a key gets the same text streamed and unstreamed from a gateway that opens sessions."""
-    session_manager = open_desk(lambda call: f"I say {call.sampling.seed}.", opens=True)
+    session_manager = open_sessions(lambda call: f"I say {call.sampling.seed}.", opens=True)
     url = f"{session_manager.server.base_url}/v1/chat/completions"
     body = {"model": "default", "messages": ASK, "seed": 3}
     whole = json.loads(curl(url, "-d", json.dumps(body)))
@@ -199,9 +199,9 @@ def test_curl_against_a_running_gateway(open_desk: Any) -> None:
     assert json.loads(curl(f"{session_manager.server.base_url}/healthz")) == {"status": "ok"}
 
 
-def test_taken_port_is_a_clear_error(open_desk: Any) -> None:
+def test_taken_port_is_a_clear_error(open_sessions: Any) -> None:
     """Listening on a port in use says so, and what to do."""
-    port = int(open_desk([]).server.base_url.rpartition(":")[2])
+    port = int(open_sessions([]).server.base_url.rpartition(":")[2])
     with pytest.raises(UserError, match=f"127.0.0.1:{port}.*another port"):
         GatewayServer(SessionKeys()).start(port=port)
 
@@ -217,9 +217,9 @@ def test_stopped_server_has_no_url() -> None:
     assert "stopped" in repr(server)
 
 
-def test_the_server_counts_what_it_is_sent(open_desk: Any) -> None:
+def test_the_server_counts_what_it_is_sent(open_sessions: Any) -> None:
     """Histories grow with every turn; only the messages that are new are read."""
-    session_manager = open_desk(["1", "2", "3"], own=True)
+    session_manager = open_sessions(["1", "2", "3"], own=True)
     url, session = session_manager.open()
     messages = list(ASK)
     with client(url) as sdk:

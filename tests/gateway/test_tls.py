@@ -20,9 +20,9 @@ __all__ = ["authority"]  # a fixture
 ASK: Any = [{"role": "user", "content": "Guess."}]
 
 
-def test_sdks_follow_the_variable(open_desk: Any, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdks_follow_the_variable(open_sessions: Any, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     """With SSL_CERT_FILE they are served; without it they say nothing to the gateway."""
-    session_manager = open_desk(["7", "8"])
+    session_manager = open_sessions(["7", "8"])
     with GatewayServer(session_manager.sessions, tls=authority.tls) as server:
         session = session_manager.recorder.open(session_id="secure")
         url = server.url_for(session_manager.sessions.add(session))

@@ -22,9 +22,9 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 @BOTH
-def test_both_modules_get_the_answer(open_desk: Any, kind: Any) -> None:
+def test_both_modules_get_the_answer(open_sessions: Any, kind: Any) -> None:
     """A plain client of either module gets the whole answer, and errors with their status."""
-    session_manager = open_desk([FOX])
+    session_manager = open_sessions([FOX])
     url, _ = session_manager.open()
 
     async def main() -> None:
@@ -37,9 +37,9 @@ def test_both_modules_get_the_answer(open_desk: Any, kind: Any) -> None:
     asyncio.run(main())
 
 
-def test_sdk_takes_the_automatic_client(open_desk: Any) -> None:
+def test_sdk_takes_the_automatic_client(open_sessions: Any) -> None:
     """The installed SDK accepts the client of the module that its package requires, streamed and unstreamed."""
-    session_manager = open_desk([FOX, FOX])
+    session_manager = open_sessions([FOX, FOX])
     url, session = session_manager.open()
 
     async def main() -> tuple[str | None, str]:
@@ -56,9 +56,9 @@ def test_sdk_takes_the_automatic_client(open_desk: Any) -> None:
 
 
 @BOTH
-def test_first_chunk_arrives_while_the_engine_still_samples(open_desk: Any, kind: Any) -> None:
+def test_first_chunk_arrives_while_the_engine_still_samples(open_sessions: Any, kind: Any) -> None:
     """The transport hands on each chunk as the application sends it."""
-    session_manager = open_desk([FOX], num_free=3)
+    session_manager = open_sessions([FOX], num_free=3)
     url, session = session_manager.open()
 
     async def main() -> None:
@@ -77,9 +77,9 @@ def test_first_chunk_arrives_while_the_engine_still_samples(open_desk: Any, kind
 
 
 @BOTH
-def test_leaving_early_cancels_the_call(open_desk: Any, kind: Any) -> None:
+def test_leaving_early_cancels_the_call(open_sessions: Any, kind: Any) -> None:
     """Closing the response ends the engine's call, and its tokens are recorded."""
-    session_manager = open_desk([FOX], num_free=3)
+    session_manager = open_sessions([FOX], num_free=3)
     url, session = session_manager.open()
 
     async def main() -> None:
@@ -92,9 +92,9 @@ def test_leaving_early_cancels_the_call(open_desk: Any, kind: Any) -> None:
     assert asyncio.run(session.aclose("over")).turns[0].sampled.stop_reason == "abort"
 
 
-def test_cancelling_the_waiting_task_cancels_the_call(open_desk: Any) -> None:
+def test_cancelling_the_waiting_task_cancels_the_call(open_sessions: Any) -> None:
     """A task that is cancelled while it waits for the answer ends the engine's call."""
-    session_manager = open_desk([FOX], num_free=0)
+    session_manager = open_sessions([FOX], num_free=0)
     url, _ = session_manager.open()
 
     async def main() -> None:
@@ -109,9 +109,9 @@ def test_cancelling_the_waiting_task_cancels_the_call(open_desk: Any) -> None:
 
 
 @BOTH
-def test_read_timeout_is_the_modules_own(open_desk: Any, kind: Any) -> None:
+def test_read_timeout_is_the_modules_own(open_sessions: Any, kind: Any) -> None:
     """A client that waits longer than its timeout gets its module's ReadTimeout, and the call ends."""
-    session_manager = open_desk([FOX], num_free=0)
+    session_manager = open_sessions([FOX], num_free=0)
     url, _ = session_manager.open()
 
     async def main() -> None:
@@ -123,9 +123,9 @@ def test_read_timeout_is_the_modules_own(open_desk: Any, kind: Any) -> None:
     asyncio.run(main())
 
 
-def test_one_client_serves_several_loops(open_desk: Any) -> None:
+def test_one_client_serves_several_loops(open_sessions: Any) -> None:
     """One transport answers requests from loops in different threads."""
-    session_manager = open_desk(lambda call: FOX)
+    session_manager = open_sessions(lambda call: FOX)
     url, session = session_manager.open()
     http = async_client(session_manager.server)
     texts: list[str] = []
@@ -167,9 +167,9 @@ class Chatterbox:
             raise
 
 
-def test_slow_client_holds_the_application_back(open_desk: Any) -> None:
+def test_slow_client_holds_the_application_back(open_sessions: Any) -> None:
     """The application may be a fixed number of chunks ahead; each chunk taken lets one more through."""
-    session_manager = open_desk([], own=True)
+    session_manager = open_sessions([], own=True)
     chatterbox = Chatterbox()
     session_manager.server.app = chatterbox
 
@@ -187,9 +187,9 @@ def test_slow_client_holds_the_application_back(open_desk: Any) -> None:
     asyncio.run(main())
 
 
-def test_application_that_breaks_is_a_read_error(open_desk: Any) -> None:
+def test_application_that_breaks_is_a_read_error(open_sessions: Any) -> None:
     """An exception in the application reaches the client as its module's error, with the reason."""
-    session_manager = open_desk([], own=True)
+    session_manager = open_sessions([], own=True)
 
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         raise KeyError("seven")
@@ -206,9 +206,9 @@ def test_application_that_breaks_is_a_read_error(open_desk: Any) -> None:
     asyncio.run(main())
 
 
-def test_stopped_gateway_is_a_connect_error(open_desk: Any) -> None:
+def test_stopped_gateway_is_a_connect_error(open_sessions: Any) -> None:
     """A request after the gateway has stopped fails at once with the module's ConnectError."""
-    session_manager = open_desk([], own=True)
+    session_manager = open_sessions([], own=True)
     url, _ = session_manager.open()
 
     async def main() -> None:
@@ -222,9 +222,9 @@ def test_stopped_gateway_is_a_connect_error(open_desk: Any) -> None:
     asyncio.run(main())
 
 
-def test_gateway_that_stops_ends_the_answer(open_desk: Any) -> None:
+def test_gateway_that_stops_ends_the_answer(open_sessions: Any) -> None:
     """A stream that is open when the gateway stops ends with an error, not with silence."""
-    session_manager = open_desk([FOX], num_free=3, own=True)
+    session_manager = open_sessions([FOX], num_free=3, own=True)
     url, _ = session_manager.open()
 
     async def main() -> None:
@@ -244,9 +244,9 @@ def test_gateway_that_stops_ends_the_answer(open_desk: Any) -> None:
     asyncio.run(main())
 
 
-def test_other_hosts_are_reached_through_the_network(open_desk: Any) -> None:
+def test_other_hosts_are_reached_through_the_network(open_sessions: Any) -> None:
     """The same client asks another server over its socket, as an agent's tools may."""
-    session_manager, other = open_desk([]), open_desk([], model_name="elsewhere")
+    session_manager, other = open_sessions([]), open_sessions([], model_name="elsewhere")
     other_url, _ = other.open()
 
     async def main() -> list[str]:

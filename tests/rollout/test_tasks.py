@@ -25,7 +25,7 @@ def test_every_epoch_plays_every_row_once_in_its_own_order() -> None:
 
 
 def test_a_stream_taken_up_again_goes_on_as_if_it_had_not_stopped() -> None:
-    """Groups that were begun come first, then those never handed out, with the same rows and seeds."""
+    """Groups that were begun come first, then those never dispatched, with the same rows and seeds."""
     whole = list(islice(GroupStream(ROWS, seed=7, shuffle=True), 9))
     resumed = GroupStream(ROWS, seed=7, shuffle=True, next_ordinal=6, first=(4, 2))
     again = list(islice(resumed, 5))

@@ -58,7 +58,7 @@ def test_an_episode_goes_to_a_worker_and_comes_back():
 
 
 def test_what_a_worker_never_received_is_sent_again():
-    """An answer that broke off on its way is sent again when the worker asks anew, and no seat is played twice."""
+    """An answer that broke off is sent again when the worker asks anew, and no assignment is played twice."""
 
     async def main():
         work_queue = WorkQueue()

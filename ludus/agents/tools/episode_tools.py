@@ -64,7 +64,7 @@ def too_many(name: str, arguments: object, most: int) -> ToolResult:
 
 
 class EpisodeTools:
-    """Use as an async context manager, on the event loop on which the shelf was set up."""
+    """Use as an async context manager, on the event loop on which the tool set was set up."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class EpisodeTools:
         warn: Warn,
     ) -> None:
         self.rewards: Mapping[str, float] = {}
-        """By tool what its `calc_reward` said, once the box is closed; only tools that were used and said something."""
+        """By tool what its `calc_reward` returned, once closed; only tools that were used and returned a number."""
         self._instances = instances
         self._limits = limits
         self._tokenizer = tokenizer

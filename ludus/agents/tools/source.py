@@ -1,6 +1,6 @@
 """Where tools come from: one by one, or many from something that is asked for them first.
 
-Knows: tools before they are on a shelf.  Knows not: trajectories.
+Knows: tools before they are in a tool set.  Knows not: trajectories.
 """
 
 from __future__ import annotations

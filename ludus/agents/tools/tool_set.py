@@ -1,4 +1,4 @@
-"""Every tool of a run, read once from files and objects; one box of them for each trajectory.
+"""Every tool of a run, read once from files and objects; opened once for each trajectory.
 
 Knows: sources of tools, what a row selects and gives them.  Knows not: trajectories in flight, models.
 Invariant: no two tools have one name, and what a row selects or gives arguments to exists.
@@ -31,7 +31,7 @@ _KINDS = tuple(ToolKwargs.__dataclass_fields__)
 
 
 class ToolSet:
-    """The tools of a run. `setup` before the first box is opened and `close` after the last, on one event loop."""
+    """The tools of a run. `setup` before the first `open` and `close` after the last, on one event loop."""
 
     def __init__(self, plans: Sequence[ToolPlan], limits: ToolLimits) -> None:
         self._plans = tuple(plans)

@@ -57,7 +57,7 @@ KIND = RolloutKind()
 
 
 def from_rollout_workflow(workflow: Any, kwargs: Mapping[str, Any]) -> RolloutWorkflowAdapter:
-    """The door of a class, which is instantiated here, once, with `kwargs`, or of an instance.
+    """The adapter of a class, which is instantiated here, once, with `kwargs`, or of an instance.
 
     Raises UserError if it cannot be made, or its `arun_episode` is not async or takes other arguments.
     """

@@ -1,4 +1,4 @@
-"""Trajectories of agents that do not write one: from what was asked and answered, or handed out on the side.
+"""Trajectories of agents that do not write one: from what was asked and answered, or passed on otherwise.
 
 Knows: requests and answers, two context variables.  Knows not: HTTP, tokens.
 Invariant: a captured trajectory holds every answer once: it goes on with the longest conversation that the request goes
@@ -108,7 +108,7 @@ def capturing() -> Iterator[Capture]:
 def yield_trajectory(trajectory: Trajectory) -> None:
     """Hand a trajectory to the caller of `capture_yielded_trajectory`, past functions that return something else.
 
-    Raises UserError if nobody captures it, or if one was handed out before.
+    Raises UserError if nobody captures it, or if one was returned before.
     """
     yielded = _yielded.get()
     if yielded is None:

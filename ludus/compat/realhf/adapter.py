@@ -1,4 +1,4 @@
-"""The door of queue agents: an episode is one call of `collect_trajectory`, and what it hands back is found in the
+"""The adapter of queue agents: an episode is one call of `collect_trajectory`, and what it hands back is found in the
 record.
 
 Knows: agents, environments, samples, the record.  Knows not: groups, advantages, training.
@@ -89,7 +89,7 @@ KIND = QueueKind()
 
 
 def from_queue(workflow: Any, kwargs: Mapping[str, Any]) -> QueueAdapter:
-    """The door of a queue agent. kwargs: `env` is its environment, the others go to the constructor of a class.
+    """The adapter of a queue agent. kwargs: `env` is its environment, the others go to the constructor of a class.
 
     Raises UserError where the agent, its arguments or the environment cannot be.
     """

@@ -52,7 +52,7 @@ class TextEnvironmentAgent(Agent):
         act_queue: asyncio.Queue[Any],
     ) -> list[SequenceSample]:
         episode = current_episode()
-        assert episode is not None and episode.session is not None, "a door plays this"
+        assert episode is not None and episode.session is not None, "an agent adapter plays this"
         text, row = episode.session.text, prompt.metadata[ROW][0]
         observation, info = await env.reset(row.get("seed"), row)
         opening = [Message("system", self.system_prompt)] if self.system_prompt else []

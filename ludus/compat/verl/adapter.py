@@ -1,4 +1,4 @@
-"""Agent loops as a door: the row picks the loop, a new object of it plays, and what it hands back is found in the
+"""Agent loops as agents: the row picks the loop, a new object of it plays, and what it hands back is found in the
 record.
 
 Knows: rows in verl's form, loops by name, the record.  Knows not: how any loop plays.
@@ -154,7 +154,7 @@ def plan_of(config: Config) -> LoopPlan:
 
 
 def from_loop(cls: Any, kwargs: Mapping[str, Any], plan: LoopPlan) -> LoopAdapter:
-    """The door of a loop's class, made with `kwargs` beside what all loops get.
+    """The adapter of a loop's class, made with `kwargs` beside what all loops get.
 
     Raises UserError if it is an object, or has no `run`.
     """

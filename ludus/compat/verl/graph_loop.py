@@ -121,7 +121,7 @@ class ReactAgentLoop(AgentLoopBase):
     def graph_config(
         self, sampling_params: Mapping[str, Any], episode_tools: EpisodeTools | None = None
     ) -> RunnableConfig:
-        """What the graph is invoked with. box: tools beside those of the class."""
+        """What the graph is invoked with. episode_tools: tools beside those of the class."""
         plan, text, model = self._plan(), self.tokenizer.text, self.chat_model()
         tools = [*self.tools, *(tool_json(spec) for spec in (() if episode_tools is None else episode_tools.specs))]
         turns = plan.multi_turn
@@ -163,7 +163,8 @@ def make_output(
 ) -> AgentLoopOutput | list[AgentLoopOutput]:
     """Everything that was sampled, one sequence for each path of tokens; the reward belongs to the last.
 
-    ended_by: `answer`, or the code of the limit that was met.  box: closed; what its tools said of the trajectory.
+    ended_by: `answer`, or the code of the limit that was met.
+    episode_tools: closed; what they returned of the trajectory.
     Raises UserError if nothing was sampled.
     """
     if not record.turns:

@@ -1,4 +1,4 @@
-"""Boxes of tools: what a call gives, how tools live in a trajectory, and what becomes of those that misbehave."""
+"""An episode's tools: what a call gives, how tools live in a trajectory, and what becomes of those that misbehave."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Counter(BaseTool):
         del self.numbers[instance_id]
 
 
-async def shelf_of(*tools: Any, limits: ToolLimits | None = None) -> ToolSet:
+async def tool_set_of(*tools: Any, limits: ToolLimits | None = None) -> ToolSet:
     tool_set = ToolSet.load(tools=tools, limits=limits)
     await tool_set.setup()
     return tool_set
@@ -78,7 +78,7 @@ def call(name: str, /, **arguments: Any) -> ToolCall:
 async def test_a_tool_lives_as_long_as_its_trajectory() -> None:
     """It is created at its first call, keeps its state, and is rewarded and released once, at the end."""
     counter = Counter()
-    tool_set = await shelf_of(counter)
+    tool_set = await tool_set_of(counter)
     async with tool_set.open({"count": {"create_kwargs": {"start": 10}}}) as episode_tools:
         assert [spec.name for spec in episode_tools.specs] == ["count"]
         assert counter.log == []
@@ -94,14 +94,14 @@ async def test_a_tool_lives_as_long_as_its_trajectory() -> None:
 async def test_a_tool_that_is_not_called_is_never_created() -> None:
     """Nothing is created, rewarded or released for it."""
     counter = Counter()
-    async with (await shelf_of(counter)).open() as episode_tools:
+    async with (await tool_set_of(counter)).open() as episode_tools:
         pass
     assert (counter.log, episode_tools.rewards) == ([], {})
 
 
 async def test_trajectories_do_not_share_instances() -> None:
-    """Two boxes of one shelf each have a number of their own."""
-    tool_set = await shelf_of(Counter())
+    """Two episodes' tools of one set each have a number of their own."""
+    tool_set = await tool_set_of(Counter())
     async with tool_set.open() as one, tool_set.open() as other:
         texts = [
             (await episode_tools.call(call("count", by=by))).text
@@ -113,7 +113,7 @@ async def test_trajectories_do_not_share_instances() -> None:
 async def test_calls_at_once_create_the_tool_once() -> None:
     """Parallel first calls wait for the one `create`."""
     counter = Counter()
-    async with (await shelf_of(counter)).open() as episode_tools:
+    async with (await tool_set_of(counter)).open() as episode_tools:
         results = await asyncio.gather(*(episode_tools.call(call("count", by=1)) for _ in range(4)))
     assert sorted(result.text for result in results) == ["1", "2", "3", "4"]
     assert counter.log[0].startswith("create") and counter.log.count("execute") == 4
@@ -130,7 +130,7 @@ async def test_calls_at_once_create_the_tool_once() -> None:
 async def test_wrong_arguments_are_told_to_the_model(arguments: str, error: str) -> None:
     """What the model wrote wrongly is the text of the result, and the tool is not called."""
     counter = Counter()
-    async with (await shelf_of(counter)).open() as episode_tools:
+    async with (await tool_set_of(counter)).open() as episode_tools:
         result = await episode_tools.call(ToolCall("1", "count", arguments))
     assert result.error is not None and error in result.error
     assert result.text == f"Error: {result.error}"
@@ -139,7 +139,7 @@ async def test_wrong_arguments_are_told_to_the_model(arguments: str, error: str)
 
 async def test_an_unknown_tool_is_told_with_the_nearest() -> None:
     """The model learns what there is."""
-    async with (await shelf_of(Counter())).open() as episode_tools:
+    async with (await tool_set_of(Counter())).open() as episode_tools:
         result = await episode_tools.call(call("counts", by=1))
     assert result.error == "there is no tool 'counts'; did you mean 'count'? There are: count"
     assert episode_tools.metrics["tools/num_errors"] == 1
@@ -149,7 +149,7 @@ async def test_text_that_is_no_call_is_an_observation(caplog: pytest.LogCaptureF
     """The model reads that its call could not be decoded, and the trace holds it."""
     spans = SpanLog()
     with collect_spans(spans):
-        async with (await shelf_of(Counter())).open() as episode_tools:
+        async with (await tool_set_of(Counter())).open() as episode_tools:
             result = episode_tools.undecoded("<tool_call>{oops</tool_call>")
     assert result.text.startswith("Error: Failed to decode tool call: <tool_call>{oops")
     (kept,) = spans.snapshot()
@@ -162,7 +162,7 @@ async def test_an_error_of_a_tool_is_shown_to_the_model_and_warned_of_once(caplo
     async def broken() -> str:
         raise ZeroDivisionError("by zero")
 
-    tool_set = await shelf_of(broken)
+    tool_set = await tool_set_of(broken)
     async with tool_set.open() as episode_tools:
         results = [await episode_tools.call(call("broken")) for _ in range(2)]
     assert [result.error for result in results] == ["the tool 'broken' failed: ZeroDivisionError: by zero"] * 2
@@ -177,7 +177,7 @@ async def test_a_tool_error_is_for_the_model_alone(caplog: pytest.LogCaptureFixt
     async def picky() -> str:
         raise ToolError("only on Sundays")
 
-    async with (await shelf_of(picky)).open() as episode_tools:
+    async with (await tool_set_of(picky)).open() as episode_tools:
         assert (await episode_tools.call(call("picky"))).text == "Error: only on Sundays"
     assert not caplog.records
 
@@ -188,7 +188,7 @@ async def test_a_tool_that_leaves_the_interpreter_leaves_nothing() -> None:
     async def leaving() -> str:
         raise SystemExit(3)
 
-    async with (await shelf_of(leaving)).open() as episode_tools:
+    async with (await tool_set_of(leaving)).open() as episode_tools:
         assert "it called sys.exit(3)" in (await episode_tools.call(call("leaving"))).text
 
 
@@ -198,7 +198,7 @@ async def test_a_tool_that_cancels_itself_is_an_error_of_that_tool() -> None:
     async def confused() -> str:
         raise asyncio.CancelledError
 
-    async with (await shelf_of(confused)).open() as episode_tools:
+    async with (await tool_set_of(confused)).open() as episode_tools:
         assert "cancelled itself" in (await episode_tools.call(call("confused"))).text
 
 
@@ -220,7 +220,7 @@ async def test_a_tool_that_never_returns_is_given_up(is_deaf: bool) -> None:
     async def quick() -> str:
         return "here"
 
-    tool_set = await shelf_of(endless, quick, limits=ToolLimits(timeout_s=0.05))
+    tool_set = await tool_set_of(endless, quick, limits=ToolLimits(timeout_s=0.05))
     async with tool_set.open() as episode_tools:
         slow, fast = await asyncio.gather(episode_tools.call(call("endless")), episode_tools.call(call("quick")))
     assert slow.error == "the tool 'endless' did not answer within 0.05 s"
@@ -236,7 +236,7 @@ async def test_the_deadline_of_a_tool_goes_before_that_of_the_run() -> None:
         await asyncio.Event().wait()
         return ""
 
-    tool_set = await shelf_of(ToolPlan(OneTool(FunctionTool(slow)), timeout_s=0.02))
+    tool_set = await tool_set_of(ToolPlan(OneTool(FunctionTool(slow)), timeout_s=0.02))
     async with tool_set.open() as episode_tools:
         assert "within 0.02 s" in (await episode_tools.call(call("slow"))).text
 
@@ -253,7 +253,7 @@ async def test_no_more_calls_run_at_a_time_than_the_plan_says() -> None:
         running -= 1
         return ""
 
-    tool_set = await shelf_of(ToolPlan(OneTool(FunctionTool(busy)), max_concurrent=2))
+    tool_set = await tool_set_of(ToolPlan(OneTool(FunctionTool(busy)), max_concurrent=2))
     async with tool_set.open() as one, tool_set.open() as other:
         await asyncio.gather(*(episode_tools.call(call("busy")) for episode_tools in (one, other) for _ in range(4)))
     assert most == 2
@@ -263,7 +263,7 @@ async def test_a_failed_trajectory_releases_without_reward() -> None:
     """Whatever ends the block, `release` runs; `calc_reward` only where there is something to reward."""
     counter = Counter()
     with pytest.raises(RuntimeError, match="the agent failed"):
-        async with (await shelf_of(counter)).open() as episode_tools:
+        async with (await tool_set_of(counter)).open() as episode_tools:
             await episode_tools.call(call("count", by=1))
             raise RuntimeError("the agent failed")
     assert counter.log[-2:] == ["execute", "release"]
@@ -277,7 +277,7 @@ async def test_a_reward_that_fails_fails_the_trajectory_after_all_are_released()
             return float("nan")
 
     counter = Broken()
-    tool_set = await shelf_of(counter)
+    tool_set = await tool_set_of(counter)
     with pytest.raises(UserError, match=r"calc_reward of the tool 'count' failed: ToolError: the reward .* got nan"):
         async with tool_set.open() as episode_tools:
             await episode_tools.call(call("count", by=1))
@@ -291,15 +291,15 @@ async def test_a_release_that_fails_is_warned_of(caplog: pytest.LogCaptureFixtur
         async def release(self, instance_id: str, **kwargs: Any) -> None:
             raise OSError("stuck")
 
-    async with (await shelf_of(Sticky())).open() as episode_tools:
+    async with (await tool_set_of(Sticky())).open() as episode_tools:
         await episode_tools.call(call("count", by=1))
     assert episode_tools.rewards == {"count": 1.0}
     assert "the tool 'count' failed" in caplog.text
 
 
-async def test_a_closed_box_calls_nothing() -> None:
+async def test_closed_tools_call_nothing() -> None:
     """A call after the end is the caller's mistake."""
-    tool_set = await shelf_of(Counter())
+    tool_set = await tool_set_of(Counter())
     async with tool_set.open() as episode_tools:
         pass
     with pytest.raises(UserError, match="outside of its toolbox"):
@@ -310,7 +310,7 @@ async def test_calls_are_spans_of_the_episode() -> None:
     """Each call is kept with what went in, what came out and what was wrong."""
     spans = SpanLog()
     with collect_spans(spans):
-        async with (await shelf_of(Counter())).open() as episode_tools:
+        async with (await tool_set_of(Counter())).open() as episode_tools:
             await episode_tools.call(call("count", by=4), turn_id="t1")
             await episode_tools.call(call("count"))
     good, bad = spans.snapshot()
@@ -320,13 +320,13 @@ async def test_calls_are_spans_of_the_episode() -> None:
 
 
 async def test_a_row_selects_tools_and_gives_them_arguments() -> None:
-    """The tools keep the shelf's order; what a table fills in for other rows is no argument."""
+    """The tools keep the set's order; what a table fills in for other rows is no argument."""
 
     @function_tool
     async def plus(a: int) -> int:
         return a + 1
 
-    tool_set = await shelf_of(Counter(), plus)
+    tool_set = await tool_set_of(Counter(), plus)
     episode_tools = tool_set.open({"plus": None, "count": {"create_kwargs": None}}, ["plus", "count"])
     assert [spec.name for spec in episode_tools.specs] == ["count", "plus"]
     assert [spec.name for spec in tool_set.open(selection=["plus"]).specs] == ["plus"]
@@ -350,7 +350,7 @@ async def test_what_a_row_asks_for_must_exist(kwargs: Any, selection: Any, error
     async def plus(a: int) -> int:
         return a + 1
 
-    tool_set = await shelf_of(Counter(), plus)
+    tool_set = await tool_set_of(Counter(), plus)
     with pytest.raises(UserError) as raised:
         tool_set.open(kwargs, selection)
     assert error in str(raised.value)
@@ -363,6 +363,6 @@ async def test_agent_data_reaches_tools_that_take_it() -> None:
         async def execute(self, instance_id: str, parameters: dict[str, Any], *, agent_data: Any, lang: str) -> str:
             return f"{agent_data['who']} {lang}"
 
-    tool_set = await shelf_of(Reader())
+    tool_set = await tool_set_of(Reader())
     async with tool_set.open({"count": {"execute_kwargs": {"lang": "en"}}}, agent_data={"who": "me"}) as episode_tools:
         assert (await episode_tools.call(call("count", by=1))).text == "me en"

@@ -125,7 +125,7 @@ def test_both_forms_of_docstrings_are_read() -> None:
 
 
 def test_the_decorator_leaves_the_function_as_it_is() -> None:
-    """Bare, with a name, and with a schema; the file's order is the shelf's."""
+    """Bare, with a name, and with a schema; the file's order is the tool set's."""
     schema = {"type": "function", "function": {"name": "raw", "description": "As it comes."}}
 
     @function_tool

@@ -40,7 +40,7 @@ class ReplayResult:
 
 @dataclass
 class Player:
-    """Makes a door of whatever is an agent loop, and plays rows with it, one after the other."""
+    """Makes an agent adapter of whatever is an agent loop, and plays rows with it, one after the other."""
 
     text: ChatText
     sampling: Sampling = field(default_factory=lambda: Sampling(seed=1))

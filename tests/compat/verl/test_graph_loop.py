@@ -1,4 +1,4 @@
-"""ReactAgentLoop: graphs as agents, played by the door of agent loops over written answers."""
+"""ReactAgentLoop: graphs as agents, played by the adapter of agent loops over written answers."""
 
 from __future__ import annotations
 
