@@ -208,7 +208,7 @@ def gateway(
 ) -> None:
     """What does the gateway add to the engine's time, and how many requests a second does it answer?
 
-    Written answers behind the gateway, sessions of chat turns in front of
+    Scripted answers behind the gateway, sessions of chat turns in front of
     it, through its socket, every turn recorded. A peer stands in front of a
     server that answers as fast as it is asked. The ceiling is the same
     client in front of an application that does nothing.

@@ -14,7 +14,7 @@ from ludus.checks.conformance.clients import Clients
 from ludus.checks.conformance.local_server import LocalServer
 from ludus.checks.conformance.matrix import mutants_shown, shown
 from ludus.checks.conformance.mutants import FAULTS, MutantReport, run_mutants
-from ludus.checks.conformance.run import SuiteReport, local_target, play, remote_target
+from ludus.checks.conformance.run import SuiteReport, local_target, remote_target, run_cases
 from ludus.checks.conformance.suite import chosen
 from ludus.cli.console import counting, end, say_json
 from ludus.cli.log import expect_warnings
@@ -36,13 +36,13 @@ def conformance(
         str | None,
         typer.Option(metavar="PATTERN", help="Only cases whose name holds this, or matches it with * and ?."),
     ] = None,
-    mutants: Annotated[bool, typer.Option("--mutants", help="Play the cases against servers that are wrong.")] = False,
+    mutants: Annotated[bool, typer.Option("--mutants", help="Run the cases against servers that are wrong.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Does a server keep what the public protocols say?
 
-    The openai and anthropic packages play every case over a socket: against
-    our own gateway with answers that are written down, so that every token
+    The openai and anthropic packages run every case over a socket: against
+    the local gateway with answers that are written down, so that every token
     can be checked; or with --base-url against any compatible server.
 
     [bold]Examples:[/]  ludus conformance
@@ -52,7 +52,7 @@ def conformance(
       ludus conformance --mutants
     """
     if mutants and base_url is not None:
-        raise UserError("--mutants puts faults into our own server; leave --base-url out")
+        raise UserError("--mutants puts faults into the local server; leave --base-url out")
     if model is not None and base_url is None:
         raise UserError(f"--model {model} names a model of another server; add --base-url, or leave it out")
     cases = chosen(only)
@@ -78,7 +78,9 @@ async def _play(
     if base_url is None:
         async with Clients(LOCAL_TIMEOUT_S) as clients:
             with LocalServer() as server:
-                return await play(cases, local_target(server), clients, timeout_s=LOCAL_TIMEOUT_S, on_result=on_result)
+                return await run_cases(
+                    cases, local_target(server), clients, timeout_s=LOCAL_TIMEOUT_S, on_result=on_result
+                )
     async with Clients(REMOTE_TIMEOUT_S) as clients:
         target = await remote_target(clients, base_url, model=model, api_key=api_key)
-        return await play(cases, target, clients, timeout_s=REMOTE_TIMEOUT_S, on_result=on_result)
+        return await run_cases(cases, target, clients, timeout_s=REMOTE_TIMEOUT_S, on_result=on_result)

@@ -40,7 +40,7 @@ def import_art_folder(
 ) -> None:
     """Trajectories, history and state of ART's models.
 
-    Each model's logbook is written where a model of the same name and project
+    Each model's log files are written where a model of the same name and project
     has its own. ART keeps no tokens: its trajectories can be judged and
     imitated, not reinforced.
 

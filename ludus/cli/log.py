@@ -28,18 +28,18 @@ def show_log(verbose: int) -> None:
 
 
 class _FewOfAKind(logging.Filter):
-    """Lets the first MOST_OF_A_KIND records of one wording through: a model that learns makes a mistake often."""
+    """Lets the first MOST_OF_A_KIND records of one message through: a model that learns makes a mistake often."""
 
     def __init__(self) -> None:
         super().__init__()
         self._num_seen: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        wording = str(record.msg)
-        self._num_seen[wording] += 1
-        if self._num_seen[wording] == MOST_OF_A_KIND:
-            record.msg = f"{wording} (no more of these are shown; -v shows all)"
-        return self._num_seen[wording] <= MOST_OF_A_KIND
+        message = str(record.msg)
+        self._num_seen[message] += 1
+        if self._num_seen[message] == MOST_OF_A_KIND:
+            record.msg = f"{message} (no more of these are shown; -v shows all)"
+        return self._num_seen[message] <= MOST_OF_A_KIND
 
 
 def expect_warnings() -> None:

@@ -28,7 +28,7 @@ def status(run: Run) -> None:
 
     [bold]Example:[/]  ludus status runs/guess
     """
-    run_status = _board(run)
+    run_status = _status_of(run)
     if run_status is None:
         return say(_without_head(run))
     head = run_status.head
@@ -53,7 +53,7 @@ def stop(run: Run) -> None:
 
     [bold]Example:[/]  ludus stop runs/guess
     """
-    run_status = _board(run)
+    run_status = _status_of(run)
     if run_status is None:
         job = job_of(run)
         if job is None or job_state(job) is None:
@@ -64,7 +64,7 @@ def stop(run: Run) -> None:
     return say("asked to save a checkpoint and leave")
 
 
-def _board(run: Path) -> RunStatus | None:
+def _status_of(run: Path) -> RunStatus | None:
     if not run.is_dir():
         near = sorted(path.parent.name for path in run.parent.glob("*/config.yaml"))
         raise UserError(f"there is no run {str(run)!r}" + (f"; runs beside it: {', '.join(near)}" if near else ""))

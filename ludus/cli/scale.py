@@ -68,7 +68,7 @@ def replicas(
 ) -> None:
     """How many more episodes a second do two replicas play than one?
 
-    Engines of written answers that sample eight calls at once, a token
+    Engines of scripted answers that sample eight calls at once, a token
     every 50 ms, behind the router and the gateway: what is measured is
     whether anything else stands in the way.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 
-# Who waits for signs of life looks several times a second; a longer pause between two looks was no time spent waiting.
+# Who waits for signs of life polls several times a second; a longer pause between two polls was no time spent waiting.
 LONGEST_GAP_S = 2.0
 
 

@@ -1,6 +1,6 @@
 """The other processes of a run, as whoever needs some of them sees it.
 
-Knows: which launcher the configuration means, what every role is told.  Knows not: what the roles do.
+Knows: which launcher the configuration means, what every role is given.  Knows not: what the roles do.
 Invariant: a run that needs no other process opens no socket and starts nothing.
 """
 
@@ -142,7 +142,7 @@ class Cluster:
                 self._stack.callback(clear_status, self._config.folder)
             supervisor = Supervisor(launcher, self.registry, on_change=self._tell)
             self._supervisor = await self._stack.enter_async_context(supervisor)
-            watching = asyncio.create_task(self._end_when_failed(supervisor), name="ludus-crew")
+            watching = asyncio.create_task(self._end_when_failed(supervisor), name="ludus-cluster")
             self._stack.callback(watching.cancel)
         return self._supervisor
 
@@ -187,7 +187,7 @@ async def open_cluster(config: Config, *, is_run: bool = True) -> AsyncIterator[
 
 
 def head_view(config: Config, started_at: float, registry: Registry | None = None) -> HeadView:
-    """This process, for the board of the run."""
+    """This process, for the status of the run."""
     return HeadView(
         pid=os.getpid(),
         host=socket.gethostname(),

@@ -20,7 +20,7 @@ from ludus.errors import UserError
 _DEVICES = Path("/proc/driver/nvidia/gpus")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # How often the end of a group that was asked to end is looked for.
-_LOOK_S = 0.05
+_POLL_S = 0.05
 # The kernel ends a killed process in milliseconds, and the machine's first process then takes note of its end; some
 # first processes of containers never do, and for these nobody waits longer.
 _KILLED_S = 0.002
@@ -65,7 +65,7 @@ class LocalProcess:
         self._signal(signal.SIGTERM)
         give_up_at = time.monotonic() + grace_s
         while self.poll() is None and time.monotonic() < give_up_at:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         with self._lock:
             if self._popen.returncode is None:
                 self._end_group()

@@ -51,7 +51,7 @@ class RoleHost:
         node: str = importlib.import_module("ray").get_runtime_context().get_node_id()
         return f"{self._process.id} on {os.uname().nodename}", node
 
-    def look(self, offset: int) -> tuple[int | None, bytes]:
+    def poll(self, offset: int) -> tuple[int | None, bytes]:
         """The exit status, if it has one, and what was printed from `offset` on."""
         status = self._process.poll()
         self._printed.seek(offset)
@@ -79,7 +79,7 @@ class RayRoleProcess:
         """None: it was not made yet."""
         self._offset = 0
         self._status: int | None = None
-        self._looking: Any = None
+        self._polling: Any = None
         self._telling: Any = None
         self._where: tuple[str, str] | None = None
         """What it is called, and its node. None: it waits for its place."""
@@ -103,7 +103,7 @@ class RayRoleProcess:
     def poll(self) -> int | None:
         with self._lock:
             if self._status is None and self._is_made():
-                while self._ray.wait([self._looking], timeout=0)[0] and self._take():
+                while self._ray.wait([self._polling], timeout=0)[0] and self._take():
                     pass
             return self._status
 
@@ -112,7 +112,7 @@ class RayRoleProcess:
             if self._status is None and self._where is not None:
                 try:
                     self._ray.get(self._actor.stop.remote(grace_s), timeout=grace_s + _STOP_S)
-                    while self._ray.wait([self._looking], timeout=_STOP_S)[0] and self._take():
+                    while self._ray.wait([self._polling], timeout=_STOP_S)[0] and self._take():
                         pass
                 except self._ray.exceptions.RayError:
                     self.lost_on = self._where[1]  # it does not answer: the actor is killed below
@@ -127,18 +127,18 @@ class RayRoleProcess:
         """The actor was made, now if nothing speaks against it."""
         if self._actor is None and (time.monotonic() > self._patient_until or not self._is_up(self._lost_node)):
             self._actor = self._make()
-            self._looking, self._telling = self._actor.look.remote(0), self._actor.where.remote()
+            self._polling, self._telling = self._actor.poll.remote(0), self._actor.where.remote()
         return self._actor is not None
 
     def _is_up(self, node: str | None) -> bool:
         return any(each["NodeID"] == node and each["Alive"] for each in self._ray.nodes())
 
     def _take(self) -> bool:
-        """Keep what the last look brought, and look again. False: there is nothing to wait for at the moment."""
+        """Keep what the last poll brought, and poll again. False: there is nothing to wait for at the moment."""
         try:
             if self._where is None:
                 self._where = self._ray.get(self._telling)
-            status, printed = self._ray.get(self._looking)
+            status, printed = self._ray.get(self._polling)
         except self._ray.exceptions.RayError as error:
             self._status = _LOST
             self.lost_on = None if self._where is None else self._where[1]
@@ -149,7 +149,7 @@ class RayRoleProcess:
         if status is not None and not printed:
             self._status = status
             return False
-        self._looking = self._actor.look.remote(self._offset)
+        self._polling = self._actor.poll.remote(self._offset)
         return bool(printed) or status is not None
 
     def _append(self, printed: bytes) -> None:

@@ -9,7 +9,7 @@ given up and comes back is told to end (409).
     PUT  /roles/{name}/{index}/beat       {attempt}: it lives
     GET  /roles                           who is there
     POST /stop                            the run saves and leaves, as after Ctrl-C
-         /serve/{service}/…               what other floors answer here
+         /serve/{service}/…               what other services answer here
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _RoleEntry:
     task: Mapping[str, Any]
     registered: Registered | None = None
     """None: it is not ready."""
-    heard_at: float = 0.0
+    last_seen_at: float = 0.0
     """By the registry's clock."""
 
 
@@ -136,12 +136,12 @@ class Registry:
             return None if post is None else post.registered
 
     def silence_s(self, name: str, index: int) -> float:
-        """For how long nothing was heard of a process that is ready; 0 if it is not. Time asleep does not count."""
+        """For how long nothing was received from a process that is ready; 0 if it is not. Sleep does not count."""
         with self._lock:
             post = self._posts.get((name, index))
             if post is None or post.registered is None:
                 return 0.0
-            return self._clock.now() - post.heard_at
+            return self._clock.now() - post.last_seen_at
 
     async def wait(self, name: str, index: int, timeout_s: float | None = None) -> Registered:
         """The process, once it is ready. Raises BackendError after `timeout_s`."""
@@ -212,7 +212,7 @@ class Registry:
             post = self._posts.get((name, index))
             if post is None or post.attempt != joining.attempt:
                 return _superseded(name, index)
-            post.registered, post.heard_at = registered, self._clock.now()
+            post.registered, post.last_seen_at = registered, self._clock.now()
             found = [future for wanted, future in self._waiting if wanted == (name, index)]
             self._waiting = [each for each in self._waiting if each[0] != (name, index)]
         for future in found:
@@ -228,7 +228,7 @@ class Registry:
             post = self._posts.get((name, index))
             if post is None or post.registered is None or post.attempt != beat.attempt:
                 return _superseded(name, index)
-            post.heard_at = self._clock.now()
+            post.last_seen_at = self._clock.now()
         return Response(status_code=204)
 
     async def _stop(self, _request: Request) -> Response:

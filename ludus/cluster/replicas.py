@@ -1,6 +1,6 @@
 """Replicas of an engine, each a process of the run.
 
-Knows: the crew, how a server is reached.  Knows not: how it samples.
+Knows: the cluster, how a server is reached.  Knows not: how it samples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ludus.cluster.cluster import Cluster
 
 
-async def start_engine(config: Config, crew: Cluster, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
+async def start_engine(config: Config, cluster: Cluster, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
     """Engines in processes of the run; one that is lost is replaced, and has the newest weights before it samples."""
     key = new_key()
     server_command(config, ReplicaAddress("127.0.0.1", 1, key, config.seed, 0))  # what cannot be started is said here
@@ -41,9 +41,9 @@ async def start_engine(config: Config, crew: Cluster, tokenizer: Tokenizer, file
 
     restarts = config.scheduler.max_restarts
     watch = SupervisionPolicy({KEY: key}, on_join=joined, on_lost=lost, max_restarts=restarts)
-    found = await crew.start("engine", config.engine.replicas, watch)
+    found = await cluster.start("engine", config.engine.replicas, watch)
     engines = [await connect(config, each.url, tokenizer, key, files) for each in found]
-    # Calls wait as long as a replica in the place of a lost one may take to start; the crew ends the run otherwise.
+    # Calls wait as long as a replica that follows a lost one may take to start; the cluster ends the run otherwise.
     routed = RoutedEngine(engines, stop_ids=tokenizer.stop_ids, seed=config.seed, patience_s=watch.start_timeout_s)
     numbers.update({each.index: number for each, number in zip(found, sorted(routed.loads()), strict=True)})
     router.set_result(routed)

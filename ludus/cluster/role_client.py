@@ -122,7 +122,9 @@ class RoleClient:
             raise self._unreachable(error) from error
         if response.is_error:
             raise BackendError(f"the head refused {self.name}-{self.index}: {response.text[:300]}")
-        self._beating = threading.Thread(target=self._heartbeat, args=(on_head_lost,), name="ludus-beat", daemon=True)
+        self._beating = threading.Thread(
+            target=self._heartbeat, args=(on_head_lost,), name="ludus-heartbeat", daemon=True
+        )
         self._beating.start()
 
     def leave(self) -> None:

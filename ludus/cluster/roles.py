@@ -33,11 +33,11 @@ def run_role(role_client: RoleClient, until: Until, config_class: type[Config]) 
 
     Raises UserError for a role that there is not.
     """
-    play = ROLES.get(role_client.name)
-    if play is None:
+    runner = ROLES.get(role_client.name)
+    if runner is None:
         raise UserError(f"there is no role {role_client.name!r}; there are {', '.join(sorted(ROLES))}")
     role_spec = role_client.role_spec()
-    play(role_client, config_class(**yaml.safe_load(role_spec.config)), role_spec, until)
+    runner(role_client, config_class(**yaml.safe_load(role_spec.config)), role_spec, until)
 
 
 def serve_engine(role_client: RoleClient, config: Config, role_spec: RoleSpec, until: Until) -> None:
@@ -47,10 +47,10 @@ def serve_engine(role_client: RoleClient, config: Config, role_spec: RoleSpec, u
 
 async def _serve_engine(role_client: RoleClient, config: Config, key: str, until: Until) -> None:
     host = role_client.address
-    place = ReplicaAddress(host, free_port(host), key, seed=config.seed, index=role_client.index)
+    address = ReplicaAddress(host, free_port(host), key, seed=config.seed, index=role_client.index)
     with role_client:
-        command = server_command(config, place)
-        status = await process.run(command, place, on_ready=lambda: role_client.join(place.url), until=until())
+        command = server_command(config, address)
+        status = await process.run(command, address, on_ready=lambda: role_client.join(address.url), until=until())
     if status is not None:
         raise BackendError(f"the server of {role_client.name}-{role_client.index} ended with status {status}")
 
@@ -61,7 +61,7 @@ def train_rank(role_client: RoleClient, config: Config, role_spec: RoleSpec, _un
 
 
 def run_rollout_worker(role_client: RoleClient, config: Config, role_spec: RoleSpec, until: Until) -> None:
-    """One worker that plays agents. Raises UserError if an agent cannot be set up here."""
+    """One worker that runs agents. Raises UserError if an agent cannot be set up here."""
     asyncio.run(_run_rollout_worker(role_client, config, role_spec, until))
 
 

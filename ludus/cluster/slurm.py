@@ -26,7 +26,7 @@ from ludus.processes.placement import SchedulerSettings
 JOB_VARIABLE = "SLURM_JOB_ID"
 _TEMPLATE = Path(__file__).with_name("job.sbatch.jinja")
 _COMMAND_S = 60.0  # a busy controller answers within seconds
-# srun ends its step with the first INT that is followed by another within a second; TERM it hands on.
+# srun ends its step with the first INT that is followed by another within a second; TERM it passes on.
 _SCANCEL_S = 10.0
 _SIGNALLED = 128
 
@@ -54,7 +54,7 @@ class SlurmStep:
         return status if status is None or status <= _SIGNALLED else _SIGNALLED - status
 
     def stop(self, grace_s: float) -> None:
-        """TERM, which srun hands on to its task; then srun is killed, and Slurm ends the step."""
+        """TERM, which srun passes on to its task; then srun is killed, and Slurm ends the step."""
         self._process.stop(max(grace_s, _SCANCEL_S))
 
     def tail(self, num_lines: int) -> str:

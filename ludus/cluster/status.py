@@ -1,4 +1,4 @@
-"""What a run's folder says of its processes, for whoever looks from another terminal: `roles.json`.
+"""The status of a run's processes in its folder, for other terminals: `roles.json`.
 
 Knows: one file.  Knows not: what the processes do, whether they live at this moment.
 Invariant: the file is whole at any moment, and readable by its owner alone: it holds the key of the run.
@@ -60,7 +60,7 @@ class RunStatus:
 
 
 def write_status(folder: Path, run_status: RunStatus) -> None:
-    """Put the board into the run's folder, in the place of the one before."""
+    """Write the status into the run's folder, over the one before."""
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f".{NAME}.new"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -70,7 +70,7 @@ def write_status(folder: Path, run_status: RunStatus) -> None:
 
 
 def read_status(folder: Path) -> RunStatus | None:
-    """The board of the run. None: no process of it runs, or none ever did."""
+    """The status of the run. None: no process of it runs, or none ever did."""
     try:
         text = (folder / NAME).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -82,12 +82,12 @@ def read_status(folder: Path) -> RunStatus | None:
 
 
 def is_free(folder: Path) -> bool:
-    """The folder has no board, or this process's own."""
+    """The folder has no status, or this process's own."""
     run_status = read_status(folder)
     return run_status is None or (run_status.head.pid, run_status.head.host) == (os.getpid(), socket.gethostname())
 
 
 def clear_status(folder: Path) -> None:
-    """The run has ended; nobody can be told anything any more. The board of another process stays."""
+    """The run has ended; none of its processes can be reached any more. The status of another process stays."""
     if is_free(folder):
         (folder / NAME).unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from ludus.errors import BackendError, LudusError, UserError
 logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
-LOOK_S = 0.25
+POLL_S = 0.25
 SILENCE_S = 8.0  # five beats that did not come
 START_S = 900.0  # a large model is read from a network disk, and compiled
 GRACE_S = 10.0
@@ -110,7 +110,7 @@ class Supervisor:
         *,
         on_change: Callable[[Sequence[RoleView]], None] = lambda _: None,
     ) -> None:
-        """on_change: told how all processes stand, whenever one of them changes."""
+        """on_change: called with the status of all processes whenever one of them changes."""
         self._launcher = launcher
         self._registry = registry
         self._on_change = on_change
@@ -144,7 +144,7 @@ class Supervisor:
         return self._failed.result() if self._failed is not None and self._failed.done() else None
 
     def views(self) -> Sequence[RoleView]:
-        """How all processes stand."""
+        """The status of all processes."""
         return [post.view() for _, post in sorted(self._posts.items())]
 
     async def failed(self) -> LudusError:
@@ -214,14 +214,14 @@ class Supervisor:
         self._posts[role.name, index] = _SupervisedRole(
             role, index, policy, process, self._clock.now(), attempt=attempt, was_ready=was_ready
         )
-        logger.info("role.started role=%s-%d attempt=%d place=%s", role.name, index, attempt, process.id)
+        logger.info("role.started role=%s-%d attempt=%d process=%s", role.name, index, attempt, process.id)
         self._tell()
 
     async def _watch(self) -> None:
         assert self._failed is not None, "it was entered"
         try:
             while True:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
                 for post, status in await asyncio.to_thread(_statuses, list(self._posts.values())):
                     await self._look(post, status)
         except LudusError as error:
@@ -260,7 +260,9 @@ class Supervisor:
         was_ready = post.state == "ready"
         post.turn("lost")
         self._tell()
-        logger.warning("role.lost role=%s attempt=%d place=%s what=%s", post.name, post.attempt, post.process.id, what)
+        logger.warning(
+            "role.lost role=%s attempt=%d process=%s what=%s", post.name, post.attempt, post.process.id, what
+        )
         if post.joining is not None:
             post.joining.cancel()
             await asyncio.gather(post.joining, return_exceptions=True)

@@ -1,6 +1,6 @@
-"""Rollout workers of a run: started for the agents that play in them.
+"""Rollout workers of a run: started for the agents that run in them.
 
-Knows: the crew, the doors of agents.  Knows not: how a worker plays, or where it is.
+Knows: the cluster, agent adapters.  Knows not: how a worker runs them, or where it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def open_workers(config: Config, cluster: Cluster, agent_adapters: Sequence[AgentAdapter | None]) -> None:
-    """Workers for those of the doors whose agents play in them, until the crew ends; none if there is no such door.
+    """Workers for those of the agent adapters that run in them, until the cluster ends; none if there is no such one.
 
     Raises UserError or BackendError if a worker cannot start, such as where an agent cannot be set up.
     """

@@ -1,4 +1,4 @@
-"""The seam between a recorder and whatever samples tokens: the Engine protocol.
+"""The Engine protocol, between a recorder and whatever samples tokens.
 
 Knows: calls, sampled tokens, versions.  Knows not: chat, templates, HTTP, trainers.
 

@@ -36,7 +36,7 @@ class ServerKind:
     connect: Callable[..., HttpEngine]
     """(url, tokenizer, api_key=…): the engine behind a URL; blocks until it has answered."""
     command: Callable[[Any, ModelSettings, ReplicaAddress], ServerCommand] | None = None
-    """(settings, model, place): what starts one. None: Ludus cannot start this kind, only use it."""
+    """(settings, model, address): what starts one. None: Ludus cannot start this kind, only use it."""
     delivery: Callable[..., Mapping[str, Any]] | None = None
     """(settings, files): what `connect` is told besides, so that new weights reach the server by these files, or for
     nccl and ipc without. None: they need nothing."""

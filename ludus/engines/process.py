@@ -53,14 +53,14 @@ class ServerCommand:
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Added to the environment; a key belongs here, because everybody on a machine sees the words of a command."""
+    """Added to the environment; a key belongs here, because everybody on a machine sees the arguments of a command."""
     health: str = "/health"
     """Answers 200 as soon as the server takes requests."""
 
 
 async def run(
     command: ServerCommand,
-    place: ReplicaAddress,
+    address: ReplicaAddress,
     *,
     on_ready: Callable[[], object],
     until: Awaitable[object],
@@ -72,7 +72,7 @@ async def run(
     watch_s: between two probes of a server that is ready, and how long each may take.
     Raises BackendError if the server was ready and answers no more.
     """
-    url = place.url + command.health
+    url = address.url + command.health
     logger.info("server.started command=%s", " ".join(command.argv))
     process = await asyncio.create_subprocess_exec(*end_with_parent(command.argv), env={**os.environ, **command.env})
     ended = asyncio.ensure_future(process.wait())

@@ -1,4 +1,4 @@
-"""An engine that replays written answers, token by token: for tests, docs and agents without a model.
+"""An engine that replays scripted answers, token by token: for tests, docs and agents without a model.
 
 Knows: the Engine contract, a tokenizer.  Knows not: models, weights, chat.
 Invariant: it keeps every point of the contract in `engines/base.py`, so what passes on it tests the caller.
@@ -35,7 +35,7 @@ _BAN = -100.0
 
 
 class ScriptedEngine:
-    """Answers call after call with the next written answer, or with what a function of the call returns.
+    """Answers call after call with the next scripted answer, or with what a function of the call returns.
 
     answers: text (encoded; the model's stop token is added) or token ids (taken as they are; the stop token is
     added unless one is among them). A function gives the same answer to the same call, an iterable runs out.
@@ -73,7 +73,7 @@ class ScriptedEngine:
             return tuple(self._calls)
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
-        """The next written answer; under a grammar it ends where the grammar does.
+        """The next scripted answer; under a grammar it ends where the grammar does.
 
         Raises BackendError when no answer is left, naming the call's number, and at a token that the call forbids.
         """
@@ -192,7 +192,7 @@ class ScriptedEngine:
 
 
 def _in_turn(answers: Iterable[Answer]) -> Callable[[Call], Answer]:
-    """Written answers, one for each call."""
+    """Scripted answers, one for each call."""
     left, lock = enumerate(answers), threading.Lock()
     num_taken = 0
 

@@ -52,7 +52,7 @@ class ServerSettings(EngineSettings):
     api_key: str | None = None
     """The key that the engines at `urls` want."""
     weights: WeightRoute = "auto"
-    """How new weights travel to engines outside of this process. auto: adapters alone if adapters are trained, else
+    """How new weights are sent to engines outside of this process. auto: adapters alone if adapters are trained, else
     what is fastest where the engine runs."""
 
     @property

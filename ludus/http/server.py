@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 BACKLOG = 2048  # connections that may wait to be accepted: thousands of agents begin at once
 IDLE_CONNECTION_S = 60  # longer than clients keep an idle connection (httpx: 5 s), so that it is never we who close it
 STOP_GRACE_S = 1  # requests in flight get this long at `stop`, then they are cancelled
-_LOOK_S = 0.002  # between two looks whether they are answered: a connection without a request is gone at once
+_POLL_S = 0.002  # between two checks whether they are answered: a connection without a request is gone at once
 _DATE_EVERY_S = 1  # how exact an answer's date is
 Beside = Callable[[], Coroutine[Any, Any, None]]
 """Runs on the server's loop from its start until it is cancelled at its stop."""
@@ -174,7 +174,7 @@ class _Server(uvicorn.Server):
         ends_at = loop.time() + STOP_GRACE_S
         # uvicorn tells nobody when a connection is gone.
         while (state.connections or state.tasks) and loop.time() < ends_at:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         for task in state.tasks:
             task.cancel()
 

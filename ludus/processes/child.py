@@ -111,7 +111,7 @@ async def _to_its_end(awaitable: Any) -> Any:
 
 
 def _read_requests(control: socket.socket, requests: queue.SimpleQueue[bytes]) -> None:
-    """Hands on what arrives; the end of the stream is the end of the process and of all that it started."""
+    """Passes on what arrives; the end of the stream is the end of the process and of all that it started."""
     try:
         while True:
             requests.put(_read_frame(control))

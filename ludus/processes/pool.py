@@ -72,7 +72,7 @@ class WorkerPool:
         job = _QueuedCall(first, keeps_slot=True)
         try:
             (await self._staff.run(job)).result()
-            assert job.slot is not None, "a call that has ended had a place"
+            assert job.slot is not None, "a call that has ended had a slot"
             yield LeasedWorker(self._staff, job.slot)
         finally:
             self._staff.release(job)
@@ -135,24 +135,24 @@ class LeasedWorker:
 class _QueuedCall:
     call: WorkerCall
     keeps_slot: bool = False
-    """Its place stays taken after its end, until it is released."""
+    """Its slot stays taken after its end, until it is released."""
     is_leased: bool = False
-    """Its place was taken before."""
+    """Its slot was taken before."""
     future: Future[CallEnd] = field(default_factory=Future)
     slot: _Slot | None = None
-    """None: it waits for a place."""
+    """None: it waits for a slot."""
     is_cancelled: bool = False
 
 
 class _Slot:
-    """One place of a pool: a thread that waits for the place's process, which it starts and replaces."""
+    """One slot of a pool: a thread that waits for the slot's process, which it starts and replaces."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.job: _QueuedCall | None = None
-        """What the place plays, or shall. None: nothing."""
+        """What the slot runs, or shall. None: nothing."""
         self.holder: _QueuedCall | None = None
-        """Whose place it is also when it plays nothing. None: nobody's."""
+        """Whose slot it is also when it runs nothing. None: nobody's."""
         self.next: _QueuedCall | None = None
         """Of its holder, who did not wait for the end of the one before. None: there is none."""
         self.is_busy = False
@@ -173,7 +173,7 @@ class _Slot:
         return end
 
     def leave(self) -> None:
-        """The place has no process any more."""
+        """The slot has no process any more."""
         process, self.process = self.process, None
         if process is not None:
             process.close()
@@ -188,7 +188,7 @@ class _Staff:
         self._changed = threading.Condition()
         self._waiting: deque[_QueuedCall] = deque()
         self._free = list(reversed(slots))
-        """The last one is asked first: the place that was used most lately, whose process is warm."""
+        """The last one is asked first: the slot that was used most lately, whose process is warm."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -204,7 +204,7 @@ class _Staff:
         return tuple(process.pid for process in processes if process is not None)
 
     async def run(self, job: _QueuedCall, slot: _Slot | None = None) -> CallEnd:
-        """How the job ended; cancelling kills its process. slot: where. None: wherever a place is free first."""
+        """How the job ended; cancelling kills its process. slot: where. None: wherever a slot is free first."""
         self.submit(job, slot)
         try:
             return await asyncio.wrap_future(job.future)
@@ -224,7 +224,7 @@ class _Staff:
                 self._give(slot or self._free.pop(), job)
 
     def release(self, job: _QueuedCall) -> None:
-        """The place that the job kept is free again."""
+        """The slot that the job kept is free again."""
         with self._changed:
             slot = job.slot
             if slot is not None and slot.holder is job:
@@ -244,7 +244,7 @@ class _Staff:
         self._changed.notify_all()
 
     def _go_on(self, slot: _Slot) -> None:
-        """The place plays what has waited longest, or is free; a place that is held waits for its holder."""
+        """The slot runs what has waited longest, or is free; a slot that is held waits for its holder."""
         if slot.next is not None:
             job, slot.next = slot.next, None
             self._give(slot, job)
@@ -285,7 +285,7 @@ class _Staff:
                 process.kill()
 
     def _serve(self, slot: _Slot) -> None:
-        """The life of a place: one job after the other, until the pool is closed."""
+        """The life of a slot: one job after the other, until the pool is closed."""
         while (job := self._wait_job(slot)) is not None:
             self._play(slot, job)
         slot.leave()

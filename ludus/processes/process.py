@@ -25,7 +25,7 @@ from ludus.processes.capture import Capture
 
 _CHILD = Path(__file__).with_name("child.py")
 # The end of a process that forked is not heard on its pipes, which its child holds open; so often it is looked for.
-_LOOK_S = 0.2
+_POLL_S = 0.2
 # A process that was told to end is killed, which takes the kernel milliseconds.
 _REAP_S = 10.0
 # Between the end of its socket and its own end a process needs about this long.
@@ -140,7 +140,7 @@ class WorkerProcess:
         """The next message of the process. TimedOut: it was killed. None: it ended, or closed its socket."""
         deadline_at = None if timeout_s is None else time.monotonic() + timeout_s
         while (message := self._next_message()) is None:
-            left_s = _LOOK_S if deadline_at is None else min(_LOOK_S, deadline_at - time.monotonic())
+            left_s = _POLL_S if deadline_at is None else min(_POLL_S, deadline_at - time.monotonic())
             if left_s <= 0:
                 assert timeout_s is not None, "there is a deadline"
                 self._end()
@@ -181,7 +181,7 @@ class WorkerProcess:
 
     def _own_status(self) -> os.waitid_result | None:
         """How the process ended by itself, looked at before its group is killed. None: it still lives."""
-        patience_at = time.monotonic() + _LOOK_S
+        patience_at = time.monotonic() + _POLL_S
         while (status := self._look()) is None and time.monotonic() < patience_at:
             time.sleep(_ENDING_S)
         return status

@@ -80,7 +80,7 @@ class AsyncRewardWrapper:
                 if self.timeout_reward is None:
                     raise
                 logger.warning(
-                    "reward.timeout function=%s timeout_s=%s worth=%s",
+                    "reward.timeout function=%s timeout_s=%s reward=%s",
                     self._name,
                     self.timeout_seconds,
                     self.timeout_reward,

@@ -193,7 +193,7 @@ def plain(value: object) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
-    to_list = getattr(value, "tolist", None)  # numpy and torch, which this floor does not import
+    to_list = getattr(value, "tolist", None)  # numpy and torch, which this layer does not import
     return plain(to_list()) if callable(to_list) else repr(value)
 
 

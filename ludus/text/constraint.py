@@ -77,7 +77,7 @@ class Constraints:
         return f"<Constraints of {len(self._compiled)} grammars>"
 
     def check(self, grammar: str) -> None:
-        """Raises UserError with llguidance's own words if `grammar` cannot be compiled."""
+        """Raises UserError with llguidance's message if `grammar` cannot be compiled."""
         self._pristine(grammar)
 
     def start(self, grammar: str) -> Constraint:

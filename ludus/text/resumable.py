@@ -348,7 +348,7 @@ class _Reads:
         if node.name == _LOOP and not in_loop:
             return
         if node.name == _LOOP or (node.ctx != "load" and node.name == self.items):
-            raise _refused(node, f"a round hands on or changes {node.name!r}")
+            raise _refused(node, f"a round passes on or changes {node.name!r}")
         if node.name in self._macros:
             self._scan_macro(node.name)
         elif node.ctx == "load":

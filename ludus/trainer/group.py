@@ -1,4 +1,4 @@
-"""The processes that train one model together: what each of them keeps of a weight, and what they tell each other.
+"""The processes that train one model together: what each of them keeps of a weight, and what they send each other.
 
 Knows: process groups, stores, bytes.  Knows not: models, batches, who starts the processes.
 Invariants: nothing that comes over the network is unpickled; what arrives is JSON, or a tensor whose shape and type the
@@ -48,7 +48,7 @@ class Rendezvous:
 
 
 def open_rendezvous(host: str) -> tuple[Rendezvous, Any]:
-    """A place that listens on `host`, an address of this machine; rank 0 keeps it open."""
+    """A store that listens on `host`, an address of this machine; rank 0 keeps it open."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as listener:
         try:
             listener.bind((host, 0))
@@ -136,7 +136,7 @@ class TorchRanks:
         dist.send(body, rank, group=self._commands)
 
     def receive(self, rank: int) -> Any:
-        """The value that the other one tells; waits for it as long as the other one lives."""
+        """The value that the other one sends; waits for it as long as the other one lives."""
         length = torch.empty(1, dtype=torch.int64)
         dist.recv(length, rank, group=self._commands)
         body = torch.empty(int(length), dtype=torch.uint8)
@@ -159,7 +159,7 @@ class TorchRanks:
         return total
 
     def close(self) -> None:
-        """Leave the group. The others must have been told."""
+        """Leave the group. The others must have been sent the end."""
         dist.destroy_process_group()
 
 
@@ -171,7 +171,7 @@ def _rank_key(rank: int) -> str:
 def _on_loopback(store: Any) -> Iterator[None]:
     """While a group is made whose store is on the loopback address, gloo listens there as well.
 
-    gloo knows no other way to be told than this variable; what the user has set stays.
+    gloo has no other setting for it than this variable; what the user has set stays.
     """
     variable = "GLOO_SOCKET_IFNAME"
     name = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)

@@ -1,8 +1,8 @@
 """One model trained by several processes: rank 0 is asked, and all of them do it, each on its own rows.
 
-Knows: the trainer of one rank, orders, who has which rows of a batch.  Knows not: what a step computes, who starts the
-processes.
-Invariants: all ranks carry out the same orders one after the other; what every one of them does is `ModelTrainer`'s own
+Knows: the trainer of one rank, commands, who has which rows of a batch.
+Knows not: what a step computes, who starts the processes.
+Invariants: all ranks follow the same commands one after the other; what every one of them does is `ModelTrainer`'s own
 step. Of the weights, their gradients and their moments no process ever holds more than its share and the parts that it
 is just computing with.
 
@@ -79,7 +79,7 @@ class ShardedTrainer:
         self._ranks = ranks
         self._sampling = sampling
         self._lock = threading.RLock()
-        """Orders of several threads do not mix."""
+        """Commands of several threads do not mix."""
         self._failure: str | None = None
         """Why the ranks are out of step. None: they are not."""
         self._is_closed = False
@@ -185,13 +185,13 @@ class ShardedTrainer:
         with self._lock:
             if self._failure is not None or self._is_closed:
                 raise BackendError(self._failure or "the trainer is closed; open a new one")
-            orders = [{"do": what, **(how or {}), **(own[rank] if own else {})} for rank in range(self._ranks.size)]
+            commands = [{"do": what, **(how or {}), **(own[rank] if own else {})} for rank in range(self._ranks.size)]
             try:
                 for rank in range(1, self._ranks.size):
-                    self._ranks.send(rank, orders[rank])
+                    self._ranks.send(rank, commands[rank])
                 if what not in _BY_ONESELF:
-                    return execute_command(self._trainer, self._ranks, orders[0])
-                return self._by_oneself(orders[0])
+                    return execute_command(self._trainer, self._ranks, commands[0])
+                return self._by_oneself(commands[0])
             except UserError as error:
                 if what not in _BY_ONESELF:
                     self._failure = f"the trainer's ranks are out of step after {what!r} failed: {error}"

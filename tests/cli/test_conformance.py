@@ -12,7 +12,7 @@ from ludus.checks.conformance.mutants import FAULTS
 
 
 def test_our_own_server_is_played(ludus: Callable[..., Any]) -> None:
-    """Without a URL the cases run on our own server; the last line counts them."""
+    """Without a URL the cases run on the local server; the last line counts them."""
     ended = ludus("conformance", "--only", "chat/n/", "--json")
     body = json.loads(ended.last)
     assert ended.code == 0, ended.out

@@ -20,10 +20,10 @@ def ours() -> Iterator[logging.Logger]:
 
 
 @pytest.mark.parametrize(("verbose", "num_shown"), [(0, MOST_OF_A_KIND), (1, 10)])
-def test_warnings_of_one_wording_are_few(
+def test_warnings_of_one_message_are_few(
     ours: logging.Logger, capsys: pytest.CaptureFixture[str], verbose: int, num_shown: int
 ) -> None:
-    """Others of the same wording are left out, and the last that is shown says so; -v shows them all."""
+    """Others of the same message are left out, and the last that is shown says so; -v shows them all."""
     show_log(verbose)
     for number in range(10):
         logging.getLogger("ludus.episodes").warning("Failed to decode tool call: %s", number)

@@ -19,7 +19,7 @@ from ludus.text.chat import ChatText
 
 @pytest.fixture
 def outside_url(tokenizer_folder: Path) -> Iterator[str]:
-    """Somebody else's server: written answers behind an OpenAI-compatible URL."""
+    """Somebody else's server: scripted answers behind an OpenAI-compatible URL."""
     text = ChatText.load(tokenizer_folder)
     recorder = Recorder(ScriptedEngine(lambda call: "seven", text.tokenizer), text)
     episodes = Episodes(recorder)

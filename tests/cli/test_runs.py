@@ -63,7 +63,7 @@ def test_stop_is_ctrl_c_from_elsewhere(ludus, tmp_path):
     assert ludus("stop", str(tmp_path)).code == 2
 
 
-def test_the_board_is_its_owners_alone(tmp_path):
+def test_the_status_is_its_owners_alone(tmp_path):
     """It holds the key of the run."""
     write_status(tmp_path, RunStatus(head(key="secret")))
     assert (tmp_path / "roles.json").stat().st_mode & 0o077 == 0

@@ -57,15 +57,15 @@ KEPT = [check for check in CHECKS if check is not check_grammar]
 @contextmanager
 def serving(engine: VllmSettings, model: ModelSettings, log: Path) -> Iterator[ReplicaAddress]:
     """A vLLM as Ludus starts it, while the block runs."""
-    place = ReplicaAddress("127.0.0.1", free_port("127.0.0.1"), "a key of this test", seed=0, index=0)
-    command = vllm_command(engine, model, place)
+    address = ReplicaAddress("127.0.0.1", free_port("127.0.0.1"), "a key of this test", seed=0, index=0)
+    command = vllm_command(engine, model, address)
     server = LocalProcess([*command.argv], {**os.environ, **command.env}, log)
     try:
         until = time.monotonic() + START_S
-        while not _is_well(place.url):
+        while not _is_well(address.url):
             assert server.poll() is None and time.monotonic() < until, f"vLLM did not start: {server.tail(30)}"
             time.sleep(0.5)
-        yield place
+        yield address
     finally:
         server.stop(10.0)
 
@@ -92,9 +92,9 @@ def folder(model: ModelSettings) -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(model: ModelSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaAddress]:
-    with serving(settings(), model, tmp_path_factory.mktemp("vllm") / "log.txt") as place:
-        yield place
+def address(model: ModelSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaAddress]:
+    with serving(settings(), model, tmp_path_factory.mktemp("vllm") / "log.txt") as address:
+        yield address
 
 
 @pytest.fixture
@@ -104,16 +104,16 @@ def files() -> Iterator[WeightFiles]:
     files.close()
 
 
-def connect(place: ReplicaAddress, folder: Path, files: WeightFiles, **options: Any) -> VllmEngine:
+def connect(address: ReplicaAddress, folder: Path, files: WeightFiles, **options: Any) -> VllmEngine:
     delivery = {**vllm_delivery(settings(), files), **options}
-    return VllmEngine.connect(place.url, Tokenizer.load(folder), api_key=place.key, **delivery)
+    return VllmEngine.connect(address.url, Tokenizer.load(folder), api_key=address.key, **delivery)
 
 
 @asynccontextmanager
 async def connected(
-    place: ReplicaAddress, folder: Path, files: WeightFiles, **options: Any
+    address: ReplicaAddress, folder: Path, files: WeightFiles, **options: Any
 ) -> AsyncIterator[VllmEngine]:
-    engine = connect(place, folder, files, **options)
+    engine = connect(address, folder, files, **options)
     try:
         yield engine
     finally:
@@ -123,33 +123,33 @@ async def connected(
 @pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
 @pytest.mark.timeout(START_S * 2)
 def test_keeps_the_engine_contract(
-    check: Callable[..., None], place: ReplicaAddress, folder: Path, files: WeightFiles
+    check: Callable[..., None], address: ReplicaAddress, folder: Path, files: WeightFiles
 ) -> None:
     """Every point of the contract."""
     if check is check_logprobs_are_those_of_the_tokens:
         check = partial(check, tolerance=TOLERANCE)
-    check(lambda: connect(place, folder, files))
+    check(lambda: connect(address, folder, files))
 
 
-def test_nobody_gets_in_without_the_key(place: ReplicaAddress) -> None:
+def test_nobody_gets_in_without_the_key(address: ReplicaAddress) -> None:
     """Also where vLLM's own key would not stand: pauses, weights, calls to the workers."""
     for path in ("/pause", "/collective_rpc", "/update_weights", "/v1/completions", "/inference/v1/generate"):
-        assert httpx.post(place.url + path, json={}).status_code == httpx.codes.UNAUTHORIZED, path
+        assert httpx.post(address.url + path, json={}).status_code == httpx.codes.UNAUTHORIZED, path
         wrong = {"authorization": "Bearer another"}
-        assert httpx.post(place.url + path, json={}, headers=wrong).status_code == httpx.codes.UNAUTHORIZED, path
-    assert httpx.get(f"{place.url}/health").is_success
+        assert httpx.post(address.url + path, json={}, headers=wrong).status_code == httpx.codes.UNAUTHORIZED, path
+    assert httpx.get(f"{address.url}/health").is_success
 
 
 @pytest.mark.timeout(START_S * 2)
 @pytest.mark.parametrize("keep_kv", [True, False], ids=["keep", "recompute"])
 def test_weights_change_in_place(
-    place: ReplicaAddress, folder: Path, files: WeightFiles, model: ModelSettings, keep_kv: bool
+    address: ReplicaAddress, folder: Path, files: WeightFiles, model: ModelSettings, keep_kv: bool
 ) -> None:
     """After each publish a probe has the trainer's logprobs, while a call in flight goes on."""
     trained = load_model(model)
 
     async def scenario() -> None:
-        async with connected(place, folder, files, keep_kv=keep_kv) as engine:
+        async with connected(address, folder, files, keep_kv=keep_kv) as engine:
             await check_publishes(engine, trained, Tokenizer.load(folder).encode(PROBE))
 
     asyncio.run(scenario())
@@ -162,13 +162,13 @@ def test_adapters_are_loaded_hot(folder: Path, tmp_path: Path) -> None:
     model = load_model(asked)
     files = WeightFiles.in_shared_memory(adapter_config=model.adapter_config)
 
-    async def scenario(place: ReplicaAddress) -> None:
-        async with connected(place, folder, files) as engine:
+    async def scenario(address: ReplicaAddress) -> None:
+        async with connected(address, folder, files) as engine:
             await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE))
 
     try:
-        with serving(settings(), asked, tmp_path / "log.txt") as place:
-            asyncio.run(scenario(place))
+        with serving(settings(), asked, tmp_path / "log.txt") as address:
+            asyncio.run(scenario(address))
     finally:
         files.close()
 
@@ -241,12 +241,12 @@ def trainer_logprobs(model: LoadedModel, token_ids: tuple[int, ...]) -> tuple[fl
 
 
 def test_logprobs_are_those_of_the_narrowed_distribution(
-    place: ReplicaAddress, folder: Path, files: WeightFiles
+    address: ReplicaAddress, folder: Path, files: WeightFiles
 ) -> None:
     """Among three kept tokens the probabilities sum to 1; which they were is unknown without masks."""
 
     async def scenario() -> None:
-        engine = connect(place, folder, files)
+        engine = connect(address, folder, files)
         asked = Sampling(seed=5, top_k=3, top_logprobs=3, temperature=0.7, max_new_tokens=8)
         sampled = await engine.generate(call(sampling=asked))
         await engine.close()
@@ -258,12 +258,12 @@ def test_logprobs_are_those_of_the_narrowed_distribution(
     asyncio.run(scenario())
 
 
-def test_a_session_goes_on_with_what_was_sampled(place: ReplicaAddress, folder: Path, files: WeightFiles) -> None:
+def test_a_session_goes_on_with_what_was_sampled(address: ReplicaAddress, folder: Path, files: WeightFiles) -> None:
     """Two turns through the recorder: the second prompt begins with the tokens of the first, and nothing forks."""
 
     async def scenario() -> None:
         text = ChatText.load(folder)
-        engine = connect(place, folder, files)
+        engine = connect(address, folder, files)
         session = Recorder(engine, text).open(session_id="real")
         asked = Sampling(seed=1, max_new_tokens=12)
         history = (Message("user", "Name a colour."),)

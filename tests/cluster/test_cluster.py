@@ -45,7 +45,7 @@ def test_what_plays_beside_a_run_leaves_its_folder_alone(config):
 
 
 def test_a_run_that_starts_shows_its_processes(config):
-    """The processes of a run are on its board before it is announced; that of another head is left until then."""
+    """The processes of a run are in its status before it is announced; that of another head is left until then."""
     other = RunStatus(replace(head_view(config, 0.0), pid=1, host="elsewhere"), [])
 
     async def main():
@@ -80,8 +80,8 @@ def test_a_stop_while_the_run_starts_is_not_forgotten(config):
     assert asked == ["end"]
 
 
-def test_the_board_of_another_head_is_not_cleared(config):
-    """Whoever ends clears its own board alone."""
+def test_the_status_of_another_head_is_not_cleared(config):
+    """Whoever ends clears its own status alone."""
     other = RunStatus(replace(head_view(config, 0.0), pid=1, host="elsewhere"), [])
     write_status(config.folder, other)
     clear_status(config.folder)

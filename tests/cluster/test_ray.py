@@ -55,9 +55,9 @@ def test_an_actor_leaves_nothing_on_its_node(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     host = RoleHost(["python", "-c", "print('said')"], {}, str(tmp_path / "not here"))
     try:
-        while host.look(0)[0] is None:
+        while host.poll(0)[0] is None:
             time.sleep(0.01)
-        assert [host.look(at) for at in (0, 2, 5)] == [(0, b"said\n"), (0, b"id\n"), (0, b"")]
+        assert [host.poll(at) for at in (0, 2, 5)] == [(0, b"said\n"), (0, b"id\n"), (0, b"")]
         assert list(tmp_path.iterdir()) == []
     finally:
         host.stop(0)

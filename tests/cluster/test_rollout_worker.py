@@ -1,4 +1,4 @@
-"""A worker and its head over the real wire; the agents' door is written here, so that no process starts."""
+"""A worker and its head over the real wire; the agent adapter is written here, so that no process starts."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ LABEL = AgentName("agent:Agent", {}).label
 HALF = "\ud83d"  # half of a surrogate pair, as json.loads makes it of what a model wrote
 
 
-class WrittenDoor:
+class ScriptedAdapter:
     """Plays what a function says."""
 
     name = "written"
@@ -47,7 +47,7 @@ def assignment(name, **row):
     return assignment_body(name, LABEL, row, "http://here/v1", "key", EpisodeInfo(name, "row0", "g0"))
 
 
-def at_a_worker(play, drive, wrap=lambda work_queue: work_queue.answer, make_agent_adapter=WrittenDoor, capacity=2):
+def at_a_worker(play, drive, wrap=lambda work_queue: work_queue.answer, make_agent_adapter=ScriptedAdapter, capacity=2):
     """What `drive(work_queue)` returns, while a worker plays by `play(data, context)`."""
 
     async def main():
@@ -133,7 +133,7 @@ def test_a_place_is_offered_once_it_is_ready():
     """The head waits for a worker's process, before the first episode and after each that used it up."""
     ready = asyncio.Event()
 
-    class SlowDoor(WrittenDoor):
+    class SlowAdapter(ScriptedAdapter):
         async def make_ready(self, lease):
             await ready.wait()
 
@@ -151,7 +151,7 @@ def test_a_place_is_offered_once_it_is_ready():
             assert await work_queue.play(assignment(name)) is not None
             work_queue.leave_place()
 
-    at_a_worker(None, drive, make_agent_adapter=SlowDoor, capacity=1)
+    at_a_worker(None, drive, make_agent_adapter=SlowAdapter, capacity=1)
 
 
 class Unshown:

@@ -145,7 +145,7 @@ def test_workers_need_processes_of_their_own(caplog):
 
 
 def test_the_rows_of_a_run_are_json(config, tokenizer_folder):
-    """A row that cannot travel fails its episode, and names the column."""
+    """A row that cannot be sent fails its episode, and names the column."""
 
     async def drive(runner, cluster):
         return await runner.run(task(0, image=json))

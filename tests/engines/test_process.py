@@ -25,15 +25,15 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Probe).serve_forever()
 
 
 @pytest.fixture
-def place():
+def address():
     return ReplicaAddress("127.0.0.1", free_port("127.0.0.1"), "key", seed=0, index=0)
 
 
-def serve(place, wanted="/health"):
-    return ServerCommand((sys.executable, "-c", SERVER, str(place.port)), {"WANTED": wanted})
+def serve(address, wanted="/health"):
+    return ServerCommand((sys.executable, "-c", SERVER, str(address.port)), {"WANTED": wanted})
 
 
-def test_a_server_runs_until_it_is_told_to_end(place):
+def test_a_server_runs_until_it_is_told_to_end(address):
     """It is ready when its probe is answered, and has ended when `run` returns."""
     ready = []
 
@@ -42,43 +42,43 @@ def test_a_server_runs_until_it_is_told_to_end(place):
         loop = asyncio.get_running_loop()
 
         def on_ready():
-            ready.append(place.url)
+            ready.append(address.url)
             loop.call_soon_threadsafe(enough.set)
 
-        return await run(serve(place), place, on_ready=on_ready, until=enough.wait())
+        return await run(serve(address), address, on_ready=on_ready, until=enough.wait())
 
     assert asyncio.run(main()) is None
-    assert ready == [f"http://127.0.0.1:{place.port}"]
+    assert ready == [f"http://127.0.0.1:{address.port}"]
     with pytest.raises(ConnectionRefusedError):
-        asyncio.run(asyncio.open_connection("127.0.0.1", place.port))
+        asyncio.run(asyncio.open_connection("127.0.0.1", address.port))
 
 
-def test_a_server_that_ends_is_noticed(place):
+def test_a_server_that_ends_is_noticed(address):
     """Its exit status is returned, whether it was ready before or not."""
     never = asyncio.Event
     broken = ServerCommand((sys.executable, "-c", "raise SystemExit(4)"))
-    assert asyncio.run(run(broken, place, on_ready=lambda: None, until=never().wait())) == 4
+    assert asyncio.run(run(broken, address, on_ready=lambda: None, until=never().wait())) == 4
 
     async def main():
         async def end():
-            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
             writer.write(b"GET /end HTTP/1.0\r\n\r\n")
             await reader.read()
             writer.close()
 
         loop = asyncio.get_running_loop()
         on_ready = lambda: asyncio.run_coroutine_threadsafe(end(), loop)  # noqa: E731
-        return await run(serve(place), place, on_ready=on_ready, until=never().wait())
+        return await run(serve(address), address, on_ready=on_ready, until=never().wait())
 
     assert asyncio.run(main()) == 3
 
 
-def test_a_server_that_hangs_is_ended(place):
+def test_a_server_that_hangs_is_ended(address):
     """A server that was ready, lives and answers no more is told from one that serves, and has ended then."""
 
     async def main():
         async def hang():
-            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
             writer.write(b"GET /hang HTTP/1.0\r\n\r\n")
             await reader.read()
             writer.close()
@@ -86,12 +86,12 @@ def test_a_server_that_hangs_is_ended(place):
         loop = asyncio.get_running_loop()
         on_ready = lambda: asyncio.run_coroutine_threadsafe(hang(), loop)  # noqa: E731
         async with asyncio.timeout(20):
-            await run(serve(place), place, on_ready=on_ready, until=asyncio.Event().wait(), watch_s=0.05)
+            await run(serve(address), address, on_ready=on_ready, until=asyncio.Event().wait(), watch_s=0.05)
 
     with pytest.raises(BackendError, match=r"hangs: 6 probes of .*/health in a row"):
         asyncio.run(main())
     with pytest.raises(ConnectionRefusedError):
-        asyncio.run(asyncio.open_connection("127.0.0.1", place.port))
+        asyncio.run(asyncio.open_connection("127.0.0.1", address.port))
 
 
 def test_urls_of_both_families():

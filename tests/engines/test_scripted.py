@@ -39,7 +39,7 @@ def test_keeps_the_engine_contract(check: Callable[[Callable[[], Engine]], None]
 
 
 def test_replays_text_and_adds_the_stop_token(tokenizer: Tokenizer) -> None:
-    """A written answer comes back as its tokens followed by the model's own stop token."""
+    """A scripted answer comes back as its tokens followed by the model's own stop token."""
     engine = ScriptedEngine(["Guess. It is 7."], tokenizer)
     sampled = asyncio.run(engine.generate(call()))
     assert tokenizer.decode(sampled.token_ids) == "Guess. It is 7.<|im_end|>"

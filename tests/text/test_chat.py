@@ -12,7 +12,7 @@ from ludus.types import ChatRequest, Message, ToolSpec
 
 
 def test_the_models_own(tokenizer_folder: Path) -> None:
-    """Without a wish, the model's own template decides everything."""
+    """Without options, the model's own template decides everything."""
     text = ChatText.load(tokenizer_folder)
     assert text.parser.name == "plain"
     assert text.template.source == text.tokenizer.chat_template

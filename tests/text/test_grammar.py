@@ -49,7 +49,7 @@ MOST_RANDOM_TOKENS = 40
 
 
 def draw(tokenizer: Tokenizer, grammar: str, seed: int) -> str:
-    """A text of the grammar, token by token, as a model of no opinion would sample it."""
+    """A text of the grammar, token by token, as a model of no preference would sample it."""
     chance = random.Random(seed)
     matcher = llguidance.LLMatcher(tokenizer.guidance, grammar)
     ids: list[int] = []

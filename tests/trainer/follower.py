@@ -26,7 +26,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for line in sys.stdin:
         team = json.loads(line)
-        ranks = TorchRanks.follow(Rendezvous(**team["meeting"]), team["rank"], team["size"], torch.device("cpu"))
+        ranks = TorchRanks.follow(Rendezvous(**team["rendezvous"]), team["rank"], team["size"], torch.device("cpu"))
         model = cut_model(team["folder"], ranks, team["lora"], team["dtype"])
         settings, algorithm = TrainerSettings(**team["settings"]), AlgorithmSettings(**(team["algorithm"] or {}))
         follow_commands(ModelTrainer(model, settings, algorithm, lease=ComputeLease(), ranks=ranks), ranks)

@@ -78,7 +78,7 @@ def sharded(
     rendezvous, store = open_rendezvous("127.0.0.1")
     settings = {**SETTINGS, **settings}
     for rank, process in enumerate(team.processes[: size - 1], start=1):
-        about = {"meeting": asdict(rendezvous), "rank": rank, "size": size, "folder": str(folder), "lora": lora}
+        about = {"rendezvous": asdict(rendezvous), "rank": rank, "size": size, "folder": str(folder), "lora": lora}
         assert process.stdin is not None
         process.stdin.write(json.dumps({**about, "dtype": dtype, "settings": settings, "algorithm": algorithm}) + "\n")
         process.stdin.flush()

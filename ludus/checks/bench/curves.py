@@ -1,6 +1,6 @@
 """Reward over the steps of a run, kept in a file beside the peer's, and the two compared where they end.
 
-Knows: lines of figures, files.  Knows not: who trained.
+Knows: lines of numbers, files.  Knows not: who trained.
 A file is called NAME-seedN.jsonl and holds one object a step; other lines in it are not read.
 """
 

@@ -1,8 +1,8 @@
-"""What the gateway costs: written answers behind it, a lean client in front of it, real sockets, every turn recorded.
+"""What the gateway costs: scripted answers behind it, a lean client in front of it, real sockets, every turn recorded.
 
 Knows: the gateway, the client's process, the engine's own times.  Knows not: peers, pairs.
 
-    client (load.py, its own process) ── sockets ──▶ gateway ▶ recorder ▶ written answers (this process)
+    client (load.py, its own process) ── sockets ──▶ gateway ▶ recorder ▶ scripted answers (this process)
 
 What the gateway adds is the client's time less the engine's. The ceiling is the same client against an application
 that does nothing, on the same server.
@@ -43,7 +43,7 @@ NUM_SESSIONS = 8000
 
 
 class TimedEngine(ScriptedEngine):
-    """Written answers, and how long each call and its first token took."""
+    """Scripted answers, and how long each call and its first token took."""
 
     def __init__(self, reply: str, text: ChatText) -> None:
         token_ids = text.tokenizer.encode(reply)  # once: what an engine does must not be measured

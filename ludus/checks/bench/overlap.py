@@ -1,6 +1,6 @@
 """What running ahead is worth to agents with slow tools: a run of some recipe, its rollouts so far ahead of training.
 
-Knows: a run's configuration, the roof of the library, agents behind an SDK.  Knows not: pairs, terminals.
+Knows: a run's configuration, the public API, agents behind an SDK.  Knows not: pairs, terminals.
 
 The agent is the recipe's, as it is: a hook of the HTTP client it is given waits before every call of the model, as
 tools would that the agent calls before it asks again. Evaluations wait for nothing.

@@ -1,6 +1,6 @@
 """What replicas add where time is spent waiting for them: the same episodes on one engine and on several.
 
-Knows: the gateway, the rollouts, the router, engines of written answers.  Knows not: models, pairs, terminals.
+Knows: the gateway, the rollouts, the router, engines of scripted answers.  Knows not: models, pairs, terminals.
 
 An engine here samples so many calls at once, each token after a fixed time: it is limited by latency, as one behind a
 network is, and not by the processor that all of them share.

@@ -1,6 +1,6 @@
 """What the sides printed, as rows of one result: ours, the peer's, their ratio, our share of the ceiling.
 
-Knows: figures of pairs.  Knows not: processes, terminals.
+Knows: measurements of pairs.  Knows not: processes, terminals.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Our whole GRPO step, measured: the loop as `ludus.Trainer` runs it, with an agent that talks to the gateway.
 
-Knows: the roof of the library.  Knows not: peers, pairs, what a step consists of.
+Knows: the public API.  Knows not: peers, pairs, what a step consists of.
 """
 
 from __future__ import annotations

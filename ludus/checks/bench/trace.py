@@ -37,7 +37,7 @@ _WARM_UP = 8
 
 
 class TalkingAgent:
-    """A door: asks, uses a tool, goes on; each answer has the same number of tokens on both sides."""
+    """An agent: asks, uses a tool, goes on; each answer has the same number of tokens on both sides."""
 
     name = "talking"
 

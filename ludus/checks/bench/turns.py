@@ -62,7 +62,7 @@ def measure(
 ) -> dict[str, Any]:
     """For each counter `short` and `long`, the figures of the two sessions, their `ratio`, and the `most` it may be.
 
-    Written answers behind the gateway give all but the prefilled tokens, which a tiny random model's engine counts.
+    Scripted answers behind the gateway give all but the prefilled tokens, which a tiny random model's engine counts.
     pairs: how often the time is taken, in turn; the figures are medians, with the least and the greatest ratio.
     model: its tokenizer is used.  prefill: False leaves the prefilled tokens out.
     """

@@ -1,4 +1,4 @@
-"""What our own server's engine says: what a case wrote down; else words drawn by the seed, or what a grammar allows.
+"""What the local server's engine says: what a case wrote down; else words drawn by the seed, or what a grammar allows.
 
 Knows: calls, a tokenizer, grammars.  Knows not: HTTP, protocols.
 """

@@ -39,7 +39,7 @@ TOPICS: tuple[Topic, ...] = get_args(Topic)
 Found = TypeVar("Found")
 Body = Callable[[Probe], Awaitable[None]]
 
-# Why a case is tried on our own server alone.
+# Why a case is tried on the local server alone.
 SCRIPT = "needs an answer that is written down"
 RECORD = "needs the token record behind the answer"
 EXTENSION = "a header, field or code of Ludus"

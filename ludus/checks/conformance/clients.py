@@ -1,4 +1,4 @@
-"""The SDKs that play the cases, and plain HTTP for what an SDK cannot send.
+"""The SDKs that run the cases, and plain HTTP for what an SDK cannot send.
 
 Knows: how each SDK is made and how its errors look.  Knows not: cases, servers.
 The SDKs are an extra of the package and are imported when clients are made.
@@ -15,7 +15,7 @@ import httpx
 from ludus.errors import UserError
 from ludus.gateway.transport import sdk_http_module
 
-MAX_CONNECTIONS = 64  # several times the cases that are played at once; some of them hold more than one
+MAX_CONNECTIONS = 64  # several times the cases that run at once; some of them hold more than one
 
 
 class Clients:
@@ -58,4 +58,4 @@ def _sdk(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UserError(f"the suite plays its cases with the package {name!r}: pip install 'ludus[recipes]'") from error
+        raise UserError(f"the suite runs its cases with the package {name!r}: pip install 'ludus[recipes]'") from error

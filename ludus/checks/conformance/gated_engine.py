@@ -1,4 +1,4 @@
-"""Where our own engine's tokens pass by: counted, and held back where a case wants to look at an answer half-way.
+"""The local engine's tokens: counted, and held back where a case wants to look at an answer half-way.
 
 Knows: the Engine contract.  Knows not: who asks, what is said.
 """
@@ -24,23 +24,23 @@ class ObservedCall:
 
 
 class TokenGate:
-    """Stops the answers of one session after their first tokens, until it is raised. Safe to use from any thread."""
+    """Stops the answers of one session after their first tokens, until it is released. Safe to use from any thread."""
 
     def __init__(self, num_free: int) -> None:
         self.num_free = num_free
         self.was_reached = threading.Event()
         self.was_aborted = threading.Event()
-        self._is_raised = threading.Event()
+        self._is_released = threading.Event()
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._lock = threading.Lock()
 
     @property
     def is_released(self) -> bool:
-        return self._is_raised.is_set()
+        return self._is_released.is_set()
 
     def release(self) -> None:
         """The answers go on."""
-        self._is_raised.set()
+        self._is_released.set()
         self.wake()
 
     def wake(self) -> None:
@@ -50,12 +50,12 @@ class TokenGate:
             self._waiting.clear()
 
     async def wait(self) -> None:
-        """Returns when the curtain is raised, or at `wake`."""
+        """Returns when the gate is released, or at `wake`."""
         event = asyncio.Event()
         self.was_reached.set()
         with self._lock:
             self._waiting.append((asyncio.get_running_loop(), event))
-            if self._is_raised.is_set():
+            if self._is_released.is_set():
                 event.set()
         await event.wait()
 
@@ -75,43 +75,45 @@ class GatedEngine(Around):
 
     def __init__(self, inner: Engine) -> None:
         super().__init__(inner)
-        self._heard: dict[str, ObservedCall] = {}
+        self._observed: dict[str, ObservedCall] = {}
         self._gates: dict[str, TokenGate] = {}
         """By session."""
-        self._behind: dict[str, TokenGate] = {}
+        self._gate_of_call: dict[str, TokenGate] = {}
         """By call: where an abort must look for it."""
         self._aborted: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"GatedEngine({self._inner!r}, heard={len(self._heard)})"
+        return f"GatedEngine({self._inner!r}, observed={len(self._observed)})"
 
-    def heard(self, session_id: str) -> tuple[ObservedCall, ...]:
+    def observed(self, session_id: str) -> tuple[ObservedCall, ...]:
         """The calls of a session, in order of arrival."""
-        return tuple(heard for heard in tuple(self._heard.values()) if heard.call.session_id == session_id)
+        return tuple(observed for observed in tuple(self._observed.values()) if observed.call.session_id == session_id)
 
     def hold(self, session_id: str, token_gate: TokenGate) -> None:
-        """From now on `token_gate` hangs before the answers of the session."""
+        """From now on `token_gate` holds the answers of the session."""
         self._gates[session_id] = token_gate
 
     def forget(self, session_id: str) -> None:
         """Nothing is kept of the session."""
-        for heard in self.heard(session_id):
-            del self._heard[heard.call.id]
+        for observed in self.observed(session_id):
+            del self._observed[observed.call.id]
         self._gates.pop(session_id, None)
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
-        self._heard[call.id] = heard = ObservedCall(call)
+        self._observed[call.id] = observed = ObservedCall(call)
         token_gate = self._gates.get(call.session_id)
         if token_gate is None:
-            return await self._inner.generate(call, lambda chunk: _hand_over(heard, chunk, on_tokens))
-        self._behind[call.id] = token_gate
+            return await self._inner.generate(call, lambda chunk: _hand_over(observed, chunk, on_tokens))
+        self._gate_of_call[call.id] = token_gate
         try:
-            return await self._show(heard, token_gate, on_tokens)
+            return await self._generate_gated(observed, token_gate, on_tokens)
         finally:
-            del self._behind[call.id]
+            del self._gate_of_call[call.id]
 
-    async def _show(self, heard: ObservedCall, token_gate: TokenGate, on_tokens: OnTokens | None) -> Sampled:
-        call = heard.call
+    async def _generate_gated(
+        self, observed: ObservedCall, token_gate: TokenGate, on_tokens: OnTokens | None
+    ) -> Sampled:
+        call = observed.call
         whole = await self._inner.generate(call)
         for num_told, chunk in enumerate(_chunks(whole)):
             if num_told == token_gate.num_free and call.id not in self._aborted:
@@ -119,18 +121,18 @@ class GatedEngine(Around):
             if call.id in self._aborted:
                 token_gate.was_aborted.set()
                 return _first(whole, num_told)
-            _hand_over(heard, chunk, on_tokens)
+            _hand_over(observed, chunk, on_tokens)
         return whole
 
     async def abort(self, call_id: str) -> None:
         self._aborted.add(call_id)
-        if call_id in self._behind:
-            self._behind[call_id].wake()
+        if call_id in self._gate_of_call:
+            self._gate_of_call[call_id].wake()
         await self._inner.abort(call_id)
 
 
-def _hand_over(heard: ObservedCall, chunk: TokenChunk, on_tokens: OnTokens | None) -> None:
-    heard.token_ids.extend(chunk.token_ids)
+def _hand_over(observed: ObservedCall, chunk: TokenChunk, on_tokens: OnTokens | None) -> None:
+    observed.token_ids.extend(chunk.token_ids)
     if on_tokens is not None:
         on_tokens(chunk)
 

@@ -1,4 +1,4 @@
-"""Our own gateway on a socket, before an engine that says what a case wrote down; the suite's server without a URL.
+"""The local gateway on a socket, before an engine that says what a case wrote down; the suite's server without a URL.
 
 Knows: every part of a gateway, and how to put them together.  Knows not: protocols, cases.
 Invariant: whatever a case did, every token that the engine handed over is in its session's record, after the prompt
@@ -93,7 +93,7 @@ class LocalServer:
 
 
 class LocalSession:
-    """One session of our own server, seen from both sides."""
+    """One session of the local server, seen from both sides."""
 
     def __init__(self, server: LocalServer, secret: str, session: Session) -> None:
         self._server = server
@@ -118,7 +118,7 @@ class LocalSession:
     @property
     def calls(self) -> tuple[ObservedCall, ...]:
         """What the engine was asked and what it handed over."""
-        return self._server.engine.heard(self.session.id)
+        return self._server.engine.observed(self.session.id)
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -129,7 +129,7 @@ class LocalSession:
         self._server.scripted_answers.script(self.session.id, answers)
 
     def hold_tokens(self, num_free: int) -> TokenGate:
-        """From now on every answer stops after so many tokens, until the curtain is raised."""
+        """From now on every answer stops after so many tokens, until the gate is released."""
         token_gate = TokenGate(num_free)
         self._server.engine.hold(self.session.id, token_gate)
         return token_gate
@@ -161,14 +161,16 @@ class LocalSession:
 
 def check_record(record: SessionRecord, calls: Sequence[ObservedCall]) -> None:
     """Nothing, if `record` holds what the engine got and handed over. Raises ExpectationError otherwise."""
-    handed_over = {heard.call.id: (*heard.call.prompt_ids, *heard.token_ids) for heard in calls if heard.token_ids}
+    handed_over = {
+        observed.call.id: (*observed.call.prompt_ids, *observed.token_ids) for observed in calls if observed.token_ids
+    }
     recorded = {turn.id: record.path_ids(turn.node) for turn in record.turns}
     expect.equal("turns in the record", sorted(recorded), sorted(handed_over))
     for turn_id, token_ids in handed_over.items():
         expect.equal(f"token ids recorded for {turn_id}", recorded[turn_id], token_ids)
     credit = {turn.id: TurnCredit(advantage=1.0, mask=None) for turn in record.turns}
     ledger = export_session(record, credit, weight=1.0, style="individual").ledger
-    num_handed_over = sum(len(heard.token_ids) for heard in calls)
+    num_handed_over = sum(len(observed.token_ids) for observed in calls)
     expect.equal("trained and masked tokens", ledger.trained + ledger.num_masked, num_handed_over)
 
 

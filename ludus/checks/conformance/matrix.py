@@ -1,6 +1,6 @@
 """What came of the cases, for a person: a matrix of topics and protocols, then every failure with what was expected.
 
-Knows: reports, tables.  Knows not: how cases are played.
+Knows: reports, tables.  Knows not: how cases are run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def shown(report: SuiteReport) -> RenderableType:
 
 
 def matrix(report: SuiteReport) -> Table:
-    """Topics down, protocols across: how many cases passed of those that were played."""
+    """Topics down, protocols across: how many cases passed of those that were run."""
     protocols = [name for name in PROTOCOLS if any(result.case.protocol == name for result in report.results)]
     topics = [name for name in TOPICS if any(result.case.topic == name for result in report.results)]
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -50,13 +50,13 @@ def _of(report: SuiteReport, protocol: Protocol, topic: Topic) -> list[CaseResul
 def _cell(results: Sequence[CaseResult]) -> Text:
     if not results:
         return Text("")
-    played = [result for result in results if result.verdict != "skipped"]
-    if not played:
+    finished = [result for result in results if result.verdict != "skipped"]
+    if not finished:
         return Text("not offered", style="dim")
-    passed = sum(result.verdict == "passed" for result in played)
-    if passed == len(played):
+    passed = sum(result.verdict == "passed" for result in finished)
+    if passed == len(finished):
         return Text(str(passed), style="green")
-    return Text(f"{passed} of {len(played)}", style="red")
+    return Text(f"{passed} of {len(finished)}", style="red")
 
 
 def failure(result: CaseResult) -> Text:

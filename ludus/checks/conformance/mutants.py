@@ -1,4 +1,4 @@
-"""Can the suite fail? It is played against servers that are wrong in one way each, and each must be noticed.
+"""Can the suite fail? It is run against servers that are wrong in one way each, and each must be noticed.
 
 Knows: faults, cases.  Knows not: how a fault is put in.
 A fault is caught when a case fails that passes on the server without it, where every request and answer is taken apart
@@ -17,7 +17,7 @@ from ludus.checks.conformance.faults import chat, engine, gateway, protocols
 from ludus.checks.conformance.faults.base import Fault
 from ludus.checks.conformance.local_server import LocalServer, ServerParts
 from ludus.checks.conformance.rewrite import NOTHING, RewritingApp
-from ludus.checks.conformance.run import CaseResult, SuiteReport, local_target, play
+from ludus.checks.conformance.run import CaseResult, SuiteReport, local_target, run_cases
 
 FAULTS: tuple[Fault, ...] = found(Fault, chat, protocols, gateway, engine)
 LEAST_CAUGHT = 0.95
@@ -65,12 +65,12 @@ class MutantReport:
 async def run_mutants(
     cases: Sequence[Case], faults: Sequence[Fault], on_done: Callable[[int], object] | None = None
 ) -> MutantReport:
-    """Play `cases` against each of `faults` until one fails; `on_done` is told how many faults are through."""
+    """Run `cases` against each of `faults` until one fails; `on_done` is told how many faults are through."""
     began_at = time.monotonic()
     results: list[MutantResult] = []
     async with Clients(WHOLE_TIMEOUT_S) as clients:
         with LocalServer(ServerParts(app=lambda app: RewritingApp(app, NOTHING))) as server:
-            whole = await play(cases, local_target(server), clients, timeout_s=WHOLE_TIMEOUT_S)
+            whole = await run_cases(cases, local_target(server), clients, timeout_s=WHOLE_TIMEOUT_S)
         sound = tuple(result.case for result in whole.of("passed"))
         for fault in faults:
             results.append(await _hunt_one(fault, sound, clients))
@@ -85,7 +85,7 @@ async def _hunt_one(fault: Fault, cases: Sequence[Case], clients: Clients) -> Mu
     num_played = 0
     with LocalServer(fault.parts) as server:
         for group in (near, far):
-            report = await play(group, local_target(server), clients, timeout_s=TIMEOUT_S, until_failure=True)
+            report = await run_cases(group, local_target(server), clients, timeout_s=TIMEOUT_S, until_failure=True)
             num_played += len(report.results)
             if not report.ok:
                 return MutantResult(fault, report.of("failed")[0], num_played)

@@ -1,4 +1,4 @@
-"""What a case talks through: one address of the server under test, in the words of each protocol.
+"""What a case talks through: one address of the server under test, in the format of each protocol.
 
 Knows: clients, the fields that every request of a protocol has.  Knows not: what is expected of an answer.
 """
@@ -29,7 +29,7 @@ class Target:
     """The server under test."""
 
     root: str
-    """Base URL without `/v1`; empty for our own server, where every case has a session's."""
+    """Base URL without `/v1`; empty for the local server, where every case has a session's."""
     api_key: str
     model: str
     max_tokens: int
@@ -100,7 +100,7 @@ class Probe:
         return self._own
 
     def script(self, *answers: str) -> None:
-        """On our own server the next answers are these; another server says what its model says."""
+        """On the local server the next answers are these; another server says what its model says."""
         if self._own is not None:
             self._own.script(*answers)
 

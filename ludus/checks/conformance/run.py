@@ -1,4 +1,4 @@
-"""Plays cases against one server, some at a time, each under a time limit; what comes of it is data.
+"""Runs cases against one server, some at a time, each under a time limit; what comes of it is data.
 
 Knows: cases, probes.  Knows not: what a case tries, terminals.
 """
@@ -66,7 +66,7 @@ class SuiteReport:
 
 
 def local_target(server: LocalServer) -> Target:
-    """Our own server as the one under test; every case gets a session of its own there."""
+    """The local server as the one under test; every case gets a session of its own there."""
     return Target("", KEY, DEFAULT_MODEL, LOCAL_MAX_TOKENS, server)
 
 
@@ -87,7 +87,7 @@ async def remote_target(clients: Clients, base_url: str, *, model: str | None, a
     return Target(root, api_key, model, REMOTE_MAX_TOKENS)
 
 
-async def play(
+async def run_cases(
     cases: Sequence[Case],
     target: Target,
     clients: Clients,
@@ -97,7 +97,7 @@ async def play(
     until_failure: bool = False,
     on_result: Callable[[CaseResult], object] | None = None,
 ) -> SuiteReport:
-    """Play `cases`, at most `at_once` at a time; until_failure: the first that fails ends the others."""
+    """Run `cases`, at most `at_once` at a time; until_failure: the first that fails ends the others."""
     began_at = time.monotonic()
     results: dict[str, CaseResult] = {}
     places = asyncio.Semaphore(at_once)

@@ -72,7 +72,7 @@ class Abilities:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMessage:
-    """One message as it is meant. Ids of calls, and of the calls that results answer, are set when it is played."""
+    """One message as it is meant. Ids of calls, and of the calls that results answer, are set when it is replayed."""
 
     message: Message
     cut: float | None = None

@@ -233,13 +233,13 @@ class _Findings:
         self.unread: WrittenReply | None = None
 
     def add(self, conversation: Conversation) -> None:
-        played = replay(self._subject, conversation)
-        for written in played.written:
+        replayed = replay(self._subject, conversation)
+        for written in replayed.written:
             if written.meant.tool_calls:
                 self.num_written += 1
                 self.num_unread += written.is_assumed
                 self.unread = self.unread or (written if written.is_assumed else None)
-        for step in played.steps:
+        for step in replayed.steps:
             construct = construct_of(step, self._subject) if step.outcome in REASONS else None
             self.count(step, _upto(conversation, step), construct)
 

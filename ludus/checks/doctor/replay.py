@@ -1,4 +1,4 @@
-"""A conversation played as the recorder plays it: each reply written, read and sent back, each prompt judged.
+"""A conversation replayed as the recorder would see it: each reply written, read and sent back, each prompt judged.
 
 Knows: `continuation`, the one that serves at run time.  Knows not: why a template does what it does.
 Invariant: what is called exact here is appended at run time, and what forks here forks there, for the same reason.
@@ -102,7 +102,7 @@ class ReplayResult:
 
 def replay(subject: Subject, conversation: Conversation) -> ReplayResult:
     """Every reply and every transition of `conversation`, up to the first request that the template refuses."""
-    played = ReplayResult()
+    replayed = ReplayResult()
     messages: list[Message] = []
     turn: RenderedTurn | None = None
     for others, reply in _turns(conversation.said):
@@ -112,20 +112,20 @@ def replay(subject: Subject, conversation: Conversation) -> ReplayResult:
         except AgentError as error:
             if turn is not None:
                 kind = _kind(turn, messages, subject)
-                played.steps.append(
-                    Transition(kind, "refused", turn, tuple(messages), "", "", played.is_assumed, words=str(error))
+                replayed.steps.append(
+                    Transition(kind, "refused", turn, tuple(messages), "", "", replayed.is_assumed, words=str(error))
                 )
             break
         if turn is not None:
-            played.steps.append(classify(subject, turn, tuple(messages), rendered, is_assumed=played.is_assumed))
+            replayed.steps.append(classify(subject, turn, tuple(messages), rendered, is_assumed=replayed.is_assumed))
         if reply is None:
             break
         try:
-            turn = _sample(subject, played, conversation, rendered, reply)
+            turn = _sample(subject, replayed, conversation, rendered, reply)
         except AgentError:
             break
         messages.append(turn.reply)
-    return played
+    return replayed
 
 
 def _turns(said: Sequence[PlannedMessage]) -> Iterator[tuple[list[Message], PlannedMessage | None]]:
@@ -161,7 +161,7 @@ def _render(
 
 
 def _sample(
-    subject: Subject, played: ReplayResult, conversation: Conversation, rendered: Rendered, said: PlannedMessage
+    subject: Subject, replayed: ReplayResult, conversation: Conversation, rendered: Rendered, said: PlannedMessage
 ) -> RenderedTurn:
     """The turn in which the model says `said`. Raises AgentError where the template cannot show it."""
     asked = RenderedRequest(rendered.messages, conversation.tools, subject.template_kwargs, rendered.text)
@@ -173,7 +173,7 @@ def _sample(
     if said.cut is not None and not read.is_assumed:
         written = text = _cut(text, said.cut) or written
         read = _read(subject, conversation, rendered.text, None, text.removesuffix(_stop_of(text, subject)))
-    played.written.append(read)
+    replayed.written.append(read)
     return RenderedTurn(
         rendered.messages,
         conversation.tools,

@@ -1,6 +1,6 @@
 """One agent in every wire protocol: the same tokens, the same masks, the same logprobs.
 
-Knows: the gateway over a socket, the recorder, an author of answers.  Knows not: the SDKs, the words of any protocol.
+Knows: the gateway over a socket, the recorder, a scripted model.  Knows not: the SDKs, the format of any protocol.
 The engine answers with what the prompt's tokens and the seed decide. A protocol that loses, adds or changes anything
 on the way in or out therefore gets other tokens from the next call on, and other forks.
 """
@@ -74,7 +74,7 @@ def verify_dialects(*, seed: int, agents: Mapping[str, MakeAgent] = AGENTS) -> D
     sessions = SessionKeys()
     with GatewayServer(sessions) as server:
         for name, make_agent in agents.items():
-            engine = ScriptedEngine(_Author(text).answer, text.tokenizer)
+            engine = ScriptedEngine(_ScriptedModel(text).answer, text.tokenizer)
             session = Recorder(engine, text).open(session_id="agent", sampling=Sampling(seed=seed))
             secret = sessions.add(session)
             converse(make_agent(server.url_for(secret)))
@@ -96,7 +96,7 @@ def _trace(record: SessionRecord) -> Trace:
     )
 
 
-class _Author:
+class _ScriptedModel:
     """Writes the answers of one session: which calls, says their number; everything else, chance."""
 
     def __init__(self, text: ChatText) -> None:

@@ -1,6 +1,6 @@
 """One dialogue, every way in: the same tokens, masks, logprobs and advantages reach the trainer.
 
-Knows: the doors of all families, the recorder, an author of answers.  Knows not: what users of a family write.
+Knows: the agent adapters of all families, the recorder, a scripted model.  Knows not: what users of a family write.
 The engine answers with what the prompt's tokens decide. A family that loses, adds or changes anything on the way in
 or out therefore gets other tokens from the next answer on, and other rewards.
 """
@@ -112,29 +112,29 @@ class DoorsResult:
         }
 
 
-async def play_workflow(stand: FamilySetup) -> Group:
-    return await play_family(stand, WorkflowAgent)
+async def play_workflow(setup: FamilySetup) -> Group:
+    return await play_family(setup, WorkflowAgent)
 
 
-async def play_rollout_workflow(stand: FamilySetup) -> Group:
-    return await play_family(stand, RolloutAgent, {"text": stand.text})
+async def play_rollout_workflow(setup: FamilySetup) -> Group:
+    return await play_family(setup, RolloutAgent, {"text": setup.text})
 
 
-async def play_loop(stand: FamilySetup) -> Group:
-    return await play_family(stand, LoopAgent)
+async def play_loop(setup: FamilySetup) -> Group:
+    return await play_family(setup, LoopAgent)
 
 
-async def play_queues(stand: FamilySetup) -> Group:
-    return await play_family(stand, QueueAgent, {"text": stand.text, "env": QueueEnv})
+async def play_queues(setup: FamilySetup) -> Group:
+    return await play_family(setup, QueueAgent, {"text": setup.text, "env": QueueEnv})
 
 
-async def play_trajectories(stand: FamilySetup) -> Group:
+async def play_trajectories(setup: FamilySetup) -> Group:
     """As a backend does it: a session for each rollout, the choices found again in the records."""
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore.create(Path(folder), "doors", "")
         with store, GatewayServer(keys := SessionKeys()) as server:
             records = TurnRecords(store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0)
-            episodes = Episodes(stand.recorder, records, keys=keys, fit=records.fit)
+            episodes = Episodes(setup.recorder, records, keys=keys, fit=records.fit)
 
             async def rollout(member_idx: int, row: Mapping[str, Any]) -> Any:
                 handle, secret = episodes.open(SessionSpec(f"member{member_idx}", group_id=_GROUP_ID))
@@ -143,17 +143,17 @@ async def play_trajectories(stand: FamilySetup) -> Group:
                 await episodes.end(handle, Told("ok"))
                 return trajectory
 
-            group = await TrajectoryGroup(rollout(idx, row) for idx, row in enumerate(stand.rows))
+            group = await TrajectoryGroup(rollout(idx, row) for idx, row in enumerate(setup.rows))
             settled = settle_groups([group], records, step=1)
             records.settle(settled.turns)
             (found,) = settled.taken.groups
             return found
 
 
-async def play_http(stand: FamilySetup) -> Group:
+async def play_http(setup: FamilySetup) -> Group:
     """As an agent elsewhere does it: sessions opened, rewarded and ended over HTTP."""
     archive, admin_key = MemoryArchive(), new_key()
-    episodes = Episodes(stand.recorder, archive)
+    episodes = Episodes(setup.recorder, archive)
     options = GatewayOptions(episodes=episodes, admin_key=admin_key)
     with GatewayServer(episodes.keys, options) as server:
         async with sdk("openai").DefaultAsyncHttpxClient(headers={"x-api-key": admin_key}) as http:
@@ -171,7 +171,7 @@ async def play_http(stand: FamilySetup) -> Group:
                 await post(f"/{session_id}/end", {})
                 return episodes.episode(session_id)
 
-            played = await asyncio.gather(*(play(idx, row) for idx, row in enumerate(stand.rows)))
+            played = await asyncio.gather(*(play(idx, row) for idx, row in enumerate(setup.rows)))
     return Group(_GROUP_ID, _GROUP_ID, tuple(played))
 
 
@@ -192,19 +192,19 @@ def verify_doors(
     text = chat_of_words(WORDS)
     learned: dict[str, TrainerInput] = {}
     for name, play in families.items():
-        engine = ScriptedEngine(_author(text, seed), text.tokenizer)
-        stand = FamilySetup(text, Recorder(engine, text), _rows(seed))
-        learned[name] = _learn(asyncio.run(play(stand)))
+        engine = ScriptedEngine(_scripted_model(text, seed), text.tokenizer)
+        setup = FamilySetup(text, Recorder(engine, text), _rows(seed))
+        learned[name] = _learn(asyncio.run(play(setup)))
         if on_family is not None:
             on_family(len(learned))
     return DoorsResult(seed, learned)
 
 
-async def play_family(stand: FamilySetup, workflow: object, kwargs: Mapping[str, Any] | None = None) -> Group:
-    """As a run does it: the agent on a stage, an episode for each row."""
+async def play_family(setup: FamilySetup, workflow: object, kwargs: Mapping[str, Any] | None = None) -> Group:
+    """As a run does it: the agent in an agent runtime, an episode for each row."""
     generation = GenerationSettings(n_samples=N_MEMBERS, max_new_tokens=MAX_TOKENS)
     async with AsyncExitStack() as stack:
-        runtime = stack.enter_context(AgentRuntime(stand.recorder, GatewayServer(SessionKeys())))
+        runtime = stack.enter_context(AgentRuntime(setup.recorder, GatewayServer(SessionKeys())))
         runner = await stack.enter_async_context(
             EpisodeRunner(
                 resolve_workflow(workflow, kwargs, kinds=Config.agent_kinds),
@@ -216,7 +216,7 @@ async def play_family(stand: FamilySetup, workflow: object, kwargs: Mapping[str,
         )
         tasks = [
             EpisodeTask(f"{_GROUP_ID}-m{idx:03d}", _GROUP_ID, "dialogue", row, seed=idx, step=1)
-            for idx, row in enumerate(stand.rows)
+            for idx, row in enumerate(setup.rows)
         ]
         episodes = await asyncio.gather(*(runner.run(task) for task in tasks))
     return Group(_GROUP_ID, "dialogue", tuple(episodes))
@@ -255,7 +255,7 @@ def _rows(seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def _author(text: ChatText, seed: int) -> Callable[[Call], list[int]]:
+def _scripted_model(text: ChatText, seed: int) -> Callable[[Call], list[int]]:
     def answer(call: Call) -> list[int]:
         rng = rng_of(call.prompt_ids, seed)
         return sampled_ids(rng, text.tokenizer, some_words(rng))

@@ -2,7 +2,7 @@
 
 Knows: what users of each family write.  Knows not: who answers, what is recorded.
 The dialogue: instructions, a question, and after every answer the next thing that the row says. The reward is read
-off the last answer, so an agent that got other text is worth something else.
+off the last answer, so an agent that got other text has another reward.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ludus.types import Message
 MAX_TOKENS = 64
 
 
-def worth(answer: str) -> float:
+def reward_of(answer: str) -> float:
     """Of the last answer: anything that depends on every character."""
     return sum(map(ord, answer)) % 97 / 97
 
@@ -46,7 +46,7 @@ class WorkflowAgent:
             messages.append({"role": "assistant", "content": answer})
             if said is not None:
                 messages.append({"role": "user", "content": said})
-        return worth(answer)
+        return reward_of(answer)
 
 
 class RolloutAgent(RolloutWorkflow):
@@ -70,7 +70,7 @@ class RolloutAgent(RolloutWorkflow):
                 token_ids = [*token_ids, *added]
                 mask += [0] * len(added)
         rows = {"input_ids": [token_ids], "attention_mask": [[1] * len(token_ids)], "loss_mask": [mask]}
-        return {**rows, "rewards": [worth(answer)]}
+        return {**rows, "rewards": [reward_of(answer)]}
 
 
 class LoopAgent(AgentLoopBase):
@@ -95,7 +95,7 @@ class LoopAgent(AgentLoopBase):
                 mask += [0] * len(added)
         answer = self.tokenizer.decode(answer_ids, skip_special_tokens=True)
         return AgentLoopOutput(
-            prompt_ids=prompt_ids, response_ids=response_ids, response_mask=mask, reward_score=worth(answer)
+            prompt_ids=prompt_ids, response_ids=response_ids, response_mask=mask, reward_score=reward_of(answer)
         )
 
 
@@ -110,19 +110,19 @@ async def trajectory_rollout(client: Any, data: Mapping[str, Any]) -> Trajectory
         trajectory.messages_and_choices.append(choice)
         if said is not None:
             trajectory.messages_and_choices.append({"role": "user", "content": said})
-        trajectory.reward = worth(choice.message.content or "")
+        trajectory.reward = reward_of(choice.message.content or "")
     return trajectory.finish()
 
 
 class QueueEnv(EnvironmentService):
-    """Says what an answer is worth."""
+    """Returns the reward of an answer."""
 
     async def reset(self, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         return None, {}
 
     async def step(self, action: tuple[str, list[str]]) -> tuple[Any, list[float], bool, bool, dict[str, Any]]:
         _, answers = action
-        return None, [worth(answer) for answer in answers], True, False, {}
+        return None, [reward_of(answer) for answer in answers], True, False, {}
 
 
 class QueueAgent(Agent):

@@ -1,4 +1,4 @@
-"""Random chats played through a recorder: whatever agents do to a session, and what limits and engines do to it.
+"""Random chats run through a recorder: whatever agents do to a session, and what limits and engines do to it.
 
 Knows: the recorder's public face, a scripted engine, messages.  Knows not: graphs, prompts, forks: those are the
 recorder's, and are what the checks are about.
@@ -79,7 +79,7 @@ class _NewWeights:
 
 
 class _Player:
-    """The agents of one session, and the author of the answers they get."""
+    """The agents of one session, and the scripted model that answers them."""
 
     def __init__(self, rng: random.Random, text: ChatText) -> None:
         self._rng = rng
@@ -179,7 +179,7 @@ class _Player:
             del history[rng.randrange(len(history))]
         elif kind == "compact":
             history = [self._system, self._user()]
-        return (*history, self._heard(turn)), turn.agent
+        return (*history, self._received(turn)), turn.agent
 
     def _echo(self, reply: Message) -> Message:
         """The reply as the agent sends it back: as it came, without its thinking, or with other blanks."""
@@ -188,7 +188,7 @@ class _Player:
             return replace(reply, reasoning=None)
         return replace(reply, content=f" {reply.content or ''}") if kind == "blank" else reply
 
-    def _heard(self, turn: Turn) -> Message:
+    def _received(self, turn: Turn) -> Message:
         if turn.reply.tool_calls and self._rng.random() < 0.8:
             return Message("tool", self._random_text(), tool_call_id=turn.reply.tool_calls[0].id)
         return self._user()

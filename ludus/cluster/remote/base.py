@@ -1,6 +1,6 @@
-"""Who starts a server where the accelerator is, looks after it and ends it: the protocol of places.
+"""Who starts a server where the accelerator is, looks after it and ends it: the protocol of launch targets.
 
-Knows: what is asked of a place and what it answers.  Knows not: ssh, clusters, HTTP.
+Knows: what a launch target does.  Knows not: ssh, clusters, HTTP.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LaunchTarget(Protocol):
         """Return once the server has ended or will; jobs that are not done are done when its folder is served again."""
 
     def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
-        """As a shell's. None: the spot can be reached from here."""
+        """As a shell's. None: the server can be reached from here."""
 
 
 class EndedError(BackendError):

@@ -1,6 +1,6 @@
 """The folder of a launched server, on a machine with a shell: what it is started with, and what it writes.
 
-Knows: files, the words of `ludus serve`, scripts of the shell.  Knows not: what starts the server, HTTP.
+Knows: files, the options of `ludus serve`, scripts of the shell.  Knows not: what starts the server, HTTP.
 Invariants: the key is in no list of processes and in no file that others may read; one server serves a folder, and
 asking for it again joins it.
 

@@ -1,6 +1,6 @@
 """A server started elsewhere for one client: found, reached, looked after, ended.
 
-Knows: the order of things, a place, a tunnel.  Knows not: ssh, clusters, what is asked of the server.
+Knows: the order of things, a launch target, a tunnel.  Knows not: ssh, clusters, what is asked of the server.
 Invariants: what was started and could not be reached is stopped again; an address, once given, stays the same while the
 server lives, however often the connection breaks.
 """
@@ -22,20 +22,20 @@ from ludus.processes.address import free_port
 
 logger = logging.getLogger(__name__)
 
-FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 5.0
-SECONDS_BETWEEN_LOOKS = 2.0  # hundreds of requests may wait for one server
+FIRST_POLL_S, LONGEST_POLL_S = 0.2, 5.0
+SECONDS_BETWEEN_POLLS = 2.0  # hundreds of requests may wait for one server
 Clock = Callable[[], float]
 OnLine = Callable[[str], None]
-"""Is told what the server writes until it serves, and how it stands in a queue."""
+"""Gets what the server writes until it serves, and its state in a queue."""
 
 
 class LaunchedServer:
-    """A server of ours at `place`. Its methods block; they may be called from any thread."""
+    """A server of ours at `target`. Its methods block; they may be called from any thread."""
 
     def __init__(
-        self, place: LaunchTarget, settings: LaunchSettings, on_line: OnLine, *, clock: Clock = time.monotonic
+        self, target: LaunchTarget, settings: LaunchSettings, on_line: OnLine, *, clock: Clock = time.monotonic
     ) -> None:
-        self._place = place
+        self._target = target
         self._settings = settings
         self._on_line = on_line
         self._clock = clock
@@ -50,13 +50,13 @@ class LaunchedServer:
         self.key = ""
 
     def __repr__(self) -> str:
-        return f"LaunchedServer({self._place!r}, {self.base_url or 'not reached yet'})"
+        return f"LaunchedServer({self._target!r}, {self.base_url or 'not reached yet'})"
 
     def open(self) -> None:
         """Return once it can be asked at `base_url` with `key`. Raises BackendError if that cannot be."""
-        started = self._place.start()
+        started = self._target.start()
         self.key, self._is_new = started.key, started.is_new
-        logger.info("launch.%s place=%s", "started" if started.is_new else "joined", self._place.name)
+        logger.info("launch.%s target=%s", "started" if started.is_new else "joined", self._target.name)
         try:
             self.base_url = self._reach(self._wait())
         except BaseException:
@@ -70,18 +70,18 @@ class LaunchedServer:
     def check(self) -> None:
         """Raises EndedError if it has ended. Return if it lives, and if that cannot be found out now."""
         with self._asking:
-            if self._clock() - self._seen_at < SECONDS_BETWEEN_LOOKS:
+            if self._clock() - self._seen_at < SECONDS_BETWEEN_POLLS:
                 return
             try:
-                seen = self._place.status()
+                seen = self._target.status()
             except UnreachableError as error:
-                logger.debug("look.failed error=%s", error)
+                logger.debug("status.failed error=%s", error)
                 return
             self._seen_at = self._clock()
         if not seen.is_alive:
             self._seen_at = float("-inf")  # whoever asks is told the same
             raise EndedError(
-                f"the server on {self._place.name} has ended ({seen.words}). Launch it again with "
+                f"the server on {self._target.name} has ended ({seen.words}). Launch it again with "
                 f"folder={self._settings.folder!r}: the models and the jobs are there. It wrote last:\n"
                 f"{seen.last_lines()}"
             )
@@ -105,14 +105,14 @@ class LaunchedServer:
             if self._is_stopped:
                 return
             try:
-                self._place.stop()
+                self._target.stop()
             except UnreachableError as error:
                 raise BackendError(
-                    f"the server on {self._place.name} could not be told to end: {error}. It ends by itself when it "
+                    f"the server on {self._target.name} could not be told to end: {error}. It ends by itself when it "
                     f"has had nothing to do for {self._settings.idle_s:g} s"
                 ) from error
             self._is_stopped = True
-        logger.info("launch.stopped place=%s", self._place.name)
+        logger.info("launch.stopped target=%s", self._target.name)
 
     # ---- inside
 
@@ -121,51 +121,51 @@ class LaunchedServer:
             self._tunnel.close()
             self._tunnel = None
 
-    def _look(self) -> ServerStatus:
+    def _status(self) -> ServerStatus:
         """A connection that breaks meanwhile is no server that has ended."""
         try:
-            return self._place.status()
+            return self._target.status()
         except UnreachableError as error:
             return ServerStatus(is_alive=True, words=str(error), log=self._shown, server_address=None)
 
     def _wait(self) -> ServerAddress:
         timeout_s = self._settings.start_timeout_s
         until = None if timeout_s is None else self._clock() + timeout_s
-        look_s, words = FIRST_LOOK_S, ""
+        poll_s, words = FIRST_POLL_S, ""
         while True:
-            seen = self._look()
-            self._show(seen, words)
+            seen = self._status()
+            self._report_lines(seen, words)
             words = seen.words
             if not seen.is_alive:
                 raise EndedError(
-                    f"the server on {self._place.name} ended before it served ({seen.words}). It wrote last:\n"
+                    f"the server on {self._target.name} ended before it served ({seen.words}). It wrote last:\n"
                     f"{seen.last_lines()}"
                 )
             if seen.server_address is not None:
                 return seen.server_address
             if until is not None and self._clock() > until:
                 raise BackendError(
-                    f"the server on {self._place.name} does not serve after {timeout_s:g} s ({seen.words}); give it "
+                    f"the server on {self._target.name} does not serve after {timeout_s:g} s ({seen.words}); give it "
                     f"more with start_timeout_s=…, or None for ever. It wrote last:\n{seen.last_lines()}"
                 )
-            if self._given_up.wait(look_s):
+            if self._given_up.wait(poll_s):
                 raise BackendError("the launch was given up")
-            look_s = min(2 * look_s, LONGEST_LOOK_S)
+            poll_s = min(2 * poll_s, LONGEST_POLL_S)
 
     def _reach(self, server_address: ServerAddress) -> str:
         port = free_port("127.0.0.1")
-        command = self._place.forward(port, server_address)
+        command = self._target.forward(port, server_address)
         if command is None:
             return f"http://{server_address.host}:{server_address.port}"
         self._tunnel = Tunnel(command)
         why = self._tunnel.open()
         if why is not None:
             raise BackendError(
-                f"no tunnel to {server_address.host}:{server_address.port} through {self._place.name}: {why}"
+                f"no tunnel to {server_address.host}:{server_address.port} through {self._target.name}: {why}"
             )
         return f"http://127.0.0.1:{port}"
 
-    def _show(self, seen: ServerStatus, words: str) -> None:
+    def _report_lines(self, seen: ServerStatus, words: str) -> None:
         new = seen.log.removeprefix(self._shown)
         whole = new[: new.rfind("\n") + 1]
         self._shown = seen.log[: len(seen.log) - len(new) + len(whole)]

@@ -1,7 +1,7 @@
 """Scripts of the shell, run here or on another machine through the system's own ssh.
 
 Knows: sh, ssh.  Knows not: what the scripts do.
-Invariant: a script travels over standard input, so that no secret in it is seen in a list of processes, here or there.
+Invariant: a script is sent over standard input, so that no secret in it is seen in a list of processes, here or there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which place is meant by a word such as `ssh:gpu-box`.
+"""The launch target that is named by a word such as `ssh:gpu-box`.
 
-Knows: the names of places, and which settings act where.  Knows not: how each starts a server.
+Knows: the names of launch targets, and which settings act where.  Knows not: how each starts a server.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ KNOWN = "local, ssh:HOST, slurm, slurm:LOGIN-HOST, ray, ray:http://HEAD:8265, ra
 
 
 def target_of(on: str, settings: LaunchSettings) -> LaunchTarget:
-    """The place. Raises UserError if there is none of that name, or if a setting cannot act there."""
+    """The target. Raises UserError if there is none of that name, or if a setting cannot act there."""
     kind, _, rest = on.partition(":")
-    if kind not in _PLACES or (kind == "local" and rest) or (kind in ("ssh", "sky") and not rest):
+    if kind not in _TARGETS or (kind == "local" and rest) or (kind in ("ssh", "sky") and not rest):
         raise UserError(f"on={on!r} is no place to launch a server; there are {KNOWN}")
     is_over_ssh = bool(rest) and not rest.startswith(("http://", "https://"))
     acts = {"ssh_options": is_over_ssh, "sbatch": kind == "slurm", "sky": kind == "sky"}
     for name, does_act in acts.items():
         if settings.is_set(name) and not does_act:
             raise UserError(f"{name}={getattr(settings, name)!r} cannot act: on is {on!r}; leave it out")
-    return _PLACES[kind](rest, settings)
+    return _TARGETS[kind](rest, settings)
 
 
 def _local(rest: str, settings: LaunchSettings) -> LaunchTarget:
@@ -52,7 +52,7 @@ def _ray(rest: str, settings: LaunchSettings) -> LaunchTarget:
     return RayTarget(Ssh(rest, settings.ssh_options), f"http://127.0.0.1:{DASHBOARD_PORT}", settings)
 
 
-_PLACES: Mapping[str, Callable[[str, LaunchSettings], LaunchTarget]] = {
+_TARGETS: Mapping[str, Callable[[str, LaunchSettings], LaunchTarget]] = {
     "local": _local,
     "ssh": _ssh,
     "slurm": _slurm,

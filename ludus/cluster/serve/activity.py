@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOKS = 8  # in the time that a server may be idle: it ends at most an eighth later
-MOST_SECONDS_BETWEEN_LOOKS = 10.0
+POLLS = 8  # in the time that a server may be idle: it ends at most an eighth later
+MOST_SECONDS_BETWEEN_POLLS = 10.0
 _NOBODY = 401  # the answer to one without the key: strangers who knock do not keep a device busy
 Clock = Callable[[], float]
 
@@ -67,4 +67,4 @@ class Activity:
                 self._used_at = self._clock()
             if self.idle_s >= idle_s:
                 return
-            await asyncio.sleep(min(idle_s / LOOKS, MOST_SECONDS_BETWEEN_LOOKS))
+            await asyncio.sleep(min(idle_s / POLLS, MOST_SECONDS_BETWEEN_POLLS))

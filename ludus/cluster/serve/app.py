@@ -6,14 +6,14 @@ Rules: everything but the handshake and the probes wants the key. Errors are tho
 
     GET  /api                                     who is there, and which versions it speaks
     POST /api/v1/models                           register, and load unless ?load=false
-    GET  /api/v1/models[/{project}/{name}]        look
+    GET  /api/v1/models[/{project}/{name}]        view
     POST /api/v1/models/{project}/{name}/checkpoints   keep these, delete the others
     POST /api/v1/models/{project}/{name}/sessions/end
     POST /api/v1/models/{project}/{name}/jobs     submit                  GET: all of them
-    GET  /api/v1/jobs/{id}                        look
+    GET  /api/v1/jobs/{id}                        view
     POST /api/v1/jobs/{id}/cancel
     GET  /api/v1/jobs/{id}/events                 server-sent, from Last-Event-ID on
-         /m/{project}/{name}/v1/…                 the model, in the words of OpenAI's and Anthropic's protocols
+         /m/{project}/{name}/v1/…                 the model, in the protocols of OpenAI and Anthropic
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class Models(Protocol):
     async def ready(self, model: RegisterModel) -> ModelView:
         """The model, loaded; it is not yet if that takes longer than a client should wait for an answer."""
 
-    async def look(self, model: RegisterModel) -> ModelView:
+    async def view(self, model: RegisterModel) -> ModelView:
         """The model as it is; nothing is loaded."""
 
     async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView: ...
@@ -112,7 +112,7 @@ class Api:
         model, job = f"{ROOT}/models/{{project}}/{{name}}", f"{ROOT}/jobs/{{id}}"
         small.post(f"{ROOT}/models")(self.register)
         small.get(f"{ROOT}/models")(self.list_models)
-        small.get(model)(self.look)
+        small.get(model)(self.view)
         small.post(f"{model}/checkpoints")(self.keep_checkpoints)
         small.post(f"{model}/sessions/end", status_code=204)(self.end_session)
         large.post(f"{model}/jobs", response_model=JobView)(self.submit)
@@ -136,13 +136,13 @@ class Api:
 
     async def register(self, model: RegisterModel, load: str = "true") -> ModelView:
         await asyncio.to_thread(self._jobs.store.register, model)
-        return await (self._models.ready(model) if load != "false" else self._models.look(model))
+        return await (self._models.ready(model) if load != "false" else self._models.view(model))
 
     async def list_models(self) -> ModelList:
         models = await asyncio.to_thread(self._jobs.store.models)
-        return ModelList(models=[await self._models.look(model) for model in models])
+        return ModelList(models=[await self._models.view(model) for model in models])
 
-    async def look(self, project: str, name: str) -> ModelView:
+    async def view(self, project: str, name: str) -> ModelView:
         return await self._models.ready(await self._named(project, name))
 
     async def keep_checkpoints(self, project: str, name: str, body: KeepCheckpoints) -> ModelView:

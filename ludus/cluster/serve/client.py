@@ -121,7 +121,7 @@ class ServerClient:
                 headers = {**self._headers, "content-type": "application/json"}
                 answer = await http.post(ROOT + path, content=body.model_dump_json(), headers=headers)
         except httpx.TransportError as error:
-            logger.debug("tell.failed path=%s error=%r", path, error)
+            logger.debug("notify.failed path=%s error=%r", path, error)
             return
         if not answer.is_success and answer.status_code not in _NOBODY_THERE:
             raise _error(answer)

@@ -1,6 +1,6 @@
 """The jobs of a server: taken in from any thread, worked on one after the other, watched by whoever asks.
 
-Knows: the store, the order of things.  Knows not: HTTP, what a job does; its workshop does.
+Knows: the store, the order of things.  Knows not: HTTP, what a job does; its job runner does.
 Invariants: jobs run in the order in which they were submitted, one at a time, because they share one device; a job
 that changed the weights before its server ended is not done again; one that ends its server again and again fails.
 """
@@ -60,12 +60,12 @@ class Jobs:
         view, is_new = self.store.submit(model.project, model.name, job, idempotency_key=idempotency_key)
         if is_new:
             logger.info("job.submitted id=%s kind=%s model=%s/%s", view.id, job.kind, model.project, model.name)
-        self._notifier.ring()
+        self._notifier.notify()
         return view, is_new
 
     def cancel(self, job_id: str) -> JobView:
         view = self.store.cancel(job_id)
-        self._notifier.ring()
+        self._notifier.notify()
         return view
 
     async def follow(self, job_id: str, *, after: int, keep_alive_s: float) -> AsyncIterator[JobEvent | None]:
@@ -73,9 +73,9 @@ class Jobs:
 
         None: there was none for so long.
         """
-        with self._notifier.listening() as rung:
+        with self._notifier.listening() as changed:
             while not self._is_ending:
-                rung.clear()
+                changed.clear()
                 view = await asyncio.to_thread(self.store.job, job_id)
                 for event in await asyncio.to_thread(self.store.events, job_id, after=after):
                     yield event
@@ -84,34 +84,34 @@ class Jobs:
                     return
                 try:
                     async with asyncio.timeout(keep_alive_s):
-                        await rung.wait()
+                        await changed.wait()
                 except TimeoutError:
                     yield None
 
     def end_following(self) -> None:
         """Who follows a job is let go; he comes back when the jobs are served again."""
         self._is_ending = True
-        self._notifier.ring()
+        self._notifier.notify()
 
     async def work(self) -> None:
         """Does every job there is and every one that comes, until cancelled; what is left then is done next time."""
-        with self._notifier.listening() as rung:
+        with self._notifier.listening() as changed:
             while True:
-                rung.clear()
+                changed.clear()
                 try:
                     job_id = await asyncio.to_thread(self.store.next_job)
                     if job_id is not None:
                         await self._do(job_id)
                 except BackendError:  # a disk that is full now: the jobs are there still, and the next time may do
-                    logger.exception("jobs.not_kept")
+                    logger.exception("jobs.save_failed")
                     await asyncio.sleep(SECONDS_BETWEEN_TRIES)
                 else:
                     if job_id is None:
-                        await rung.wait()
+                        await changed.wait()
 
     async def _do(self, job_id: str) -> None:
         job = self.store.begin(job_id)
-        self._notifier.ring()
+        self._notifier.notify()
         logger.info("job.started id=%s kind=%s attempt=%d", job.id, job.kind, job.num_begun)
         try:
             result = await self._result(job)
@@ -123,7 +123,7 @@ class Jobs:
         else:
             self.store.succeed(job.id, result)
             logger.info("job.succeeded id=%s", job.id)
-        self._notifier.ring()
+        self._notifier.notify()
 
     async def _result(self, job: BegunJob) -> Mapping[str, Any]:
         if job.num_begun > MOST_ATTEMPTS:
@@ -142,7 +142,7 @@ class Jobs:
 
     def _report(self, job_id: str, data: Mapping[str, Any]) -> None:
         self.store.report(job_id, data)
-        self._notifier.ring()
+        self._notifier.notify()
 
     def _fail(self, job: BegunJob, error: LudusError) -> None:
         logger.warning("job.failed id=%s error=%s", job.id, error)
@@ -158,7 +158,7 @@ class _Notifier:
 
     @contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the bell rings."""
+        """An event that is set at every `notify`."""
         event = asyncio.Event()
         with self._mutex:
             self._listeners[event] = asyncio.get_running_loop()
@@ -168,7 +168,7 @@ class _Notifier:
             with self._mutex:
                 del self._listeners[event]
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         with self._mutex:
             for event, loop in self._listeners.items():
                 if not loop.is_closed():

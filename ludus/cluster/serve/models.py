@@ -41,9 +41,9 @@ class HostedModels:
         await asyncio.wait({loading}, timeout=self._patience_s)
         if loading.done():
             loading.result()  # raises what loading it raised
-        return await self.look(model)
+        return await self.view(model)
 
-    async def look(self, model: RegisterModel) -> ModelView:
+    async def view(self, model: RegisterModel) -> ModelView:
         loading = self._loading.get((model.project, model.name))
         is_loaded = loading is not None and loading.done() and loading.exception() is None
         return ModelView(
@@ -59,7 +59,7 @@ class HostedModels:
     async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView:
         await asyncio.shield(self._load(model))
         await self._there(self._host.delete_checkpoints(Described.of(model), steps))
-        return await self.look(model)
+        return await self.view(model)
 
     async def gateway(self, model: RegisterModel) -> ModelGateway:
         return await asyncio.shield(self._load(model))
@@ -73,7 +73,7 @@ class HostedModels:
                     try:
                         await loading.result().episodes.expire()
                     except LudusError:  # a disk that is full now: the next time may do
-                        logger.exception("sessions.not_ended")
+                        logger.exception("sessions.end_failed")
 
     def _load(self, model: RegisterModel) -> asyncio.Future[ModelGateway]:
         name = (model.project, model.name)

@@ -96,7 +96,7 @@ class ModelList(pydantic.BaseModel):
 
 
 class ErrorView(pydantic.BaseModel):
-    """An error as it travels."""
+    """An error as it is sent."""
 
     type: str
     message: str
@@ -163,7 +163,7 @@ _STATUSES: Mapping[str, int] = {"config_error": 400, "user_error": 400, "backend
 
 
 def error_view(error: Exception) -> ErrorView:
-    """How `error` travels; what was not raised on purpose is ours."""
+    """How `error` is sent; what was not raised on purpose is ours."""
     for name, kind in _TYPES.items():
         if isinstance(error, kind):
             code, param = (error.code, error.param) if isinstance(error, AgentError) else (name, None)

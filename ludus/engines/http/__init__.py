@@ -1,1 +1,1 @@
-"""Engines behind a URL: one client of them all. The words of each kind of server stand in a folder of its own."""
+"""Engines behind a URL: one client of them all. The protocol of each kind of server is in its own folder."""

@@ -1,4 +1,4 @@
-"""The seam between an engine behind a URL and the server there: what each kind of server says in words of its own.
+"""The protocol between an engine behind a URL and the server there: what each kind of server formats in its own way.
 
 Knows: calls, pieces of answers, versions of weights.  Knows not: loops, threads, connections, which server it is.
 """
@@ -159,7 +159,7 @@ def parse_object(response: httpx.Response) -> dict[str, Any]:
 
 
 ErrorReader = Callable[[httpx.Response], LudusError]
-"""What a status other than 200 means, in the words of one kind of server."""
+"""What a status other than 200 means, in the vocabulary of one kind of server."""
 
 
 def ask(
@@ -185,7 +185,7 @@ def checked(response: httpx.Response, read_error: ErrorReader) -> dict[str, Any]
 
 
 def error_message(response: httpx.Response) -> str:
-    """The words of an error answer, in the shape that OpenAI's interface has or as they are."""
+    """The message of an error answer, in the shape that OpenAI's interface has or as they are."""
     try:
         error = response.json()["error"]
         return str(error["message"] if isinstance(error, Mapping) else error)

@@ -1,6 +1,6 @@
 """A server that samples, as an engine: one loop, one pool of connections, the calls in flight. Needs no torch.
 
-Knows: the Engine protocol, streams of events, publishing.  Knows not: any server's words (`ServerProtocol`), chat.
+Knows: the Engine protocol, streams of events, publishing.  Knows not: any server's format (`ServerProtocol`), chat.
 Its requests run on a thread with one event loop and one pool of connections, whichever loop asks. A call ends early by
 closing its connection, on which the server stops sampling; the tokens that had come are its answer.
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 ReturnT = TypeVar("ReturnT")
 
 HEALTH = "/health"  # of all kinds of servers
-SEED_BITS = 48  # as our own engine draws them: exact in JSON
+SEED_BITS = 48  # as the local engine draws them: exact in JSON
 # Tokens that were sampled before a pause, or a publish, come on other connections than its confirmation.
 SETTLE_S = 0.05
 

@@ -1,4 +1,4 @@
-"""Our own engine behind the Engine protocol: a thread that steps, and event loops that wait for it.
+"""The local engine behind the Engine protocol: a thread that steps, and event loops that wait for it.
 
 Knows: the engine core, the compute lease, event loops.  Knows not: chat, sessions, HTTP.
 Invariants: the core is touched by the engine's thread alone; a step holds the lease and nothing else does; every
@@ -175,7 +175,7 @@ class LocalEngine:
     def _run(self) -> None:
         try:
             while self._ended is None:
-                self._obey(self._next_commands())
+                self._run_commands(self._next_commands())
                 self._expire(time.monotonic())
                 if self._has_work:
                     self._step()
@@ -196,7 +196,7 @@ class LocalEngine:
             self._commands.clear()
             return commands
 
-    def _obey(self, commands: list[_Command]) -> None:
+    def _run_commands(self, commands: list[_Command]) -> None:
         for command in commands:
             if self._ended is not None:
                 command.fail(self._ended)

@@ -286,7 +286,7 @@ class RoutedEngine:
         with self._changed.listening() as listener:
             while calls := self._calls_at(idx):
                 if time.monotonic() >= until:
-                    logger.warning("replica.calls_stay replica=%d calls=%d", idx, len(calls))
+                    logger.warning("replica.drain_timeout replica=%d calls=%d", idx, len(calls))
                     return
                 for routed in calls:
                     routed.is_recalled = True

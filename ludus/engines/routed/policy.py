@@ -56,7 +56,7 @@ class _Entered:
 
 
 class Routing:
-    """The books of a router: what each replica was sent, and where prefixes, sessions and groups are. Not thread-safe.
+    """The state of a router: what each replica was sent, and where prefixes, sessions and groups are. Not thread-safe.
 
     spill_tokens: a home with more outstanding tokens than this above the least busy replica is passed over. None: 16
     answers of full length.

@@ -34,7 +34,7 @@ MOST_SILENT = 3
 MOST_SILENT_TAKING_WEIGHTS = 15
 # A transfer of weights to one replica; more than the largest models take, less than anybody waits for a dead one.
 JOIN_TIMEOUT_S = 600.0
-_LOOK_S = 1.0  # how often one looks whether a replica that takes weights is still up
+_POLL_S = 1.0  # how often it is checked whether a replica that takes weights is still up
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Replica:
         publishing = asyncio.ensure_future(self.engine.publish(version, weights))
         until = time.monotonic() + JOIN_TIMEOUT_S
         try:
-            while not (await asyncio.wait({publishing}, timeout=_LOOK_S))[0]:
+            while not (await asyncio.wait({publishing}, timeout=_POLL_S))[0]:
                 if not self.is_up:
                     raise BackendError(f"it went down while it was given version {version}")
                 if time.monotonic() >= until:
@@ -101,7 +101,7 @@ class Replica:
             async with asyncio.timeout(timeout_s):
                 await self.engine.check()
         except TimeoutError:
-            logger.warning("replica.silent engine=%r timeout_s=%s", self.engine, timeout_s)
+            logger.warning("replica.unresponsive engine=%r timeout_s=%s", self.engine, timeout_s)
             return None
         except BackendError as error:
             logger.warning("replica.down engine=%r error=%s", self.engine, error)
@@ -178,8 +178,8 @@ class Replicas:
         with self._lock:
             replica.fail()
 
-    def waves(self) -> list[tuple[int, ...]]:
-        """All of them, in the order in which they take new weights; those of a wave do so at the same time.
+    def publish_batches(self) -> list[tuple[int, ...]]:
+        """All of them, in the order in which they take new weights; those of a batch do so at the same time.
 
         Replicas on one set of tensors must change together. Of the others a quarter at a time, or one.
         """
@@ -199,8 +199,8 @@ class Replicas:
             raise UserError(f"version={version} must be greater than the published one, {self.version}")
         failures: dict[int, Exception] = {}
         async with self._one_at_a_time():
-            for wave in self.waves():
-                failures |= await self._hand_out(wave, version, weights)
+            for batch in self.publish_batches():
+                failures |= await self._publish_to(batch, version, weights)
                 refusal = next((error for error in failures.values() if not isinstance(error, BackendError)), None)
                 if refusal is not None:
                     raise refusal
@@ -218,7 +218,7 @@ class Replicas:
         if self._behind(able):
             async with self._one_at_a_time():
                 if self._latest is not None:
-                    await self._hand_out(self._behind(able), self.version, self._latest)
+                    await self._publish_to(self._behind(able), self.version, self._latest)
             self.changed.notify()
 
     def _behind(self, able: Collection[int]) -> list[int]:
@@ -280,8 +280,8 @@ class Replicas:
             self._publishing.release()
             self.changed.notify()
 
-    async def _hand_out(self, wave: Collection[int], version: int, weights: WeightSource) -> dict[int, Exception]:
-        taking = {idx: replica for idx, replica in self.known.items() if idx in wave}
+    async def _publish_to(self, batch: Collection[int], version: int, weights: WeightSource) -> dict[int, Exception]:
+        taking = {idx: replica for idx, replica in self.known.items() if idx in batch}
         sharing = {idx: replica for idx, replica in taking.items() if replica.engine.shares_weights}
         for replica in taking.values():
             replica.is_taking_weights = True

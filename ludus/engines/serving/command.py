@@ -1,4 +1,4 @@
-"""What starts a server of our own engine.
+"""What starts a server of the local engine.
 
 Knows: the options of `ludus engine serve`.  Knows not: when and where it is started.
 """
@@ -18,16 +18,16 @@ from ludus.settings import Settings
 KEY_VARIABLE = "LUDUS_ENGINE_KEY"
 
 
-def engine_command(engine: LudusServerSettings, model: ModelSettings, place: ReplicaAddress) -> ServerCommand:
+def engine_command(engine: LudusServerSettings, model: ModelSettings, address: ReplicaAddress) -> ServerCommand:
     """The command of one replica, with every setting that is not the default."""
     inside = frozenset(InferenceSettings.model_fields)
     overrides = [
         *_overrides("model", model, frozenset(ModelSettings.model_fields) - {"path"}),
         *_overrides("engine", engine, inside),
-        f"seed={place.seed + place.index}",
+        f"seed={address.seed + address.index}",
     ]
     argv = (sys.executable, "-m", "ludus", "engine", "serve", model.path, *overrides)
-    return ServerCommand((*argv, "--host", place.host, "--port", str(place.port)), {KEY_VARIABLE: place.key})
+    return ServerCommand((*argv, "--host", address.host, "--port", str(address.port)), {KEY_VARIABLE: address.key})
 
 
 def _overrides(prefix: str, settings: Settings, names: frozenset[str]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Ludus's own engine in another process, as an engine here. Needs no torch to sample.
 
-Knows: the words of `engines/serving`, which are vLLM's where vLLM has some.  Knows not: weights beyond their bytes.
+Knows: the fields of `requests.py`, which are vLLM's where vLLM has some.  Knows not: weights beyond their bytes.
 The server tells the version of every token, and loads new weights between two steps, so nothing pauses for them.
 """
 

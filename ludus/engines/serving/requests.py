@@ -1,4 +1,4 @@
-"""What a request for tokens holds, in the words of vLLM's token-in/token-out interface, as far as our engine has them.
+"""What a request for tokens holds, in the format of vLLM's token-in/token-out interface, as far as our engine has them.
 
 Knows: field names and types.  Knows not: engines, HTTP.
 Invariant: a field that would change the answer and is not known here is refused, never dropped.

@@ -51,16 +51,16 @@ _OURS: Mapping[str, str] = {
 """Options that are ours to set, and what sets them."""
 
 
-def vllm_command(engine: VllmSettings, model: ModelSettings, place: ReplicaAddress) -> ServerCommand:
+def vllm_command(engine: VllmSettings, model: ModelSettings, address: ReplicaAddress) -> ServerCommand:
     """The command of one replica. Raises ConfigError for options that are not for `engine.args` to set."""
     folder = resolve_model(model.path)
     base = adapter_base(folder)
     options: dict[str, Any] = {
         "model": str(folder if base is None else resolve_model(base)),
-        "host": place.host,
-        "port": place.port,
+        "host": address.host,
+        "port": address.port,
         "middleware": "ludus_vllm.guard.RequireKey",
-        "seed": place.seed % 2**32 + place.index,
+        "seed": address.seed % 2**32 + address.index,
         "dtype": model.dtype,
         "uvicorn_log_level": "warning",
         "enable_scale_out": True,
@@ -73,7 +73,7 @@ def vllm_command(engine: VllmSettings, model: ModelSettings, place: ReplicaAddre
         **_own_options(engine.args),
     }
     argv = (engine.python or sys.executable, "-m", MODULE, *_words(options))
-    return ServerCommand(argv, _environment(place))
+    return ServerCommand(argv, _environment(address))
 
 
 def _sizes(engine: VllmSettings, model: ModelSettings) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _own_options(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(options: Mapping[str, Any]) -> Iterator[str]:
-    """The options as words of a command line."""
+    """The options as arguments of a command line."""
     for name, value in options.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
@@ -143,14 +143,14 @@ def _words(options: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"--{flag}", json.dumps(value) if isinstance(value, Mapping) else str(value))
 
 
-def _environment(place: ReplicaAddress) -> dict[str, str]:
+def _environment(address: ReplicaAddress) -> dict[str, str]:
     paths = (str(plugin_folder()), os.environ.get("PYTHONPATH"))
     return {
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "VLLM_SERVER_DEV_MODE": "1",  # pauses and weights; the key stands before them
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        KEY_VARIABLE: place.key,
+        KEY_VARIABLE: address.key,
     }
 
 

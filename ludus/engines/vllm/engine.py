@@ -1,7 +1,7 @@
 """A running vLLM server as an engine, through its token-in/token-out interface. Needs no torch.
 
 Knows: vLLM's `/inference/v1/generate` (0.32; served with `--enable-scale-out`), its pause.
-Knows not: how weights travel (`weights.py`), chat.
+Knows not: how weights are sent (`weights.py`), chat.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def _check_version(version: str) -> None:
     if release is not None and release < OLDEST:
         raise UserError(f"this is vLLM {version}; Ludus works with {OLDEST[0]}.{OLDEST[1]} and newer: upgrade it")
     if release is None or release > NEWEST:
-        logger.warning("vllm.untried version=%s tried=%d.%d-%d.%d", version, *OLDEST, *NEWEST)
+        logger.warning("vllm.untested version=%s tried=%d.%d-%d.%d", version, *OLDEST, *NEWEST)
 
 
 def _check_tokenizer(http: httpx.Client, tokenizer: Tokenizer) -> None:

@@ -1,1 +1,1 @@
-"""Judges: a chat model compares what several agents did, and its opinion is the reward."""
+"""Judges: a chat model compares what several agents did, and its score is the reward."""

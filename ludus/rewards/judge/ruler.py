@@ -176,14 +176,13 @@ class _Panel:
             self._compare(judge_prompt, self._order(number, distinct), room)
             for number in range(self.options.num_passes)
         )
-        means = [math.fsum(opinions[i].score for opinions in passes) / len(passes) for i in range(len(shown))]
+        means = [math.fsum(each[i].score for each in passes) / len(passes) for i in range(len(shown))]
         scores = tuple(
             TrajectoryScore(trajectory_id=str(k + 1), explanation=passes[0][i].explanation, score=means[i])
             for k, i in enumerate(places)
         )
         spread = math.fsum(
-            math.sqrt(math.fsum((opinions[i].score - means[i]) ** 2 for opinions in passes) / len(passes))
-            for i in places
+            math.sqrt(math.fsum((each[i].score - means[i]) ** 2 for each in passes) / len(passes)) for i in places
         )
         return Judgement(scores, self.usage, self.num_unusable, self.num_clamped, spread / len(places))
 
@@ -201,10 +200,14 @@ class _Panel:
         if len(heats) == 1:
             return await self._ask(judge_prompt, order)
         played = await _together(self._heat(judge_prompt, [order[place] for place in heat]) for heat in heats)
-        best = [winner(_scores(opinions)) for opinions in played]
+        best = [winner(_scores(attempt_scores)) for attempt_scores in played]
         final = await self._compare(judge_prompt, best, room)
-        scores = on_one_scale([_scores(opinions) for opinions in played], _scores(final))
-        return {i: AttemptScore(scores[i], opinions[i].explanation) for opinions in played for i in opinions}
+        scores = on_one_scale([_scores(heat) for heat in played], _scores(final))
+        return {
+            i: AttemptScore(scores[i], attempt_scores[i].explanation)
+            for attempt_scores in played
+            for i in attempt_scores
+        }
 
     async def _heat(self, judge_prompt: JudgePrompt, heat: list[int]) -> dict[int, AttemptScore]:
         if len(heat) == 1:  # nobody to compare it with: it is in the final as it is, and its score is the final's
@@ -226,7 +229,7 @@ class _Panel:
                 self.model,
                 verdict.num_clamped,
             )
-        return {i: verdict.opinions[self.ids[i]] for i in shown}
+        return {i: verdict.attempt_scores[self.ids[i]] for i in shown}
 
     async def _usable(self, messages: list[Json], ids: Sequence[str]) -> ScoredAnswer:
         cache = None if self.options.cache_dir is None else AnswerCache(self.options.cache_dir)
@@ -274,8 +277,8 @@ class _Panel:
         return answer
 
 
-def _scores(opinions: Mapping[int, AttemptScore]) -> dict[int, float]:
-    return {i: opinion.score for i, opinion in opinions.items()}
+def _scores(attempt_scores: Mapping[int, AttemptScore]) -> dict[int, float]:
+    return {i: attempt_score.score for i, attempt_score in attempt_scores.items()}
 
 
 def _digest(attempt: Attempt) -> str:

@@ -19,7 +19,7 @@ _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
 class TrajectoryScore(pydantic.BaseModel):
-    """A judge's opinion of one trajectory."""
+    """A judge's score of one trajectory."""
 
     trajectory_id: str
     """Its place in the group, counted from 1."""
@@ -42,9 +42,9 @@ class AttemptScore:
 
 @dataclass(frozen=True, slots=True)
 class ScoredAnswer:
-    """One usable answer: an opinion of every attempt that was shown, by id."""
+    """One usable answer: a score of every attempt that was shown, by id."""
 
-    opinions: Mapping[str, AttemptScore]
+    attempt_scores: Mapping[str, AttemptScore]
     num_clamped: int = 0
     """Scores that were out of range and were moved to its end."""
 
@@ -55,23 +55,23 @@ def read_scores(text: str, ids: Sequence[str], *, clamp: bool) -> ScoredAnswer:
     clamp: scores out of range are moved to its end; otherwise they make the answer unusable.
     Raises UnusableError.
     """
-    opinions: dict[str, AttemptScore] = {}
+    attempt_scores: dict[str, AttemptScore] = {}
     num_clamped = 0
     for entry in _entries(text):
         attempt_id, score, explanation = _fields(entry)
         if attempt_id not in ids:
             raise UnusableError(f"there is no trajectory {attempt_id!r}; there are {', '.join(ids)}")
-        if attempt_id in opinions:
+        if attempt_id in attempt_scores:
             raise UnusableError(f"trajectory {attempt_id!r} was scored twice")
         if not 0.0 <= score <= 1.0:
             if not clamp:
                 raise UnusableError(f"the score {score:g} of trajectory {attempt_id!r} is not from 0 to 1")
             score, num_clamped = min(1.0, max(0.0, score)), num_clamped + 1
-        opinions[attempt_id] = AttemptScore(score, explanation)
-    missing = [attempt_id for attempt_id in ids if attempt_id not in opinions]
+        attempt_scores[attempt_id] = AttemptScore(score, explanation)
+    missing = [attempt_id for attempt_id in ids if attempt_id not in attempt_scores]
     if missing:
         raise UnusableError(f"there is no score of trajectory {', '.join(missing)}")
-    return ScoredAnswer(opinions, num_clamped)
+    return ScoredAnswer(attempt_scores, num_clamped)
 
 
 def _entries(text: str) -> Sequence[Any]:

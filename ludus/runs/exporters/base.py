@@ -1,4 +1,4 @@
-"""What takes finished episodes away from a run: the seam to other people's viewers.
+"""What takes finished episodes away from a run: the protocol of exporters to viewers.
 
 Knows: encoded episodes.  Knows not: any viewer, who plays, the run's folder.
 Invariant: `add` costs its caller next to nothing and never fails, whatever became of the viewer.

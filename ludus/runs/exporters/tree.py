@@ -1,6 +1,6 @@
 """An episode as a tree of spans: the run, and below it every answer of the model, every tool and every reward.
 
-Knows: episodes.  Knows not: any viewer's words, how spans are stored.
+Knows: episodes.  Knows not: any viewer's vocabulary, how spans are stored.
 Invariants: every turn and every span of the episode is in the tree; a span lies within the run's time.
 """
 

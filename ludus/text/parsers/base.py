@@ -1,4 +1,4 @@
-"""The seam between a reply's text and its parts: what a parser of tool calls keeps.
+"""The protocol of a reply parser: what a parser of tool calls keeps.
 
 Knows: text and deltas.  Knows not: tokens, templates, wire protocols.
 

@@ -1,4 +1,4 @@
-"""What our own engine says: scripts first, then the seed's words, then what a grammar allows."""
+"""What the local engine says: scripts first, then the seed's words, then what a grammar allows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def call(**sampling: object) -> Call:
 
 
 def test_scripts_come_first_and_run_out(tokenizer: Tokenizer) -> None:
-    """Written answers in their order, an error among them, then words; other sessions have none of it."""
+    """Scripted answers in their order, an error among them, then words; other sessions have none of it."""
     scripted_answers = ScriptedAnswers(tokenizer)
     scripted_answers.script("s", ["red", BackendError("out of memory")])
     scripted_answers.script("other", ["green"])

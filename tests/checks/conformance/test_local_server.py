@@ -1,4 +1,4 @@
-"""Our own server's record is checked against what the engine handed over."""
+"""The local server's record is checked against what the engine handed over."""
 
 from __future__ import annotations
 

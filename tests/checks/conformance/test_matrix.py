@@ -34,7 +34,7 @@ def made_up() -> SuiteReport:
 
 
 def test_matrix_counts_what_was_played() -> None:
-    """A cell says how many of the played cases passed; one where none was played says that it is not offered."""
+    """A cell says how many of the cases that ran passed; one where none ran says that it is not offered."""
     text = rendered(shown(made_up()))
     lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["chat", "messages"]

@@ -1,4 +1,4 @@
-"""Playing cases: what each way to end becomes, on our own server and on somebody else's."""
+"""Running cases: what each way to end becomes, on the local server and on another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ludus.checks.conformance import expect
 from ludus.checks.conformance.case import SCRIPT, case
 from ludus.checks.conformance.clients import Clients
 from ludus.checks.conformance.probe import Probe
-from ludus.checks.conformance.run import SuiteReport, play, remote_target
+from ludus.checks.conformance.run import SuiteReport, remote_target, run_cases
 from ludus.checks.conformance.suite import chosen
 from ludus.errors import UserError
 from ludus.http.server import HttpServer
@@ -52,7 +52,7 @@ def play_foreign(url: str, pattern: str) -> SuiteReport:
     async def main() -> SuiteReport:
         async with Clients(30.0) as clients:
             target = await remote_target(clients, url, model=None, api_key="none")
-            return await play(chosen(pattern), target, clients, timeout_s=30.0)
+            return await run_cases(chosen(pattern), target, clients, timeout_s=30.0)
 
     return asyncio.run(main())
 
@@ -72,8 +72,8 @@ def test_another_server_fails_where_it_is_wrong(fake: str) -> None:
 def test_a_protocol_that_a_server_lacks_fails_with_its_status(fake: str) -> None:
     """Without Messages every case of it fails, and says what the server answered."""
     report = play_foreign(fake, "messages/text")
-    played = [result for result in report.results if result.verdict != "skipped"]
-    assert played and all(result.verdict == "failed" and "status 404" in result.got for result in played)
+    finished = [result for result in report.results if result.verdict != "skipped"]
+    assert finished and all(result.verdict == "failed" and "status 404" in result.got for result in finished)
 
 
 def test_a_server_that_is_none_is_the_users_error() -> None:

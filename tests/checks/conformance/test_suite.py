@@ -1,4 +1,4 @@
-"""The suite itself: our own server keeps every law, and each case has its place and its name."""
+"""The suite itself: the local server keeps every law, and each case has its place and its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.checks.conformance.conftest import PlayOwn
 
 
 def test_ours_keeps_every_law(play_own: PlayOwn) -> None:
-    """Every case passes on our own gateway, over a socket, none is skipped."""
+    """Every case passes on the local gateway, over a socket, none is skipped."""
     report = play_own(all_cases())
     assert report.ok, "\n".join(failure(result).plain for result in report.of("failed"))
     assert len(report.of("passed")) == len(all_cases()) >= 150

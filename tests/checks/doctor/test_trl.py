@@ -1,7 +1,7 @@
 """The verdict on every chat template that the `trl` package ships, written down with its reason.
 
 1. Each template forks for the constructs that stand here, and for no others.
-2. What is predicted happens: played through the recorder, the same requests fork for the same reasons.
+2. What is predicted happens: replayed through the recorder, the same requests fork for the same reasons.
 3. Watching a template changes none of its text.
 """
 
@@ -109,34 +109,34 @@ def test_prediction_comes_true(
     able = probe(patient.template)
     num_checked = 0
     for number in range(3):
-        played = replay(patient, random_conversation(random.Random(number), able))
-        played = _as_read(played)
-        reasons, seen = asyncio.run(_replay(text, played))
-        assert reasons == [None if step.outcome == "exact" else step.outcome for step in played.steps]
-        for step, decoded in zip(played.steps, seen, strict=True):
+        replayed = replay(patient, random_conversation(random.Random(number), able))
+        replayed = _as_read(replayed)
+        reasons, seen = asyncio.run(_replay(text, replayed))
+        assert reasons == [None if step.outcome == "exact" else step.outcome for step in replayed.steps]
+        for step, decoded in zip(replayed.steps, seen, strict=True):
             if step.outcome == "exact":
                 assert decoded.endswith(step.turn.reply_text + step.added)
         num_checked += len(reasons)
-    assert num_checked > 0 or all(written.is_assumed for written in played.written)
+    assert num_checked > 0 or all(written.is_assumed for written in replayed.written)
 
 
-def _as_read(played: ReplayResult) -> ReplayResult:
+def _as_read(replayed: ReplayResult) -> ReplayResult:
     """The steps before the first reply that the parser does not read as it was meant: beyond it nothing is promised."""
-    steps = [step for step in played.steps if not step.is_assumed and step.outcome != "refused"]
-    return ReplayResult(steps, played.written)
+    steps = [step for step in replayed.steps if not step.is_assumed and step.outcome != "refused"]
+    return ReplayResult(steps, replayed.written)
 
 
-async def _replay(text: ChatText, played: ReplayResult) -> tuple[list[ForkReason | None], list[str]]:
+async def _replay(text: ChatText, replayed: ReplayResult) -> tuple[list[ForkReason | None], list[str]]:
     """For each step the fork in the record, and what the engine was given as text."""
-    turns = [step.turn for step in played.steps]
+    turns = [step.turn for step in replayed.steps]
     engine = ScriptedEngine([*(turn.reply_text for turn in turns), "."], text.tokenizer)
     session = Recorder(engine, text).open(session_id="s")
-    requests = [turn.messages for turn in turns] + [step.messages for step in played.steps[-1:]]
+    requests = [turn.messages for turn in turns] + [step.messages for step in replayed.steps[-1:]]
     echoes: list[Message] = []
     forks = []
     for idx, asked in enumerate(requests):
         messages = _echoed(asked, echoes)
-        tools = played.steps[0].turn.tools
+        tools = replayed.steps[0].turn.tools
         stops = idx < len(turns) and turns[idx].reply_text.endswith(tuple(_stop_texts(text)))
         length = None if idx == len(turns) or stops else len(text.tokenizer.encode(turns[idx].reply_text))
         request = ChatRequest(messages, tools, Sampling(max_new_tokens=length))

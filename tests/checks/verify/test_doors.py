@@ -1,4 +1,4 @@
-"""The check of the doors passes, is the same for the same seed, and notices an agent that changes what was said."""
+"""The check of the agent adapters passes, is the same for the same seed, and notices an agent that changes messages."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Careless(LoopAgent):
         return output.model_copy(update={"response_mask": [*output.response_mask[:-1], 0]})
 
 
-async def trimming(stand: FamilySetup) -> Group:
-    return await play_family(stand, Trimming)
+async def trimming(setup: FamilySetup) -> Group:
+    return await play_family(setup, Trimming)
 
 
-async def careless(stand: FamilySetup) -> Group:
-    return await play_family(stand, Careless)
+async def careless(setup: FamilySetup) -> Group:
+    return await play_family(setup, Careless)
 
 
 def test_every_family_teaches_the_same() -> None:

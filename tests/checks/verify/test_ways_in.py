@@ -48,7 +48,7 @@ def text() -> ChatText:
     return chat_of_words(WORDS)
 
 
-class Author:
+class ScriptedModel:
     """Answers a prompt with what it and the number of its earlier answers decide."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ def test_a_number_means_the_same_by_every_way(text: ChatText, tmp_path: Path) ->
     met: Counter[str] = Counter()
 
     async def play(way: Callable[..., Any], seed: int, *more: Any) -> Episode:
-        episode = await way(Recorder(ScriptedEngine(Author(), text.tokenizer), text), seed, *more)
+        episode = await way(Recorder(ScriptedEngine(ScriptedModel(), text.tokenizer), text), seed, *more)
         assert isinstance(episode, Episode)
         return episode
 

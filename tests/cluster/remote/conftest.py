@@ -20,7 +20,7 @@ MakeSettings = Callable[..., LaunchSettings]
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """These servers start within a second or two; pauses for those that take minutes would be most of it."""
-    monkeypatch.setattr(server, "LONGEST_LOOK_S", 0.2)
+    monkeypatch.setattr(server, "LONGEST_POLL_S", 0.2)
 
 
 @pytest.fixture

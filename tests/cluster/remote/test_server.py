@@ -1,4 +1,4 @@
-"""The order of things around a launched server, at a place whose answers are written."""
+"""The order of things around a launched server, at a target whose answers are scripted."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ AWAY = UnreachableError("the network is down")
 
 @dataclass
 class WrittenReply:
-    """A place that answers what is written, the last again and again."""
+    """A target that answers what is scripted, the last again and again."""
 
-    looks: list[ServerStatus | Exception]
+    statuses: list[ServerStatus | Exception]
     is_new: bool = True
     error: Exception | None = None
     """What ending it raises. None: it ends."""
     asked: list[str] = field(default_factory=list)
-    name: str = "a place"
+    name: str = "a target"
 
     def start(self) -> Started:
         return Started("key", self.is_new)
 
     def status(self) -> ServerStatus:
-        self.asked.append("look")
-        found = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        self.asked.append("status")
+        found = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
         if isinstance(found, Exception):
             raise found
         return found
@@ -52,31 +52,31 @@ class WrittenReply:
         return None
 
 
-def launch(place: WrittenReply, **settings: float) -> tuple[LaunchedServer, list[str]]:
+def launch(target: WrittenReply, **settings: float) -> tuple[LaunchedServer, list[str]]:
     told: list[str] = []
-    server = LaunchedServer(place, LaunchSettings(**settings), told.append, clock=lambda: 0.0)
+    server = LaunchedServer(target, LaunchSettings(**settings), told.append, clock=lambda: 0.0)
     server.open()
     return server, told
 
 
 def test_a_network_that_is_down_is_waited_for() -> None:
     """While the server starts; it is told, and the log goes on where it was."""
-    place = WrittenReply([WAITS, AWAY, AWAY, SERVES])
-    server, told = launch(place)
+    target = WrittenReply([WAITS, AWAY, AWAY, SERVES])
+    server, told = launch(target)
     assert server.base_url == "http://node:4000"
     assert told == ["it waits", "the network is down", "it runs", "loading", "serving"]
 
 
 def test_whoever_waits_asks_for_all() -> None:
-    """One look does for all requests of the next seconds, and one that has ended is told to each."""
-    place = WrittenReply([SERVES])
-    server, _ = launch(place)
-    place.looks, place.asked = [AWAY], []
+    """One poll does for all requests of the next seconds, and one that has ended is told to each."""
+    target = WrittenReply([SERVES])
+    server, _ = launch(target)
+    target.statuses, target.asked = [AWAY], []
     server.check()
-    place.looks = [SERVES]
+    target.statuses = [SERVES]
     for _ in range(5):
         server.check()
-    assert place.asked == ["look", "look"]
+    assert target.asked == ["status", "status"]
     ended, _ = launch(WrittenReply([SERVES, ENDED]))
     for _ in range(2):
         with pytest.raises(EndedError, match="out of memory"):
@@ -86,19 +86,19 @@ def test_whoever_waits_asks_for_all() -> None:
 @pytest.mark.parametrize(("is_new", "ends"), [(True, ["stop"]), (False, [])])
 def test_what_cannot_be_reached_is_left_as_it_was(is_new: bool, ends: list[str]) -> None:
     """One that was started is stopped, one that was joined goes on."""
-    place = WrittenReply([ENDED], is_new=is_new)
+    target = WrittenReply([ENDED], is_new=is_new)
     with pytest.raises(EndedError, match="ended before it served"):
-        launch(place)
-    assert [word for word in place.asked if word != "look"] == ends
+        launch(target)
+    assert [word for word in target.asked if word != "status"] == ends
 
 
 def test_who_cannot_end_it_is_told_what_becomes_of_it() -> None:
     """And may try again; once it has ended nothing more is asked."""
-    place = WrittenReply([SERVES], error=AWAY)
-    server, _ = launch(place, idle_s=300)
+    target = WrittenReply([SERVES], error=AWAY)
+    server, _ = launch(target, idle_s=300)
     with pytest.raises(BackendError, match=r"could not be told to end: the network is down.*nothing to do for 300 s"):
         server.close()
-    place.error = None
+    target.error = None
     server.close()
     server.close()
-    assert place.asked.count("stop") == 2
+    assert target.asked.count("stop") == 2

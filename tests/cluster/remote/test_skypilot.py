@@ -38,7 +38,7 @@ def test_the_task_file_is_one() -> None:
 
 
 def test_parts_of_the_user_s_own() -> None:
-    """Take their places among ours."""
+    """Take the positions of their originals among ours."""
     task = check(
         sky=GPU | {"setup": "uv pip install ludus"},
         resources={"cpus": 8, "memory_gb": 32, "env": {"HF_HOME": "/data/it's"}},
@@ -81,9 +81,9 @@ def test_a_machine_of_somebody_else_stays(ssh: str, asked: list[str], tmp_path: 
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    place = SkyTarget("my-dev-box", LaunchSettings(workdir=str(tmp_path), folder="served"))
+    target = SkyTarget("my-dev-box", LaunchSettings(workdir=str(tmp_path), folder="served"))
     with pytest.raises(BackendError, match="`sky launch` failed"):
-        place.start()
+        target.start()
     assert (tmp_path / "notes").read_text().split() == asked
 
 

@@ -19,7 +19,7 @@ from tests.cluster.remote.test_process import status
 
 
 @pytest.fixture
-def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the script that stands for Slurm, whose queue is empty and does not move."""
     folder = tmp_path / "slurm"
     folder.mkdir()
@@ -36,58 +36,58 @@ def launch(settings: LaunchSettings, on_line: Any = lambda line: None) -> Launch
     return server
 
 
-def test_it_waits_in_the_queue_and_serves_on_its_node(settings: MakeSettings, stand: Path) -> None:
-    """Its client is told how it stands there; who comes second joins; scancel ends it."""
+def test_it_waits_in_the_queue_and_serves_on_its_node(settings: MakeSettings, slurm: Path) -> None:
+    """Its client gets its state there; who comes second joins; scancel ends it."""
     told: list[str] = []
 
     def on_line(line: str) -> None:
         told.append(line)
-        (stand / "go").touch()
+        (slurm / "go").touch()
 
     asked = settings(sbatch=("--partition=gpu",), resources={"cpus": 4, "gpus": 1, "memory_gb": 1.5, "env": {"A": "b"}})
     server = launch(asked, on_line)
     assert told[0] == "job 41 is PENDING (Resources)" and "job 41 is RUNNING (None)" in told
     assert status(server, server.key) == 200 and status(server, "another") == 401
     assert launch(asked).key == server.key
-    options = (stand / "options").read_text().split("\n")
+    options = (slurm / "options").read_text().split("\n")
     assert {"--cpus-per-task=4", "--gpus=1", "--mem=1536M", "--no-requeue", "--signal=B:TERM@120"} < set(options)
     assert options[-3:] == ["--partition=gpu", "launch.sh", ""] and server.key not in options
-    assert [path.name for path in stand.glob("job-*")] == ["job-41"]
+    assert [path.name for path in slurm.glob("job-*")] == ["job-41"]
     server.close()
     with pytest.raises(EndedError, match=r"\(job 41 is FAILED|its job has ended"):
         server.check()
 
 
-def test_a_job_that_fails_says_why(settings: MakeSettings, stand: Path) -> None:
-    """In the words of squeue and with the end of its log."""
-    (stand / "go").touch()
+def test_a_job_that_fails_says_why(settings: MakeSettings, slurm: Path) -> None:
+    """With the message of squeue and with the end of its log."""
+    (slurm / "go").touch()
     with pytest.raises(
         EndedError, match=r"before it served \(job 41 is FAILED \(NonZeroExitCode\)\)(.|\n)*no accelerat"
     ):
         launch(settings(overrides=("fail=true",)))
 
 
-def test_a_controller_that_is_away_is_no_job_that_has_ended(settings: MakeSettings, stand: Path) -> None:
+def test_a_controller_that_is_away_is_no_job_that_has_ended(settings: MakeSettings, slurm: Path) -> None:
     """It may be asked again; one that has forgotten the job has."""
-    (stand / "go").touch()
+    (slurm / "go").touch()
     asked = settings()
     server = launch(asked)
-    (stand / "away").touch()
+    (slurm / "away").touch()
     server.check()
     with pytest.raises(UnreachableError, match=r"squeue: .*Unable to contact slurm controller"):
         SlurmTarget(Here(), asked).status()
-    (stand / "away").unlink()
+    (slurm / "away").unlink()
     server.close()
     (Path(asked.folder) / "launch.job").write_text("1\n")
     with pytest.raises(EndedError, match=r"has ended \(its job has ended\)"):
         server.check()
 
 
-def test_a_submission_that_is_refused(settings: MakeSettings, stand: Path) -> None:
-    """Is told in the words of sbatch; nothing is left to be joined."""
-    (stand / "sbatch").unlink()
-    (stand / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: gpu' >&2\nexit 1\n")
-    (stand / "sbatch").chmod(0o755)
+def test_a_submission_that_is_refused(settings: MakeSettings, slurm: Path) -> None:
+    """Is reported with the message of sbatch; nothing is left to be joined."""
+    (slurm / "sbatch").unlink()
+    (slurm / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: gpu' >&2\nexit 1\n")
+    (slurm / "sbatch").chmod(0o755)
     with pytest.raises(Exception, match="on this machine: sbatch: error: invalid partition specified: gpu"):
         launch(settings())
     with pytest.raises(UserError, match=r"resources\.cpus=1\.5 cannot be had from Slurm, which gives whole ones"):

@@ -1,4 +1,4 @@
-"""Words for places, and settings that cannot act there."""
+"""Names of launch targets, and settings that cannot act there."""
 
 from __future__ import annotations
 

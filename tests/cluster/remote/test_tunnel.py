@@ -50,7 +50,7 @@ def test_it_is_made_again_until_it_is_closed(tmp_path: Path) -> None:
 
 
 def test_why_it_cannot_be_made_is_known(tmp_path: Path) -> None:
-    """In the words of the command; it is tried on, and carries as soon as that works."""
+    """With the message of the command; it is tried on, and carries as soon as that works."""
     script = f"test -e {tmp_path}/way || {{ echo 'no way to there' >&2; exit 255; }}; echo open; exec cat > /dev/null"
     tunnel = Tunnel(["sh", "-c", script])
     assert tunnel.open() == "no way to there"

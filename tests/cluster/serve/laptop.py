@@ -1,4 +1,4 @@
-"""A user's script as it runs where neither torch nor a GPU is: it plays, trains, and tells how far it is.
+"""A user's script as it runs where neither torch nor a GPU is: it runs agents, trains, and reports how far it is.
 
 python laptop.py URL BASE_MODEL STEPS — the key is in LUDUS_API_KEY. After each line that asks for it, it waits for one.
 """

@@ -78,9 +78,9 @@ class ScriptedWorkshop:
 
     async def ready(self, model: RegisterModel) -> ModelView:
         self.num_looks_until_ready -= 1
-        return await self.look(model)
+        return await self.view(model)
 
-    async def look(self, model: RegisterModel) -> ModelView:
+    async def view(self, model: RegisterModel) -> ModelView:
         return ModelView(
             project=model.project,
             name=model.name,
@@ -93,7 +93,7 @@ class ScriptedWorkshop:
 
     async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView:
         self.done.append(f"kept {sorted(steps)}")
-        return await self.look(model)
+        return await self.view(model)
 
     async def gateway(self, model: RegisterModel) -> ScriptedGateway:
         return ScriptedGateway(model.name, self)

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from ludus.cluster.serve.activity import Activity
 
 
-class Stand:
+class ActivityCase:
     """An application under a clock that a test moves."""
 
     def __init__(self) -> None:
@@ -41,21 +41,21 @@ def test_requests_of_those_with_the_key_count() -> None:
     """Those of monitors and strangers do not, and a request that is being answered is no idleness however long."""
 
     async def main() -> None:
-        stand = Stand()
-        stand.now = 5.0
+        case = ActivityCase()
+        case.now = 5.0
         for path in ("/health", "/refused"):
-            await stand.http.get(path)
-            assert stand.activity.idle_s == 5.0
-        await stand.http.get("/quick")
-        assert stand.activity.idle_s == 0.0
-        asking = asyncio.create_task(stand.http.get("/long"))
-        await stand.is_asked.wait()
-        stand.now = 500.0
-        assert stand.activity.idle_s == 0.0
-        stand.go.set()
+            await case.http.get(path)
+            assert case.activity.idle_s == 5.0
+        await case.http.get("/quick")
+        assert case.activity.idle_s == 0.0
+        asking = asyncio.create_task(case.http.get("/long"))
+        await case.is_asked.wait()
+        case.now = 500.0
+        assert case.activity.idle_s == 0.0
+        case.go.set()
         await asking
-        stand.now = 507.0
-        assert stand.activity.idle_s == 7.0
+        case.now = 507.0
+        assert case.activity.idle_s == 7.0
 
     asyncio.run(main())
 
@@ -64,13 +64,13 @@ def test_a_job_that_is_not_done_keeps_a_server() -> None:
     """Also where nobody waits for it; the time begins once it is done."""
 
     async def main() -> None:
-        stand = Stand()
-        stand.is_busy = True
-        activity = Activity(stand.activity, is_busy=lambda: stand.is_busy)
+        case = ActivityCase()
+        case.is_busy = True
+        activity = Activity(case.activity, is_busy=lambda: case.is_busy)
         waiting = asyncio.create_task(activity.wait_idle(0.05))
         done, _ = await asyncio.wait({waiting}, timeout=0.2)
         assert not done
-        stand.is_busy = False
+        case.is_busy = False
         await asyncio.wait_for(waiting, timeout=10)
 
     asyncio.run(main())

@@ -45,7 +45,7 @@ class Book(MemoryArchive):
         super().keep(episode, spec)
 
 
-class Room:
+class GatewayCase:
     """One model's gateway with a clock that a test sets."""
 
     def __init__(self, text: ChatText) -> None:
@@ -72,98 +72,98 @@ class Room:
 
 
 @pytest.fixture
-def room(tokenizer_folder: Path) -> Room:
-    return Room(ChatText.load(tokenizer_folder))
+def case(tokenizer_folder: Path) -> GatewayCase:
+    return GatewayCase(ChatText.load(tokenizer_folder))
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())  # type: ignore[arg-type]
 
 
-def test_a_name_is_a_session(room: Room) -> None:
+def test_a_name_is_a_session(case: GatewayCase) -> None:
     """Requests of one name are one session; GROUP/NAME is a rollout's own and of its group, all else is shared."""
 
     async def main() -> None:
         for name in ("c:g1/a", "c:g1/a", "c:g1/b", "d:g1/a", "c:mine", None, None):
-            answer = await room.ask(name)
+            answer = await case.ask(name)
             assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"] == "7."
             assert "x-ludus-ignored" not in answer.headers
-        await room.gateway.episodes.aclose("over")
+        await case.gateway.episodes.aclose("over")
 
     run(main)
-    num_turns = {session_id: number for session_id, number, _ in room.session_store.ended}
+    num_turns = {session_id: number for session_id, number, _ in case.session_store.ended}
     assert num_turns == {"g1-a": 2, "g1-b": 1, "g1-a-again": 1, "mine": 1, "shared": 2}
     rollout, shared = (None, "g1"), (MAX_OPEN_TURNS, None)
-    about = [(spec.most_turns, spec.group_id) for spec in room.session_store.opened.values()]
+    about = [(spec.most_turns, spec.group_id) for spec in case.session_store.opened.values()]
     assert about == [rollout, rollout, rollout, shared, shared]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b/c", "/a", "a/", "a" * 129, "å", "a:", ":a", "a:b:c"])
-def test_a_name_that_cannot_be_is_refused(room: Room, name: str) -> None:
+def test_a_name_that_cannot_be_is_refused(case: GatewayCase, name: str) -> None:
     """Before anything is opened."""
 
     async def main() -> None:
         with pytest.raises(AgentError, match="must be NAME, GROUP/NAME"):
-            await room.gateway.app({"type": "http", "headers": [(b"x-ludus-session", name.encode())]}, _no, _no)
+            await case.gateway.app({"type": "http", "headers": [(b"x-ludus-session", name.encode())]}, _no, _no)
 
     run(main)
-    assert room.session_store.opened == {}
+    assert case.session_store.opened == {}
 
 
-def test_an_ended_session_frees_its_name(room: Room) -> None:
+def test_an_ended_session_frees_its_name(case: GatewayCase) -> None:
     """How the rollout ended goes along; ending what is not open is nothing; the name opens another session."""
 
     async def main() -> None:
-        await room.ask("g1/a")
-        await room.gateway.end("g1/a", Told("failed", "ValueError: lost"))
-        await room.gateway.end("g1/a", Told("ok"))
-        await room.ask("g1/a")
+        await case.ask("g1/a")
+        await case.gateway.end("g1/a", Told("failed", "ValueError: lost"))
+        await case.gateway.end("g1/a", Told("ok"))
+        await case.ask("g1/a")
 
     run(main)
-    first, second = room.session_store.opened
-    assert room.session_store.ended == [(first, 1, "failed")] and first != second
+    first, second = case.session_store.opened
+    assert case.session_store.ended == [(first, 1, "failed")] and first != second
 
 
-def test_an_idle_session_is_ended(room: Room) -> None:
+def test_an_idle_session_is_ended(case: GatewayCase) -> None:
     """Its client is gone; one that is asked goes on."""
 
     async def main() -> None:
-        await room.ask("g1/a")
-        await room.ask("g1/b")
-        room.now = 59
-        await room.ask("g1/b")
-        room.now = 61
-        await room.gateway.episodes.expire()
+        await case.ask("g1/a")
+        await case.ask("g1/b")
+        case.now = 59
+        await case.ask("g1/b")
+        case.now = 61
+        await case.gateway.episodes.expire()
 
     run(main)
-    assert room.session_store.ended == [(next(iter(room.session_store.opened)), 1, "timeout")]
+    assert case.session_store.ended == [(next(iter(case.session_store.opened)), 1, "timeout")]
 
 
-def test_a_shared_session_that_is_full_makes_room(room: Room) -> None:
+def test_a_shared_session_that_is_full_makes_room(case: GatewayCase) -> None:
     """The next request opens another, and the full one is ended at the next sweep."""
 
     async def main() -> None:
-        await room.ask()
-        handle = room.gateway.episodes.find("shared")
+        await case.ask()
+        handle = case.gateway.episodes.find("shared")
         assert handle is not None
         handle.spec = replace(handle.spec, most_turns=1)
-        await room.ask()
-        await room.gateway.episodes.expire()
+        await case.ask()
+        await case.gateway.episodes.expire()
 
     run(main)
-    first, _ = room.session_store.opened
-    assert room.session_store.ended == [(first, 1, "ok")] and MAX_OPEN_TURNS > 1
+    first, _ = case.session_store.opened
+    assert case.session_store.ended == [(first, 1, "ok")] and MAX_OPEN_TURNS > 1
 
 
-def test_another_server_opens_other_sessions_under_the_same_names(room: Room) -> None:
+def test_another_server_opens_other_sessions_under_the_same_names(case: GatewayCase) -> None:
     """A client that goes on after a restart mixes nothing: ids differ."""
 
     async def main() -> None:
-        await room.ask("g1/a")
-        await room.ask("g1/a", room.make())
+        await case.ask("g1/a")
+        await case.ask("g1/a", case.make())
 
     run(main)
-    assert len(room.session_store.opened) == 2
+    assert len(case.session_store.opened) == 2
 
 
 async def _no(*_: Any) -> Any:

@@ -193,7 +193,7 @@ def test_a_model_is_loaded_once_and_not_waited_for_too_long(backend: ScriptedBac
 
     async def main() -> None:
         models = HostedModels(backend, asyncio.get_running_loop(), patience_s=0.01)
-        assert (await models.look(MODEL)).step is None and backend.calls == []
+        assert (await models.view(MODEL)).step is None and backend.calls == []
         assert {(await models.ready(MODEL)).step for _ in range(3)} == {None}
         backend.loading.set()
         while (view := await models.ready(MODEL)).step is None:
@@ -215,7 +215,7 @@ def test_what_loading_raises_is_told_and_may_be_tried_again(backend: ScriptedBac
         models = HostedModels(backend, asyncio.get_running_loop())
         with pytest.raises(UserError, match="no model 'smollm2-135m' here"):
             await models.ready(MODEL)
-        assert (await models.look(MODEL)).step is None
+        assert (await models.view(MODEL)).step is None
         backend.error = None
         assert (await models.ready(MODEL)).step == 7
 

@@ -61,7 +61,7 @@ def tokenizer(tokenizer_folder: Path) -> Tokenizer:
 
 @contextmanager
 def serving(engine: ScriptedEngine, tokenizer: Tokenizer) -> Iterator[str]:
-    """The URL of a server of ours with written answers."""
+    """The URL of a server of ours with scripted answers."""
     weight_receiver = WeightReceiver(engine, lambda files: NoNewWeights())
     server = HttpServer(
         EngineApi(engine, tokenizer, weight_receiver, model="m", key_digest=None).build(), name="engine"
@@ -85,7 +85,7 @@ def answer(asked: object) -> list[int]:
 
 
 def test_no_proxy_of_the_environment_is_asked(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What travels to an engine, the run's key among it, is shown to nobody else."""
+    """What is sent to an engine, the run's key among it, is shown to nobody else."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody answers
     for name in ("NO_PROXY", "no_proxy"):

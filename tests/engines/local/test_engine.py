@@ -1,4 +1,4 @@
-"""Our own engine on its thread: the engine contract, then what only an engine with weights can show."""
+"""The local engine on its thread: the engine contract, then what only an engine with weights can show."""
 
 from __future__ import annotations
 

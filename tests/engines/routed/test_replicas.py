@@ -107,7 +107,7 @@ def test_replicas_that_share_weights_change_together(tokenizer: Tokenizer) -> No
     made = servers(tokenizer, 5)
     for number, server in enumerate(made):
         server.is_sharing = number in (1, 3)
-    assert Replicas(made, is_patient=False).waves() == [(1, 3), (0,), (2,), (4,)]
+    assert Replicas(made, is_patient=False).publish_batches() == [(1, 3), (0,), (2,), (4,)]
 
 
 def test_calls_keep_away_from_a_replica_that_takes_weights(tokenizer: Tokenizer) -> None:
@@ -187,7 +187,7 @@ def test_weights_that_one_refuses_are_published_to_nobody_else(tokenizer: Tokeni
 
 
 def test_a_drained_replica_finishes_its_calls(tokenizer: Tokenizer) -> None:
-    """It gets no more calls, keeps those it has until they end, and is handed back without one moved."""
+    """It gets no more calls, keeps those it has until they end, and is returned without one moved."""
 
     async def scenario() -> None:
         first, second = servers(tokenizer, 2, delay_s=0.001)
@@ -269,7 +269,7 @@ def test_checks_go_on_for_as_long_as_asked(tokenizer: Tokenizer) -> None:
 
 def test_a_publish_does_not_wait_for_a_server_that_hangs(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that never takes the weights is given up when its health checks say so; the other one has them."""
-    monkeypatch.setattr("ludus.engines.routed.replicas._LOOK_S", 0.001)
+    monkeypatch.setattr("ludus.engines.routed.replicas._POLL_S", 0.001)
 
     async def scenario() -> None:
         first, second = servers(tokenizer, 2)
@@ -364,7 +364,7 @@ def test_one_that_missed_a_publish_gets_it_when_it_is_well(tokenizer: Tokenizer)
 def test_one_that_hangs_as_it_catches_up_holds_nobody_up(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Health checks go on while a replica takes the weights that it missed; it is found to hang, and the others get
     the next ones."""
-    monkeypatch.setattr("ludus.engines.routed.replicas._LOOK_S", 0.001)
+    monkeypatch.setattr("ludus.engines.routed.replicas._POLL_S", 0.001)
 
     async def scenario() -> None:
         first, second = servers(tokenizer, 2)
@@ -389,7 +389,7 @@ def test_one_that_hangs_as_it_catches_up_holds_nobody_up(tokenizer: Tokenizer, m
 
 def test_a_transfer_that_never_ends_is_given_up(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica may say that it is well and still not take the weights: after its time the publish goes on."""
-    monkeypatch.setattr("ludus.engines.routed.replicas._LOOK_S", 0.001)
+    monkeypatch.setattr("ludus.engines.routed.replicas._POLL_S", 0.001)
     monkeypatch.setattr("ludus.engines.routed.replicas.JOIN_TIMEOUT_S", 0.01)
 
     async def scenario() -> None:

@@ -9,14 +9,14 @@ from ludus.engines.serving.command import KEY_VARIABLE, engine_command
 from ludus.engines.serving.settings import LudusServerSettings
 from ludus.models.settings import LoraSettings, ModelSettings
 
-PLACE = ReplicaAddress("10.0.0.7", 8123, "secret", seed=5, index=2)
+ADDRESS = ReplicaAddress("10.0.0.7", 8123, "secret", seed=5, index=2)
 
 
 def test_says_what_is_not_the_default() -> None:
-    """Model, engine and place are on the command line, the key in the environment, and nothing that is understood."""
+    """Model, engine and address are on the command line, the key in the environment, and nothing that is understood."""
     engine = LudusServerSettings(replicas=3, kv_bytes=2**20, kernels="eager")
     model = ModelSettings(path="org/name", dtype="float32", lora=LoraSettings(rank=4))
-    command = engine_command(engine, model, PLACE)
+    command = engine_command(engine, model, ADDRESS)
     lora = '{"rank": 4, "alpha": 32.0, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", '
     assert command.argv == (
         *(sys.executable, "-m", "ludus", "engine", "serve", "org/name", 'model.dtype="float32"'),

@@ -1,4 +1,4 @@
-"""A stand-in for SGLang's server: its own interface over written answers, on a socket and a thread.
+"""A stand-in for SGLang's server: its own interface over scripted answers, on a socket and a thread.
 
 What it takes and what it tells is held to `sglang_fields.json`, written from SGLang's own wheel: a route, a field of a
 request or of a reply that SGLang does not have is an error here. Its replies are what `managers/tokenizer_manager.py`

@@ -303,7 +303,7 @@ def test_an_old_vllm_is_refused_and_a_new_one_noted(
         VllmEngine.connect(url, tokenizer)
     stand_in.version = "1.0.0rc1"
     asyncio.run(VllmEngine.connect(url, tokenizer).close())
-    assert "vllm.untried version=1.0.0rc1" in caplog.text
+    assert "vllm.untested version=1.0.0rc1" in caplog.text
 
 
 def test_another_tokenizer_is_noticed(url: str, stand_in: StandIn, tokenizer: Tokenizer) -> None:

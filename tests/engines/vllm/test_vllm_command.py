@@ -19,7 +19,7 @@ from ludus.errors import ConfigError
 from ludus.models.settings import ModelSettings
 from ludus_vllm.guard import KEY_VARIABLE
 
-PLACE = ReplicaAddress("127.0.0.1", 4711, "secret", seed=3, index=2)
+ADDRESS = ReplicaAddress("127.0.0.1", 4711, "secret", seed=3, index=2)
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,8 @@ def folder(tmp_path: Path) -> str:
 
 
 def options(engine: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The words of the command after each option."""
-    argv = vllm_command(VllmSettings(**engine), ModelSettings(**model), PLACE).argv
+    """The arguments of the command after each option."""
+    argv = vllm_command(VllmSettings(**engine), ModelSettings(**model), ADDRESS).argv
     found: dict[str, list[str]] = {}
     for word in argv[3:]:
         if word.startswith("--"):
@@ -53,7 +53,7 @@ def options(engine: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, li
 
 def test_a_run_has_what_exact_records_need(folder: str) -> None:
     """Token ids, logprobs of what was sampled from, weights by our plugin, a key before every path."""
-    command = vllm_command(VllmSettings(python="/opt/vllm/bin/python"), ModelSettings(path=folder), PLACE)
+    command = vllm_command(VllmSettings(python="/opt/vllm/bin/python"), ModelSettings(path=folder), ADDRESS)
     assert command.argv[:2] == ("/opt/vllm/bin/python", "-m")
     found = options({}, {"path": folder})
     assert found["--model"] == [folder] and found["--port"] == ["4711"] and found["--host"] == ["127.0.0.1"]

@@ -1,4 +1,4 @@
-"""A stand-in for vLLM's server: its token-in/token-out interface over written answers, on a socket and a thread.
+"""A stand-in for vLLM's server: its token-in/token-out interface over scripted answers, on a socket and a thread.
 
 Paths, fields and the order of events are those of vLLM 0.32 (`vllm/entrypoints/scale_out/token_in_token_out`, classes
 GenerateRequest, GenerateTokensStreamResponse, GenerateLogProbs; `entrypoints/rl/online/api_router.py` for the pause).

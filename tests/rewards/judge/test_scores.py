@@ -21,8 +21,12 @@ def answer(*entries: Any) -> str:
 def test_scores_belong_to_ids_in_any_order() -> None:
     """A judge that answers best first rewards nobody else for it."""
     verdict = read_scores(answer(entry("3", 1), entry("1", 0), entry("2", 0.5)), ["1", "2", "3"], clamp=False)
-    assert {name: opinion.score for name, opinion in verdict.opinions.items()} == {"1": 0.0, "2": 0.5, "3": 1.0}
-    assert verdict.opinions["3"].explanation == "of 3"
+    assert {name: each.score for name, each in verdict.attempt_scores.items()} == {
+        "1": 0.0,
+        "2": 0.5,
+        "3": 1.0,
+    }
+    assert verdict.attempt_scores["3"].explanation == "of 3"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def test_scores_belong_to_ids_in_any_order() -> None:
 )
 def test_what_can_be_understood_is(text: str) -> None:
     """Numbers as ids or texts, fences, prose around it, no explanation."""
-    assert read_scores(text, ["1"], clamp=False).opinions["1"].score == 0.5
+    assert read_scores(text, ["1"], clamp=False).attempt_scores["1"].score == 0.5
 
 
 @pytest.mark.parametrize(
@@ -71,5 +75,5 @@ def test_what_cannot_be_used_is_complained_of(text: str, complaint: str) -> None
 def test_scores_out_of_range_can_be_clamped() -> None:
     """They end at 0 and 1, and are counted."""
     verdict = read_scores(answer(entry("1", 15), entry("2", -3), entry("3", 1.0)), ["1", "2", "3"], clamp=True)
-    assert [verdict.opinions[name].score for name in ("1", "2", "3")] == [1.0, 0.0, 1.0]
+    assert [verdict.attempt_scores[name].score for name in ("1", "2", "3")] == [1.0, 0.0, 1.0]
     assert verdict.num_clamped == 2

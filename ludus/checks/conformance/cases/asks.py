@@ -1,4 +1,4 @@
-"""What several cases ask for: tools, schemas, what our own model answers to them, and the shape of an error.
+"""What several cases ask for: tools, schemas, what the local model answers to them, and the shape of an error.
 
 Knows: words.  Knows not: protocols beyond the shape of a tool.
 """
@@ -65,7 +65,7 @@ TIME_ARGUMENTS = '{"city": "Rome"}'
 
 
 def call_text(name: str, arguments: str) -> str:
-    """A call as our own model writes it."""
+    """A call as the local model writes it."""
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 

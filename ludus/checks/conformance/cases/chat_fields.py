@@ -38,7 +38,7 @@ async def drawn_seeds(probe: Probe) -> None:
     """Without a seed two equal requests are drawn apart."""
     for _ in range(3):
         await probe.chat(temperature=1)
-    seeds = {heard.call.sampling.seed for heard in probe.local.calls}
+    seeds = {observed.call.sampling.seed for observed in probe.local.calls}
     expect.equal("number of different seeds", len(seeds), 3)
 
 

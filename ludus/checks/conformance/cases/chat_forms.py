@@ -47,7 +47,7 @@ async def grammars(probe: Probe) -> None:
     """A constrained answer is drawn under a grammar, a free one is not."""
     await probe.chat(response_format=chat_schema(POINT))
     await probe.chat(response_format={"type": "text"})
-    held = [heard.call.sampling.grammar is not None for heard in probe.local.calls]
+    held = [observed.call.sampling.grammar is not None for observed in probe.local.calls]
     expect.equal("calls with a grammar", held, [True, False])
 
 

@@ -147,7 +147,7 @@ async def turns_of_choices(probe: Probe) -> None:
 async def seeds_of_choices(probe: Probe) -> None:
     """Choices are drawn apart: their seeds count up from the request's."""
     answer = await probe.chat(n=3, temperature=1, seed=7)
-    seeds = [heard.call.sampling.seed for heard in probe.local.calls]
+    seeds = [observed.call.sampling.seed for observed in probe.local.calls]
     expect.equal("seeds", sorted(map(int, seeds)), [7, 8, 9])  # type: ignore[arg-type]
     texts = {choice.message.content for choice in answer.choices}
     expect.that("texts", len(texts) > 1, "different ones", texts)

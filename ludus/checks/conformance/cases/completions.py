@@ -36,8 +36,8 @@ async def parts(probe: Probe) -> None:
 async def plain_prompt(probe: Probe) -> None:
     """The prompt is taken as it is: no template, no tokens of chat."""
     await probe.complete(prompt="Colours: red,\n green,")
-    (heard,) = probe.local.calls
-    expect.equal("prompt", heard.call.prompt_ids, probe.local.encode("Colours: red,\n green,"))
+    (observed,) = probe.local.calls
+    expect.equal("prompt", observed.call.prompt_ids, probe.local.encode("Colours: red,\n green,"))
 
 
 @case("completions", "text", ours=RECORD)

@@ -61,8 +61,8 @@ async def usage(probe: Probe, wire: Wire) -> None:
 async def exact_usage(probe: Probe, wire: Wire) -> None:
     """Usage is what the engine got and sampled, its last token included."""
     reply = await wire.ask(probe)
-    (heard,) = probe.local.calls
-    counts = (len(heard.call.prompt_ids), len(heard.token_ids))
+    (observed,) = probe.local.calls
+    counts = (len(observed.call.prompt_ids), len(observed.token_ids))
     expect.equal("tokens of prompt and answer", (reply.num_prompt, reply.num_sampled), counts)
 
 
@@ -179,15 +179,15 @@ async def usage_chunk(probe: Probe, wire: Wire) -> None:
 async def truly_streamed(probe: Probe, wire: Wire) -> None:
     """Text leaves while it is sampled: a client has the first words before the last."""
     probe.script(COLOURS)
-    curtain = probe.local.hold_tokens(3)
+    token_gate = probe.local.hold_tokens(3)
     told = early = ""
     async with probe.open_stream(wire.path, wire.fields(probe)) as lines:
         async for line in lines:
             if line.startswith("data: {"):
                 told += wire.said(json.loads(line.removeprefix("data: ")))
-            if told and not curtain.is_released:
+            if told and not token_gate.is_released:
                 early = told
-                curtain.release()
+                token_gate.release()
     expect.that("text before the engine went on", COLOURS.startswith(early) and early != COLOURS, "a beginning", early)
     expect.equal("the whole text", told, COLOURS)
 

@@ -25,7 +25,7 @@ class Fault:
     """What it does, in words."""
     parts: ServerParts
     near: tuple[str, ...]
-    """Beginnings of the names of the cases to play first; the others follow if these see nothing."""
+    """Beginnings of the names of the cases to run first; the others follow if these see nothing."""
 
 
 def on_the_wire(name: str, says: str, rewrite: Rewrite, *near: str) -> Fault:
