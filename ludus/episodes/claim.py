@@ -1,4 +1,4 @@
-"""Which recorded turns what was handed back means: rows of tokens, and turns of several sessions by their ids.
+"""Which recorded turns what was returned means: rows of tokens, and turns of several sessions by their ids.
 
 Knows: the record, token ids.  Knows not: whose format it was.
 Invariant: what is trained is what was recorded. A row only says which of it, and what it is worth.

@@ -29,7 +29,7 @@ MaskReason = Literal[
     "not_accepted",  # should_accept_fn refused the group
     "small_group",  # too few members of the group survived
     "too_long",  # lies beyond the longest sequence that is trained
-    "left_out",  # the agent did not hand it back to be trained
+    "left_out",  # the agent did not return it to be trained
     "evaluation",  # played to be measured
     "unused",  # finished, but no training step took it
 ]

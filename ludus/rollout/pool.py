@@ -1,4 +1,4 @@
-"""Groups of episodes, many at once, bounded: starts what may start, replays what failed, hands on complete groups.
+"""Groups of episodes, many at once, bounded: starts what may start, replays what failed, passes on complete groups.
 
 Knows: group tasks, episodes and their outcomes, admission.  Knows not: agents, HTTP, advantages, training.
 Invariants: one failed episode never takes its siblings along; every episode that was played leaves either inside an

@@ -1,4 +1,4 @@
-"""Rows that an agent hands back are found again in the record, token by token, or refused."""
+"""Rows that an agent returns are found again in the record, token by token, or refused."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_rewards_that_are_returns_stay_with_what_their_rows_mark():
     ids=["a token of the prompt", "another token", "after other tokens"],
 )
 def test_a_marked_token_that_was_not_sampled_there_is_refused(token_ids, mask):
-    """Nothing that an agent hands back is trained in the place of the record."""
+    """Nothing that an agent returns is trained in the place of the record."""
     with pytest.raises(UserError, match="did not sample it there"):
         claim_rows(RECORD, [TokenRow(token_ids, mask, 1)])
 

@@ -11,20 +11,20 @@ from collections.abc import Sequence
 
 from ludus.episodes.export import TurnCredit, export_session
 from ludus.types import SessionRecord
-from tests.frameworks.conftest import Room
+from tests.frameworks.conftest import ServedSession
 
 
-def check_record(room: Room) -> SessionRecord:
+def check_record(served: ServedSession) -> SessionRecord:
     """The record, in which every call of the engine is a turn, token by token, and every token is trained once."""
-    record = asyncio.run(room.session.aclose("the agent is done"))
-    calls = {call.id: call for call in room.engine.calls}
+    record = asyncio.run(served.session.aclose("the agent is done"))
+    calls = {call.id: call for call in served.engine.calls}
     assert {turn.id for turn in record.turns} == set(calls)
-    assert room.session.stats().refused == {}
+    assert served.session.stats().refused == {}
     paths = {turn.id: record.path_ids(turn.node) for turn in record.turns}
     for turn in record.turns:
         prompt_ids, sampled = calls[turn.id].prompt_ids, turn.sampled
         assert paths[turn.id] == prompt_ids + sampled.token_ids
-        assert sampled.logprobs == asyncio.run(room.engine.score((0, *sampled.token_ids)))
+        assert sampled.logprobs == asyncio.run(served.engine.score((0, *sampled.token_ids)))
         if turn.prefix is not None:
             assert prompt_ids[: len(paths[turn.prefix])] == paths[turn.prefix]
         assert turn.fork is None or turn.prefix != turn.follows
@@ -42,13 +42,13 @@ def check_ledger(record: SessionRecord) -> None:
         assert ledger.masked == ({"aborted": num_aborted} if num_aborted else {})
 
 
-def check_path(room: Room, replies: Sequence[str], added: Sequence[str]) -> None:
+def check_path(served: ServedSession, replies: Sequence[str], added: Sequence[str]) -> None:
     """One path without forks: the first prompt, then every reply as it was sampled and what was said in between.
 
     added: what stands between the end of a reply and the beginning of the next, one less than `replies`.
     """
-    record = check_record(room)
-    tokenizer = room.text.tokenizer
+    record = check_record(served)
+    tokenizer = served.text.tokenizer
     assert [turn.fork for turn in record.turns] == [None] * len(replies)
     for earlier, later in itertools.pairwise(record.turns):
         assert later.prefix == later.follows == earlier.id

@@ -23,7 +23,7 @@ CONTEXT_LENGTH = 100_000  # the small tokenizer makes many tokens of the long pr
 
 
 @dataclass
-class Room:
+class ServedSession:
     """Where one agent plays: its URLs and key, and what stands behind them."""
 
     url: str
@@ -38,7 +38,7 @@ class Room:
         return f"{self.url}/v1"
 
 
-OpenRoom = Callable[..., Room]
+ServeSession = Callable[..., ServedSession]
 
 
 @pytest.fixture(scope="session")
@@ -57,17 +57,17 @@ def thinking_text(tokenizer_folder: Path) -> ChatText:
 
 
 @pytest.fixture(scope="session")
-def open_room() -> Iterator[OpenRoom]:
+def serve_session() -> Iterator[ServeSession]:
     """Opens a session; num_free lets every answer stop after so many tokens while the engine's gate is closed."""
     numbers = count()
     with GatewayServer(SessionKeys()) as server:
 
-        def open_room(text: ChatText, answers: Any, *, num_free: int | None = None) -> Room:
+        def serve_session(text: ChatText, answers: Any, *, num_free: int | None = None) -> ServedSession:
             engine: Any = ScriptedEngine(answers, text.tokenizer, context_length=CONTEXT_LENGTH)
             if num_free is not None:
                 engine = GatedEngine(engine, num_free=num_free)
-            session = Recorder(engine, text).open(session_id=f"room{next(numbers)}")
+            session = Recorder(engine, text).open(session_id=f"session{next(numbers)}")
             secret = server.keys.add(session)
-            return Room(server.url_for(secret).removesuffix("/v1"), secret, session, engine, text)
+            return ServedSession(server.url_for(secret).removesuffix("/v1"), secret, session, engine, text)
 
-        yield open_room
+        yield serve_session

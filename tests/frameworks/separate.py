@@ -35,15 +35,15 @@ def run(name: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["camel_ai", "litellm"])
-def test_agent_over_chat(open_room: Any, tools_text: Any, name: str) -> None:
+def test_agent_over_chat(serve_session: Any, tools_text: Any, name: str) -> None:
     """Every turn is recorded, on one path of tokens."""
-    room = open_room(tools_text, REPLIES)
-    assert run(name, room.openai_url, "DUMMY") == ANSWER
-    check_path(room, REPLIES, ADDED)
+    served = serve_session(tools_text, REPLIES)
+    assert run(name, served.openai_url, "DUMMY") == ANSWER
+    check_path(served, REPLIES, ADDED)
 
 
-def test_litellm_over_messages(open_room: Any, tools_text: Any) -> None:
+def test_litellm_over_messages(serve_session: Any, tools_text: Any) -> None:
     """LiteLLM takes the SDK's place and speaks Anthropic's protocol itself."""
-    room = open_room(tools_text, REPLIES)
-    assert run("litellm", room.url, "DUMMY", "anthropic/default") == ANSWER
-    check_path(room, REPLIES, ADDED)
+    served = serve_session(tools_text, REPLIES)
+    assert run("litellm", served.url, "DUMMY", "anthropic/default") == ANSWER
+    check_path(served, REPLIES, ADDED)

@@ -58,43 +58,43 @@ def run(name: str, url: str, key: str, *options: str) -> str:
         ("pydantic_ai", ()),
     ],
 )
-def test_agent_over_openais_protocols(open_room: Any, tools_text: Any, name: str, options: tuple[str, ...]) -> None:
+def test_agent_over_openais_protocols(serve_session: Any, tools_text: Any, name: str, options: tuple[str, ...]) -> None:
     """Every turn is recorded, on one path of tokens, though agents send calls back as they like."""
-    room = open_room(tools_text, REPLIES)
-    assert run(name, room.openai_url, "DUMMY", *options) == ANSWER
-    check_path(room, REPLIES, ADDED)
+    served = serve_session(tools_text, REPLIES)
+    assert run(name, served.openai_url, "DUMMY", *options) == ANSWER
+    check_path(served, REPLIES, ADDED)
 
 
 @pytest.mark.parametrize("path", ["", "/v1"])
-def test_agent_over_messages(open_room: Any, tools_text: Any, path: str) -> None:
+def test_agent_over_messages(serve_session: Any, tools_text: Any, path: str) -> None:
     """The same with Anthropic's SDK, which adds `/v1` to its base URL, also to one that ends in it."""
-    room = open_room(tools_text, REPLIES)
-    assert run("anthropic_messages", room.url + path, "DUMMY") == ANSWER
-    check_path(room, REPLIES, ADDED)
+    served = serve_session(tools_text, REPLIES)
+    assert run("anthropic_messages", served.url + path, "DUMMY") == ANSWER
+    check_path(served, REPLIES, ADDED)
 
 
-def test_agent_that_retells_its_history(open_room: Any, tools_text: Any) -> None:
+def test_agent_that_retells_its_history(serve_session: Any, tools_text: Any) -> None:
     """smolagents turns calls and results into prose: every turn starts a path of its own, and none is lost."""
-    room = open_room(tools_text, (BOTH_CALLS, THEN, FINAL))
-    assert run("smolagents", room.openai_url, "DUMMY") == ANSWER
-    first, second, third = check_record(room).turns
+    served = serve_session(tools_text, (BOTH_CALLS, THEN, FINAL))
+    assert run("smolagents", served.openai_url, "DUMMY") == ANSWER
+    first, second, third = check_record(served).turns
     assert [turn.fork for turn in (first, second, third)] == [None, "edit", "edit"]
     assert (second.follows, third.follows) == (first.id, second.id)
 
 
-def test_agent_that_writes_code(open_room: Any, tools_text: Any) -> None:
+def test_agent_that_writes_code(serve_session: Any, tools_text: Any) -> None:
     """smolagents' CodeAgent is stopped by a string that it puts back: its turns are one path."""
-    room = open_room(tools_text, CODE)
-    assert run("smolagents", room.openai_url, "DUMMY", "code") == ANSWER
-    first, second = check_record(room).turns
+    served = serve_session(tools_text, CODE)
+    assert run("smolagents", served.openai_url, "DUMMY", "code") == ANSWER
+    first, second = check_record(served).turns
     assert (second.fork, second.prefix) == (None, first.id)
 
 
-def test_session_key_instead_of_session_url(open_room: Any, tools_text: Any) -> None:
+def test_session_key_instead_of_session_url(serve_session: Any, tools_text: Any) -> None:
     """With the session's key, the gateway's own URL does."""
-    room = open_room(tools_text, REPLIES)
-    assert run("openai_chat", room.url.partition("/s/")[0] + "/v1", room.key) == ANSWER
-    check_path(room, REPLIES, ADDED)
+    served = serve_session(tools_text, REPLIES)
+    assert run("openai_chat", served.url.partition("/s/")[0] + "/v1", served.key) == ANSWER
+    check_path(served, REPLIES, ADDED)
 
 
 def test_agents_ask_the_same() -> None:

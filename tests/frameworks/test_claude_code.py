@@ -65,7 +65,7 @@ LINEAGE = {
 }
 
 
-def test_conversation_of_claude_code(open_room: Any, thinking_text: Any) -> None:
+def test_conversation_of_claude_code(serve_session: Any, thinking_text: Any) -> None:
     """Probe, title, count, thinking, parallel sub-agents, interruption and compaction: all in the record, by reason."""
     names: dict[str, str] = {}
 
@@ -76,20 +76,20 @@ def test_conversation_of_claude_code(open_room: Any, thinking_text: Any) -> None
         names[call.id] = name
         return reply
 
-    room = open_room(thinking_text, answer, num_free=len(thinking_text.tokenizer.encode(PARTIAL)))
-    room.engine.open_gate()
+    served = serve_session(thinking_text, answer, num_free=len(thinking_text.tokenizer.encode(PARTIAL)))
+    served.engine.open_gate()
 
     async def play() -> int:
-        agent = ClaudeCode(room.url, SHELL)
+        agent = ClaudeCode(served.url, SHELL)
         async with agent.client:
             assert await agent.quota() == 1
             assert (await agent.title(WHERE)).startswith("Where")
             assert await agent.ask(WHERE) == "Made in parse.py, tested beside it."
             assert await agent.ask("Run the tests.") == "All 12 pass."
-            room.engine.close_gate()
+            served.engine.close_gate()
             assert await agent.ask_and_interrupt("Tell me everything.", num_chars=len(PARTIAL)) == PARTIAL
-            await asyncio.to_thread(room.engine.was_aborted.wait)
-            room.engine.open_gate()
+            await asyncio.to_thread(served.engine.was_aborted.wait)
+            served.engine.open_gate()
             assert await agent.ask("Be brief.") == "It reads calls."
             assert await agent.compact() == "The parser was found, and the tests ran."
             num_counted = await agent.count("Anything left?")
@@ -97,10 +97,10 @@ def test_conversation_of_claude_code(open_room: Any, thinking_text: Any) -> None
             return num_counted
 
     num_counted = asyncio.run(play())
-    record = check_record(room)
+    record = check_record(served)
     assert len(record.turns) == len(ANSWERS)
     assert {names[turn.id]: (names.get(str(turn.follows)), turn.fork) for turn in record.turns} == LINEAGE
-    assert room.session.stats().forks == Counter(fork for _, fork in LINEAGE.values() if fork)
+    assert served.session.stats().forks == Counter(fork for _, fork in LINEAGE.values() if fork)
     assert {names[turn.id] for turn in record.turns if turn.sampled.stop_reason == "abort"} == {"long"}
     assert {names[turn.id] for turn in record.turns if turn.sampled.stop_reason == "length"} == {"probe", "title"}
-    assert num_counted == next(len(call.prompt_ids) for call in room.engine.calls if names[call.id] == "resumed")
+    assert num_counted == next(len(call.prompt_ids) for call in served.engine.calls if names[call.id] == "resumed")

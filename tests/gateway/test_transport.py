@@ -57,7 +57,7 @@ def test_sdk_takes_the_automatic_client(open_sessions: Any) -> None:
 
 @BOTH
 def test_first_chunk_arrives_while_the_engine_still_samples(open_sessions: Any, kind: Any) -> None:
-    """The transport hands on each chunk as the application sends it."""
+    """The transport passes on each chunk as the application sends it."""
     session_manager = open_sessions([FOX], num_free=3)
     url, session = session_manager.open()
 

@@ -1,4 +1,4 @@
-"""Ctrl-C: asks first, leaves on the second, and is handed back as it was."""
+"""Ctrl-C: asks first, leaves on the second, and is restored as it was."""
 
 from __future__ import annotations
 

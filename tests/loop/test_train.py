@@ -53,7 +53,7 @@ class Diary:
         self.told.append(f"end {summary.stopped_by}")
 
 
-class House:
+class ScriptedRun:
     """The parts of a run around a learner that counts."""
 
     def __init__(self, root: Path, tokenizer: Tokenizer, learner: Any, make_episode: MakeEpisode) -> None:
@@ -133,27 +133,27 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path, tokenizer_folder: Path, learner: Any, make_episode: MakeEpisode) -> Iterator[House]:
-    built = House(tmp_path, Tokenizer.load(tokenizer_folder), learner, make_episode)
+def run(tmp_path: Path, tokenizer_folder: Path, learner: Any, make_episode: MakeEpisode) -> Iterator[ScriptedRun]:
+    built = ScriptedRun(tmp_path, Tokenizer.load(tokenizer_folder), learner, make_episode)
     yield built
     built.store.close()
 
 
-def test_a_run_ends_after_its_steps_and_accounts_for_everything(house: House) -> None:
+def test_a_run_ends_after_its_steps_and_accounts_for_everything(run: ScriptedRun) -> None:
     """Three steps, no group started that no step takes, a balanced ledger, a summary on disk."""
     diary = Diary()
-    summary = house.train(total_steps=3, diary=diary)
+    summary = run.train(total_steps=3, diary=diary)
     assert diary.told == ["start 3 None", "step 1", "step 2", "step 3", "end total_train_steps"]
-    assert len(house.learner.batches) == 3 and len(house.played) == 12
+    assert len(run.learner.batches) == 3 and len(run.played) == 12
     assert summary.ledger.sampled == 72 and summary.ledger.unbalanced == 0
-    assert house.store.summary() is not None
-    assert [step for step, _ in house.store.metrics()] == [1, 2, 3]
+    assert run.store.summary() is not None
+    assert [step for step, _ in run.store.metrics()] == [1, 2, 3]
 
 
-def test_evaluations_and_checkpoints_come_when_they_are_due(house: House) -> None:
+def test_evaluations_and_checkpoints_come_when_they_are_due(run: ScriptedRun) -> None:
     """Before, every two steps, after; and no evaluation twice for the same weights."""
     diary = Diary()
-    house.train(
+    run.train(
         total_steps=4,
         diary=diary,
         evaluation=EvalPlan(ROWS[:1], 1, 3, 4),
@@ -163,28 +163,28 @@ def test_evaluations_and_checkpoints_come_when_they_are_due(house: House) -> Non
     assert [entry for entry in diary.told if entry != "start 4 None"] == [
         *("eval 0", "step 1", "step 2", "eval 2", "step 3", "step 4", "eval 4", "end total_train_steps")
     ]
-    names = sorted(path.name for path in house.store.checkpoints.iterdir())
+    names = sorted(path.name for path in run.store.checkpoints.iterdir())
     assert names == ["step-000003", "step-000004"]
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_a_resumed_run_plays_every_group_that_was_not_trained_on(house: House, ahead: int) -> None:
+def test_a_resumed_run_plays_every_group_that_was_not_trained_on(run: ScriptedRun, ahead: int) -> None:
     """Interrupted after step 2 and resumed, each group is trained on once, in whatever schedule."""
-    house.train(total_steps=5, ahead=ahead, diary=Diary(lambda step: house.interrupts.request() if step == 2 else None))
-    found = latest_checkpoint(house.store.checkpoints)
+    run.train(total_steps=5, ahead=ahead, diary=Diary(lambda step: run.interrupts.request() if step == 2 else None))
+    found = latest_checkpoint(run.store.checkpoints)
     assert found is not None and found.progress.step == 2
-    assert house.store.summary() is None
-    house.interrupts = Interrupts()
-    summary = house.train(total_steps=5, ahead=ahead, start=found.progress)
-    trained = {turn_id.split("-")[0] for turn_id, value in house.store.credit().items()}
-    assert summary.steps == 5 and len(house.learner.batches) == 5
-    stored = sum(episode.session.num_sampled_tokens for episode in house.store.episodes())
+    assert run.store.summary() is None
+    run.interrupts = Interrupts()
+    summary = run.train(total_steps=5, ahead=ahead, start=found.progress)
+    trained = {turn_id.split("-")[0] for turn_id, value in run.store.credit().items()}
+    assert summary.steps == 5 and len(run.learner.batches) == 5
+    stored = sum(episode.session.num_sampled_tokens for episode in run.store.episodes())
     assert summary.ledger.sampled == stored, "the account goes on where the interrupted run left it"
     assert trained == {f"g{ordinal:06d}" for ordinal in range(10)}
 
 
 @pytest.mark.parametrize(("rest", "ahead"), [("keep", 1), ("cancel", 0), ("cancel", 1)])
-def test_over_sampling_accounts_for_what_no_step_took(house: House, rest: str, ahead: int) -> None:
+def test_over_sampling_accounts_for_what_no_step_took(run: ScriptedRun, rest: str, ahead: int) -> None:
     """With slow groups on top each token that was stored is in the ledger once; groups that went on may be too old to
     be trained, cancelled ones leave every batch full."""
 
@@ -192,52 +192,52 @@ def test_over_sampling_accounts_for_what_no_step_took(house: House, rest: str, a
         if int(task.group_id[1:]) % 3 == 0:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.02)
-        return await house.play(task)
+        return await run.play(task)
 
     rollout = RolloutSettings(max_head_offpolicyness=ahead, oversample=0.5, oversample_rest=rest)
-    summary = house.train(total_steps=4, rollout=rollout, play=play)
+    summary = run.train(total_steps=4, rollout=rollout, play=play)
     assert summary.steps == 4
-    assert len(house.learner.batches) == 4 or rest == "keep"
-    stored = sum(episode.session.num_sampled_tokens for episode in house.store.episodes())
+    assert len(run.learner.batches) == 4 or rest == "keep"
+    stored = sum(episode.session.num_sampled_tokens for episode in run.store.episodes())
     assert summary.ledger.sampled == stored and summary.ledger.unbalanced == 0
     assert summary.ledger.trained == 4 * 24 - sum(
         num for reason, num in summary.ledger.masked.items() if reason not in ("unused", "cancelled")
     )
 
 
-def test_an_interrupt_while_waiting_for_rollouts_leaves_at_once(house: House) -> None:
+def test_an_interrupt_while_waiting_for_rollouts_leaves_at_once(run: ScriptedRun) -> None:
     """Episodes that never end do not hold up Ctrl-C: the run is saved, and they are played again later."""
 
     async def hang(task: EpisodeTask) -> Episode:
-        house.interrupts.request()
+        run.interrupts.request()
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        return await house.play(task)
+        return await run.play(task)
 
     diary = Diary()
-    summary = house.train(total_steps=1, play=hang, diary=diary)
-    found = latest_checkpoint(house.store.checkpoints)
+    summary = run.train(total_steps=1, play=hang, diary=diary)
+    found = latest_checkpoint(run.store.checkpoints)
     assert summary.stopped_by == "interrupt" and summary.steps == 0 and summary.model is None
     assert found is not None and found.progress.unconsumed == (0, 1)
 
 
-def test_the_clock_ends_a_run_before_the_step_that_would_be_too_long(house: House) -> None:
+def test_the_clock_ends_a_run_before_the_step_that_would_be_too_long(run: ScriptedRun) -> None:
     """With a limit in seconds the run ends at or before it, after at least one step; evaluations take no time."""
-    summary = house.train(total_seconds=0.3)
+    summary = run.train(total_seconds=0.3)
     assert summary.stopped_by == "total_train_seconds" and summary.steps >= 1
 
 
-def test_rollouts_that_stop_by_themselves_leave_a_checkpoint(house: House) -> None:
+def test_rollouts_that_stop_by_themselves_leave_a_checkpoint(run: ScriptedRun) -> None:
     """What was learned before the agent's world broke is saved, and the error rises."""
 
     async def play(task: EpisodeTask) -> Episode:
         if task.group_id > "g000001":
             raise UserError("the world broke")
-        return await house.play(task)
+        return await run.play(task)
 
     with pytest.raises(UserError, match="the world broke"):
-        house.train(total_steps=3, play=play)
-    found = latest_checkpoint(house.store.checkpoints)
+        run.train(total_steps=3, play=play)
+    found = latest_checkpoint(run.store.checkpoints)
     assert found is not None and found.progress.step == 1
 
 
@@ -251,16 +251,16 @@ class FragileEngine(ScriptedEngine):
 
 
 @pytest.mark.parametrize("every_steps", [None, 1])
-def test_weights_that_were_trained_and_not_published_are_a_step(house: House, every_steps: int | None) -> None:
+def test_weights_that_were_trained_and_not_published_are_a_step(run: ScriptedRun, every_steps: int | None) -> None:
     """An engine that dies at the publish of version 3 leaves a checkpoint of step 3, and no token without account."""
     with pytest.raises(BackendError, match="the server is gone"):
-        house.train(total_steps=4, checkpoint=CheckpointSettings(every_steps=every_steps), make_engine=FragileEngine)
-    found = house.latest()
+        run.train(total_steps=4, checkpoint=CheckpointSettings(every_steps=every_steps), make_engine=FragileEngine)
+    found = run.latest()
     assert found.progress.step == 3 and (found.trainer_folder / "count.txt").read_text() == "3"
     assert found.progress.unconsumed == () and found.progress.next_ordinal == 6
-    assert found.progress.ledger.sampled == house.num_stored_tokens
-    summary = house.resume(total_steps=4)
-    assert summary.steps == 4 and len(house.learner.batches) == 4
+    assert found.progress.ledger.sampled == run.num_stored_tokens
+    summary = run.resume(total_steps=4)
+    assert summary.steps == 4 and len(run.learner.batches) == 4
 
 
 class BrokenLearner:
@@ -281,100 +281,100 @@ class BrokenLearner:
 
 @pytest.mark.parametrize(("every_steps", "saved"), [(None, None), (1, 2), (2, 2)])
 def test_weights_between_two_versions_are_not_saved(
-    house: House, learner: Any, every_steps: int | None, saved: int | None
+    run: ScriptedRun, learner: Any, every_steps: int | None, saved: int | None
 ) -> None:
     """A step that fails while it trains leaves the checkpoint before it, whose groups are trained on later."""
-    house.learner = BrokenLearner(learner)
+    run.learner = BrokenLearner(learner)
     with pytest.raises(BackendError, match="a rank is gone"):
-        house.train(total_steps=4, checkpoint=CheckpointSettings(every_steps=every_steps))
-    found = latest_checkpoint(house.store.checkpoints)
+        run.train(total_steps=4, checkpoint=CheckpointSettings(every_steps=every_steps))
+    found = latest_checkpoint(run.store.checkpoints)
     assert (found and found.progress.step) == saved
     if found is not None:
-        house.learner = learner
-        summary = house.resume(total_steps=4)
-        trained = {turn_id.split("-")[0] for turn_id in house.store.credit()}
+        run.learner = learner
+        summary = run.resume(total_steps=4)
+        trained = {turn_id.split("-")[0] for turn_id in run.store.credit()}
         assert (found.trainer_folder / "count.txt").read_text() == "2"
         assert summary.steps == 4 and trained == {f"g{ordinal:06d}" for ordinal in range(8)}
 
 
-def test_groups_of_a_batch_that_cannot_be_built_are_played_again(house: House, make_episode: MakeEpisode) -> None:
+def test_groups_of_a_batch_that_cannot_be_built_are_played_again(run: ScriptedRun, make_episode: MakeEpisode) -> None:
     """A reward that is no number ends the run; what was learned is saved, and the groups of the step are not lost."""
 
     async def play(task: EpisodeTask) -> Episode:
         reward = float("nan") if task.group_id == "g000003" else task.seed / 2**63
         episode = make_episode(task.episode_id, {1: reward}, version=(task.step or 1) - 1)
-        house.store.add_episode(episode, step=task.step)
+        run.store.add_episode(episode, step=task.step)
         return episode
 
     with pytest.raises(UserError, match="must be a finite number"):
-        house.train(total_steps=3, play=play)
-    found = house.latest()
+        run.train(total_steps=3, play=play)
+    found = run.latest()
     assert found.progress.step == 1 and found.progress.unconsumed == (2, 3)
-    assert found.progress.ledger.sampled == house.num_stored_tokens
-    summary = house.resume(total_steps=3)
-    trained = {turn_id.split("-")[0] for turn_id, value in house.store.credit().items()}
+    assert found.progress.ledger.sampled == run.num_stored_tokens
+    summary = run.resume(total_steps=3)
+    trained = {turn_id.split("-")[0] for turn_id, value in run.store.credit().items()}
     assert summary.steps == 3 and trained == {f"g{ordinal:06d}" for ordinal in range(6)}
 
 
-def test_an_evaluation_that_is_cut_short_is_accounted_for(house: House) -> None:
+def test_an_evaluation_that_is_cut_short_is_accounted_for(run: ScriptedRun) -> None:
     """On an interrupt the tokens of its episodes, ended and cut off, are in the ledger of the checkpoint."""
 
     async def play(task: EpisodeTask) -> Episode:
         if task.is_eval and task.episode_id > "e000001-row00002":
-            house.interrupts.request()
+            run.interrupts.request()
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
-        return await house.play(task)
+        return await run.play(task)
 
-    summary = house.train(
+    summary = run.train(
         total_steps=2, play=play, evaluation=EvalPlan(ROWS[:4], 1, 3, 4), eval_settings=EvalSettings(every_steps=1)
     )
     assert summary.stopped_by == "interrupt" and summary.steps == 1
-    assert summary.ledger.sampled == house.num_stored_tokens == 48
+    assert summary.ledger.sampled == run.num_stored_tokens == 48
     assert summary.ledger.masked["evaluation"] == 24
-    assert house.latest().progress.ledger == summary.ledger
+    assert run.latest().progress.ledger == summary.ledger
 
 
 @pytest.mark.parametrize("due", [{"every_steps": 1}, {"after": True}])
-def test_an_evaluation_that_fails_is_accounted_for(house: House, due: dict[str, Any]) -> None:
+def test_an_evaluation_that_fails_is_accounted_for(run: ScriptedRun, due: dict[str, Any]) -> None:
     """The run is saved with every token of it, and the error that rises is the one of the episode."""
 
     async def play(task: EpisodeTask) -> Episode:
         if task.is_eval and task.task_id == "eval-row2":
             raise BackendError("the engine is gone")
-        return await house.play(task)
+        return await run.play(task)
 
     with pytest.raises(BackendError, match="the engine is gone"):
-        house.train(total_steps=1, play=play, evaluation=EvalPlan(ROWS[:3], 1, 3, 1), eval_settings=EvalSettings(**due))
-    progress = house.latest().progress
-    assert progress.step == 1 and progress.ledger.sampled == house.num_stored_tokens == 36
+        run.train(total_steps=1, play=play, evaluation=EvalPlan(ROWS[:3], 1, 3, 1), eval_settings=EvalSettings(**due))
+    progress = run.latest().progress
+    assert progress.step == 1 and progress.ledger.sampled == run.num_stored_tokens == 36
 
 
-def test_rollouts_that_stop_by_themselves_are_accounted_for(house: House, make_episode: MakeEpisode) -> None:
+def test_rollouts_that_stop_by_themselves_are_accounted_for(run: ScriptedRun, make_episode: MakeEpisode) -> None:
     """What was played for a step that never came is in the ledger of the checkpoint."""
 
     async def play(task: EpisodeTask) -> Episode:
         if task.group_id < "g000003":
-            return await house.play(task)
+            return await run.play(task)
         episode = make_episode(task.episode_id, {}, outcome=Outcome("failed", "boom"))
-        house.store.add_episode(episode, step=task.step)
+        run.store.add_episode(episode, step=task.step)
         return episode
 
     rollout = RolloutSettings(max_head_offpolicyness=0, max_consecutive_failures=2)
     with pytest.raises(UserError, match="2 episodes in a row failed"):
-        house.train(total_steps=3, play=play, rollout=rollout)
-    ledger = house.latest().progress.ledger
-    assert ledger.sampled == house.num_stored_tokens > 24 and ledger.unbalanced == 0
+        run.train(total_steps=3, play=play, rollout=rollout)
+    ledger = run.latest().progress.ledger
+    assert ledger.sampled == run.num_stored_tokens > 24 and ledger.unbalanced == 0
 
 
-def test_a_step_in_which_nothing_can_be_learned_is_skipped(house: House, make_episode: MakeEpisode) -> None:
+def test_a_step_in_which_nothing_can_be_learned_is_skipped(run: ScriptedRun, make_episode: MakeEpisode) -> None:
     """Flat groups change no weight, are counted, and do not stop the run."""
 
     async def play(task: EpisodeTask) -> Episode:
         return make_episode(task.episode_id, {1: 1.0})
 
     diary = Diary()
-    summary = house.train(total_steps=2, play=play, diary=diary)
-    assert house.learner.batches == [] and summary.steps == 2
+    summary = run.train(total_steps=2, play=play, diary=diary)
+    assert run.learner.batches == [] and summary.steps == 2
     assert diary.metrics[0]["train/skipped_steps"] == 1.0
     assert summary.ledger.masked == {"zero_advantage": 48}

@@ -1,7 +1,7 @@
 """Workflows that ask the model by token ids: `arun_episode(engine, data)` plays an episode.
 
-Knows: the record, what a workflow may hand back.  Knows not: groups, training.
-Invariant: whatever a workflow hands back, its tokens, logprobs and versions are taken from the record; a token that
+Knows: the record, what a workflow may return.  Knows not: groups, training.
+Invariant: whatever a workflow returns, its tokens, logprobs and versions are taken from the record; a token that
 nobody sampled cannot be trained.
 """
 
@@ -37,7 +37,7 @@ class RolloutWorkflowAdapter:
         """What it made is its own to close."""
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """What the workflow handed back, as rewards of recorded turns."""
+        """What the workflow returned, as rewards of recorded turns."""
         engine = EpisodeEngine(context)
         returned = await self.workflow.arun_episode(engine, Row(copy.deepcopy(dict(data))))
         return read_handback(returned, engine.session.snapshot())

@@ -21,7 +21,7 @@ from ludus.types import SessionRecord
 
 @dataclass(frozen=True, slots=True)
 class ExportedInteraction(Interaction):
-    """A model call that is handed back for training, with those before it that come along."""
+    """A model call that is returned for training, with those before it that come along."""
 
     path: tuple[Interaction, ...] = ()
     """Calls that are trained: this one, and with style `concat` all on its path from the first."""
@@ -94,7 +94,7 @@ def export_interactions(
 
 
 def claim_interactions(record: SessionRecord, interactions: Sequence[ExportedInteraction]) -> Result:
-    """Rewards of the calls that were handed back; all others are left out.
+    """Rewards of the calls that were returned; all others are left out.
 
     Raises UserError for a call of another episode.
     """

@@ -1,4 +1,4 @@
-"""What a rollout workflow is, the engine that it is given, and the arrays of tokens that it hands back.
+"""What a rollout workflow is, the engine that it is given, and the arrays of tokens that it returns.
 
 Knows: sessions, token ids, arrays of any library.  Knows not: rewards of turns, groups, training.
 """

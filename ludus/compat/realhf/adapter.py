@@ -1,4 +1,4 @@
-"""The adapter of queue agents: an episode is one call of `collect_trajectory`, and what it hands back is found in the
+"""The adapter of queue agents: an episode is one call of `collect_trajectory`, and what it returns is found in the
 record.
 
 Knows: agents, environments, samples, the record.  Knows not: groups, advantages, training.

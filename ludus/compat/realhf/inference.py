@@ -1,4 +1,4 @@
-"""The other end of the two queues: takes observations, has the model answer them, hands back bundles in order.
+"""The other end of the two queues: takes observations, has the model answer them, returns bundles in order.
 
 Knows: queues, the session's token API.  Knows not: agents, environments, rewards.
 Invariant: the n-th thing taken from the action queue answers the n-th observation, whichever was finished first; a

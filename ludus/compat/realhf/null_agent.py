@@ -16,7 +16,7 @@ from ludus.compat.realhf.trajectory import TrajectoryBuilder
 
 
 class NullAgent(Agent):
-    """Asks `episode_length` times with the prompt, and hands back `traj_size` samples, all with reward 0."""
+    """Asks `episode_length` times with the prompt, and returns `traj_size` samples, all with reward 0."""
 
     def __init__(self, episode_length: int = 1, traj_size: int = 1) -> None:
         self.episode_length = episode_length

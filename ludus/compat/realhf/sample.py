@@ -1,4 +1,4 @@
-"""Sequences of unequal length, packed key by key into one tensor each: what queue agents are given and hand back.
+"""Sequences of unequal length, packed key by key into one tensor each: what queue agents are given and return.
 
 Knows: keys, lengths, tensors.  Knows not: what the keys mean.
 Invariant: the data of a key holds exactly what its `seqlens` say, unless validation was switched off.

@@ -1,4 +1,4 @@
-"""Bundles of answers, as they come, packed into the sample that an agent hands back.
+"""Bundles of answers, as they come, packed into the sample that an agent returns.
 
 Knows: the keys of trajectories.  Knows not: where rewards come from.
 Invariant: every answer is one sequence, with its own mask, reward and versions.

@@ -1,8 +1,8 @@
-"""Agent loops as agents: the row picks the loop, a new object of it plays, and what it hands back is found in the
+"""Agent loops as agents: the row picks the loop, a new object of it plays, and what it returns is found in the
 record.
 
 Knows: rows in verl's form, loops by name, the record.  Knows not: how any loop plays.
-Invariant: nothing that a loop hands back is trained in place of the record.
+Invariant: nothing that a loop returns is trained in place of the record.
 """
 
 from __future__ import annotations

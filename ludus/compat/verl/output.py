@@ -1,4 +1,4 @@
-"""What an agent loop hands back, and the same made of a record.
+"""What an agent loop returns, and the same made of a record.
 
 Knows: token ids, masks, the record's graph.  Knows not: rewards' meaning, training.
 """

@@ -14,9 +14,9 @@ from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.text.chat import ChatText
 from ludus.types import Sampling
-from tests.frameworks.conftest import Room
+from tests.frameworks.conftest import ServedSession
 
-OpenSession = Callable[..., Room]
+OpenSession = Callable[..., ServedSession]
 
 
 @pytest.fixture(scope="session")
@@ -26,13 +26,13 @@ def tools_text(tokenizer_folder: Path) -> ChatText:
 
 @pytest.fixture
 def open_session(tools_text: ChatText) -> OpenSession:
-    """Opens a session; a room without URLs, so that what is checked of agents of frameworks is checked of it too."""
+    """Opens a session; one without URLs, so that what is checked of agents of frameworks is checked of it too."""
 
-    def open_session(answers: Any, *, limits: Limits = NO_LIMITS, token_delay_s: float = 0.0) -> Room:
+    def open_session(answers: Any, *, limits: Limits = NO_LIMITS, token_delay_s: float = 0.0) -> ServedSession:
         engine = ScriptedEngine(answers, tools_text.tokenizer, context_length=20_000, token_delay_s=token_delay_s)
         session: Session = Recorder(engine, tools_text).open(
             session_id="s", limits=limits, sampling=Sampling(temperature=0.7, seed=3)
         )
-        return Room("", "", session, engine, tools_text)
+        return ServedSession("", "", session, engine, tools_text)
 
     return open_session

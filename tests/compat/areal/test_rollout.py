@@ -1,4 +1,4 @@
-"""Workflows over token ids: what they ask, what they hand back, and what becomes of it."""
+"""Workflows over token ids: what they ask, what they return, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_each_rows_reward_is_its_own(play: Play) -> None:
 
 
 def test_answers_that_no_row_holds_are_left_out(play: Play) -> None:
-    """Of four tries one is handed back: the tokens of the others are not trained, and accounted for."""
+    """Of four tries one is returned: the tokens of the others are not trained, and accounted for."""
 
     async def run(engine: EpisodeEngine, data: Any) -> Any:
         answers = [await engine.agenerate(ModelRequest(input_ids=[*PROMPT, idx])) for idx in range(4)]

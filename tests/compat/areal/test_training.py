@@ -124,7 +124,7 @@ def test_an_agent_of_evaluations_that_cannot_act_is_refused(
 
 
 class Tokens(RolloutWorkflow):
-    """Answers by token ids, handed back as tensors."""
+    """Answers by token ids, returned as tensors."""
 
     async def arun_episode(self, engine: Any, data: Any) -> Any:
         import torch

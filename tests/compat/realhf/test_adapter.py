@@ -1,4 +1,4 @@
-"""One episode of a queue agent, from the row to the record: what it asks, gets, hands back, and does wrong."""
+"""One episode of a queue agent, from the row to the record: what it asks, gets, returns, and does wrong."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_actions_come_in_the_order_of_observations(play):
 
 
 def test_a_limit_is_raised_where_the_action_is_awaited(play):
-    """An agent that catches it may still hand back what it has; the episode is truncated."""
+    """An agent that catches it may still return what it has; the episode is truncated."""
 
     class Asks(Agent):
         async def collect_trajectory(self, prompt, env, obs_queue, act_queue):

@@ -1,4 +1,4 @@
-"""Agent loops as agents: which loop plays a row, what it is given, and what becomes of what it hands back."""
+"""Agent loops as agents: which loop plays a row, what it is given, and what becomes of what it returns."""
 
 from __future__ import annotations
 

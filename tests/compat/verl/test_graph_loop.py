@@ -304,7 +304,7 @@ def test_the_room_of_the_response(play: Any) -> None:
 
 
 def test_a_limit_of_the_episode(play: Any) -> None:
-    """It ends the graph as it stands, and what was sampled is handed back."""
+    """It ends the graph as it stands, and what was sampled is returned."""
     played = play(Calculator, ROW, REPLIES, plan=plan(), limits=Limits(max_turns=2))
     assert len(played.record.turns) == 2
     assert played.scored.rewards == {played.record.turns[-1].id: 1.0}
