@@ -1,4 +1,4 @@
-"""Whether a complete group is trained on, in the user's own words: `should_accept_fn(group) -> bool`.
+"""Whether a complete group is trained on, as the user decides: `should_accept_fn(group) -> bool`.
 
 Knows: groups, and how users of the workflow family look at them.  Knows not: advantages, batches.
 """

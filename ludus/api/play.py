@@ -55,7 +55,7 @@ def play(
     """Every row played `gconfig.n_samples` times by the configured model, in the order of rows and samples.
 
     workflow, dataset: in every form that `Trainer` takes. An agent's fault is its episode's outcome.
-    on_episode: told each episode as it ends.
+    on_episode: called with each episode as it ends.
     """
     config = config or Config()
     rows = load_rows(dataset)

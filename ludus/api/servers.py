@@ -65,7 +65,7 @@ async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | Non
 def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
     """Where the run's servers find new weights, to be closed with the run. None: they take them in another way.
 
-    Raises ConfigError if weights cannot travel as the configuration says.
+    Raises ConfigError if weights cannot be sent as the configuration says.
     """
     kind, engine = server_of(config)
     known: tuple[WeightRoute, ...] = ("auto", *kind.routes, *(("lora",) if model.adapter is not None else ()))
@@ -75,7 +75,7 @@ def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
             f"engine.weights={engine.weights!r} is no way to a {engine.kind}; there are {', '.join(known)}{hint}"
         )
     if engine.weights in WITHOUT_FILES and model.adapter is not None:
-        raise ConfigError(f"engine.weights={engine.weights!r} is for whole models; adapters travel by lora or disk")
+        raise ConfigError(f"engine.weights={engine.weights!r} is for whole models; adapters are sent by lora or disk")
     if kind.delivery is None or engine.weights in WITHOUT_FILES:
         return None
     # Whether the run's engines share the memory of this machine.

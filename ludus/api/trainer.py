@@ -92,7 +92,7 @@ class Trainer:
         eval_workflow: plays the evaluations; None: the configuration's, else `workflow`.
         should_accept_fn: whether a complete group is trained on, from a mapping of its rewards and rows (`GroupView`);
         None: the configuration's, else all are.
-        on_gateway, admin_key: with `rollout.agent.mode: online`, who is told the gateway's address and admin key, and
+        on_gateway, admin_key: with `rollout.agent.mode: online`, called with the gateway's address and admin key, and
         that key; None makes one.
         Raises UserError where the configuration, the data or the agent cannot work; the message says what would.
         """

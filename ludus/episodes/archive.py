@@ -56,7 +56,7 @@ class RunArchive:
         on_kept: Callable[[Episode, SessionSpec], None] | None = None,
     ) -> None:
         """step: tells the training step that may use what ends now. None: the one that asked for it.
-        on_kept: told of each session that is kept, which no reward reaches from then on. None: nobody is."""
+        on_kept: called with each session that is kept, which no reward reaches from then on. None: nobody is."""
         self._store = store
         self._step = step
         self._on_kept = on_kept

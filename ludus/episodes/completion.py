@@ -53,7 +53,7 @@ class Choice:
         return self._reply.undecoded
 
     def take(self, chunk: TokenChunk) -> None:
-        """Keeps these tokens; they are read when somebody wants to hear what they say, or in the end."""
+        """Keeps these tokens; they are decoded when a listener wants deltas, or in the end."""
         self._chunks.append(chunk)
 
     def read(self) -> list[Delta]:
@@ -84,7 +84,7 @@ class Listener:
     loop: asyncio.AbstractEventLoop
     on_delta: OnDelta | None
     is_live: bool
-    """Deltas are told as tokens come. False: they may wait for the end of the answer."""
+    """Deltas are sent as tokens come. False: they may wait for the end of the answer."""
     has_left: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -134,7 +134,7 @@ class Completion:
     def join(
         self, on_start: OnStart | None = None, on_delta: OnDelta | None = None, *, is_live: bool = True
     ) -> Listener:
-        """A new listener, told all that was said so far; call it on the listener's event loop."""
+        """A new listener, given all deltas so far; call it on the listener's event loop."""
         if on_start is not None:
             on_start(tuple(choice.call.id for choice in self.choices), len(self.prompt.ids))
         listener = Listener(asyncio.get_running_loop(), on_delta, is_live)
@@ -145,7 +145,7 @@ class Completion:
         return listener
 
     def leave(self, listener: Listener) -> bool:
-        """Whether nobody waits any more and the completion is being stopped; the listener hears nothing from now on."""
+        """Whether nobody waits any more and the completion is being stopped; the listener is sent nothing more."""
         listener.has_left = True
         if all(other.has_left for other in self._listeners):
             self.stop("client_cancel")

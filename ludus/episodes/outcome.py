@@ -1,8 +1,8 @@
 """How an episode ended, and what outcome that is.
 
 Knows: endings, limits that were met, whether there was a reward.  Knows not: who played, who recorded.
-Invariant: one rule for all of them, whether an agent of ours returned, a client elsewhere said how it went, or nobody
-said anything.
+Invariant: one rule for all of them, whether an agent of the run returned, a client elsewhere reported how it went, or
+nobody reported anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_TURN = "the agent never called the model: no chat completion reached the base
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """An agent of ours came to its end."""
+    """An agent of the run came to its end."""
 
     value: object
     """What `reward.read` reads."""

@@ -1,4 +1,4 @@
-"""What a request means in its session: the conversation that it continues, and what its wishes are to the template.
+"""What a request means in its session: the conversation that it continues, and what its options are to the template.
 
 Knows: a session's turns, which arguments the chat template reads.  Knows not: tokens, engines, who asks.
 """
@@ -30,14 +30,14 @@ class Resolver:
         """By turn, where there were any."""
 
     def resolve(self, request: ChatRequest) -> ChatRequest:
-        """The same request with every message in place, and with its wishes among the template's arguments.
+        """The same request with every message in place, and with its options among the template's arguments.
 
         Raises AgentError 404 `turn_not_found` where it continues no turn of this session, and AgentError where it wants
         a call of tools that the turn which it continues was not offered.
         """
-        wishes = _thinking(request, self._text.template.variables)
-        if wishes:  # what the caller names himself is what he means
-            request = replace(request, template_kwargs={**wishes, **request.template_kwargs})
+        options = _thinking(request, self._text.template.variables)
+        if options:  # what the caller names himself is what he means
+            request = replace(request, template_kwargs={**options, **request.template_kwargs})
         if request.tool_choice == "none" and not self._text.template.renders_tools:
             request = replace(request, tools=())  # they could not act, and the template cannot show them
         if request.prompt is not None:
@@ -106,13 +106,13 @@ def _with_tools(request: ChatRequest, turn: Turn) -> ChatRequest:
 
 
 def _thinking(request: ChatRequest, variables: frozenset[str]) -> Mapping[str, Any]:
-    """What the request wishes about thinking, by the names that the template reads."""
+    """The request's options about thinking, by the names that the template reads."""
     effort, budget = request.reasoning_effort, request.thinking_budget
     if effort is None and budget is None:
         return {}
-    wishes: dict[str, Any] = dict.fromkeys(_SWITCHES, effort not in _NO_THINKING)
+    options: dict[str, Any] = dict.fromkeys(_SWITCHES, effort not in _NO_THINKING)
     if effort is not None:
-        wishes["reasoning_effort"] = effort
+        options["reasoning_effort"] = effort
     if budget is not None:
-        wishes["thinking_budget"] = budget
-    return {name: wish for name, wish in wishes.items() if name in variables}
+        options["thinking_budget"] = budget
+    return {name: option for name, option in options.items() if name in variables}

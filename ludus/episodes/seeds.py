@@ -10,7 +10,7 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 
-# Seeds travel through JSON and SQLite, whose integers have 64 bits with a sign; one bit is left for seed + choice.
+# Seeds are stored as JSON and in SQLite, whose integers have 64 bits with a sign; one bit is left for seed + choice.
 _SEED_BITS = 62
 
 

@@ -42,7 +42,7 @@ class TurnSink(Protocol):
     def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
         """Durable when it returns. Raises BackendError where it cannot be.
 
-        nodes: those of the session's graph that no earlier turn has told, in the graph's order; the turn's is the last.
+        nodes: those of the session's graph that no earlier turn gave, in the graph's order; the turn's is the last.
         """
 
 
@@ -71,7 +71,7 @@ class Session:
         self._tokenizer = text.tokenizer
         self._sink = sink
         self._num_kept_nodes = 0
-        """Nodes of the graph that the sink was told."""
+        """Nodes of the graph that the sink was given."""
         self._graph = SessionGraph(session_id)
         self._prompts = Prompts(text, self._graph, context_length=engine.context_length)
         self._resolver = Resolver(text, self._graph)
@@ -124,8 +124,8 @@ class Session:
     ) -> tuple[Turn, ...]:
         """The recorded turns that answer `request`, one for each of its n choices, in the order of the choices.
 
-        on_start is told the turns' ids and the length of their prompt once the request is accepted; then on_delta what
-        each choice adds, as soon as it is certain, or in the end where that is soon enough (`is_live` False).
+        on_start is called with the turns' ids and the length of their prompt once the request is accepted; on_delta
+        with what each choice adds, as soon as it is certain, or in the end where that is soon enough (`is_live` False).
         Cancelling aborts the engine call; the tokens sampled until then are recorded before the cancellation goes on.
         Raises AgentError when the request is refused or a limit ends it, BackendError when the engine fails.
         """

@@ -83,7 +83,7 @@ class SessionView(pydantic.BaseModel):
 
 
 class OpenedSession(SessionView):
-    """A new session; the key is told this once."""
+    """A new session; the key is shown this once."""
 
     key: str
     base_url: str

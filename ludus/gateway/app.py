@@ -1,4 +1,4 @@
-"""The gateway's ASGI application: routes, keys, headers; everything said in a wire protocol is left to its dialect.
+"""The gateway's ASGI application: routes, keys, headers; everything in a wire protocol is left to its dialect.
 
 Knows: URLs, HTTP headers, status codes.  Knows not: the fields of any protocol, threads, engines.
 Every error, unknown routes included, leaves in the protocol's own shape.
@@ -169,16 +169,16 @@ class _Endpoint:
             json_s=json_s,
         )
         known_models = (self._options.model_name, DEFAULT_MODEL)
-        unheard = _unheard(parsed, session)
+        without_effect = _without_effect(parsed, session)
         dropped = [name for name in self._dialect.ignored_headers if name in headers]
-        ignored = (*parsed.ignored, *unheard, *dropped, *(() if parsed.model in known_models else ("model",)))
+        ignored = (*parsed.ignored, *without_effect, *dropped, *(() if parsed.model in known_models else ("model",)))
         return GatewayRequest(
             handle, parsed, _told(ignored, session.pinned_fields(parsed.request)), self._options.model_name
         )
 
 
 class _Count:
-    """ASGI endpoint that tells how many tokens a request's prompt has."""
+    """ASGI endpoint that counts how many tokens a request's prompt has."""
 
     def __init__(
         self, name: str, counter: TokenCounter, keys: SessionKeys, clients: Clients, options: GatewayOptions
@@ -203,7 +203,7 @@ class _Count:
         except AgentError as error:
             await send_error(send, DIALECTS[self._name], error_reply(error))
             return
-        ignored = _told((*parsed.ignored, *_unheard(parsed, session)), ())
+        ignored = _told((*parsed.ignored, *_without_effect(parsed, session)), ())
         await send_json(send, 200, self._counter.response(num_tokens), ignored)
 
 
@@ -213,8 +213,8 @@ def _named(
     return keys.find(path_params.get("secret"), headers, open_mode=options.open_mode)
 
 
-def _unheard(parsed: ParsedRequest, session: Session) -> tuple[str, ...]:
-    """Wishes that cannot act on this model, in the words of the protocol."""
+def _without_effect(parsed: ParsedRequest, session: Session) -> tuple[str, ...]:
+    """Options that cannot act on this model, by their names in the protocol."""
     return tuple(parsed.wire_names.get(name, name) for name in session.ignored_fields(parsed.request))
 
 

@@ -23,7 +23,7 @@ class HeaderBounds:
     """Middleware that refuses requests with too many or too large headers with 431."""
 
     def __init__(self, app: ASGIApp, dialect_of: Callable[[Request], Dialect]) -> None:
-        """dialect_of: in whose words a refusal is."""
+        """dialect_of: in whose format an error reply is."""
         self._app = app
         self._dialect_of = dialect_of
 

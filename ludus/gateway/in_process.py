@@ -1,7 +1,7 @@
 """The model for agents that live in this program: SDK clients without a socket, and what was recorded of them.
 
 Knows: the gateway in process, the SDKs' clients.  Knows not: groups, training.
-Invariant: what a client's agent is told, and what is recorded of it, is what it would be over the network.
+Invariant: what a client's agent gets, and what is recorded of it, is what it would be over the network.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
 
 
 def make_group_filter(rules: BatchRules) -> GroupFilter | None:
-    """What rejects groups: the user's own word, and that there is nothing to learn from them, if the algorithm asks for
+    """What rejects groups: the user's function, and that there is nothing to learn from them, if the algorithm asks for
     it. None: nothing does."""
     if not rules.algorithm.dynamic_sampling:
         return rules.accept

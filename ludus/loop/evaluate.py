@@ -45,7 +45,7 @@ async def evaluate(
 ) -> Evaluation:
     """Every row played `n_samples` times.
 
-    on_episode: told every episode as it ends, also those that are lost, and those that end because this is cancelled.
+    on_episode: called with every episode as it ends, also those that are lost or end because this is cancelled.
     Raises UserError if not one episode came to an end, and the first error of `play`, if one is raised.
     """
     places = asyncio.Semaphore(plan.max_concurrent)

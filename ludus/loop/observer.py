@@ -1,4 +1,4 @@
-"""What the loop tells whoever watches, and the record that a run ends in."""
+"""What the loop reports to its observer, and the record that a run ends in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supervised training, told once: conversations become targets, targets become steps of the same trainer.
+"""Supervised training: conversations become targets, targets become steps of the same trainer.
 
 Knows: rows of messages, chat text, the trainer's contract.  Knows not: engines, rewards, episodes.
 Invariant: a reply is trained exactly as the model would have to sample it: after the prompt that the template

@@ -74,8 +74,8 @@ async def train_step(
 ) -> TrainStepResult:
     """Train weights `version` on what was taken, and publish them as the next version.
 
-    on_stage: told the parts of the step as they end. Between `batch` and `train` the masters lie between two versions;
-    from `train` on they are those of the next, whatever becomes of the rest.
+    on_stage: called with the parts of the step as they end. Between `batch` and `train` the masters lie between two
+    versions; from `train` on they are those of the next, whatever becomes of the rest.
     """
     step = version + 1
     with clock.measure("batch"):

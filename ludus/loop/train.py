@@ -1,4 +1,4 @@
-"""The asynchronous training loop, told once, from the first group to the last checkpoint.
+"""The asynchronous training loop, from the first group to the last checkpoint.
 
     rollouts ──groups──▶ batch + ledger ──▶ trainer ──▶ weights published ──▶ rollouts go on
                                                             └▶ metrics · evaluation · checkpoint
@@ -150,7 +150,7 @@ async def _step(
     pool: GroupSource,
     taken: TakenGroups,
 ) -> None:
-    """One step, told to whoever watches; in the run it counts as soon as the masters have moved."""
+    """One step, reported to the observer; in the run it counts as soon as the masters have moved."""
     version = run.progress.step
 
     def on_stage(stage: str, ledger: Ledger) -> None:
@@ -268,7 +268,7 @@ def _is_due(every_steps: int | None, run: _RunState) -> bool:
 
 
 def _conclude(components: RunComponents, run: _RunState, stopped_by: str, *, model: Path | None) -> RunSummary:
-    """The run's summary, told to whoever watches; on disk too, unless the run was only interrupted."""
+    """The run's summary, reported to the observer; on disk too, unless the run was only interrupted."""
     before = run.progress.eval_before
     after = run.evaluation.metrics if run.evaluation is not None and run.evaluated_step == run.progress.step else {}
     summary = RunSummary(

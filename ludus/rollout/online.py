@@ -1,4 +1,4 @@
-"""Sessions that others play, over HTTP, as groups to train on: no rows, no agent of ours.
+"""Sessions that others play, over HTTP, as groups to train on: no rows, no agent of the run.
 
 Knows: the gateway, ended sessions.  Knows not: advantages, training.
 Invariants: a session is in the run store before it is trained on; every session that ended leaves inside an accepted
@@ -54,7 +54,7 @@ class OnlineRollouts:
         admin_key: str | None = None,
         on_gateway: OnGateway | None = None,
     ) -> None:
-        """version: steps trained already.  admin_key: None makes one.  on_gateway: None: nobody is told."""
+        """version: steps trained already.  admin_key: None makes one.  on_gateway: None: it is called by nothing."""
         self._settings = settings
         self._generation = generation
         self._group_filter = group_filter
@@ -102,7 +102,7 @@ class OnlineRollouts:
 
     @property
     def cursor(self) -> Cursor:
-        """Nothing of ours was begun: what others play does not begin again with us."""
+        """Nothing was begun here: what others play does not begin again with a resumed run."""
         return Cursor()
 
     async def take(self, num_groups: int) -> TakenGroups:

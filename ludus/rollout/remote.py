@@ -1,7 +1,7 @@
 """An agent that plays in workers of the run, which may be on other machines: the head's agent adapter for it.
 
 Knows: import strings, assignments and reports.  Knows not: where the workers are, how they play.
-Invariants: an agent travels as its name, never as code; an episode whose worker is lost ends as `lost`, which is no
+Invariants: an agent is sent as its name, never as code; an episode whose worker is lost ends as `lost`, which is no
 failure of its agent.
 """
 
@@ -28,7 +28,7 @@ from ludus.rollout.work_queue import WorkQueue
 
 @dataclass(frozen=True, slots=True)
 class AgentName:
-    """An agent as it travels."""
+    """An agent as it is sent."""
 
     reference: str
     """'pkg.mod:Name', or '/path/to/file.py:Name'; '': the one that the configuration's `config_class` makes."""
@@ -40,7 +40,7 @@ class AgentName:
         try:
             json.dumps(kwargs)
         except (TypeError, ValueError) as error:
-            raise UserError(f"workflow_kwargs cannot travel to rollout workers as JSON: {error}") from None
+            raise UserError(f"workflow_kwargs cannot be sent to rollout workers as JSON: {error}") from None
         return cls(_reference(workflow), dict(kwargs or {}))
 
     @classmethod
@@ -85,11 +85,11 @@ class RemoteAgentAdapter:
     @asynccontextmanager
     async def place(self, _episode_id: str) -> AsyncIterator[None]:
         """Some worker has a free slot for the episode for the length of the block."""
-        await self._work_queue.wait_place()
+        await self._work_queue.acquire_slot()
         try:
             yield
         finally:
-            self._work_queue.leave_place()
+            self._work_queue.release_slot()
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
         """What the agent returned. Raises RemoteAgentError with what it raised, or with the loss of its worker."""

@@ -44,7 +44,7 @@ _KILLED_AFTER_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _EpisodeInput:
-    """What travels to a process for one episode."""
+    """What is sent to a process for one episode."""
 
     data: dict[str, Any]
     base_url: str
@@ -77,7 +77,7 @@ class SubprocessAgentAdapter:
         """workflow, kwargs, kinds: as for `resolve_workflow`; the agent reaches the model by HTTP.
         pool: processes that others share, and close; None: `max_workers` of its own.
 
-        Raises UserError if it cannot travel to another process, or cannot be set up there.
+        Raises UserError if it cannot be pickled for another process, or cannot be set up there.
         """
         self.name = workflow if isinstance(workflow, str) else _name_of(workflow)
         pickled = dumps(workflow, "the agent"), dumps(dict(kwargs or {}), "workflow_kwargs")
@@ -232,8 +232,8 @@ def _broken(end: CallEnd) -> _Played:
             raised = Raised(_with_last_words(what, end), DEADLINE_CODE)
         case calls.Crashed(how):
             raised = Raised(_with_last_words(f"the agent's process ended in the middle of the episode: {how}", end), "")
-        case calls.Raised(words, trace, codes):  # the row or the value returned could not travel
-            raised = Raised(f"{trace}\n{words}".strip(), codes)
+        case calls.Raised(message, trace, codes):  # the row or the value returned could not be pickled
+            raised = Raised(f"{trace}\n{message}".strip(), codes)
     return _Played(raised, (), {})
 
 

@@ -1,7 +1,7 @@
 """What the head and a worker that plays its episodes send each other: JSON, no pickle.
 
 Knows: assignments, endings, spans.  Knows not: HTTP, who waits for whom.
-Invariant: what an agent returned is worth the same after the journey: numbers, mappings, `Result` and None arrive as
+Invariant: what an agent returned means the same once received: numbers, mappings, `Result` and None arrive as
 such, and of anything else comes what an error about it shows.
 """
 
@@ -62,19 +62,19 @@ class AssignmentBody(_Body):
 
 
 class TakeBody(_Body):
-    """What a worker says when it asks for episodes."""
+    """A worker's request for episodes."""
 
     index: int
     attempt: int
     """Of its process."""
     free: int
-    """Places that are ready for an episode now."""
+    """Slots that are ready for an episode now."""
     has: list[str]
     """Ids of the assignments that it plays."""
 
 
 class TakenBody(_Body):
-    """What it gets."""
+    """The answer to it."""
 
     assignments: list[AssignmentBody] = []
     cancelled: list[str] = []
@@ -106,13 +106,13 @@ class ReportBody(_Body):
 def assignment_body(
     assignment_id: str, agent: str, data: Mapping[str, Any], base_url: str, api_key: str, info: EpisodeInfo
 ) -> AssignmentBody:
-    """Raises UserError if the row cannot travel."""
+    """Raises UserError if the row is no JSON."""
     try:
         json.dumps(data)
     except (TypeError, ValueError) as error:
         columns = [name for name, value in data.items() if not _is_json(value)]
         raise UserError(
-            f"the row of {info.episode_id} cannot travel to a rollout worker as JSON: {', '.join(map(str, columns))}: "
+            f"the row of {info.episode_id} cannot be sent to a rollout worker as JSON: {', '.join(map(str, columns))}: "
             f"{error}; give plain values, or play without workers (rollout.agent.workers=0)"
         ) from None
     body = EpisodeInfoBody(**{each.name: getattr(info, each.name) for each in fields(EpisodeInfo)})
@@ -128,7 +128,7 @@ def assignment_body(
 
 
 def ending_fields(ending: Ending) -> dict[str, Any]:
-    """The fields of a report that say how an agent ended."""
+    """The fields of a report that state how an agent ended."""
     match ending:
         case Returned(value):
             return {"ending": "returned", "value": to_wire(value)}
@@ -144,7 +144,7 @@ def whole_text(text: str) -> str:
 
 
 class OpaqueValue:
-    """A value that stayed where it was; here it is shown as it was shown there."""
+    """A value that was not sent; here it is shown as it was shown there."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -154,7 +154,7 @@ class OpaqueValue:
 
 
 def to_wire(value: object) -> Any:
-    """The value as JSON; its kind stands beside it."""
+    """The value as JSON, with its kind beside it."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, tuple):

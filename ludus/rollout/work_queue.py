@@ -23,7 +23,7 @@ from ludus.rollout.wire import AssignmentBody, ReportBody, TakeBody, TakenBody, 
 
 SERVICE = "rollout"
 TAKE_S = 15.0
-"""A worker that asks is answered after so long even if there is nothing for it: so it is known to listen still."""
+"""A worker that asks is answered after so long even if there is nothing for it: so it is known to be alive."""
 Worker = tuple[int, int]
 """Number and start of a worker's process."""
 
@@ -52,21 +52,21 @@ class WorkQueue:
         """Slots as each worker reported them last, less the assignments that it was given since."""
         self._turns: dict[Worker, int] = {}
         """How often each worker has asked."""
-        self._num_placed = 0
+        self._num_taken = 0
         self._waiting: deque[Future[None]] = deque()
         self._listeners: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def __repr__(self) -> str:
         with self._lock:
-            places = self._num_places()
-        return f"WorkQueue(workers={len(self._admitted)}, places={places}, playing={len(self._episodes)})"
+            slots = self._num_slots()
+        return f"WorkQueue(workers={len(self._admitted)}, slots={slots}, playing={len(self._episodes)})"
 
     def admit(self, index: int, attempt: int) -> None:
-        """A worker is there. How many episodes it can play, it tells whenever it asks."""
+        """A worker is there. How many episodes it can play, it reports with each request."""
         with self._lock:
             self._admitted.add((index, attempt))
         self._notify()
-        self._fill_places()
+        self._fill_slots()
 
     def lose(self, index: int) -> None:
         """The worker is gone: what it played is lost."""
@@ -82,23 +82,23 @@ class WorkQueue:
         for queued in lost:
             _settle(queued.future, None)
 
-    async def wait_place(self) -> None:
-        """Returns when some worker has a slot for one episode more, which is the caller's until `leave_place`."""
-        place: Future[None] = Future()
+    async def acquire_slot(self) -> None:
+        """Returns when some worker has a slot for one episode more, which is the caller's until `release_slot`."""
+        slot: Future[None] = Future()
         with self._lock:
-            self._waiting.append(place)
-        self._fill_places()
+            self._waiting.append(slot)
+        self._fill_slots()
         try:
-            await asyncio.wrap_future(place)
+            await asyncio.wrap_future(slot)
         except asyncio.CancelledError:
-            if not place.cancel() and place.done() and not place.cancelled():
-                self.leave_place()
+            if not slot.cancel() and slot.done() and not slot.cancelled():
+                self.release_slot()
             raise
 
-    def leave_place(self) -> None:
+    def release_slot(self) -> None:
         with self._lock:
-            self._num_placed -= 1
-        self._fill_places()
+            self._num_taken -= 1
+        self._fill_slots()
 
     async def play(self, assignment: AssignmentBody) -> ReportBody | None:
         """How the assignment ended at some worker. None: it was lost there. Cancelling ends it there."""
@@ -167,7 +167,7 @@ class WorkQueue:
                     queued.worker = None
                     self._queue.appendleft(queued)
         self._notify()
-        self._fill_places()
+        self._fill_slots()
         return turn
 
     def _take_nowait(self, worker: Worker, turn: int, asked: TakeBody) -> TakenBody | None:
@@ -176,7 +176,7 @@ class WorkQueue:
             if self._turns[worker] != turn:
                 return TakenBody()  # it asks anew
             if worker not in self._admitted:
-                return None  # not yet, or it was given up, which the registry tells it
+                return None  # not yet, or it was given up, which the registry reports to it
             gone = [
                 assignment_id
                 for assignment_id in asked.has
@@ -194,26 +194,26 @@ class WorkQueue:
         with self._lock:
             queued = self._episodes.get(report.assignment_id)
             if queued is None or queued.worker != (report.index, report.attempt):
-                return  # told twice, or by a worker that was given up
+                return  # reported twice, or by a worker that was given up
             del self._episodes[report.assignment_id]
         _settle(queued.future, report)
 
-    def _num_places(self) -> int:
+    def _num_slots(self) -> int:
         """Those that are free, and those of what is played; not those that a worker has to make ready again."""
         playing = sum(queued.worker is not None and not queued.is_cancelled for queued in self._episodes.values())
         return playing + sum(self._free.get(worker, 0) for worker in self._admitted)
 
-    def _fill_places(self) -> None:
+    def _fill_slots(self) -> None:
         given = []
         with self._lock:
-            num_places = self._num_places()
-            while self._waiting and self._num_placed < num_places:
-                place = self._waiting.popleft()
-                if place.set_running_or_notify_cancel():  # False: who waited has left
-                    self._num_placed += 1
-                    given.append(place)
-        for place in given:
-            place.set_result(None)
+            num_slots = self._num_slots()
+            while self._waiting and self._num_taken < num_slots:
+                slot = self._waiting.popleft()
+                if slot.set_running_or_notify_cancel():  # False: who waited has left
+                    self._num_taken += 1
+                    given.append(slot)
+        for slot in given:
+            slot.set_result(None)
 
     def _notify(self) -> None:
         with self._lock:

@@ -1,8 +1,8 @@
-"""A worker of a run: gets episodes from the head over HTTP, plays each in a process of its own, and tells how it ended.
+"""A worker of a run: gets episodes from the head over HTTP, plays each in its own process, and reports how it ended.
 
 Knows: the head's work queue, the adapter of agents with a process.  Knows not: sessions, rewards, who placed it.
-Invariants: a place is offered only while its process is ready, so that an episode's time is its agent's alone; what
-the head calls off ends here with its process; an end is told until the head has heard it.
+Invariants: a slot is offered only while its process is ready, so that an episode's time is its agent's alone; what
+the head calls off ends here with its process; an end is reported until the head has received it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RoleClient(Protocol):
         """How often it was started before."""
 
     def join(self) -> None:
-        """Say that it is ready. Raises BackendError if the head cannot be reached, or has another in this place."""
+        """Say that it is ready. Raises BackendError if the head cannot be reached, or has another under this index."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class _ProcessSlot:
 
 
 class _RefusedError(BackendError):
-    """The head was reached, and does not take what it was told."""
+    """The head was reached, and does not take what it was sent."""
 
 
 class RolloutWorker:
@@ -91,7 +91,7 @@ class RolloutWorker:
         self._playing: dict[str, asyncio.Task[None]] = {}
         self._free: list[_ProcessSlot] = []
         self._changed = asyncio.Event()
-        """A place has become free."""
+        """A slot has become free."""
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self._member!r}, playing={len(self._playing)} of {self._capacity})"
@@ -115,7 +115,7 @@ class RolloutWorker:
                 asyncio.TaskGroup() as group,
             ):
                 for _ in range(self._capacity):
-                    group.create_task(self._keep_place())
+                    group.create_task(self._keep_slot())
                 while True:
                     await self._take(http, group)
         finally:
@@ -124,7 +124,7 @@ class RolloutWorker:
     # ---- inside
 
     async def _take(self, http: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
-        """Ask for episodes once, and begin them; asks anew as soon as a place is free."""
+        """Ask for episodes once, and begin them; asks anew as soon as a slot is free."""
         self._changed.clear()
         asked = TakeBody(
             index=self._member.index,
@@ -136,7 +136,7 @@ class RolloutWorker:
         changing = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait((asking, changing), return_when=asyncio.FIRST_COMPLETED)
-            # An answer on its way when a place became free is not lost: the head sends it again.
+            # An answer on its way when a slot became free is not lost: the head sends it again.
             if not asking.done():
                 return
             taken = TakenBody.of_json(asking.result())
@@ -148,26 +148,26 @@ class RolloutWorker:
             if assignment_id in self._playing:
                 self._playing[assignment_id].cancel()
         for assignment in taken.assignments:
-            playing = self._play_and_tell(http, assignment, self._free.pop())
+            playing = self._play_and_report(http, assignment, self._free.pop())
             self._playing[assignment.assignment_id] = group.create_task(playing, name=assignment.assignment_id)
 
-    async def _keep_place(self) -> None:
-        """One place: free whenever its process lives with all agents set up in it, for the clock of an episode runs."""
+    async def _keep_slot(self) -> None:
+        """One slot: free whenever its process lives with all agents set up in it, for the clock of an episode runs."""
         agent_adapters = list(self._agent_adapters.values())
         async with agent_adapters[0].lease() as lease:
-            place = _ProcessSlot(lease)
+            slot = _ProcessSlot(lease)
             while True:
                 for agent_adapter in agent_adapters:
                     await agent_adapter.make_ready(lease)
-                self._free.append(place)
+                self._free.append(slot)
                 self._changed.set()
-                await place.was_used.wait()
-                place.was_used.clear()
+                await slot.was_used.wait()
+                slot.was_used.clear()
 
-    async def _play_and_tell(self, http: httpx.AsyncClient, assignment: AssignmentBody, place: _ProcessSlot) -> None:
+    async def _play_and_report(self, http: httpx.AsyncClient, assignment: AssignmentBody, slot: _ProcessSlot) -> None:
         """Cancelled where the head calls it off, which the group takes for an end like any other."""
         try:
-            report = await self._play(assignment, place.lease)
+            report = await self._play(assignment, slot.lease)
             try:
                 await self._ask(http, "end", report)
             except _RefusedError as refused:
@@ -175,10 +175,10 @@ class RolloutWorker:
                 await self._ask(http, "end", self._report(assignment, **ending_fields(raised)))
         finally:
             del self._playing[assignment.assignment_id]
-            place.was_used.set()
+            slot.was_used.set()
 
     async def _play(self, assignment: AssignmentBody, lease: LeasedWorker) -> str:
-        """The report, as it travels."""
+        """The report, as it is sent."""
         agent_adapter = await asyncio.to_thread(self.prepare, assignment.agent)
         received_at = time.monotonic()
         context = EpisodeContext(
@@ -194,14 +194,14 @@ class RolloutWorker:
         try:
             spans = [span_fields(span) for span in context.spans.snapshot()]
             return self._report(assignment, spans=spans, agent_metrics=context.agent_metrics, **ending_fields(ending))
-        except Exception as error:  # the boundary of an agent's values: one that cannot travel is its episode's fault
-            raised = Raised(f"what the agent left cannot be told to the head: {error!r:.1000}", "")
+        except Exception as error:  # the boundary of an agent's values: one that cannot be sent is its episode's fault
+            raised = Raised(f"what the agent left cannot be sent to the head: {error!r:.1000}", "")
             return self._report(assignment, **ending_fields(raised))
 
-    def _report(self, assignment: AssignmentBody, **told: Any) -> str:
+    def _report(self, assignment: AssignmentBody, **ended: Any) -> str:
         role_client = self._member
         return ReportBody(
-            index=role_client.index, attempt=role_client.attempt, assignment_id=assignment.assignment_id, **told
+            index=role_client.index, attempt=role_client.attempt, assignment_id=assignment.assignment_id, **ended
         ).to_json()
 
     async def _ask(self, http: httpx.AsyncClient, path: str, body: str) -> bytes:

@@ -63,7 +63,7 @@ def test_files_lie_where_both_sides_see_them(tmp_path: Path) -> None:
     [
         ("stream", None, "'stream' is no way to a vllm"),
         ("lora", None, "with model.lora, lora"),
-        ("nccl", {"r": 1}, "for whole models; adapters travel by"),
+        ("nccl", {"r": 1}, "for whole models; adapters are sent by"),
     ],
 )
 def test_ways_that_do_not_lead_there_are_refused(

@@ -143,13 +143,13 @@ def test_a_place_is_offered_once_it_is_ready():
 
     async def drive(work_queue):
         for name in ("first", "second"):
-            placed = asyncio.create_task(work_queue.wait_place())
+            placed = asyncio.create_task(work_queue.acquire_slot())
             await asyncio.sleep(0.05)
             assert not placed.done()
             ready.set()
             await placed
             assert await work_queue.play(assignment(name)) is not None
-            work_queue.leave_place()
+            work_queue.release_slot()
 
     at_a_worker(None, drive, make_agent_adapter=SlowAdapter, capacity=1)
 
@@ -163,7 +163,7 @@ def test_what_cannot_travel_fails_its_episode_alone():
     """A value that cannot even be shown fails its episode with the words of why, and the worker plays on."""
     ending = ending_of(lambda data, context: Result(1.0, metadata={"it": Unshown()}), odd=True).read_ending()
     assert (
-        isinstance(ending, Raised) and r"cannot be told to the head: RuntimeError('not shown \ud83d')" in ending.trace
+        isinstance(ending, Raised) and r"cannot be sent to the head: RuntimeError('not shown \ud83d')" in ending.trace
     )
 
 

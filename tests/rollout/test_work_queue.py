@@ -99,7 +99,7 @@ def test_a_lost_worker_loses_its_episodes_alone():
         assert await playing["b"] is not None
         return work_queue
 
-    assert "workers=1, places=0, playing=0" in repr(asyncio.run(main()))
+    assert "workers=1, slots=0, playing=0" in repr(asyncio.run(main()))
 
 
 def test_what_is_no_report_is_refused():
@@ -166,7 +166,7 @@ def test_places_follow_the_workers():
 
     async def main():
         work_queue = WorkQueue()
-        waiting = [asyncio.create_task(work_queue.wait_place()) for _ in range(3)]
+        waiting = [asyncio.create_task(work_queue.acquire_slot()) for _ in range(3)]
         work_queue.admit(0, 0)
         asking = asyncio.create_task(take(work_queue, free=0))
         await asyncio.sleep(0.01)
@@ -178,7 +178,7 @@ def test_places_follow_the_workers():
         await asking
         await end(work_queue, "a")
         await playing
-        work_queue.leave_place()
+        work_queue.release_slot()
         asking = asyncio.create_task(take(work_queue, free=0))
         await asyncio.sleep(0.01)
         assert not waiting[1].done()
@@ -224,7 +224,7 @@ def test_agents_travel_by_name():
         AgentName.of(Asked("take"), None)
     with pytest.raises(UserError, match="inside a function"):
         AgentName.of(lambda data: 1.0, None)
-    with pytest.raises(UserError, match="workflow_kwargs cannot travel"):
+    with pytest.raises(UserError, match="workflow_kwargs cannot be sent"):
         AgentName.of("a:b", {"x": object()})
 
 

@@ -27,8 +27,8 @@ _MARKS: Mapping[TruncateSide, str] = {
 
 
 class ToolError(Exception):
-    """What was wrong with a call, in words for the model. A tool may raise it; any other error is shown as well, but
-    is warned of in the log."""
+    """What was wrong with a call, as a message for the model. A tool may raise it; any other error is shown as well,
+    but is warned of in the log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class BaseTool:
     """
 
     keeps_time = False
-    """True: `execute` is told its `timeout_s`, and raises DeadlineError when it is over, rather than being cancelled.
+    """True: `execute` is given its `timeout_s`, and raises DeadlineError when it is over, rather than being cancelled.
     For tools that must get ready before their time begins."""
 
     def __init__(
@@ -55,7 +55,7 @@ class BaseTool:
         return f"{type(self).__name__}({self.name!r})"
 
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema | None:
-        """What the model is told of the tool; asked for once."""
+        """What the model is given of the tool; asked for once."""
         return self.tool_schema
 
     async def setup(self) -> None:

@@ -27,10 +27,10 @@ from ludus.types import ToolCall, ToolSpec
 logger = logging.getLogger(__name__)
 
 UNDECODED = "Failed to decode tool call"
-"""What log, trace and model are told of a call that is none."""
+"""What log, trace and model are given of a call that is none."""
 
 Warn = Callable[[str, BaseException], None]
-"""Tells the log that the tool of this name raised."""
+"""Logs that the tool of this name raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def undecoded(raw: str, turn_id: str | None) -> ToolResult:
 
 
 def too_many(name: str, arguments: object, most: int) -> ToolResult:
-    """What the model is told of a call beyond those of one answer that are run."""
+    """What the model is answered to a call beyond those of one answer that are run."""
     error = f"of one answer {most} call{'s are' if most > 1 else ' is'} run, and this is one more; call again"
     with span("tool", name, inputs=arguments) as record:
         record.outputs = record.error = error

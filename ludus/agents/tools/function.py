@@ -43,7 +43,7 @@ class FunctionTool(BaseTool):
         schema: Schema | None = None,
         runs_in: RunsIn = "process",
     ) -> None:
-        """schema: what the model is told in place of the signature; arguments are then passed as they come.
+        """schema: what the model is given in place of the signature; arguments are then passed as they come.
         runs_in: where a function that is not async runs: in processes, which are killed at the deadline and share no
         variables; or in threads of this process, which share all, and go on where they hang."""
         self._function = function
@@ -95,7 +95,7 @@ class FunctionTool(BaseTool):
 
 
 class _Mark(TypedDict):
-    """What a decorated function carries; no class of ours, because the function may travel to another process."""
+    """What a decorated function carries; no class of Ludus, because the function may be pickled for another process."""
 
     name: str | None
     schema: Schema | None

@@ -2,7 +2,7 @@
 
 Knows: the `mcp` package, how its answers become text.  Knows not: trajectories, which share the server.
 Invariants: a server that dies is an error of the calls that it leaves open, and is connected to anew at the next call;
-what it writes to its errors is kept within bounds and told where it fails.
+what it writes to its errors is kept within bounds and logged where it fails.
 """
 
 from __future__ import annotations

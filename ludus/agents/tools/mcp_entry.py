@@ -32,7 +32,7 @@ def read_mcp(entry: ToolFileEntry, place: EntryPlace) -> ToolPlan:
     if entry.mcp is None:
         raise ConfigError(f"{place.name} is of type mcp and needs `mcp: {{mcp_servers_config_path: …}}`")
     if entry.tool_schema is not None:
-        raise ConfigError(f"{place.name}: tool_schema cannot act: MCP servers say the schemas of their tools")
+        raise ConfigError(f"{place.name}: tool_schema cannot act: MCP servers give the schemas of their tools")
     try:
         config = McpConfig(**entry.config)
     except ConfigError as error:

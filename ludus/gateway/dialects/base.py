@@ -56,7 +56,7 @@ class ParsedRequest:
         return (self.request, *self.others)
 
     def with_each(self, change: Callable[[int, ChatRequest], ChatRequest]) -> ParsedRequest:
-        """The same with every request changed; `change` is told its number."""
+        """The same with every request changed; `change` is given its number."""
         first, *others = [change(i, request) for i, request in enumerate(self.requests)]
         return replace(self, request=first, others=tuple(others))
 
@@ -99,7 +99,7 @@ class StreamWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """An error as an agent may see it. `kind` is the class of error in the words of OpenAI's protocol."""
+    """An error as an agent may see it. `kind` is the class of error as OpenAI's protocol names it."""
 
     status: int
     message: str
@@ -151,7 +151,7 @@ KINDS: Mapping[int, str] = {401: "authentication_error", 403: "permission_error"
 
 
 def error_reply(error: Exception) -> ErrorReply:
-    """What an agent is told of `error`: its own faults in full, ours as a server error."""
+    """What an agent gets for `error`: its own faults in full, Ludus's as a server error."""
     if isinstance(error, AgentError):
         kind = KINDS.get(error.status, "invalid_request_error")
         return ErrorReply(error.status, error.message, kind, error.code, error.param)

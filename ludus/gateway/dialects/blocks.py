@@ -1,6 +1,6 @@
 """A reply as a row of blocks, for protocols that show thinking, text and each call by itself.
 
-Knows: deltas and blocks.  Knows not: the words of any protocol.
+Knows: deltas and blocks.  Knows not: the format of any protocol.
 Invariant: the blocks that were closed unbroken are those that `whole_blocks` makes of the same deltas, but that there
 the text before and after a broken call is one.
 
