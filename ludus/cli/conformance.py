@@ -62,7 +62,7 @@ def conformance(
         with counting("hunting", len(FAULTS)) as bar:
             report = asyncio.run(run_mutants(cases, FAULTS, on_done=bar.reach))
     else:
-        with counting("playing", len(cases)) as bar:
+        with counting("running", len(cases)) as bar:
             report = asyncio.run(_play(cases, base_url, model, api_key, bar.advance))
     Console(highlight=False, soft_wrap=True).print(
         mutants_shown(report) if isinstance(report, MutantReport) else shown(report)

@@ -1,6 +1,6 @@
 """Episodes with a model behind somebody else's URL.
 
-Knows: agents, the forwarder.  Knows not: tokens, engines; nothing here can be trained on.
+Knows: agents, the recording proxy.  Knows not: tokens, engines; nothing here can be trained on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OnEpisode = Callable[[Episode, Sequence[TurnRow]], None]
 
 
 def play_external(config: Config, rows: Sequence[Row], *, url: str, api_key: str, on_episode: OnEpisode) -> None:
-    """Play every row; `on_episode` is told each episode as it ends, with its turns as far as they can be known.
+    """Play every row; `on_episode` gets each episode as it ends, with its turns as far as they can be known.
 
     Settings that do not act on an outside model are named in a warning.
     """
@@ -59,14 +59,14 @@ class _Outside:
     def __init__(self, config: Config, url: str, api_key: str, on_episode: OnEpisode) -> None:
         self._config = config
         self._agent = choose_agent(config, None, None)
-        self._forwarder = RecordingProxy(url, api_key)
+        self._proxy = RecordingProxy(url, api_key)
         self._agents = AgentThread()
         self._shared = SharedClients()
         self._on_episode = on_episode
         self._places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
 
     async def play_all(self, rows: Sequence[Row]) -> None:
-        with self._forwarder, self._agents:
+        with self._proxy, self._agents:
             async with self._agents.hosting(self._agent), asyncio.TaskGroup() as group:
                 for row_idx, row in enumerate(rows):
                     for sample_idx in range(self._config.gconfig.n_samples):
@@ -79,7 +79,7 @@ class _Outside:
         async with self._places, process_for(self._agent, info.episode_id):
             started_at, timeout_s = time.time(), settings.episode_timeout_s
             deadline_at = None if timeout_s is None else time.monotonic() + timeout_s
-            base_url = self._forwarder.open(Limits(max_turns=settings.max_turns, deadline_at=deadline_at))
+            base_url = self._proxy.open(Limits(max_turns=settings.max_turns, deadline_at=deadline_at))
             http: Any = importlib.import_module(sdk_http_module())
             client = http.AsyncClient(timeout=_TIMEOUT_S)
             context = EpisodeContext(
@@ -93,7 +93,7 @@ class _Outside:
             )
             ending = await play_to_end(self._agents, self._agent, row, context, timeout_s=timeout_s)
             self._agents.submit(client.aclose())  # nobody waits: the agent may block its thread still
-            session = self._forwarder.close(base_url)
+            session = self._proxy.close(base_url)
         episode = finish(
             SessionSpec(info.episode_id, group_id=group_id, is_eval=True),
             session.record,

@@ -77,7 +77,7 @@ class RecordingProxy:
         self._open: dict[str, _Session] = {}
         self._has_logprobs = True
         routes = [Route("/s/{secret}/v1/{rest:path}", self._pass_on, methods=["GET", "POST"])]
-        self._server = HttpServer(Starlette(routes=routes), name="forwarder", beside=self._until_stopped)
+        self._server = HttpServer(Starlette(routes=routes), name="recording-proxy", beside=self._until_stopped)
         self._client = httpx.AsyncClient(timeout=_TIMEOUT_S)
 
     def __repr__(self) -> str:

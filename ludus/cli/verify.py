@@ -48,7 +48,7 @@ def parity(
 ) -> None:
     """Do sampler and trainer agree on the logprob of every token?
 
-    Several conversations are played at once through recorder and engine,
+    Several conversations run at once through recorder and engine,
     then the trainer scores exactly the recorded tokens. In fp32 the largest
     difference must be at most 1e-4; in bf16 it is reported.
 
@@ -67,7 +67,7 @@ def ledger(
     """Is every sampled token trained once, or masked for one named reason?
 
     Random chats with edits, retries, parallel sub-agents and dropped
-    history are played through the recorder with a scripted engine, exported
+    history are run through the recorder with a scripted engine, exported
     in both styles, and every token that the engine sampled is counted.
 
     [bold]Example:[/]  ludus verify ledger --trees 10000 --seed 7
@@ -137,7 +137,7 @@ def credit(model: Model = "smollm2-135m", seed: Seed = 0, as_json: JsonAlone = F
     """Do turns get the returns that a person computes by hand?
 
     Episodes that branch, whose reasoning is stripped, and that call
-    sub-agents are played through the recorder. The answers are written down:
+    sub-agents are run through the recorder. The answers are written down:
     of the model only its tokenizer is used, and --seed changes nothing.
 
     [bold]Example:[/]  ludus verify credit
@@ -155,13 +155,13 @@ def credit(model: Model = "smollm2-135m", seed: Seed = 0, as_json: JsonAlone = F
 def dialects(seed: Seed = 0, as_json: JsonAlone = False) -> None:
     """Does an agent get the same tokens in every wire protocol?
 
-    One agent with two tools is played through the official SDKs of OpenAI
+    One agent with two tools is run through the official SDKs of OpenAI
     (Chat Completions, Responses) and Anthropic (Messages), streamed and not.
     What is recorded of each must be the same: token ids, masks, logprobs.
 
     [bold]Example:[/]  ludus verify dialects --seed 7 --json
     """
-    with waiting("playing the agent in every protocol", quiet=as_json):
+    with waiting("running the agent in every protocol", quiet=as_json):
         result = verify_dialects(seed=seed)
     _finish(result, as_json)
 
@@ -169,13 +169,13 @@ def dialects(seed: Seed = 0, as_json: JsonAlone = False) -> None:
 def doors(seed: Seed = 0, as_json: JsonAlone = False) -> None:
     """Does a dialogue train the same, whichever family of agents has it?
 
-    The same four dialogues are played by a workflow, an agent loop, a
+    The same four dialogues are run by a workflow, an agent loop, a
     trajectory and a queue agent. Tokens, masks, logprobs and advantages
     that would reach the trainer must be equal to the last bit.
 
     [bold]Example:[/]  ludus verify doors --seed 3 --json
     """
-    with counting("playing", len(FAMILIES), quiet=as_json) as bar:
+    with counting("running", len(FAMILIES), quiet=as_json) as bar:
         result = verify_doors(seed=seed, on_family=bar.reach)
     _finish(result, as_json)
 

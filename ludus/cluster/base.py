@@ -1,4 +1,4 @@
-"""What a launcher is asked to start, and what it gives back.
+"""What a launcher is asked to start, and what it returns.
 
 Knows: commands, resources, exit statuses.  Knows not: what the processes do, or where any launcher puts them.
 Invariants: a process that was stopped has ended when `stop` returns, with all that it started; what it printed lies in

@@ -55,7 +55,7 @@ class Cluster:
         self._supervisor: Supervisor | None = None
         self._on_end: list[Callable[[], None]] = []
         self._is_end_asked = False
-        """Perhaps while the run started, and nobody was there to be told."""
+        """Perhaps while the run started, and nobody was there to be notified."""
         self._started_at = time.time()
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ class Cluster:
         self._end()
 
     def _end(self) -> None:
-        self._is_end_asked = True  # first: who comes to be told meanwhile is told, perhaps twice
+        self._is_end_asked = True  # first: who comes to be notified meanwhile is notified, perhaps twice
         for ask in self._on_end:
             ask()
 

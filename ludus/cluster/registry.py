@@ -94,14 +94,14 @@ class Registry:
         self._on_stop = on_stop
         self._lock = threading.Lock()
         self._clock = AwakeClock()
-        self._posts: dict[Name, _RoleEntry] = {}
+        self._entries: dict[Name, _RoleEntry] = {}
         self._waiting: list[tuple[Name, Future[Registered]]] = []
         self._services: dict[str, Service] = {}
         self._http = HttpServer(self._app(), name="registry", is_guarded=True)
 
     def __repr__(self) -> str:
-        ready = sum(post.registered is not None for post in self._posts.values())
-        return f"Registry({self._http!r}, expected={len(self._posts)}, ready={ready})"
+        ready = sum(entry.registered is not None for entry in self._entries.values())
+        return f"Registry({self._http!r}, expected={len(self._entries)}, ready={ready})"
 
     def __enter__(self) -> Registry:
         self._http.start(*self._address)
@@ -120,36 +120,36 @@ class Registry:
         return self._http.base_url
 
     def expect(self, name: str, index: int, attempt: int, task: Mapping[str, Any]) -> None:
-        """This start of the process is listened to from now on. task: what it is told, with the configuration."""
+        """This start of the process is listened to from now on. task: what it is given, with the configuration."""
         with self._lock:
-            self._posts[name, index] = _RoleEntry(attempt, task)
+            self._entries[name, index] = _RoleEntry(attempt, task)
 
     def forget(self, name: str, index: int) -> None:
-        """The process is told to end when it next says something."""
+        """The process is answered with the end when it next sends something."""
         with self._lock:
-            self._posts.pop((name, index), None)
+            self._entries.pop((name, index), None)
 
     def find(self, name: str, index: int) -> Registered | None:
         """The process. None: its latest start is not ready."""
         with self._lock:
-            post = self._posts.get((name, index))
-            return None if post is None else post.registered
+            entry = self._entries.get((name, index))
+            return None if entry is None else entry.registered
 
     def silence_s(self, name: str, index: int) -> float:
         """For how long nothing was received from a process that is ready; 0 if it is not. Sleep does not count."""
         with self._lock:
-            post = self._posts.get((name, index))
-            if post is None or post.registered is None:
+            entry = self._entries.get((name, index))
+            if entry is None or entry.registered is None:
                 return 0.0
-            return self._clock.now() - post.last_seen_at
+            return self._clock.now() - entry.last_seen_at
 
     async def wait(self, name: str, index: int, timeout_s: float | None = None) -> Registered:
         """The process, once it is ready. Raises BackendError after `timeout_s`."""
         future: Future[Registered] = Future()
         with self._lock:
-            post = self._posts.get((name, index))
-            if post is not None and post.registered is not None:
-                return post.registered
+            entry = self._entries.get((name, index))
+            if entry is not None and entry.registered is not None:
+                return entry.registered
             self._waiting.append(((name, index), future))
         try:
             async with asyncio.timeout(timeout_s):
@@ -194,14 +194,14 @@ class Registry:
     async def _tell(self, request: Request) -> Response:
         name, index = request.query_params.get("role", ""), request.query_params.get("index", "")
         with self._lock:
-            post = self._posts.get((name, int(index) if index.isdecimal() else -1))
-        if post is None:
+            entry = self._entries.get((name, int(index) if index.isdecimal() else -1))
+        if entry is None:
             return _refusal(404, f"the run has no process {name}-{index}")
-        return JSONResponse({"config": self._config, "task": dict(post.task)})
+        return JSONResponse({"config": self._config, "task": dict(entry.task)})
 
     async def _list(self, _request: Request) -> Response:
         with self._lock:
-            ready = [post.registered for post in self._posts.values() if post.registered is not None]
+            ready = [entry.registered for entry in self._entries.values() if entry.registered is not None]
         return JSONResponse({"roles": [asdict(registered) for registered in ready]})
 
     async def _join(self, request: Request) -> Response:
@@ -209,10 +209,10 @@ class Registry:
         name, index = request.path_params["name"], request.path_params["index"]
         registered = Registered(name, index, **joining.model_dump())
         with self._lock:
-            post = self._posts.get((name, index))
-            if post is None or post.attempt != joining.attempt:
+            entry = self._entries.get((name, index))
+            if entry is None or entry.attempt != joining.attempt:
                 return _superseded(name, index)
-            post.registered, post.last_seen_at = registered, self._clock.now()
+            entry.registered, entry.last_seen_at = registered, self._clock.now()
             found = [future for wanted, future in self._waiting if wanted == (name, index)]
             self._waiting = [each for each in self._waiting if each[0] != (name, index)]
         for future in found:
@@ -225,10 +225,10 @@ class Registry:
         beat = _Heartbeat.model_validate_json(await request.body())
         name, index = request.path_params["name"], request.path_params["index"]
         with self._lock:
-            post = self._posts.get((name, index))
-            if post is None or post.registered is None or post.attempt != beat.attempt:
+            entry = self._entries.get((name, index))
+            if entry is None or entry.registered is None or entry.attempt != beat.attempt:
                 return _superseded(name, index)
-            post.last_seen_at = self._clock.now()
+            entry.last_seen_at = self._clock.now()
         return Response(status_code=204)
 
     async def _stop(self, _request: Request) -> Response:

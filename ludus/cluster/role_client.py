@@ -35,7 +35,7 @@ _GRACE_S = 5.0  # for what the process started, such as a server that writes its
 
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
-    """What a process is told."""
+    """What a process is given."""
 
     config: str
     """The run's configuration, as YAML."""

@@ -96,7 +96,7 @@ _OF_THE_JOB = frozenset({"SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_NT
 
 
 def step_command(role: Role, index: int) -> list[str]:
-    """The words before the command of a process, which run it as one step with resources of its own."""
+    """The arguments before the command of a process, which run it as one step with resources of its own."""
     resources = role.resources
     words = ["srun", f"--job-name={role.name}-{index}", "--nodes=1", "--ntasks=1", "--exact", "--unbuffered"]
     words += [f"--cpus-per-task={math.ceil(resources.cpus)}", "--export=ALL", "--kill-on-bad-exit=1", "--input=none"]

@@ -82,7 +82,7 @@ class _SupervisedRole:
     def name(self) -> str:
         return f"{self.role.name}-{self.index}"
 
-    def turn(self, state: State) -> None:
+    def set_state(self, state: State) -> None:
         self.state, self.changed_at = state, time.time()
 
     def view(self) -> RoleView:
@@ -114,14 +114,14 @@ class Supervisor:
         self._launcher = launcher
         self._registry = registry
         self._on_change = on_change
-        self._posts: dict[Name, _SupervisedRole] = {}
+        self._roles: dict[Name, _SupervisedRole] = {}
         self._clock = AwakeClock()
         self._watching: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[LudusError] | None = None
 
     def __repr__(self) -> str:
-        ready = sum(post.state == "ready" for post in self._posts.values())
-        return f"Supervisor({self._launcher!r}, processes={len(self._posts)}, ready={ready})"
+        ready = sum(supervised.state == "ready" for supervised in self._roles.values())
+        return f"Supervisor({self._launcher!r}, processes={len(self._roles)}, ready={ready})"
 
     async def __aenter__(self) -> Supervisor:
         self._failed = asyncio.get_running_loop().create_future()
@@ -130,11 +130,11 @@ class Supervisor:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._watching is not None, "it was entered"
-        joining = [post.joining for post in self._posts.values() if post.joining is not None]
+        joining = [supervised.joining for supervised in self._roles.values() if supervised.joining is not None]
         for task in (self._watching, *joining):
             task.cancel()
         await asyncio.gather(self._watching, *joining, return_exceptions=True)
-        for role in {post.role.name for post in self._posts.values()}:
+        for role in {supervised.role.name for supervised in self._roles.values()}:
             await self.stop(role)
         await asyncio.to_thread(self._launcher.close)
 
@@ -145,7 +145,7 @@ class Supervisor:
 
     def views(self) -> Sequence[RoleView]:
         """The status of all processes."""
-        return [post.view() for _, post in sorted(self._posts.items())]
+        return [supervised.view() for _, supervised in sorted(self._roles.items())]
 
     async def failed(self) -> LudusError:
         """What ends the run, once something does."""
@@ -184,17 +184,17 @@ class Supervisor:
 
     async def stop(self, name: str, grace_s: float = GRACE_S) -> None:
         """End the processes of a role. Does nothing if there are none."""
-        posts = [self._posts.pop(key) for key in list(self._posts) if key[0] == name]
-        await asyncio.gather(*(asyncio.to_thread(post.process.stop, grace_s) for post in posts))
-        for post in posts:
-            self._registry.forget(post.role.name, post.index)
-            post.turn("ended")
+        roles = [self._roles.pop(key) for key in list(self._roles) if key[0] == name]
+        await asyncio.gather(*(asyncio.to_thread(supervised.process.stop, grace_s) for supervised in roles))
+        for supervised in roles:
+            self._registry.forget(supervised.role.name, supervised.index)
+            supervised.set_state("ended")
         self._tell()
 
     # ---- inside
 
     async def _all_joined(self, name: str) -> tuple[Registered, ...]:
-        indices = sorted(index for role, index in self._posts if role == name)
+        indices = sorted(index for role, index in self._roles if role == name)
         while True:
             await asyncio.gather(*(self._registry.wait(name, index) for index in indices))
             # One that was ready first may have been lost, and started again, while the others were waited for.
@@ -211,7 +211,7 @@ class Supervisor:
         env = {KEY_VARIABLE: self._registry.key, ATTEMPT_VARIABLE: str(attempt)}
         process = await asyncio.to_thread(self._launcher.start, role, index, env)
         was_ready = before is not None and before.was_ready
-        self._posts[role.name, index] = _SupervisedRole(
+        self._roles[role.name, index] = _SupervisedRole(
             role, index, policy, process, self._clock.now(), attempt=attempt, was_ready=was_ready
         )
         logger.info("role.started role=%s-%d attempt=%d process=%s", role.name, index, attempt, process.id)
@@ -222,77 +222,84 @@ class Supervisor:
         try:
             while True:
                 await asyncio.sleep(POLL_S)
-                for post, status in await asyncio.to_thread(_statuses, list(self._posts.values())):
-                    await self._look(post, status)
+                for supervised, status in await asyncio.to_thread(_statuses, list(self._roles.values())):
+                    await self._check(supervised, status)
         except LudusError as error:
             self._failed.set_result(error)
         except Exception as error:  # the boundary of a task: whatever it was, the run is not watched any more
             logger.exception("the processes of the run are not watched any more")
             self._failed.set_result(BackendError(f"the run's processes cannot be watched: {error}"))
 
-    async def _look(self, post: _SupervisedRole, status: int | None) -> None:
+    async def _check(self, supervised: _SupervisedRole, status: int | None) -> None:
         """Notice what became of one process. Raises what ends the run."""
-        if self._posts.get((post.role.name, post.index)) is not post:
+        if self._roles.get((supervised.role.name, supervised.index)) is not supervised:
             return  # it was stopped meanwhile
-        if post.state == "starting":
-            await self._look_for_start(post)  # first: it may have been ready, and ended
+        if supervised.state == "starting":
+            await self._check_for_start(supervised)  # first: it may have been ready, and ended
         if status is not None:
-            await self._lose(post, f"ended with {_how(status)}", status)
-        elif (useless := post.failed_to_join()) is not None:
-            await self._lose(post, f"cannot be used: {useless}", None)
-        elif post.state == "starting" and self._clock.now() - post.started_at > post.policy.start_timeout_s:
-            await self._lose(post, f"was not ready within {post.policy.start_timeout_s:.0f} s", None)
-        elif (silence_s := self._registry.silence_s(post.role.name, post.index)) > SILENCE_S:
-            await self._lose(post, f"was not heard of for {silence_s:.0f} s", None)
+            await self._lose(supervised, f"ended with {_how(status)}", status)
+        elif (useless := supervised.failed_to_join()) is not None:
+            await self._lose(supervised, f"cannot be used: {useless}", None)
+        elif (
+            supervised.state == "starting"
+            and self._clock.now() - supervised.started_at > supervised.policy.start_timeout_s
+        ):
+            await self._lose(supervised, f"was not ready within {supervised.policy.start_timeout_s:.0f} s", None)
+        elif (silence_s := self._registry.silence_s(supervised.role.name, supervised.index)) > SILENCE_S:
+            await self._lose(supervised, f"was not heard of for {silence_s:.0f} s", None)
 
-    async def _look_for_start(self, post: _SupervisedRole) -> None:
-        found = self._registry.find(post.role.name, post.index)
+    async def _check_for_start(self, supervised: _SupervisedRole) -> None:
+        found = self._registry.find(supervised.role.name, supervised.index)
         if found is None:
             return
-        is_back, post.registered, post.was_ready = post.was_ready, found, True
-        post.turn("ready")
+        is_back, supervised.registered, supervised.was_ready = supervised.was_ready, found, True
+        supervised.set_state("ready")
         self._tell()
-        if is_back and post.policy.on_join is not None:
+        if is_back and supervised.policy.on_join is not None:
             # Beside the watch: a new engine takes the weights first, and others may die meanwhile.
-            post.joining = asyncio.ensure_future(post.policy.on_join(found))
+            supervised.joining = asyncio.ensure_future(supervised.policy.on_join(found))
 
-    async def _lose(self, post: _SupervisedRole, what: str, status: int | None) -> None:
-        was_ready = post.state == "ready"
-        post.turn("lost")
+    async def _lose(self, supervised: _SupervisedRole, what: str, status: int | None) -> None:
+        was_ready = supervised.state == "ready"
+        supervised.set_state("lost")
         self._tell()
         logger.warning(
-            "role.lost role=%s attempt=%d process=%s what=%s", post.name, post.attempt, post.process.id, what
+            "role.lost role=%s attempt=%d process=%s what=%s",
+            supervised.name,
+            supervised.attempt,
+            supervised.process.id,
+            what,
         )
-        if post.joining is not None:
-            post.joining.cancel()
-            await asyncio.gather(post.joining, return_exceptions=True)
-        if was_ready and post.policy.on_lost is not None:
-            await post.policy.on_lost(post.role.name, post.index)
-        await asyncio.to_thread(post.process.stop, 0)
-        restarts_left = post.policy.max_restarts - post.attempt
-        if status == _EXIT_USER or not post.was_ready or restarts_left <= 0:
-            raise self._end_of_run(post, what, status)
-        await self._place(post.role, post.index, post.policy, post)
+        if supervised.joining is not None:
+            supervised.joining.cancel()
+            await asyncio.gather(supervised.joining, return_exceptions=True)
+        if was_ready and supervised.policy.on_lost is not None:
+            await supervised.policy.on_lost(supervised.role.name, supervised.index)
+        await asyncio.to_thread(supervised.process.stop, 0)
+        restarts_left = supervised.policy.max_restarts - supervised.attempt
+        if status == _EXIT_USER or not supervised.was_ready or restarts_left <= 0:
+            raise self._end_of_run(supervised, what, status)
+        await self._place(supervised.role, supervised.index, supervised.policy, supervised)
 
-    def _end_of_run(self, post: _SupervisedRole, what: str, status: int | None) -> LudusError:
-        again = f" after {post.attempt} restarts" if post.attempt else ""
-        if not post.was_ready:
+    def _end_of_run(self, supervised: _SupervisedRole, what: str, status: int | None) -> LudusError:
+        again = f" after {supervised.attempt} restarts" if supervised.attempt else ""
+        if not supervised.was_ready:
             what += " before it was ready"
-        lines = post.process.tail(NUM_LAST_LINES)
+        lines = supervised.process.tail(NUM_LAST_LINES)
         last = (
-            f"; its last lines ({post.process.log}):\n{_indented(lines)}"
+            f"; its last lines ({supervised.process.log}):\n{_indented(lines)}"
             if lines
-            else f"; its log is {post.process.log}"
+            else f"; its log is {supervised.process.log}"
         )
         error = UserError if status == _EXIT_USER else BackendError
-        return error(f"{post.name} ({post.process.id}) {what}{again}{last}")
+        return error(f"{supervised.name} ({supervised.process.id}) {what}{again}{last}")
 
     def _tell(self) -> None:
         self._on_change(self.views())
 
 
-def _statuses(posts: Sequence[_SupervisedRole]) -> list[tuple[_SupervisedRole, int | None]]:
-    return [(post, post.process.poll()) for post in posts]
+def _statuses(roles: Sequence[_SupervisedRole]) -> list[tuple[_SupervisedRole, int | None]]:
+    return [(supervised, supervised.process.poll()) for supervised in roles]
 
 
 def _how(status: int) -> str:

@@ -38,7 +38,7 @@ class ServerKind:
     command: Callable[[Any, ModelSettings, ReplicaAddress], ServerCommand] | None = None
     """(settings, model, address): what starts one. None: Ludus cannot start this kind, only use it."""
     delivery: Callable[..., Mapping[str, Any]] | None = None
-    """(settings, files): what `connect` is told besides, so that new weights reach the server by these files, or for
+    """(settings, files): what `connect` is given besides, so that new weights reach the server by these files, or for
     nccl and ipc without. None: they need nothing."""
     routes: tuple[WeightRoute, ...] = FILES
     """Ways of weights to such a server, besides `auto` and, where adapters are trained, `lora`."""

@@ -27,7 +27,7 @@ GRACE_S = 8.0  # less than a launcher gives the process that waits here
 # Of a server that is ready. It may be busy for seconds, such as with new weights; after a minute it hangs.
 WATCH_S = 5.0
 MISSED_PROBES = 6
-"""So many in a row without an answer, each after a pause as long as its timeout. Counted, not timed: see `clock.py`."""
+"""So many in a row without an answer, each after a pause as long as its timeout. Not timed: see `cluster/clock.py`."""
 
 
 @dataclass(frozen=True, slots=True)

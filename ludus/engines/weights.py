@@ -1,6 +1,6 @@
 """Versions of weights as safetensors files in one folder, for engines in other processes that read them there.
 
-Knows: the safetensors format, the files of a LoRA adapter, folders.  Knows not: who reads them, or who is told.
+Knows: the safetensors format, the files of a LoRA adapter, folders.  Knows not: who reads them, or who is notified.
 Invariants: a file that has its name is whole; a version is written once, however many engines ask for it; tensors are
 written one by one, so that no second copy of the weights is ever held. The newest version alone stays; of adapters,
 which are small, the one before too.

@@ -132,7 +132,7 @@ def _processor() -> str:
 
 
 def main() -> None:
-    """Compile ahead of first use. A machine that cannot is served too, so this tells it and does not fail."""
+    """Compile ahead of first use. A machine that cannot is served too, so this reports it and does not fail."""
     for name in source_names():
         try:
             sys.stdout.write(f"native {name}: {build_library(name)}\n")

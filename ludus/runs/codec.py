@@ -32,7 +32,7 @@ class Piece(msgspec.Struct, array_like=True):
     turn: Turn
     """Without its messages, reply and tools, whose places in the session's tables follow."""
     goes_on: str | None
-    """The turn whose messages this one's begin with, and are not told again. None: all are told."""
+    """The turn whose messages this one's begin with, and are not written again. None: all are written."""
     asked: list[int]
     reply: int
     tools: list[int]

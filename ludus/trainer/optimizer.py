@@ -1,4 +1,4 @@
-"""AdamW on fp32 masters: gradients are gathered in fp32, clipped, and moved along a schedule.
+"""AdamW on fp32 master weights (masters): gradients are gathered in fp32, clipped, and moved along a schedule.
 
 Knows: parameters by name, of which this process may keep some rows.  Knows not: losses, batches, who else reads them.
 Invariant: a parameter's own gradient lives only until it has been added to the fp32 buffer; the parameter itself

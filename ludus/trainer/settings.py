@@ -13,7 +13,7 @@ RoundingName = Literal["dither", "nearest"]
 
 
 class OptimizerSettings(Settings):
-    """AdamW on float32 masters, with a learning rate that may warm up and decay."""
+    """AdamW on float32 master weights, with a learning rate that may warm up and decay."""
 
     lr: float = Field(default=1e-5, gt=0)
     betas: tuple[float, float] = (0.9, 0.95)

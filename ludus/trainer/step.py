@@ -138,7 +138,7 @@ class ModelTrainer:
         self.optimizer.settings = optimizer
 
     def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
-        """Move the masters along the batch's gradient, once for each minibatch, and tell what was seen.
+        """Move the masters along the batch's gradient, once for each minibatch, and return what was seen.
 
         algorithm: of this batch. None: the trainer's own.
         The weights that sample stay as they are until they are published.
@@ -164,7 +164,7 @@ class ModelTrainer:
         return {**result, **merge_means(steps), **counts}
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
-        """Add the batch's gradient to what is gathered, row by row, and tell what was seen."""
+        """Add the batch's gradient to what is gathered, row by row, and return what was seen."""
         means = TokenMeans()
         self._accumulate(batch, means, self._chosen(algorithm))
         return self._result(means)

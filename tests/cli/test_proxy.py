@@ -1,4 +1,4 @@
-"""The forwarder passes requests on unchanged and keeps what was said."""
+"""The proxy passes requests on unchanged and keeps what was said."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ ASKED = [{"role": "user", "content": "Guess."}]
 
 
 @pytest.fixture
-def forwarder(tokenizer_folder: Path) -> Iterator[RecordingProxy]:
+def proxy(tokenizer_folder: Path) -> Iterator[RecordingProxy]:
     text = ChatText.load(tokenizer_folder)
     recorder = Recorder(ScriptedEngine(lambda call: "eleven of them", text.tokenizer), text)
     episodes = Episodes(recorder)
     options = GatewayOptions(open_mode=episodes.open_for_key)
     with (
         GatewayServer(episodes.keys, options) as server,
-        RecordingProxy(f"{server.base_url}/v1", "secret") as forwarder,
+        RecordingProxy(f"{server.base_url}/v1", "secret") as proxy,
     ):
-        yield forwarder
+        yield proxy
 
 
 def _only(session: ExternalSession) -> tuple[str | None, int | None, float | None]:
@@ -41,25 +41,25 @@ def _only(session: ExternalSession) -> tuple[str | None, int | None, float | Non
     return reply.message.content, reply.num_tokens, reply.mean_logprob
 
 
-def test_streamed_and_unstreamed_answers_are_kept_alike(forwarder: RecordingProxy) -> None:
+def test_streamed_and_unstreamed_answers_are_kept_alike(proxy: RecordingProxy) -> None:
     """A blocking client, streaming or not, leaves the same turn in the session."""
     seen = []
     for stream in (False, True):
-        base_url = forwarder.open()
+        base_url = proxy.open()
         client = openai.OpenAI(base_url=base_url, api_key="any", max_retries=0)
         with client:
             answer = client.chat.completions.create(model="default", messages=ASKED, stream=stream)  # type: ignore[call-overload]
             if stream:
                 text = "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
                 assert text == "eleven of them"
-        seen.append(_only(forwarder.close(base_url)))
+        seen.append(_only(proxy.close(base_url)))
     assert seen[0][0] == seen[1][0] == "eleven of them"
     assert seen[0][1] and seen[0][2] is not None and seen[0][2] == pytest.approx(seen[1][2])
 
 
-def test_turns_follow_each_other(forwarder: RecordingProxy) -> None:
+def test_turns_follow_each_other(proxy: RecordingProxy) -> None:
     """Who answers what is found on the messages, so that rewards can be credited."""
-    base_url = forwarder.open()
+    base_url = proxy.open()
 
     async def talk() -> None:
         async with httpx.AsyncClient() as client:
@@ -69,15 +69,15 @@ def test_turns_follow_each_other(forwarder: RecordingProxy) -> None:
                 messages += [answer["choices"][0]["message"], {"role": "user", "content": "lower"}]
 
     asyncio.run(talk())
-    first, second = forwarder.close(base_url).record.turns
+    first, second = proxy.close(base_url).record.turns
     assert first.follows is None and second.follows == first.id
 
 
-def test_errors_of_the_model_reach_the_agent(forwarder: RecordingProxy) -> None:
+def test_errors_of_the_model_reach_the_agent(proxy: RecordingProxy) -> None:
     """A refused request is answered as the model answered it, and is no turn."""
-    base_url = forwarder.open()
+    base_url = proxy.open()
     answer = httpx.post(f"{base_url}/chat/completions", content=json.dumps({"messages": ASKED, "nonsense": 1}))
     assert answer.status_code == 400 and "nonsense" in answer.json()["error"]["message"]
     assert httpx.get(f"{base_url}/models").status_code == 200
-    assert forwarder.close(base_url).record.turns == ()
+    assert proxy.close(base_url).record.turns == ()
     assert httpx.get(f"{base_url}/models").status_code == 401

@@ -22,7 +22,7 @@ HALF = "\ud83d"  # half of a surrogate pair, as json.loads makes it of what a mo
 
 
 class ScriptedAdapter:
-    """Plays what a function says."""
+    """Runs a function."""
 
     name = "written"
 
@@ -160,7 +160,7 @@ class Unshown:
 
 
 def test_what_cannot_travel_fails_its_episode_alone():
-    """A value that cannot even be shown fails its episode with the words of why, and the worker plays on."""
+    """A value that cannot even be shown fails its episode with the reason, and the worker goes on."""
     ending = ending_of(lambda data, context: Result(1.0, metadata={"it": Unshown()}), odd=True).read_ending()
     assert (
         isinstance(ending, Raised) and r"cannot be sent to the head: RuntimeError('not shown \ud83d')" in ending.trace
@@ -168,7 +168,7 @@ def test_what_cannot_travel_fails_its_episode_alone():
 
 
 def test_a_report_that_is_refused_becomes_one_that_says_so():
-    """The head's refusal ends the episode with its words; the refused report is not sent again."""
+    """The head's refusal ends the episode with its message; the refused report is not sent again."""
     num_refused = 0
 
     def wrap(work_queue):

@@ -42,7 +42,7 @@ def test_roles_start_and_stop_with_the_run(registry, launcher, role):
 
 
 def test_one_that_was_killed_is_started_again(registry, launcher, role):
-    """The death of a ready process is told, what it left behind is ended, and another takes its place; the run ends
+    """The death of a ready process is reported, what it left behind is ended, and another takes its place; the run ends
     when that happened too often, with the last lines."""
     told = []
     is_back = asyncio.Event()

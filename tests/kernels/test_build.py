@@ -34,7 +34,7 @@ def test_without_a_compiler_the_error_names_those_that_would_do(
 def test_compiling_ahead_says_what_a_missing_compiler_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Run as a program without a compiler it does not fail: the eager kernel serves, and the cost is told."""
+    """Run as a program without a compiler it does not fail: the eager kernel serves, and the cost is reported."""
     monkeypatch.setenv("PATH", str(tmp_path))
     main()
     assert "twice as long" in capsys.readouterr().out

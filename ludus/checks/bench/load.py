@@ -3,8 +3,8 @@
 Knows: HTTP/1.1 over raw sockets, whole requests written beforehand.  Knows not: Ludus; it needs nothing but Python.
 It answers a whole response with the next request, in some 30 microseconds: slower clients would be what is measured.
 
-A lane is one connection that sends request after request. It plays sessions: all bodies in order to one path, then the
-same to the next path. Prints one JSON object: for each phase `requests`, `seconds`, and percentiles of the latency.
+A lane is one connection that sends request after request. It replays sessions: all bodies in order to one path, then
+the same to the next path. Prints one JSON object: for each phase `requests`, `seconds`, and percentiles of the latency.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class MutantReport:
 async def run_mutants(
     cases: Sequence[Case], faults: Sequence[Fault], on_done: Callable[[int], object] | None = None
 ) -> MutantReport:
-    """Run `cases` against each of `faults` until one fails; `on_done` is told how many faults are through."""
+    """Run `cases` against each of `faults` until one fails; `on_done` is called with how many faults are through."""
     began_at = time.monotonic()
     results: list[MutantResult] = []
     async with Clients(WHOLE_TIMEOUT_S) as clients:

@@ -189,7 +189,7 @@ async def _whole_body(receive: Receive) -> bytes:
 
 
 def _again(raw: bytes, receive: Receive) -> Receive:
-    """Hands out `raw` as the body, then whatever comes."""
+    """Returns `raw` as the body, then whatever comes."""
     is_told = False
 
     async def told() -> Message:

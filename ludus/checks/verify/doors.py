@@ -67,7 +67,7 @@ _GROUP_ID = "step000001-g0000"
 
 @dataclass(frozen=True, slots=True)
 class FamilySetup:
-    """What a family plays on: the text and an engine of its own."""
+    """What a family runs on: the text and an engine of its own."""
 
     text: ChatText
     recorder: Recorder
@@ -188,7 +188,7 @@ FAMILIES: Mapping[str, Play] = {
 def verify_doors(
     *, seed: int, families: Mapping[str, Play] = FAMILIES, on_family: Callable[[int], object] | None = None
 ) -> DoorsResult:
-    """The same four dialogues by every family, in sessions of their own. `on_family` is told how many are done."""
+    """The same four dialogues by every family, in sessions of their own. `on_family` gets how many are done."""
     text = chat_of_words(WORDS)
     learned: dict[str, TrainerInput] = {}
     for name, play in families.items():

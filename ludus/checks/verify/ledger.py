@@ -53,7 +53,7 @@ class LedgerResult:
 
 
 def verify_ledger(*, trees: int, seed: int, on_tree: Callable[[int], object] | None = None) -> LedgerResult:
-    """Play `trees` random chats, export them in every style and count. `on_tree` is told how many are done."""
+    """Run `trees` random chats, export them in every style and count. `on_tree` is called with how many are done."""
     return run_blocking(_verify(trees, seed, on_tree))
 
 

@@ -55,7 +55,7 @@ class PackingResult:
 
 
 def verify_packing(*, model: str, seed: int, tokens: int = _TOKENS) -> PackingResult:
-    """Play about `tokens` tokens, give each turn a random advantage, and take both gradients of the policy loss."""
+    """Sample about `tokens` tokens, give each turn a random advantage, and take both gradients of the policy loss."""
     return run_blocking(_verify(check_config(model, "fp32", seed), tokens))
 
 

@@ -64,7 +64,7 @@ class ParityResult:
 def verify_parity(
     *, dtype: str, tokens: int, model: str, seed: int, on_token: Callable[[int], object] | None = None
 ) -> ParityResult:
-    """Play, then score what was played. dtype: fp32 or bf16."""
+    """Run conversations, then score what was sampled. dtype: fp32 or bf16."""
     return run_blocking(_verify(check_config(model, dtype, seed), dtype, tokens, on_token))
 
 

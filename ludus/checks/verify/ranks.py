@@ -85,7 +85,7 @@ class RanksResult:
 
 
 def verify_ranks(*, model: str, seed: int, ranks: Sequence[int] = (2, 4), steps: int = 6) -> RanksResult:
-    """Play conversations, and train on them with one rank and with each number of `ranks`.
+    """Run conversations, and train on them with one rank and with each number of `ranks`.
 
     Raises UserError if a number of ranks or of steps leaves nothing to compare.
     """

@@ -54,7 +54,7 @@ class ServedFolder:
     """`settings.folder` behind `shell`.
 
     shown: scripts define a function `is_alive`, true while the server runs or waits for its turn to, and print with
-    `tell` one line that says how it stands.
+    `tell` one line with its state.
     """
 
     def __init__(self, shell: Shell, settings: LaunchSettings, shown: str) -> None:

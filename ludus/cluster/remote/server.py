@@ -79,7 +79,7 @@ class LaunchedServer:
                 return
             self._seen_at = self._clock()
         if not seen.is_alive:
-            self._seen_at = float("-inf")  # whoever asks is told the same
+            self._seen_at = float("-inf")  # every caller gets the same
             raise EndedError(
                 f"the server on {self._target.name} has ended ({seen.words}). Launch it again with "
                 f"folder={self._settings.folder!r}: the models and the jobs are there. It wrote last:\n"

@@ -20,7 +20,7 @@ from ludus.cluster.remote.shell import LATER, Shell
 from ludus.errors import UserError
 
 STOP_S = 60.0  # Slurm itself kills what does not end within its KillWait, commonly 30 s
-WARNING_S = 120  # before the job's time is over its server is told, and saves what it has
+WARNING_S = 120  # before the job's time is over its server is signalled, and saves what it has
 _SHOWN = f"""
 ask() {{
     [ -f launch.job ] || {{ echo "NONE"; return; }}

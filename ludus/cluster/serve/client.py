@@ -129,7 +129,7 @@ class ServerClient:
     async def run_job(
         self, model_path: str, job: SubmitJob, *, idempotency_key: str | None, on_event: OnEvent
     ) -> Mapping[str, Any]:
-        """The result of a job once it has one; `on_event` is told what becomes of it until then.
+        """The result of a job once it has one; `on_event` is called with what becomes of it until then.
 
         idempotency_key: None makes one.
         Raises the error that the job failed with, as the kind of error that it was there.

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 MOST_ATTEMPTS = 3  # a job that ended its server twice may have been unlucky; one that did so three times was not
 SECONDS_BETWEEN_TRIES = 5.0  # a person who frees disk space needs longer; one who waits for us not much
 ReportProgress = Callable[[Mapping[str, Any]], None]
-"""Tells how far a job is, from any thread."""
+"""Reports how far a job is, from any thread."""
 
 
 class JobRunner(Protocol):

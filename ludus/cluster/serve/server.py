@@ -46,7 +46,7 @@ class Running:
 
     url: str
     new_key: str | None
-    """To be told to a person, once. None: the key is known already."""
+    """To be shown to a person, once. None: the key is known already."""
     activity: Activity
 
 

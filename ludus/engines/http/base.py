@@ -29,7 +29,7 @@ PROBE_TEXT = "Tokens: {1, 22}\n\n  déjà-vu, 你好\t🙂"
 
 @dataclass(frozen=True, slots=True)
 class StreamDelta:
-    """What one event of a stream tells of an answer: new tokens, and how it ended if it did."""
+    """What one event of a stream holds of an answer: new tokens, and how it ended if it did."""
 
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
@@ -45,7 +45,7 @@ class StreamDelta:
     """None: more is to come."""
     stop_string: str | None = None
     num_cached_tokens: int = 0
-    """Prompt tokens that were cached, in the one event that tells them."""
+    """Prompt tokens that were cached, in the one event that holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Server:
         return int(version) if publisher == self.publisher else UNPUBLISHED
 
     def params(self, call: Call) -> dict[str, Any]:
-        """The part of a call's sampling that has one name everywhere. What ends the answer is told in full."""
+        """The part of a call's sampling that has one name everywhere. What ends the answer is sent in full."""
         sampling = call.sampling
         names = (
             *("temperature", "top_p", "min_p"),
@@ -101,7 +101,7 @@ class ServerProtocol(Protocol):
         """Path and body of the request whose stream of events is the answer."""
 
     def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> StreamDelta:
-        """What an event tells that is new; `num_read` tokens were read before. Raises what an error in it means."""
+        """What is new in an event; `num_read` tokens were read before. Raises what an error in it means."""
 
     def read_error(self, response: httpx.Response) -> LudusError:
         """What a status other than 200 means."""
@@ -124,7 +124,7 @@ class ServerProtocol(Protocol):
         """The version that the server has now; UNPUBLISHED for weights of others. None: it does not tell."""
 
     def forget(self) -> None:
-        """The server was started again: whatever it was told must be told anew."""
+        """The server was started again: whatever it was sent must be sent anew."""
 
 
 @contextmanager

@@ -205,7 +205,7 @@ class LocalEngine:
                 command.run()
             except LudusError as error:
                 command.fail(error)
-            except Exception as error:  # the caller's own code (weights, tokenizer) failed; it is told
+            except Exception as error:  # the caller's own code (weights, tokenizer) failed; it is notified
                 _log.exception("engine.command_failed")
                 command.fail(BackendError(f"the engine could not do it: {type(error).__name__}: {error}"))
 
@@ -254,7 +254,7 @@ class LocalEngine:
         self._end(BackendError("the engine is closed; open a new one"))
 
     def _end(self, reason: BackendError) -> None:
-        """Nothing is served from now on, and everybody who waits is told so."""
+        """Nothing is served from now on, and everybody who waits is notified."""
         with self._changed:
             self._ended = reason
             commands = list(self._commands)
@@ -299,7 +299,7 @@ class LocalEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """Something for the engine's thread to do between two steps; `fail` tells its caller that it was not done."""
+    """Something for the engine's thread to do between two steps; `fail` notifies its caller that it was not done."""
 
     run: Callable[[], None]
     fail: Callable[[BaseException], None]

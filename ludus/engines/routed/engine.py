@@ -4,7 +4,7 @@ Knows: the Engine protocol, calls on their way, replicas, `Routing`.  Knows not:
 It keeps the contract of `engines/base.py` over replicas that keep it, and adds:
 
 1. A call whose replica fails, gives it back or is taken away goes on at another, with the tokens that came.
-2. A replica that failed rests, longer each time, and is tried again. One that missed a publish serves nothing until it
+2. A replica that failed backs off, longer each time. One that missed a publish serves nothing until it
    has the newest weights.
 3. While `publish` runs, replicas that share their weights sample nothing: they would sample with new ones as old ones.
    Those with weights of their own take turns, and most of them go on.
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 # How often replicas are asked for their health, and how long they have to answer. One that is gone is seen after this
 # long; one that hangs after a few times.
 CHECK_S = 4.0
-# A call that is taken away from a replica may only just be on its way there: it is told again so often, for so long.
+# A call that is taken away from a replica may only just be on its way there: it is asked again so often, for so long.
 AGAIN_S = 0.05
 LEAVE_S = 10.0
 # Seeds that the router draws stay exact in JSON and in SQLite, as those of our engine.
@@ -123,7 +123,7 @@ class RoutedEngine:
                         f"the replica that sampled call {call.id!r} was lost, and another sampled other tokens in its "
                         "place; send the request again"
                     )
-            return routed.told(ended_by)
+            return routed.delivered(ended_by)
         finally:
             with self._lock:
                 del self._calls[call.id]
@@ -322,7 +322,7 @@ class RoutedEngine:
                 return idx
             if left_s <= 0:
                 raise failure or self._replicas.nobody()
-            await listener.wait(min(left_s, self._replicas.rest_s()))
+            await listener.wait(min(left_s, self._replicas.backoff_s()))
         routed.tried.clear()
         return None
 
@@ -330,7 +330,7 @@ class RoutedEngine:
         with self._lock:
             usable, now = self._replicas.serving(routed.tried), time.monotonic()
             fresh = [idx for idx, replica in usable.items() if replica.is_fresh(now)]
-            # one that rests is asked at once where no other can serve, but not again and again
+            # one that backs off is asked at once where no other can serve, but not again and again
             among = fresh or ([] if routed.is_waiting else [*usable][:1])
             return self._routing.choose(routed.call, among) if among else None
 

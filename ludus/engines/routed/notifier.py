@@ -19,7 +19,7 @@ class Notifier:
 
     @contextmanager
     def listening(self) -> Iterator[Listener]:
-        """Is told of every change from now on. To be entered before looking at what may change."""
+        """Gets every change from now on. To be entered before looking at what may change."""
         listener = Listener(asyncio.get_running_loop())
         with self._lock:
             self._listeners.add(listener)
@@ -33,7 +33,7 @@ class Notifier:
         with self._lock:
             for listener in self._listeners:
                 with suppress(RuntimeError):  # its loop is closed, and nobody waits there
-                    listener.loop.call_soon_threadsafe(listener.told.set)
+                    listener.loop.call_soon_threadsafe(listener.changed.set)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,10 +41,10 @@ class Listener:
     """One who waits for changes."""
 
     loop: asyncio.AbstractEventLoop
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self, timeout_s: float | None = None) -> None:
         """Returns when something has changed since the last time, or after `timeout_s`."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.told.wait(), timeout_s)
-        self.told.clear()
+            await asyncio.wait_for(self.changed.wait(), timeout_s)
+        self.changed.clear()

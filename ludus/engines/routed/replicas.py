@@ -1,4 +1,4 @@
-"""The replicas behind a router: which of them may serve, which rest, and how new weights reach them.
+"""The replicas behind a router: which of them may serve, which back off, and how new weights reach them.
 
 Knows: engines by number, versions, weights, failures, moments.  Knows not: calls, which replica a call should get.
 Invariants: no replica serves whose weights are older than the published version; a publish over replicas with weights
@@ -23,8 +23,8 @@ from ludus.errors import BackendError, UserError
 logger = logging.getLogger(__name__)
 
 # A server that starts again needs seconds; asking a dead one now and then costs a failed connection.
-FIRST_REST_S = 1.0
-LONGEST_REST_S = 60.0
+FIRST_BACKOFF_S = 1.0
+LONGEST_BACKOFF_S = 60.0
 # Of many replicas so large a share takes new weights at a time: four transfers one after the other are still short
 # beside a step, and three quarters go on sampling meanwhile.
 PUBLISH_SHARE = 0.25
@@ -45,7 +45,7 @@ class Replica:
     version: int
     num_failures: int = 0
     """In a row."""
-    rests_until: float = 0.0
+    backs_off_until: float = 0.0
     """time.monotonic() before which it gets a call only if no other can serve."""
     is_up: bool = True
     """Its health checks pass. One that is down gets a call only if no other can serve."""
@@ -58,14 +58,14 @@ class Replica:
 
     def fail(self) -> None:
         now = time.monotonic()
-        if now < self.rests_until:
+        if now < self.backs_off_until:
             return  # all its calls fail at once, and that is one failure
-        rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0**self.num_failures)
+        backoff_s = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0**self.num_failures)
         self.num_failures += 1
-        self.rests_until = now + rest_s
+        self.backs_off_until = now + backoff_s
 
     def succeed(self) -> None:
-        self.num_failures, self.rests_until = 0, 0.0
+        self.num_failures, self.backs_off_until = 0, 0.0
 
     def note_health(self, *, is_well: bool | None) -> None:
         """What a health check said. None: nothing."""
@@ -78,7 +78,7 @@ class Replica:
 
     def is_fresh(self, now: float) -> bool:
         """Nothing speaks against sending it a call."""
-        return self.is_up and not self.is_taking_weights and self.rests_until <= now
+        return self.is_up and not self.is_taking_weights and self.backs_off_until <= now
 
     async def publish(self, version: int, weights: WeightSource) -> None:
         """Raises BackendError too if it is found to be down meanwhile, or takes too long: nobody waits for it for
@@ -159,7 +159,7 @@ class Replicas:
 
         def preference(idx: int) -> tuple[bool, bool, float, int]:
             replica = serving[idx]
-            return not replica.is_up, replica.is_taking_weights, replica.rests_until, idx
+            return not replica.is_up, replica.is_taking_weights, replica.backs_off_until, idx
 
         return {idx: serving[idx] for idx in sorted(serving, key=preference)}
 
@@ -168,11 +168,11 @@ class Replicas:
         now = time.monotonic()
         return any(replica.is_fresh(now) for replica in self.serving((beside,)).values())
 
-    def rest_s(self) -> float:
-        """How long until one that may serve has rested. 1 where none rests: only a try can tell then."""
+    def backoff_s(self) -> float:
+        """How long until one that may serve may be tried again. 1 where none backs off: only a try can tell then."""
         now = time.monotonic()
-        rests = [replica.rests_until - now for replica in self.serving().values()]
-        return min((rest_s for rest_s in rests if rest_s > 0), default=1.0)
+        backoffs = [replica.backs_off_until - now for replica in self.serving().values()]
+        return min((backoff_s for backoff_s in backoffs if backoff_s > 0), default=1.0)
 
     def note_failure(self, replica: Replica) -> None:
         with self._lock:
@@ -302,7 +302,7 @@ class Replicas:
     async def _each(
         self, asked: Mapping[int, Replica], act: Callable[[Replica], Awaitable[None]]
     ) -> dict[int, Exception]:
-        """Has replicas do something at once. Returns what those raised that could not, and now rest."""
+        """Has replicas do something at once. Returns what those raised that could not, and now back off."""
         results = await asyncio.gather(*(act(replica) for replica in asked.values()), return_exceptions=True)
         failures: dict[int, Exception] = {}
         for idx, result in zip(asked, results, strict=True):

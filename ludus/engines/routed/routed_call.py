@@ -1,10 +1,10 @@
-"""One call on its way through replicas: what was told of its answer, and what the next replica is to be asked.
+"""One call on its way through replicas: what was delivered of its answer, and what the next replica is to be asked.
 
 Knows: calls, tokens as they come.  Knows not: engines, which replica is next.
-Invariant: every token of the answer is told once, in order, whichever replica sampled it.
+Invariant: every token of the answer is delivered once, in order, whichever replica sampled it.
 
 A replica that takes over goes on after the tokens that came. What is drawn from its own answer (a grammar, penalties,
-stop strings) cannot begin in the middle: it is sampled again from the start, told from where it had been, and must be
+stop strings) cannot begin in the middle: it is sampled again from the start, delivered from where it had been, must be
 the same until there.
 """
 
@@ -35,14 +35,14 @@ class RoutedCall:
     is_recalled: bool = False
     """It is to leave the replica where it is, and goes on elsewhere."""
     has_diverged: bool = False
-    """Sampled again, its tokens were others than those that had been told."""
+    """Sampled again, its tokens were others than those that had been delivered."""
     _waits_since: float | None = None
     """When it first found no replica since the last token came. None: it has not."""
-    _told: list[TokenChunk] = field(default_factory=list)
+    _delivered: list[TokenChunk] = field(default_factory=list)
     _num_before: int = 0
-    """Tokens told before the present replica began."""
+    """Tokens delivered before the present replica began."""
     _num_again: int = 0
-    """Tokens that the present replica sampled though they were told before."""
+    """Tokens that the present replica sampled though they were delivered before."""
 
     @property
     def is_replayed(self) -> bool:
@@ -52,7 +52,7 @@ class RoutedCall:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        return tuple(token for chunk in self._told for token in chunk.token_ids)
+        return tuple(token for chunk in self._delivered for token in chunk.token_ids)
 
     @property
     def is_over(self) -> bool:
@@ -86,12 +86,12 @@ class RoutedCall:
     def take(self, chunk: TokenChunk) -> None:
         """New tokens of the present replica."""
         if self.is_replayed and self._num_again < self._num_before:
-            chunk = self._without_told(chunk)
+            chunk = self._without_delivered(chunk)
         if not chunk.token_ids or self.has_diverged:
             return
         self.tried.clear()
         self._waits_since = None
-        self._told.append(chunk)
+        self._delivered.append(chunk)
         if self.on_tokens is not None:
             self.on_tokens(chunk)
 
@@ -118,8 +118,8 @@ class RoutedCall:
                 return "length"
         return None
 
-    def told(self, stop_reason: StopReason) -> Sampled:
-        """The answer as far as it was told."""
+    def delivered(self, stop_reason: StopReason) -> Sampled:
+        """The answer as far as it was delivered."""
         return self._whole(len(self.token_ids), stop_reason)
 
     def whole(self, last: Sampled) -> Sampled:
@@ -127,7 +127,7 @@ class RoutedCall:
         if self._num_before == 0:
             return last
         if self.is_replayed:  # broken off before it came as far as it had been?
-            return last if len(last.token_ids) >= self._num_before else self.told(last.stop_reason)
+            return last if len(last.token_ids) >= self._num_before else self.delivered(last.stop_reason)
         before = self._whole(self._num_before, last.stop_reason)
         num_last, sampling = len(last.token_ids), self.call.sampling
         return replace(
@@ -140,23 +140,23 @@ class RoutedCall:
         )
 
     def _whole(self, num_tokens: int, stop_reason: StopReason) -> Sampled:
-        """The first tokens that were told. What they were drawn among went down with the replica that knew it."""
+        """The first tokens that were delivered. What they were drawn among went down with the replica that knew it."""
         sampling = self.call.sampling
         return Sampled(
             token_ids=self.token_ids[:num_tokens],
-            logprobs=tuple(logprob for chunk in self._told for logprob in chunk.logprobs)[:num_tokens],
-            versions=tuple(version for chunk in self._told for version in chunk.versions)[:num_tokens],
+            logprobs=tuple(logprob for chunk in self._delivered for logprob in chunk.logprobs)[:num_tokens],
+            versions=tuple(version for chunk in self._delivered for version in chunk.versions)[:num_tokens],
             stop_reason=stop_reason,
             seed=sampling.seed or 0,
             top_logprobs=((),) * num_tokens if sampling.top_logprobs else (),
             kept_ids=(None,) * num_tokens if sampling.cuts else (),
         )
 
-    def _without_told(self, chunk: TokenChunk) -> TokenChunk:
-        """What of a chunk that is sampled again was not told yet."""
-        told = self.token_ids[self._num_again : self._num_before]
-        again = chunk.token_ids[: len(told)]
-        self.has_diverged |= again != told[: len(again)]
+    def _without_delivered(self, chunk: TokenChunk) -> TokenChunk:
+        """What of a chunk that is sampled again was not delivered yet."""
+        delivered = self.token_ids[self._num_again : self._num_before]
+        again = chunk.token_ids[: len(delivered)]
+        self.has_diverged |= again != delivered[: len(again)]
         self._num_again += len(again)
         cut = len(again)
         return TokenChunk(chunk.token_ids[cut:], chunk.logprobs[cut:], chunk.versions[cut:])

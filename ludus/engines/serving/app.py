@@ -106,7 +106,7 @@ class EngineApi:
 
     async def tokenize(self, body: TextBody) -> dict[str, Any]:
         if body.add_special_tokens:
-            raise UserError("add_special_tokens=true: prompts are told as they are; leave it out")
+            raise UserError("add_special_tokens=true: prompts are taken as they are; leave it out")
         token_ids = list(self._tokenizer.encode(body.prompt))
         return {"count": len(token_ids), "max_model_len": self._engine.context_length, "tokens": token_ids}
 
@@ -190,7 +190,7 @@ class EngineApi:
         return {"version": version}
 
 
-# ---- how answers are told
+# ---- how answers are sent
 
 
 def _choice(chunk: TokenChunk, tops: Sequence[Sequence[tuple[int, float]]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Ludus's own engine in another process, as an engine here. Needs no torch to sample.
 
 Knows: the fields of `requests.py`, which are vLLM's where vLLM has some.  Knows not: weights beyond their bytes.
-The server tells the version of every token, and loads new weights between two steps, so nothing pauses for them.
+The server reports the version of every token, and loads new weights between two steps, so nothing pauses for them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class LudusProtocol:
         return self.shared.server
 
     def check(self, call: Call) -> None:
-        """What the engine cannot serve, it refuses itself, and it tells what it sampled from exactly."""
+        """What the engine cannot serve, it refuses itself, and it reports what it sampled from exactly."""
 
     def request_for(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
         return self.shared.request_for(call, seed)
@@ -150,7 +150,7 @@ class LudusProtocol:
         return max(int(_checked(await http.get("/stats"))["version"]) - self.first_version, UNPUBLISHED)
 
     def forget(self) -> None:
-        """Nothing but weights is told to a server of ours."""
+        """Nothing but weights is sent to a server of ours."""
 
 
 def ludus_delivery(settings: LudusServerSettings, files: WeightFiles) -> Mapping[str, Any]:

@@ -46,7 +46,7 @@ class SamplingParams(_Body):
     logit_bias: dict[int, float] = pydantic.Field(default_factory=dict)
     structured_outputs: StructuredOutputs = StructuredOutputs()
     detokenize: bool = True
-    """Taken because vLLM needs it for stop strings; no text is told here either way."""
+    """Taken because vLLM needs it for stop strings; no text is sent here either way."""
 
     def sampling(self) -> Sampling:
         return Sampling(
@@ -69,7 +69,7 @@ class SamplingParams(_Body):
 
 
 class StreamOptions(_Body):
-    """What a stream tells besides the tokens; usage is always told."""
+    """What a stream holds besides the tokens; usage is always sent."""
 
     include_usage: bool = True
 

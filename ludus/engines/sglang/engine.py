@@ -1,7 +1,7 @@
 """A running SGLang server as an engine, through its own `/generate` with token ids. Needs no torch.
 
 Knows: SGLang's requests and replies (0.5.23), and what it must be started with.  Knows not: how weights are written.
-What it tells of an answer may be all so far or the new alone, as the server was started; both are read.
+What it reports of an answer may be all so far or the new alone, as the server was started; both are read.
 
 Never run against a real server: there is none for a processor. Requests are checked against SGLang's own classes.
 """
@@ -133,7 +133,7 @@ class SglangProtocol:
         num_told = int(about["completion_tokens"])
 
         def new(told: Sequence[Any]) -> Sequence[Any]:
-            """Of what is told of the last tokens, or of all of them, that of those which were not read before."""
+            """Of what is reported of the last tokens, or of all of them, that of those which were not read before."""
             return told[max(0, num_read - (num_told - len(told))) :]
 
         sampling = call.sampling
@@ -214,7 +214,7 @@ class SglangProtocol:
         return None if told is None else self.server.version(str(told))
 
     def forget(self) -> None:
-        """Nothing but weights is told to it."""
+        """Nothing but weights is sent to it."""
 
     def _params(self, call: Call, seed: int) -> dict[str, Any]:
         """The call's sampling in SGLang's words."""

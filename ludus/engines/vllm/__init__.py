@@ -1,1 +1,1 @@
-"""vLLM servers as engines: its words, its command, the ways of weights to it."""
+"""vLLM servers as engines: its requests, its command, how weights are sent to it."""

@@ -10,7 +10,7 @@ from ludus.engines.settings import BatchSettings, ServerSettings
 
 
 class VllmSettings(BatchSettings, ServerSettings):
-    """Of the memory and the batch, vLLM is told what is given."""
+    """Of the memory and the batch, vLLM is passed what is given."""
 
     implementation: ClassVar[str] = "ludus.engines.vllm.kind:KIND"
     acts_with_urls: ClassVar[frozenset[str]] = ServerSettings.acts_with_urls | {"keep_kv_on_publish"}

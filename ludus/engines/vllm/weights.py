@@ -40,7 +40,7 @@ class Transfer(Protocol):
         """
 
     def forget(self) -> None:
-        """The server was started again: it has been told nothing."""
+        """The server was started again: it has been sent nothing."""
 
 
 class FileTransfer:
@@ -103,12 +103,12 @@ class AdapterTransfer:
 
 
 async def begin(http: httpx.AsyncClient, init_info: Mapping[str, Any]) -> None:
-    """Tell the server's weight transfer engine where weights will come from."""
+    """Give the server's weight transfer engine where weights will come from."""
     await post(http, "/init_weight_transfer_engine", {"init_info": dict(init_info)})
 
 
 async def start(http: httpx.AsyncClient) -> None:
-    """From now until `finish` the server loads what `/update_weights` tells it.
+    """From now until `finish` the server loads what `/update_weights` names.
 
     An update that was broken off makes vLLM refuse the next one until it is finished: it is, under a name of nobody's.
     """

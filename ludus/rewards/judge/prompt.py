@@ -54,10 +54,10 @@ SCHEMA: Json = {
 
 
 def instructions(rubric: str) -> str:
-    """What a judge is told before it is shown anything."""
+    """What a judge is prompted with before it is shown anything."""
     return _INSTRUCTIONS.format(rubric=rubric.strip())
 
 
 def correction(complaint: str) -> str:
-    """What a judge is told when its answer cannot be used."""
+    """What a judge is prompted with when its answer cannot be used."""
     return f"That answer cannot be used: {complaint}. Score the same trajectories again, with JSON alone, in that form."

@@ -134,7 +134,7 @@ class BackgroundExporter:
 
     def _main(self) -> None:
         pause_s = self._first_pause_s
-        self._write([], is_last=False)  # what is wrong with the viewer is told before there is anything to lose
+        self._write([], is_last=False)  # what is wrong with the viewer is reported before there is anything to lose
         while True:
             if self._reason:
                 self._wait(pause_s)

@@ -30,7 +30,7 @@ _NICEST = 19
 _SPAN_TYPES = {"run": "AGENT", "generate": "CHAT_MODEL", "tool": "TOOL", "reward": "EVALUATOR"}
 _MAX_TAG_CHARS = 250  # MLflow refuses tags above 8000 and shows less than this
 _MAX_PREVIEW_CHARS = 1000  # as MLflow's own
-# A server that is gone is told after seconds, not after MLflow's own many minutes.
+# A server that is gone is reported after seconds, not after MLflow's own many minutes.
 _HTTP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 _QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "GIT_PYTHON_REFRESH": "quiet"}
 

@@ -13,7 +13,7 @@ from typing import Any
 from ludus.types import Episode, Message, ToolSpec, Turn
 
 MAX_CHARS = 20_000
-"""Of one text: a viewer is for reading, and a history is told again with every turn."""
+"""Of one text: a viewer is for reading, and a history is shown again with every turn."""
 UNDECODED = "Failed to decode tool call"
 
 

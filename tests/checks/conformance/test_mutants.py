@@ -1,4 +1,4 @@
-"""The suite can fail: faults are caught, each where it belongs, and what is not caught is told."""
+"""The suite can fail: faults are caught, each where it belongs, and what is not caught is reported."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_protocol_that_a_server_lacks_fails_with_its_status(fake: str) -> None
 
 
 def test_a_server_that_is_none_is_the_users_error() -> None:
-    """An address where nobody answers is told, with what to check."""
+    """An address where nobody answers is reported, with what to check."""
     with pytest.raises(UserError, match="check --base-url"):
         play_foreign("http://127.0.0.1:9/v1", "chat/text")
 

@@ -1,4 +1,4 @@
-"""The server over HTTP: who may do what, how errors are told, how events come."""
+"""The server over HTTP: who may do what, how errors are sent, how events come."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_events_come_while_the_job_runs(http: httpx.Client, served: Served) -> N
 
 
 def test_a_queued_job_is_cancelled(http: httpx.Client, served: Served) -> None:
-    """Who follows it is told; what runs goes on."""
+    """Who follows it is notified; what runs goes on."""
     served.job_runner.gate.clear()
     running, queued = (submit(http, name=name).json()["id"] for name in "ab")
     told: list[Any] = []

@@ -1,4 +1,4 @@
-"""Jobs are done in order, once, and whatever they raise is told."""
+"""Jobs are done in order, once, and whatever they raise is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is killed with `kill -9` at the worst moments: every step is taken once, and every client is told."""
+"""A server that is killed with `kill -9` at the worst moments: every step is taken once, every client notified."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
 
 
 class Client:
-    """Trains one step on a thread of its own, and notes what it is told."""
+    """Trains one step on a thread of its own, and notes what it is sent."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -121,7 +121,7 @@ def test_a_server_of_ours_that_starts_again_gets_its_weights_again(tokenizer: To
 def test_another_server_that_starts_again_gets_its_weights_again(
     kind: str, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """The same for those that say which weights they have; what had been told them once is told again."""
+    """The same for those that say which weights they have; what had been sent to them once is sent again."""
     files = WeightFiles(tmp_path / "weights")
 
     async def scenario(engine: HttpEngine, restart: Callable[[], None]) -> None:

@@ -79,7 +79,7 @@ def test_keeps_the_engine_contract(
 
 
 def test_a_lost_replica_gives_its_call_on_with_its_tokens(tokenizer: Tokenizer) -> None:
-    """The answer is the one that a replica that lives would have given; every token is told once; each is counted."""
+    """The answer is the one that a live replica would have given; every token is delivered once; each is counted."""
 
     async def scenario() -> None:
         first, second = mortals(tokenizer, 2)
@@ -100,7 +100,7 @@ def test_a_lost_replica_gives_its_call_on_with_its_tokens(tokenizer: Tokenizer) 
 
 @pytest.mark.parametrize("sampling", [Sampling(seed=1, stop=("zzz",)), Sampling(seed=1, presence_penalty=0.5)])
 def test_what_depends_on_its_own_answer_is_sampled_again(sampling: Sampling, tokenizer: Tokenizer) -> None:
-    """With stop strings or penalties the next replica gets the whole call; what was told is not told twice."""
+    """With stop strings or penalties the next replica gets the whole call; no token is delivered twice."""
 
     async def scenario() -> None:
         first, second = mortals(tokenizer, 2)
@@ -115,7 +115,7 @@ def test_what_depends_on_its_own_answer_is_sampled_again(sampling: Sampling, tok
 
 
 def test_another_answer_in_its_place_is_an_error(tokenizer: Tokenizer) -> None:
-    """Where the call must begin anew and comes out otherwise, it fails by name: told tokens cannot be taken back."""
+    """Where the call must begin anew and comes out otherwise, it fails by name: delivered tokens cannot be revoked."""
 
     async def scenario() -> None:
         first, second = mortals(tokenizer, 1)[0], mortals(tokenizer, 1, lambda asked: [9] * 12)[0]
@@ -138,12 +138,12 @@ def test_when_all_fail_the_reason_is_told(tokenizer: Tokenizer) -> None:
             await router.generate(call())
         assert all(load.num_calls == 0 for load in router.loads().values())
         replicas[1].fails_after = None
-        assert (await router.generate(call())).token_ids, "a replica that rests is asked where no other can serve"
+        assert (await router.generate(call())).token_ids, "a replica that backs off is asked where no other can serve"
 
     asyncio.run(scenario())
 
 
-def test_a_failed_replica_rests(tokenizer: Tokenizer) -> None:
+def test_a_failed_replica_backs_off(tokenizer: Tokenizer) -> None:
     """After a failure calls go elsewhere for a while, those of its sessions too."""
 
     async def scenario() -> None:
@@ -273,7 +273,7 @@ def test_a_pause_outlasts_a_publish(tokenizer: Tokenizer) -> None:
 def test_whatever_fails_answers_are_whole(
     failures: list[list[int | None]], seeds: list[int], tokenizer: Tokenizer
 ) -> None:
-    """Calls in parallel over replicas that fail here and there: each gets the answer it would get alone, told once
+    """Calls in parallel over replicas that fail here and there: each gets the answer it would get alone, delivered once
     and in order, or BackendError; in the end nothing is outstanding and nothing runs."""
 
     async def scenario() -> None:

@@ -125,7 +125,7 @@ async def play(router: RoutedEngine, number: int, is_over: asyncio.Event) -> lis
 
 @pytest.mark.parametrize("seed", range(2))
 def test_200_kills_and_joins_lose_nothing(seed: int, tokenizer_folder: Path) -> None:
-    """Every call gets the answer it would have had alone, told once and in order, by no older weights than those that
+    """Every call gets the answer it would get alone, delivered once and in order, by no older weights than those that
     were published when it began; in the end nothing is outstanding, and every call is counted."""
     tokenizer = Tokenizer.load(tokenizer_folder)
 

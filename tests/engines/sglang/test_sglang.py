@@ -241,7 +241,7 @@ def test_a_stop_string_is_named(tokenizer: Tokenizer) -> None:
 
 
 def test_an_answer_that_breaks_off_is_an_error(tokenizer: Tokenizer) -> None:
-    """A server that fails in the middle of a stream is a BackendError with its words."""
+    """A server that fails in the middle of a stream is a BackendError with its message."""
     with serving(StandIn(iter(()), tokenizer)) as url:
         engine = SglangEngine.connect(url, tokenizer)
         with pytest.raises(BackendError, match="the script has 0 answers"):

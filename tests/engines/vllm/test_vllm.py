@@ -87,7 +87,7 @@ def test_keeps_the_engine_contract(
 
 
 def test_weights_travel_by_a_file(url: str, stand_in: StandIn, tokenizer: Tokenizer, files: WeightFiles) -> None:
-    """vLLM is told the folder once and the file of each version; the next calls share no keys with those before."""
+    """vLLM is given the folder once and the file of each version; the next calls share no keys with those before."""
 
     async def scenario() -> None:
         engine = VllmEngine.connect(url, tokenizer, transfer=FileTransfer(files), keep_kv=False)
@@ -200,7 +200,7 @@ def test_says_what_it_is_connected_to(url: str, tokenizer: Tokenizer) -> None:
 
 
 def test_every_option_reaches_the_server(url: str, stand_in: StandIn, tokenizer: Tokenizer) -> None:
-    """What is asked of the engine is asked of vLLM, and what it would end by itself is told it in full."""
+    """What is asked of the engine is asked of vLLM, and what it would end by itself is sent to it in full."""
     sampling = Sampling(
         temperature=0.7,
         top_p=0.9,
@@ -244,7 +244,7 @@ def test_every_option_reaches_the_server(url: str, stand_in: StandIn, tokenizer:
 
 
 def test_logprobs_of_the_bare_model_are_not_taken_for_others(tokenizer: Tokenizer) -> None:
-    """A server that tells raw logprobs serves temperature 1 and 0; what would be recorded wrongly is refused."""
+    """A server that reports raw logprobs serves temperature 1 and 0; what would be recorded wrongly is refused."""
     with serving(StandIn(_improvise, tokenizer, processed=False)) as url:
         engine = VllmEngine.connect(url, tokenizer)
         for temperature in (1.0, 0.0):
@@ -265,7 +265,7 @@ def test_kept_ids_that_are_not_told_are_unknown(url: str, tokenizer: Tokenizer) 
 
 
 def test_a_temperature_that_vllm_changes_is_refused(url: str, tokenizer: Tokenizer) -> None:
-    """vLLM would raise it and tell nobody."""
+    """vLLM would raise it silently."""
     engine = VllmEngine.connect(url, tokenizer)
     with pytest.raises(UserError, match=r"temperature=0.001 is raised to 0.01"):
         asyncio.run(engine.generate(call(sampling=Sampling(temperature=0.001))))
@@ -323,7 +323,7 @@ def test_a_server_without_pause_says_so(tokenizer: Tokenizer) -> None:
 
 
 def test_an_answer_that_breaks_off_is_an_error(tokenizer: Tokenizer) -> None:
-    """A server that fails in the middle of a stream is a BackendError with its words."""
+    """A server that fails in the middle of a stream is a BackendError with its message."""
     with serving(StandIn(iter(()), tokenizer)) as url:
         engine = VllmEngine.connect(url, tokenizer)
         with pytest.raises(BackendError, match="the script has 0 answers"):

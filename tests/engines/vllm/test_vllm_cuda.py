@@ -1,4 +1,4 @@
-"""Weights from card to card: what vLLM is told and when, with the card's and NCCL's part played by others."""
+"""Weights from card to card: what vLLM is sent and when, with the card's and NCCL's part played by others."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def finished(idx: int, step: int | None = 0, **fields: Any) -> FinishedEpisode:
 
 
 def test_everything_has_left_when_it_is_closed(tmp_path: Path) -> None:
-    """In order, each once, and the viewer is told which are the last."""
+    """In order, each once, and the viewer is given which are the last."""
     with exporter(tmp_path / "out", patience_s=30) as viewer:
         for idx in range(100):
             viewer.add(finished(idx))
@@ -52,7 +52,7 @@ def test_everything_has_left_when_it_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_viewer_that_fails_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What it failed with is lost and counted, what comes later is not; each change is told once."""
+    """What it failed with is lost and counted, what comes later is not; each change is reported once."""
 
     def act(num_calls: int) -> None:
         if num_calls == 2:

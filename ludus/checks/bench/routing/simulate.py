@@ -65,7 +65,7 @@ def simulate(
     max_new_tokens: int = 2048,
     context_length: int = 32_768,
 ) -> Simulated:
-    """The figures of the whole load. at_once: sessions that play at the same time; the next one begins when one ends.
+    """The figures of the whole load. at_once: sessions that run at the same time; the next one begins when one ends.
 
     Raises UserError for a load or a number that leaves nothing to simulate.
     """
@@ -91,7 +91,7 @@ def simulate(
 
 
 @dataclass(slots=True)
-class _Playing:
+class _RunningSession:
     """A session under way."""
 
     session: SimulatedSession
@@ -114,11 +114,11 @@ class _Simulation:
     latencies_s: list[float] = field(default_factory=list)
     sessions_s: list[float] = field(default_factory=list)
     deciding_s: float = 0.0
-    _events: list[tuple[float, int, _Playing | int]] = field(default_factory=list)
+    _events: list[tuple[float, int, _RunningSession | int]] = field(default_factory=list)
     """A heap: a session that asks, or the number of a replica, one of whose calls ends."""
     _ends_at: dict[int, int] = field(default_factory=dict)
     """By replica the event that holds; it replaces those before."""
-    _calls: dict[str, _Playing] = field(default_factory=dict)
+    _calls: dict[str, _RunningSession] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def begin_session(self, now: float) -> None:
@@ -127,44 +127,44 @@ class _Simulation:
             return
         session = self.to_come.popleft()
         asks = session.asks()
-        self._go_on(_Playing(session, asks, now, next(asks, None)), now)
+        self._go_on(_RunningSession(session, asks, now, next(asks, None)), now)
 
     def play(self) -> None:
         """Until nothing happens any more."""
         while self._events:
             self.now, number, what = heapq.heappop(self._events)
-            if isinstance(what, _Playing):
+            if isinstance(what, _RunningSession):
                 self._ask(what)
             elif self._ends_at.get(what) == number:
                 self._end(what)
 
-    def _go_on(self, playing: _Playing, now: float) -> None:
-        if playing.ask is None:
-            self.sessions_s.append(now - playing.began_at)
+    def _go_on(self, running: _RunningSession, now: float) -> None:
+        if running.ask is None:
+            self.sessions_s.append(now - running.began_at)
             self.begin_session(now)
         else:
-            heapq.heappush(self._events, (now + playing.ask.pause_s, next(self._numbers), playing))
+            heapq.heappush(self._events, (now + running.ask.pause_s, next(self._numbers), running))
 
-    def _ask(self, playing: _Playing) -> None:
-        assert playing.ask is not None, "a session that asks has a call"
+    def _ask(self, running: _RunningSession) -> None:
+        assert running.ask is not None, "a session that asks has a call"
         number = next(self._numbers)
-        session, sampling = playing.session, Sampling(max_new_tokens=self.max_new_tokens)
-        call = Call(f"{number}", session.id, playing.ask.prompt_ids, sampling, group_id=session.group_id)
-        self._calls[call.id], playing.asked_at = playing, self.now
+        session, sampling = running.session, Sampling(max_new_tokens=self.max_new_tokens)
+        call = Call(f"{number}", session.id, running.ask.prompt_ids, sampling, group_id=session.group_id)
+        self._calls[call.id], running.asked_at = running, self.now
         started_at = time.thread_time()
         replica = self.policy.place(call)
         self.deciding_s += time.thread_time() - started_at
-        self.replicas[replica].enter(self.now, PaperCall(call, playing.ask.answer_ids))
+        self.replicas[replica].enter(self.now, PaperCall(call, running.ask.answer_ids))
         self._expect(replica)
 
     def _end(self, replica: int) -> None:
         ended = self.replicas[replica].end_next(self.now)
         self.policy.leave(ended.call, replica, ended.answer_ids)
         self._expect(replica)
-        playing = self._calls.pop(ended.call.id)
-        self.latencies_s.append(self.now - playing.asked_at)
-        playing.ask = next(playing.asks, None)
-        self._go_on(playing, self.now)
+        running = self._calls.pop(ended.call.id)
+        self.latencies_s.append(self.now - running.asked_at)
+        running.ask = next(running.asks, None)
+        self._go_on(running, self.now)
 
     def _expect(self, replica: int) -> None:
         """The replica's next end has changed."""

@@ -79,7 +79,7 @@ async def nulls(probe: Probe) -> None:
 
 @case("chat", "sampling fields", ours=EXTENSION)
 async def pinned(probe: Probe) -> None:
-    """Sampling that the session pins is told in a header, and is what acts."""
+    """Sampling that the session pins is reported in a header, and is what acts."""
     other = probe.another(pinned=("top_p",))
     raw = await other.openai.chat.completions.with_raw_response.create(**other.chat_fields(top_p=0.5))
     expect.equal("x-ludus-pinned", raw.headers.get("x-ludus-pinned"), "top_p")

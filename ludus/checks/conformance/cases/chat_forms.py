@@ -29,7 +29,7 @@ async def schema_streamed(probe: Probe) -> None:
 
 @case("chat", "structured output")
 async def parsed(probe: Probe) -> None:
-    """The SDK's parse hands out the parsed object."""
+    """The SDK's parse returns the parsed object."""
     import pydantic
 
     class Colour(pydantic.BaseModel):

@@ -192,7 +192,7 @@ async def result_prompt(probe: Probe) -> None:
 
 @case("chat", "tools", ours=EXTENSION)
 async def undecoded_header(probe: Probe) -> None:
-    """A call that cannot be decoded is told in a header and kept with its turn."""
+    """A call that cannot be decoded is reported in a header and kept with its turn."""
     probe.script(BROKEN_CALL)
     raw = await probe.openai.chat.completions.with_raw_response.create(**probe.chat_fields(**TOOLS))
     told = raw.headers.get("x-ludus-undecoded", "")

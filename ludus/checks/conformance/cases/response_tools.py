@@ -84,7 +84,7 @@ async def json_object(probe: Probe) -> None:
 
 @case("responses", "structured output")
 async def parsed(probe: Probe) -> None:
-    """The SDK's parse hands out the parsed object."""
+    """The SDK's parse returns the parsed object."""
     import pydantic
 
     class Colour(pydantic.BaseModel):

@@ -56,7 +56,7 @@ async def roles(probe: Probe) -> None:
 
 @case("responses", "text")
 async def repeated(probe: Probe) -> None:
-    """A response tells how it was asked for: temperature, top_p, tools, metadata."""
+    """A response states how it was asked for: temperature, top_p, tools, metadata."""
     asked = {"temperature": 0.5, "top_p": 0.9, "metadata": {"a": "b"}, "max_output_tokens": 30}
     response = await probe.respond(**asked)
     expect.equal("what it repeats", {name: getattr(response, name) for name in asked}, asked)

@@ -1,4 +1,4 @@
-"""The protocols in words that all of them share: how each is asked and answers, so that a law of several is told once.
+"""The protocols in terms that all of them share: how each is asked and answers, so that a law of several is told once.
 
 Knows: the fields of each protocol.  Knows not: laws.
 """

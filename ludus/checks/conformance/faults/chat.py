@@ -113,7 +113,7 @@ FRESH_IDS = numbered(
 
 @answers("second call dropped", "chat/tools", f"{MESSAGE}.tool_calls")
 def second_call_dropped(calls: Any) -> Any:
-    """Of several calls only the first is told."""
+    """Of several calls only the first is sent."""
     return calls and calls[:1]
 
 

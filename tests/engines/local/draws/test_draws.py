@@ -222,7 +222,7 @@ def mask_of(ids: set[int], vocab_size: int = VOCAB) -> bytes:
 
 
 def test_only_allowed_tokens_are_drawn_and_renormalised(draw: DrawRows) -> None:
-    """Under a mask the logprob is that among the allowed tokens, which are told; ids beyond the mask are forbidden."""
+    """Under a mask the logprob is that among the allowed tokens, reported; ids beyond the mask are forbidden."""
     logits = random_logits(40)
     allowed = {3, 64, 255, 299}
     requests = [
@@ -240,7 +240,7 @@ def test_only_allowed_tokens_are_drawn_and_renormalised(draw: DrawRows) -> None:
 
 
 def test_greedy_takes_the_likeliest_of_the_allowed(draw: DrawRows) -> None:
-    """A greedy row under a mask; it draws nothing, so it tells no kept ids."""
+    """A greedy row under a mask; it draws nothing, so it reports no kept ids."""
     logits = random_logits(1)
     (one,) = draw(logits, [replace(request(Sampling(temperature=0.0, grammar=SOME)), allowed=mask_of({5, 9, 80}))])
     best = max((5, 9, 80), key=lambda token: float(logits[0, token]))
