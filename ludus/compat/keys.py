@@ -65,7 +65,7 @@ class Key:
 
 
 def to(*ours: str, convert: Callable[[Any], Any] = lambda value: value, note: str = "") -> Key:
-    """A key that ours stand for."""
+    """A key that keys of Ludus stand for."""
     return Key(ours, convert, note)
 
 

@@ -55,7 +55,7 @@ class RunArchive:
         step: Callable[[], int] | None = None,
         on_kept: Callable[[Episode, SessionSpec], None] | None = None,
     ) -> None:
-        """step: tells the training step that may use what ends now. None: the one that asked for it.
+        """step: returns the training step that may use what ends now. None: the one that asked for it.
         on_kept: called with each session that is kept, which no reward reaches from then on. None: nobody is."""
         self._store = store
         self._step = step

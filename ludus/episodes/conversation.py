@@ -175,7 +175,7 @@ class Conversations:
 
 
 def message_key(message: Message) -> _Key:
-    """What a message says in whatever words a client tells it again: equal for equal ones."""
+    """What a message says in whatever form a client sends it again: equal for equal ones."""
     calls = tuple([(call.name, _canonical(call.arguments)) for call in message.tool_calls])
     return message.role, (message.content or "").strip(), calls, message.name
 

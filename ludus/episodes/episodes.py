@@ -286,7 +286,7 @@ class Episodes:
 
 
 def _said(ending: Ending) -> str:
-    """Why the session is closed, as its clients are told."""
+    """Why the session is closed, as its clients read it."""
     match ending:
         case Told(reason=reason) | Closed(reason) | Cancelled(reason) | Lost(reason) if reason:
             return reason

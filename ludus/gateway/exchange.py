@@ -225,13 +225,13 @@ def _tell_shifted(on_delta: OnDelta, first_choice_idx: int, choice_idx: int, del
 
 
 def _undecoded(turns: tuple[Turn, ...]) -> Headers:
-    """A header that tells how many tool calls could not be decoded, and the text of the first."""
+    """A header that states how many tool calls could not be decoded, and the text of the first."""
     texts = [text for turn in turns for text in turn.undecoded]
     return {"x-ludus-undecoded": f"{len(texts)} {quote(texts[0])[:MOST_UNDECODED_CHARS]}"} if texts else {}
 
 
 async def send_error(send: Send, dialect: Dialect, error: ErrorReply) -> None:
-    # The SDK sends 409 and every 5xx again unless it is told that this cannot help.
+    # The SDK sends 409 and every 5xx again unless a header states that this cannot help.
     retry = {"x-should-retry": "true" if error.may_retry else "false"}
     await send_json(send, error.status, dialect.error(error), retry)
 

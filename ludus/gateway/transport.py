@@ -142,7 +142,7 @@ class _LentTransport:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The application has returned. `error` tells why it did so without finishing its answer."""
+    """The application has returned. `error` states why it did so without finishing its answer."""
 
     error: str | None = None
 

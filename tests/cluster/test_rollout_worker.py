@@ -129,7 +129,7 @@ def test_odd_words_of_an_error_arrive():
     ending.codes.encode()
 
 
-def test_a_place_is_offered_once_it_is_ready():
+def test_a_slot_is_offered_once_it_is_ready():
     """The head waits for a worker's process, before the first episode and after each that used it up."""
     ready = asyncio.Event()
 

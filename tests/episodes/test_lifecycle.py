@@ -58,7 +58,7 @@ def test_retry_of_a_finished_request_is_replayed(set_table: SetTable) -> None:
 
 
 def test_retry_in_flight_is_joined(set_table: SetTable) -> None:
-    """A retry that comes while the first request runs hears all deltas from the start and gets the same turns."""
+    """A retry that comes while the first request runs gets all deltas from the start and gets the same turns."""
     table = set_table([LONG])
 
     async def play() -> None:

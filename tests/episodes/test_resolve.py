@@ -1,4 +1,4 @@
-"""Requests that name a turn, a raw prompt or a wish become requests that say it all."""
+"""Requests that name a turn, a raw prompt or an option become requests that say it all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage with written answers behind it, and a way to play one episode on it."""
+"""An agent runtime with written answers behind it, and a way to play one episode in it."""
 
 from __future__ import annotations
 

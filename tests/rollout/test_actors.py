@@ -81,7 +81,7 @@ def test_agents_with_a_process_ask_from_there(
     actors: dict[str, ActorSettings],
     endpoint: Endpoint,  # noqa: F811
 ) -> None:
-    """The settings travel, the key does not: it is read where the agent runs; the spans come back."""
+    """The settings are sent, the key is not: it is read where the agent runs; the spans come back."""
 
     async def scenario() -> Episode:
         runner, _ = make_runner(SubprocessAgentAdapter(Guided, max_workers=1), actors=actors)

@@ -1,7 +1,7 @@
 """Environments in Gymnasium's style, played in text: a model reads observations and writes actions.
 
 Knows: `reset` and `step` of Gymnasium and its older relatives, action spaces.  Knows not: agents, tokens.
-Invariant: every episode has an environment of its own; what is no action is told to the model and changes nothing.
+Invariant: every episode has an environment of its own; what is no action is an error to the model and changes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A chat model of LangChain whose answers are recorded turns: any graph that takes one trains what it samples.
 
 Knows: LangChain's interface, a recorded session.  Knows not: graphs, rewards, tokens.
-Invariants: every answer is a turn of the session, also one that the graph threw away; an answer tells its turn by its
+Invariants: every answer is a turn of the session, also one that the graph threw away; an answer names its turn by its
 id; a broken off stream leaves the tokens that were sampled.
 """
 
@@ -212,7 +212,7 @@ class ChatModel(BaseChatModel):
             yield chunk
 
     async def _chunks(self, session: Session, request: ChatRequest) -> _Chunks:
-        """Text as it is sampled. Calls are told in the end, whole: what begins as one may turn out to be text."""
+        """Text as it is sampled. Calls are sent in the end, whole: what begins as one may turn out to be text."""
         told: asyncio.Queue[Delta | None] = asyncio.Queue()
         ids: list[str] = []
         answering = asyncio.ensure_future(

@@ -50,7 +50,7 @@ class ToolFileEntry(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class EntryPlace:
+class EntryLocation:
     """Where an entry stands."""
 
     name: str
@@ -69,12 +69,14 @@ class EntryPlace:
         return cls
 
 
-def read_native(entry: ToolFileEntry, place: EntryPlace) -> ToolPlan:
+def read_native(entry: ToolFileEntry, location: EntryLocation) -> ToolPlan:
     """A tool that a class of Python is."""
     if entry.class_name is None:
-        raise ConfigError(f"{place.name} needs a class_name, such as 'my_tools.Calculator' or 'my_tools.py:Calculator'")
+        raise ConfigError(
+            f"{location.name} needs a class_name, such as 'my_tools.Calculator' or 'my_tools.py:Calculator'"
+        )
     if entry.mcp is not None:
-        raise ConfigError(f"{place.name}: `mcp` cannot act without config.type=mcp")
-    cls = place.class_of(entry.class_name, BaseTool)
-    schema = None if entry.tool_schema is None else read_schema(entry.tool_schema, f"{place.name}: tool_schema")
+        raise ConfigError(f"{location.name}: `mcp` cannot act without config.type=mcp")
+    cls = location.class_of(entry.class_name, BaseTool)
+    schema = None if entry.tool_schema is None else read_schema(entry.tool_schema, f"{location.name}: tool_schema")
     return ToolPlan(OneTool(cls(entry.config, schema)), entry.timeout_s, entry.max_concurrent)

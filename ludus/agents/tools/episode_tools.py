@@ -47,7 +47,7 @@ class ToolResult:
 
 
 def undecoded(raw: str, turn_id: str | None) -> ToolResult:
-    """What the model is told of text that began as a call of a tool and is none."""
+    """What the model is answered to text that began as a call of a tool and is none."""
     error = f"{UNDECODED}: {raw:.200}"
     text = f"Error: {error}\nWrite the call again, in the form that the tools ask for."
     with span("tool", "undecoded", inputs=raw) as record:
@@ -135,7 +135,7 @@ class EpisodeTools:
         return result
 
     def undecoded(self, raw: str, *, turn_id: str | None = None) -> ToolResult:
-        """What the model is told of text that began as a call of a tool and is none."""
+        """What the model is answered to text that began as a call of a tool and is none."""
         result = undecoded(raw, turn_id)
         self._count("undecoded", result, 0.0)
         return result

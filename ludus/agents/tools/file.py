@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.tools.entry import EntryPlace, Find, ToolFileEntry, read_native
+from ludus.agents.tools.entry import EntryLocation, Find, ToolFileEntry, read_native
 from ludus.agents.tools.function import FunctionTool, functions_of
 from ludus.agents.tools.mcp_entry import read_mcp
 from ludus.agents.tools.source import ToolPlan
 from ludus.errors import ConfigError, UserError
 from ludus.settings import import_file, import_object, load_yaml
 
-KINDS: Mapping[str, Callable[[ToolFileEntry, EntryPlace], ToolPlan]] = {
+KINDS: Mapping[str, Callable[[ToolFileEntry, EntryLocation], ToolPlan]] = {
     "native": read_native,
     "mcp": read_mcp,
 }
@@ -33,7 +33,7 @@ def read_tool_file(path: Path, find: Find = import_object) -> list[ToolPlan]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigError(f"{path} must hold `tools`, a list of mappings")
     folder = path.expanduser().parent
-    return [_plan(entry, EntryPlace(f"{path}: tools.{idx}", folder, find)) for idx, entry in enumerate(entries)]
+    return [_plan(entry, EntryLocation(f"{path}: tools.{idx}", folder, find)) for idx, entry in enumerate(entries)]
 
 
 def read_function_file(path: Path) -> Sequence[FunctionTool]:
@@ -44,13 +44,13 @@ def read_function_file(path: Path) -> Sequence[FunctionTool]:
     return tools
 
 
-def _plan(given: Mapping[str, Any], place: EntryPlace) -> ToolPlan:
+def _plan(given: Mapping[str, Any], location: EntryLocation) -> ToolPlan:
     try:
         entry = ToolFileEntry(**given)
     except ConfigError as error:
-        raise ConfigError(f"{place.name}: {error}") from None
+        raise ConfigError(f"{location.name}: {error}") from None
     kind = entry.config.get("type", "native")
     if not isinstance(kind, str) or kind not in KINDS:
         known = " and ".join(map(repr, KINDS))
-        raise ConfigError(f"{place.name}: config.type={kind!r} is not possible; there are {known}")
-    return KINDS[kind](entry, place)
+        raise ConfigError(f"{location.name}: config.type={kind!r} is not possible; there are {known}")
+    return KINDS[kind](entry, location)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pydantic
 
-from ludus.agents.tools.entry import EntryPlace, ToolFileEntry
+from ludus.agents.tools.entry import EntryLocation, ToolFileEntry
 from ludus.agents.tools.mcp import McpServer, McpServers, McpTool
 from ludus.agents.tools.mcp_file import read_mcp_file
 from ludus.agents.tools.source import ToolPlan
@@ -27,20 +27,20 @@ class McpConfig(Settings):
     """verl's name of `max_concurrent`."""
 
 
-def read_mcp(entry: ToolFileEntry, place: EntryPlace) -> ToolPlan:
+def read_mcp(entry: ToolFileEntry, location: EntryLocation) -> ToolPlan:
     """Tools that MCP servers offer."""
     if entry.mcp is None:
-        raise ConfigError(f"{place.name} is of type mcp and needs `mcp: {{mcp_servers_config_path: …}}`")
+        raise ConfigError(f"{location.name} is of type mcp and needs `mcp: {{mcp_servers_config_path: …}}`")
     if entry.tool_schema is not None:
-        raise ConfigError(f"{place.name}: tool_schema cannot act: MCP servers give the schemas of their tools")
+        raise ConfigError(f"{location.name}: tool_schema cannot act: MCP servers give the schemas of their tools")
     try:
         config = McpConfig(**entry.config)
     except ConfigError as error:
-        raise ConfigError(f"{place.name}: config: {error}") from None
-    tool_class = McpTool if entry.class_name is None else place.class_of(entry.class_name, McpTool)
+        raise ConfigError(f"{location.name}: config: {error}") from None
+    tool_class = McpTool if entry.class_name is None else location.class_of(entry.class_name, McpTool)
     path = entry.mcp.mcp_servers_config_path.expanduser()
-    if not path.is_file() and (place.folder / path).is_file():
-        path = place.folder / path
+    if not path.is_file() and (location.folder / path).is_file():
+        path = location.folder / path
     servers = [
         McpServer(name, address, tool_class=tool_class, config=entry.config)
         for name, address in read_mcp_file(path).items()

@@ -50,7 +50,7 @@ class Signature:
         """The schema of the tool `name` that is this function."""
         parameters = _without_titles(self._adapter.json_schema(schema_generator=_Plain))
         parameters.setdefault("properties", {})
-        if parameters.get("additionalProperties") is False:  # models know, and a call that does not is told
+        if parameters.get("additionalProperties") is False:  # models know, and a call that does not gets an error
             del parameters["additionalProperties"]
         function = {"name": name, "description": self._docstring.summary, "parameters": parameters}
         return read_schema({"type": "function", "function": function}, f"the schema of {self._name}")

@@ -56,7 +56,7 @@ def _as(other: str, note: str, default: Any = None) -> Rule:
 
 
 def _first(ours: str, *names: str, note: str = "") -> dict[str, Rule]:
-    """Keys for one of ours: the first that is given counts."""
+    """Keys for one of Ludus's: the first that is given counts."""
 
     def rule_of(idx: int) -> Rule:
         def rule(value: Any, given: Given) -> Meaning:
@@ -219,7 +219,7 @@ def _ratios(given: Given) -> tuple[str, str]:
 
 
 def defaults(given: Given) -> dict[str, Any]:
-    """Keys of ours that say what AReaL does where nothing is said."""
+    """Keys of Ludus that state what AReaL does where nothing is given."""
     if not any(key.startswith("actor.") for key in given):
         return {}
     kind, _ = _ratios(given)

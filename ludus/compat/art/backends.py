@@ -185,7 +185,7 @@ class Backend(Protocol):
 
 
 def train_config(config: TrainConfig | None, options: Mapping[str, Any]) -> TrainConfig:
-    """The configuration of a call. Raises ConfigError if it was given twice, or if an option is none of ours."""
+    """The configuration of a call. Raises ConfigError if it was given twice, or if an option is none of Ludus's."""
     if config is None:
         return TrainConfig(**options)
     if options:

@@ -26,7 +26,7 @@ class Capture:
         self._heard: list[tuple[History, Messages]] = []
         """Each history with its messages, so that they are not written out for every comparison."""
 
-    def hear(self, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+    def add(self, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Adds the choices of one answer."""
         asked = [message_of(message) for message in request.get("messages") or ()]
         tools = request.get("tools") or None
@@ -99,7 +99,7 @@ def capturing() -> Iterator[Capture]:
     capture = Capture()
     token = _captures.set(capture)
     try:
-        with listening(capture.hear):
+        with listening(capture.add):
             yield capture
     finally:
         _captures.reset(token)

@@ -1,7 +1,7 @@
 """What stands in a trajectory: messages, which are context, and choices, which a model has sampled.
 
 Knows: the shapes of OpenAI's messages and choices, however they were made.  Knows not: records, tokens, rewards.
-A choice is an object of OpenAI's SDK, one of ours, or the JSON of either; `turn_id` names the recorded turn that it is.
+A choice is an object of OpenAI's SDK, one of Ludus's, or the JSON of either; `turn_id` names its recorded turn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests to models and their answers, told to whoever listens where they were made.
+"""Requests to models and their answers, passed to the listeners where they were made.
 
 Knows: one context variable.  Knows not: HTTP, trajectories.
 """
@@ -18,7 +18,7 @@ _listeners: ContextVar[tuple[OnExchange, ...]] = ContextVar("ludus_exchanges", d
 
 @contextmanager
 def listening(listener: OnExchange) -> Iterator[None]:
-    """Exchanges of the block, and of the tasks begun in it, are told to `listener` too."""
+    """Exchanges of the block, and of the tasks begun in it, are passed to `listener` too."""
     token = _listeners.set((*_listeners.get(), listener))
     try:
         yield

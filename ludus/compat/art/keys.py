@@ -1,6 +1,6 @@
 """ART's internal configuration of a model, as keys of Ludus's own.
 
-Knows: which of its keys stand for which of ours.  Knows not: models, backends.
+Knows: which of its keys stand for which of Ludus's.  Knows not: models, backends.
 Invariant: a key that stands for nothing here is named in a warning; ART's own runtime is what most of them are about.
 """
 

@@ -278,7 +278,7 @@ class _Asked:
     """A model, as far as this client has asked it."""
 
     step: int = 0
-    """The last that the server told."""
+    """The last that the server reported."""
     names: RolloutNames = field(default_factory=RolloutNames)
     playing: set[Rollout] = field(default_factory=set)
     """Rollouts that have asked it and play on."""

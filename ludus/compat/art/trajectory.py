@@ -1,4 +1,4 @@
-"""One run of an agent as the agent tells it: messages and choices, a reward, and what else it wants kept.
+"""One run of an agent as the agent reports it: messages and choices, a reward, and what else it wants kept.
 
 Knows: what a user writes into it.  Knows not: tokens, sessions, groups.
 Invariant: a choice of a recorded turn is trained, a mapping is context; the order of the list is the conversation.

@@ -115,12 +115,12 @@ async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | 
 
 
 def _told(error: Exception) -> str:
-    """What the model is told of a tool that failed."""
+    """What the model is answered when a tool failed."""
     return f"Error: {type(error).__name__}: {error}"
 
 
 def _undecoded(message: AIMessage, limits: NodeLimits) -> list[BaseMessage]:
-    """What the model is told of text that began as a call and is none: as a tool, where the template can show that."""
+    """The answer to text that began as a call and is none: as a tool, where the template can show that."""
     told = [undecoded(raw, message.id).text for raw in message.response_metadata.get(UNDECODED, ())]
     if not limits.shows_lone_answers:
         return [HumanMessage(text) for text in told]

@@ -245,7 +245,7 @@ class ToolAgentLoop(AgentLoopBase):
         return length if not data.turns else length - (self._count_prompt(data) - data.num_first_prompt)
 
     def _undecoded_messages(self, before: Sequence[Message], texts: Sequence[str]) -> list[Message]:
-        """What the model is told of calls that are none: as a tool's answers, where the template shows one without a
+        """The answer to calls that are none: as a tool's answers, where the template shows one without a
         call, else as the user's."""
         if not texts:
             return []

@@ -41,7 +41,7 @@ class ParsedRequest:
     include_usage: bool = False
     """A stream ends with the token counts."""
     logprobs: bool = False
-    """The answer tells the logprob of every sampled token."""
+    """The answer has the logprob of every sampled token."""
     ignored: tuple[str, ...] = ()
     """Fields accepted because they cannot change a token, and otherwise without effect."""
     wire_names: Mapping[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class ParsedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The finished turns of one request, with what a protocol tells about them beside their text."""
+    """The finished turns of one request, with what a protocol states about them beside their text."""
 
     turns: tuple[Turn, ...]
     num_prompt_tokens: int

@@ -31,7 +31,7 @@ async def answers(*tools: Any, calls: list[tuple[str, dict[str, Any]]], timeout_
 
 
 async def test_a_blocking_function_runs_in_another_process() -> None:
-    """Its closure travels with it."""
+    """Its closure is pickled with it."""
     here = os.getpid()
 
     @function_tool
@@ -84,7 +84,7 @@ async def test_errors_come_back_from_processes() -> None:
 
 async def test_a_function_in_a_thread_shares_the_process() -> None:
     """What it holds is never copied, and what it changes is seen; the event loop goes on meanwhile."""
-    lock, seen = threading.Lock(), []  # a lock cannot travel
+    lock, seen = threading.Lock(), []  # a lock cannot be pickled
 
     @function_tool(runs_in="thread")
     def note(word: str) -> int:

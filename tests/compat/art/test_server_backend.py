@@ -114,7 +114,7 @@ def test_progress_is_told_while_it_goes_on(served: Served) -> None:
     ],
 )
 def test_an_error_there_is_the_same_error_here(served: Served, error: Exception) -> None:
-    """Kind, message and code travel."""
+    """Kind, message and code are sent."""
     served.job_runner.error = error
 
     async def main() -> None:

@@ -29,7 +29,7 @@ class Judge(EnvironmentService):
 
 
 class TwoTurns(Agent):
-    """Asks, hears, asks again with what it got and one token more."""
+    """Asks, gets an answer, asks again with what it got and one token more."""
 
     def __init__(self, n=1, more=65):
         self.n, self.more = n, more

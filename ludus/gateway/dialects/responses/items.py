@@ -139,7 +139,7 @@ def ended(response: JsonObject, answer: Answer, output: list[JsonObject]) -> Jso
         "input_tokens": answer.num_prompt_tokens,
         "input_tokens_details": {"cached_tokens": turn.sampled.num_cached_tokens, "cache_write_tokens": 0},
         "output_tokens": num_sampled,
-        # Which tokens are thinking is not told apart; they are among the output tokens.
+        # Which tokens are thinking is not counted apart; they are among the output tokens.
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": answer.num_prompt_tokens + num_sampled,
     }

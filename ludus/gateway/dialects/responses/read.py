@@ -192,7 +192,7 @@ def _part(part: JsonObject, at: str, ignored: dict[str, None]) -> str:
 
 
 def _thinking(item: JsonObject, at: str) -> str | None:
-    """The text of a reasoning item, which stands in its content or in its summary. None: it tells none."""
+    """The text of a reasoning item, which stands in its content or in its summary. None: it has none."""
     for name, kind in (("content", "reasoning_text"), ("summary", "summary_text")):
         parts = list(read_objects(item, name, at=at))
         for part_at, part in parts:
