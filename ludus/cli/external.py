@@ -63,7 +63,7 @@ class _Outside:
         self._agents = AgentThread()
         self._shared = SharedClients()
         self._on_episode = on_episode
-        self._places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
+        self._slots = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
 
     async def play_all(self, rows: Sequence[Row]) -> None:
         with self._proxy, self._agents:
@@ -76,7 +76,7 @@ class _Outside:
     async def _play_one(self, row: Row, group_id: str, sample_idx: int) -> None:
         settings = self._config.rollout
         info = EpisodeInfo(f"{group_id}-m{sample_idx:02d}", group_id, group_id, is_eval=True)
-        async with self._places, process_for(self._agent, info.episode_id):
+        async with self._slots, process_for(self._agent, info.episode_id):
             started_at, timeout_s = time.time(), settings.episode_timeout_s
             deadline_at = None if timeout_s is None else time.monotonic() + timeout_s
             base_url = self._proxy.open(Limits(max_turns=settings.max_turns, deadline_at=deadline_at))

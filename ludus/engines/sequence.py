@@ -62,7 +62,7 @@ class Sequence:
     """None: the call has no stop strings."""
     token_ids: list[int]
     constraint: Constraint | None = None
-    """The answer's place in its grammar, advanced by every sampled token. None: the answer is free."""
+    """The answer's state in its grammar, advanced by every sampled token. None: the answer is free."""
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)

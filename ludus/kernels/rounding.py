@@ -23,7 +23,7 @@ class NativeRounding:
         self._round = load_library(library, {"ludus_round": signature}).ludus_round
 
     def __call__(self, master: Tensor, into: Tensor, *, first: int, key: int) -> None:
-        """first: place of the first number in its weight.  key: below 2^32."""
+        """first: index of the first number in its weight.  key: below 2^32."""
         assert master.is_contiguous() and into.is_contiguous(), "numbers must lie side by side"
         assert master.dtype == torch.float32 and into.dtype == torch.bfloat16, "fp32 becomes bf16"
         self._round(master.data_ptr(), into.data_ptr(), master.numel(), first, key, torch.get_num_threads())

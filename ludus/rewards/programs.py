@@ -85,10 +85,10 @@ def code_verify_call(
     tests = [tests_of(id2info, query_id) for query_id in query_ids]
 
     async def verify_all() -> list[float]:
-        places = asyncio.Semaphore(max_workers)
+        slots = asyncio.Semaphore(max_workers)
 
         async def verify(code: str | None, own: ProgramTests) -> float:
-            async with places:
+            async with slots:
                 return await verify_program(code, own, timeout_s=timeout)
 
         return list(await asyncio.gather(*map(verify, generateds, tests)))

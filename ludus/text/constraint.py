@@ -22,7 +22,7 @@ _SILENT = 0
 
 
 class Constraint:
-    """One answer's place in its grammar. Not thread-safe: one engine advances it."""
+    """One answer's state in its grammar. Not thread-safe: one engine advances it."""
 
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._matcher = matcher

@@ -209,7 +209,7 @@ class KeptSoftmax:
         return scores_TK.div_(temperatures_C[:, None]).masked_fill_(self.is_missing_TK, NEVER), slope_TK
 
     def _places(self, targets_C: Tensor) -> Tensor:
-        """Of each target its place among the kept ids of its row."""
+        """Of each target its index among the kept ids of its row."""
         return ((self.ids_TK == targets_C[:, None]) & ~self.is_missing_TK).int().argmax(-1)
 
 

@@ -1,7 +1,7 @@
 """fp32 weights as bf16 ones: to the nearest, or so that they are right on average.
 
 Knows: numbers, where in a weight they stand.  Knows not: optimizers, engines, which weights there are.
-Invariant: what a number is rounded to follows from the number, the run's seed, the weight's name and the number's place
+Invariant: what a number is rounded to follows from the number, the run's seed, the weight's name and the number's index
 in it: equal on every rank, replica and device, and after a resume.
 
 A model's weights begin on bf16's grid, whose spacing near 0.1 is 5e-4. A step of 1e-5 stays below half of that for some
@@ -80,12 +80,12 @@ def round_up_above(exact: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def mixed_bits(count: int, first: int, key: int, device: torch.device) -> Tensor:
-    """int32 whose 32 bits look like chance, for the places `first`, `first + 1` … under `key`; as vectors.h's `mix`.
+    """int32 whose 32 bits look like chance, for the indices `first`, `first + 1` … under `key`; as vectors.h's `mix`.
 
     Source: Wellons' "lowbias32", https://github.com/skeeto/hash-prospector
     """
-    places = torch.arange(first, first + count, dtype=torch.int64, device=device)
-    x = (places ^ key).to(torch.int32)
+    indices = torch.arange(first, first + count, dtype=torch.int64, device=device)
+    x = (indices ^ key).to(torch.int32)
     x = x ^ _shifted(x, 16)
     x = x * 0x7FEB352D
     x = x ^ _shifted(x, 15)

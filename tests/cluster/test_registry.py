@@ -92,7 +92,7 @@ def test_waiting_ends(registry):
 
 
 def test_a_request_to_stop_reaches_the_run():
-    """`POST /stop` is handed on."""
+    """`POST /stop` is passed on."""
     asked = []
     with Registry("", on_stop=lambda: asked.append(True)) as registry, client(registry) as http:
         assert http.post("/stop").status_code == 202

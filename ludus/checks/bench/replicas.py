@@ -53,12 +53,12 @@ class TwoTurnAgent:
 class SmallEngine(ScriptedEngine):
     """Samples so many calls at once; more wait, in the order in which they came. For one event loop."""
 
-    def __init__(self, answer: str, tokenizer: Tokenizer, *, token_s: float, places: int) -> None:
+    def __init__(self, answer: str, tokenizer: Tokenizer, *, token_s: float, slots: int) -> None:
         super().__init__(lambda _: answer, tokenizer, token_delay_s=token_s)
-        self._places = asyncio.Semaphore(places)
+        self._slots = asyncio.Semaphore(slots)
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
-        async with self._places:
+        async with self._slots:
             return await super().generate(call, on_tokens)
 
 
@@ -66,7 +66,7 @@ async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
     """Episodes a second, and how many calls each replica had."""
     text = ChatText.load(Path(work.model))
     engines = [
-        SmallEngine(_WORD * work.new_tokens, text.tokenizer, token_s=work.token_s, places=work.places)
+        SmallEngine(_WORD * work.new_tokens, text.tokenizer, token_s=work.token_s, slots=work.slots)
         for _ in range(work.replicas)
     ]
     engine = route(engines, text.tokenizer, seed=work.seed)

@@ -108,7 +108,7 @@ async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[s
 
 
 async def _play(runner: EpisodeRunner, work: TraceWork, name: str, number: int) -> list[Episode]:
-    places = asyncio.Semaphore(work.at_once)
+    slots = asyncio.Semaphore(work.at_once)
 
     async def play_one(idx: int) -> Episode:
         task = EpisodeTask(
@@ -120,7 +120,7 @@ async def _play(runner: EpisodeRunner, work: TraceWork, name: str, number: int) 
             step=1,
             is_eval=False,
         )
-        async with places:
+        async with slots:
             return await runner.run(task)
 
     return await asyncio.gather(*(play_one(idx) for idx in range(number)))

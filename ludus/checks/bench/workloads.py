@@ -116,18 +116,18 @@ class TraceWork(Workload):
 
 @dataclass(frozen=True, slots=True)
 class ReplicasWork:
-    """Play groups of four episodes of two turns on engines that sample `places` calls at once, a token every
+    """Play groups of four episodes of two turns on engines that sample `slots` calls at once, a token every
     `token_s`; the tokenizer is that of `model`."""
 
     model: str
     """Folder."""
     replicas: int
-    places: int = 8
+    slots: int = 8
     token_s: float = 0.05
     new_tokens: int = 16
     groups: int = 64
     at_once: int = 64
-    """Episodes: more than all places, so that a place never waits for one."""
+    """Episodes: more than all slots, so that a slot never waits for one."""
     seed: int = 0
 
 

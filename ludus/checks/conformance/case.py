@@ -1,4 +1,4 @@
-"""One thing that must hold on the wire: its place in the matrix, its law in a line, and the function that tries it.
+"""One thing that must hold on the wire: its cell in the matrix, its law in a line, and the function that tries it.
 
 Knows: names.  Knows not: servers, SDKs.
 """

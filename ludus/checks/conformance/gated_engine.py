@@ -115,12 +115,12 @@ class GatedEngine(Around):
     ) -> Sampled:
         call = observed.call
         whole = await self._inner.generate(call)
-        for num_told, chunk in enumerate(_chunks(whole)):
-            if num_told == token_gate.num_free and call.id not in self._aborted:
+        for num_delivered, chunk in enumerate(_chunks(whole)):
+            if num_delivered == token_gate.num_free and call.id not in self._aborted:
                 await token_gate.wait()
             if call.id in self._aborted:
                 token_gate.was_aborted.set()
-                return _first(whole, num_told)
+                return _first(whole, num_delivered)
             _hand_over(observed, chunk, on_tokens)
         return whole
 

@@ -35,7 +35,7 @@ class Target:
     max_tokens: int
     """Room for one answer where a case names none."""
     server: LocalServer | None = None
-    """None: somebody else's server."""
+    """None: another server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Probe:
 
     @property
     def is_remote(self) -> bool:
-        """The server is somebody else's."""
+        """The server is not the local one."""
         return self._own is None
 
     @property

@@ -190,13 +190,13 @@ async def _whole_body(receive: Receive) -> bytes:
 
 def _again(raw: bytes, receive: Receive) -> Receive:
     """Returns `raw` as the body, then whatever comes."""
-    is_told = False
+    is_sent = False
 
     async def told() -> Message:
-        nonlocal is_told
-        if is_told:
+        nonlocal is_sent
+        if is_sent:
             return await receive()
-        is_told = True
+        is_sent = True
         return {"type": "http.request", "body": raw, "more_body": False}
 
     return told

@@ -71,7 +71,7 @@ def local_target(server: LocalServer) -> Target:
 
 
 async def remote_target(clients: Clients, base_url: str, *, model: str | None, api_key: str) -> Target:
-    """Somebody else's server at `base_url`, with or without `/v1`. model: None takes the first of its list.
+    """Another server at `base_url`, with or without `/v1`. model: None takes the first of its list.
 
     Raises UserError if the server cannot be reached, or names no model.
     """
@@ -100,11 +100,11 @@ async def run_cases(
     """Run `cases`, at most `at_once` at a time; until_failure: the first that fails ends the others."""
     began_at = time.monotonic()
     results: dict[str, CaseResult] = {}
-    places = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once)
     tasks: list[asyncio.Task[None]] = []
 
     async def play_in_turn(case: Case) -> None:
-        async with places:
+        async with slots:
             results[case.name] = result = await play_one(case, target, clients, timeout_s)
         if on_result is not None:
             on_result(result)

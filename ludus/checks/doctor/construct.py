@@ -1,4 +1,4 @@
-"""What in a template makes a prompt fork: the construct by name, the place in the text, the tag in the source.
+"""What in a template makes a prompt fork: the construct by name, the position in the text, the tag in the source.
 
 Knows: two renderings and how they differ.  Knows not: whether that is a fork; `continuation` says so.
 Invariant: a construct is found by trying: where the difference disappears without the tools, the tools made it.

@@ -60,7 +60,7 @@ class PagePool:
 
     @property
     def num_available(self) -> int:
-        """Pages that `allocate` could hand out now."""
+        """Pages that `allocate` has left."""
         return len(self._free) + len(self._evictable)
 
     def pages_for(self, num_tokens: int) -> int:

@@ -149,7 +149,7 @@ class EngineApi:
             yield _event({"request_id": call.id, "choices": [last]})
             yield _event({"request_id": call.id, "choices": [], "usage": _usage(call, sampled)})
         except LudusError as error:
-            yield _event(_told(error, _status(error)))
+            yield _event(_error_body(error, _status(error)))
         finally:
             sampling.cancel()  # its caller has left
         yield "data: [DONE]\n\n"
@@ -234,13 +234,13 @@ def _event(body: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(body)}\n\n"
 
 
-def _told(error: Exception, status: int) -> Mapping[str, Any]:
+def _error_body(error: Exception, status: int) -> Mapping[str, Any]:
     return {"error": {"message": str(error), "type": type(error).__name__, "param": None, "code": status}}
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
     status = _status(error)
-    return JSONResponse(_told(error, status), status)
+    return JSONResponse(_error_body(error, status), status)
 
 
 def _status(error: Exception) -> int:

@@ -82,7 +82,7 @@ class LudusProtocol:
     """How a server of ours is spoken to."""
 
     shared: VllmProtocol
-    """The words that are the same."""
+    """The part that is as vLLM has it."""
     files: WeightFiles | None = None
     """None: weights are sent."""
     first_version: int = 0

@@ -164,11 +164,11 @@ class _Panel:
 
     async def judge(self, attempts: Sequence[Attempt]) -> Judgement:
         distinct = list(dict.fromkeys(map(_digest, attempts)))
-        places = [distinct.index(_digest(attempt)) for attempt in attempts]
-        shown = [attempts[places.index(i)] for i in range(len(distinct))]
+        positions = [distinct.index(_digest(attempt)) for attempt in attempts]
+        shown = [attempts[positions.index(i)] for i in range(len(distinct))]
         if len(shown) == 1 < len(attempts):
             logger.warning("all %d trajectories are the same, and are scored as one alone", len(attempts))
-        self.ids = tuple(str(places.index(i) + 1) for i in range(len(distinct)))
+        self.ids = tuple(str(positions.index(i) + 1) for i in range(len(distinct)))
         told = estimated_tokens(instructions(self.rubric))
         room = max(LEAST_PROMPT_TOKENS, self.options.max_prompt_tokens - told)
         judge_prompt = render(shown, max_tokens=room)
@@ -179,15 +179,15 @@ class _Panel:
         means = [math.fsum(each[i].score for each in passes) / len(passes) for i in range(len(shown))]
         scores = tuple(
             TrajectoryScore(trajectory_id=str(k + 1), explanation=passes[0][i].explanation, score=means[i])
-            for k, i in enumerate(places)
+            for k, i in enumerate(positions)
         )
         spread = math.fsum(
-            math.sqrt(math.fsum((each[i].score - means[i]) ** 2 for each in passes) / len(passes)) for i in places
+            math.sqrt(math.fsum((each[i].score - means[i]) ** 2 for each in passes) / len(passes)) for i in positions
         )
-        return Judgement(scores, self.usage, self.num_unusable, self.num_clamped, spread / len(places))
+        return Judgement(scores, self.usage, self.num_unusable, self.num_clamped, spread / len(positions))
 
     def _order(self, number: int, digests: Sequence[str]) -> list[int]:
-        # By what the attempts say, too: otherwise member 3 of every group would stand in the same place.
+        # By what the attempts say, too: otherwise member 3 of every group would stand at the same position.
         drawn = random.Random(f"{self.options.seed}/{number}/{'/'.join(digests)}")
         order = list(range(len(digests)))
         drawn.shuffle(order)
@@ -199,7 +199,7 @@ class _Panel:
         heats = split_into_heats([judge_prompt.tokens_of((i,)) - context for i in order], room - context)
         if len(heats) == 1:
             return await self._ask(judge_prompt, order)
-        played = await _together(self._heat(judge_prompt, [order[place] for place in heat]) for heat in heats)
+        played = await _together(self._heat(judge_prompt, [order[position] for position in heat]) for heat in heats)
         best = [winner(_scores(attempt_scores)) for attempt_scores in played]
         final = await self._compare(judge_prompt, best, room)
         scores = on_one_scale([_scores(heat) for heat in played], _scores(final))

@@ -22,7 +22,7 @@ class TrajectoryScore(pydantic.BaseModel):
     """A judge's score of one trajectory."""
 
     trajectory_id: str
-    """Its place in the group, counted from 1."""
+    """Its position in the group, counted from 1."""
     explanation: str
     score: float
     """From 0 to 1."""

@@ -12,12 +12,12 @@ from ludus.types import Sampling
 from tests.engines.contract import call
 
 
-def test_more_calls_than_places_wait(tokenizer_folder: Path) -> None:
-    """No more calls are sampled at once than there are places; the others follow in the order in which they came."""
+def test_more_calls_than_slots_wait(tokenizer_folder: Path) -> None:
+    """No more calls are sampled at once than there are slots; the others follow in the order in which they came."""
 
     async def scenario() -> None:
         tokenizer = Tokenizer.load(tokenizer_folder)
-        engine, order, most = SmallEngine("Guess. It is 7.", tokenizer, token_s=0.0, places=2), list[str](), 0
+        engine, order, most = SmallEngine("Guess. It is 7.", tokenizer, token_s=0.0, slots=2), list[str](), 0
         began: set[str] = set()
 
         def note(name: str) -> None:
@@ -42,7 +42,7 @@ def test_more_calls_than_places_wait(tokenizer_folder: Path) -> None:
 
 def test_replicas_share_the_episodes(tiny_model_folder: Path) -> None:
     """Every call of every episode is answered once, by both replicas in even parts, and the clock ran."""
-    work = ReplicasWork(str(tiny_model_folder), 2, places=4, token_s=0.001, new_tokens=4, groups=4, at_once=16)
+    work = ReplicasWork(str(tiny_model_folder), 2, slots=4, token_s=0.001, new_tokens=4, groups=4, at_once=16)
     figures = asyncio.run(measure_replicas(work))
     assert sum(figures["calls"]) == 4 * 4 * 2 + 2, "and the one episode that warms up"
     assert min(figures["calls"]) >= 8

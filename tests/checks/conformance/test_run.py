@@ -42,9 +42,9 @@ async def models(request: Request) -> Response:
 
 @pytest.fixture
 def fake() -> Iterator[str]:
-    """Base URL of somebody else's server, which is not good."""
+    """Base URL of another server, which is not good."""
     routes = [Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models)]
-    with HttpServer(Starlette(routes=routes), name="somebody-else") as server:
+    with HttpServer(Starlette(routes=routes), name="another") as server:
         yield f"{server.base_url}/v1"
 
 

@@ -1,4 +1,4 @@
-"""The suite itself: the local server keeps every law, and each case has its place and its name."""
+"""The suite itself: the local server keeps every law, and each case has its cell and its name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_ours_keeps_every_law(play_own: PlayOwn) -> None:
     assert len(report.of("passed")) == len(all_cases()) >= 150
 
 
-def test_every_case_has_a_name_and_a_place() -> None:
+def test_every_case_has_a_name_and_a_cell() -> None:
     """Names are unique; the protocols and topics that the matrix shows all have cases; laws are one line."""
     cases = all_cases()
     assert [name for name, count in Counter(case.name for case in cases).items() if count > 1] == []

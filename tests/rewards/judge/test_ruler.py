@@ -56,7 +56,7 @@ def order_shown(model: ScriptedChatModel, call: int = 0) -> list[str]:
 
 
 def test_scores_come_back_in_the_order_of_the_lists() -> None:
-    """Whatever order the judge saw and answered in; ids are places in the group."""
+    """Whatever order the judge saw and answered in; ids are positions in the group."""
     scores = asyncio.run(ruler([said("0.2"), said("0.9"), said("0.5")], ScriptedChatModel(by_number)))
     assert [score.score for score in scores] == [0.2, 0.9, 0.5]
     assert [score.trajectory_id for score in scores] == ["1", "2", "3"]
@@ -93,17 +93,17 @@ def test_the_order_is_drawn_from_the_seed() -> None:
 def test_passes_are_averaged_and_their_spread_is_told() -> None:
     """A judge who prefers whoever comes first is evened out."""
 
-    def by_place(messages: Sequence[Mapping[str, Any]]) -> str:
+    def by_position(messages: Sequence[Mapping[str, Any]]) -> str:
         names = list(read_attempts(messages[1]["content"]))
-        return verdict({name: 1.0 - place / 10 for place, name in enumerate(names)})
+        return verdict({name: 1.0 - position / 10 for position, name in enumerate(names)})
 
-    model = ScriptedChatModel(by_place)
+    model = ScriptedChatModel(by_position)
     judgement = judge(["a", "b"], model, num_passes=8)
     assert len(model.asked) == 8
     assert {tuple(order_shown(model, call)) for call in range(8)} == {("1", "2"), ("2", "1")}
     assert numbers(judgement)[0] == pytest.approx(0.95, abs=0.03)
     assert judgement.spread == pytest.approx(0.05, abs=0.01)
-    assert judge(["a", "b"], ScriptedChatModel(by_place)).spread == 0.0
+    assert judge(["a", "b"], ScriptedChatModel(by_position)).spread == 0.0
 
 
 def test_equal_attempts_are_shown_once_and_scored_alike() -> None:

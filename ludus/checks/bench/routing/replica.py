@@ -3,7 +3,7 @@
 Knows: numbers of tokens, digests of prefixes, moments.  Knows not: policies, sessions.
 Invariant: time goes forward; between two changes all running calls get a token every step.
 
-A call waits for a place, then its unknown prompt tokens are computed while the others stand still, then it decodes.
+A call waits for a slot, then its unknown prompt tokens are computed while the others stand still, then it decodes.
 All running calls are at the same step, so one counter of steps says when each of them ends.
 """
 
@@ -22,7 +22,7 @@ from ludus.types import Call
 class ReplicaSpeed:
     """What a replica can do; about a model of eight billion weights on one card of 2024."""
 
-    places: int = 64
+    slots: int = 64
     """Calls that are sampled at once; more wait."""
     step_s: float = 0.012
     """Of a decoding step with one call."""
@@ -94,7 +94,7 @@ class PaperReplica:
         self._now = now
 
     def _admit(self) -> None:
-        while self._waiting and len(self._running) < self.speed.places:
+        while self._waiting and len(self._running) < self.speed.slots:
             entry = self._waiting.popleft()
             digests = block_digests(entry.call.prompt_ids)
             num_known = next((idx for idx, digest in enumerate(digests) if digest not in self._known), len(digests))

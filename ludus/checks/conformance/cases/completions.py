@@ -81,7 +81,7 @@ async def default_limit(probe: Probe) -> None:
 
 @case("completions", "logprobs")
 async def logprobs(probe: Probe) -> None:
-    """logprobs=2: tokens, their logprobs, the likeliest and the places in the text."""
+    """logprobs=2: tokens, their logprobs, the likeliest and the offsets in the text."""
     choice = (await probe.complete(logprobs=2, max_tokens=6)).choices[0]
     told = choice.logprobs
     lengths = {len(told.tokens), len(told.token_logprobs), len(told.top_logprobs), len(told.text_offset)}

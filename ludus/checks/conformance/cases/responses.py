@@ -109,7 +109,7 @@ async def last_response(probe: Probe) -> None:
 
 @case("responses", "streaming")
 async def places(probe: Probe) -> None:
-    """Every event names the item it belongs to, by id and place."""
+    """Every event names the item it belongs to, by id and index."""
     events = await probe.response_events()
     opened = {event.output_index: event.item.id for event in events if event.type == "response.output_item.added"}
     for event in events:

@@ -1,1 +1,1 @@
-"""Faults that a gateway can have, a file for each place that they are put in."""
+"""Faults that a gateway can have, a file for each part of the server that they are put in."""

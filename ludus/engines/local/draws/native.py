@@ -19,7 +19,7 @@ from ludus.engines.sequence import SampledToken
 from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse
 from ludus.types import MAX_KEPT_IDS
 
-# `Request` of sampling.cpp: seven numbers, then ten counts and places
+# `Request` of sampling.cpp: seven numbers, then ten counts and indices
 _ROW = struct.Struct("=7d10q")
 _NONE = -1
 
@@ -35,7 +35,7 @@ class _Logits(ctypes.Structure):
 
 
 class _Extras(ctypes.Structure):
-    """What requests refer to by place."""
+    """What requests refer to by index."""
 
     _fields_ = [
         ("texts", ctypes.c_void_p),
@@ -90,7 +90,7 @@ class NativeSampling:
 
 
 class _Batch:
-    """Requests as the kernel reads them, and what they refer to by place."""
+    """Requests as the kernel reads them, and what they refer to by index."""
 
     def __init__(self) -> None:
         self.num_kept = 0

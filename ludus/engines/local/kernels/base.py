@@ -60,7 +60,7 @@ class RaggedBatch:
         )
         """Tokens before and at a row's own."""
         self.slots_S = torch.tensor([slot for chunk in chunks for slot in _slots(chunk)])
-        """Where keys and values of a row go: its page * PAGE_TOKENS + its place there, int64."""
+        """Where keys and values of a row go: its page * PAGE_TOKENS + its offset there, int64."""
 
     def __len__(self) -> int:
         return self.num_seen_S.shape[0]

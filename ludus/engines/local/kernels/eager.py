@@ -42,9 +42,9 @@ class EagerKernel:
 def _store(cache: Tensor, k: Tensor, v: Tensor, chunks: RaggedBatch) -> None:
     tokens = cache.view(*cache.shape[:3], PAGE_TOKENS, -1)
     slots_S = chunks.slots_S.to(cache.device)
-    pages_S, places_S = slots_S // PAGE_TOKENS, slots_S % PAGE_TOKENS
-    tokens[pages_S, :, 0, places_S] = k.transpose(0, 1)
-    tokens[pages_S, :, 1, places_S] = v.transpose(0, 1)
+    pages_S, offsets_S = slots_S // PAGE_TOKENS, slots_S % PAGE_TOKENS
+    tokens[pages_S, :, 0, offsets_S] = k.transpose(0, 1)
+    tokens[pages_S, :, 1, offsets_S] = v.transpose(0, 1)
 
 
 def _attend_run(q: Tensor, cache: Tensor, chunk: SequenceChunk, rule: AttentionRule) -> Tensor:

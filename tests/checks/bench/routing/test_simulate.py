@@ -18,7 +18,7 @@ from ludus.errors import UserError
 from ludus.runs.store import RunStore
 from ludus.types import Call, Episode, Sampling
 
-SPEED = ReplicaSpeed(places=2, step_s=0.1, step_s_per_call=0.1, prefill_tokens_per_s=100.0, cached_tokens=160)
+SPEED = ReplicaSpeed(slots=2, step_s=0.1, step_s_per_call=0.1, prefill_tokens_per_s=100.0, cached_tokens=160)
 LOAD = SyntheticLoad(num_groups=12, group_size=4, max_turns=3, answer_tokens=20, max_new_tokens=100)
 
 
@@ -50,7 +50,7 @@ def test_calls_together_share_the_steps() -> None:
     assert replica.next_end_at == pytest.approx(1.4 + 2 * 0.1)
 
 
-def test_more_calls_than_places_wait() -> None:
+def test_more_calls_than_slots_wait() -> None:
     """The third call begins when one of two has ended."""
     replica = PaperReplica(SPEED)
     for name in "abc":
