@@ -66,7 +66,7 @@ def play(
 async def _play(
     config: Config, agent: AgentAdapter, rows: Sequence[Row], on_episode: Callable[[Episode], None]
 ) -> tuple[Episode, ...]:
-    places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
+    slots = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
     exporter = open_exporter(config.trace, config.name)
 
     async with AsyncExitStack() as stack:
@@ -76,7 +76,7 @@ async def _play(
         runner = await stack.enter_async_context(open_runner(local, config, agent, archive, config.gconfig))
 
         async def play_one(task: EpisodeTask) -> Episode:
-            async with places:
+            async with slots:
                 episode = await runner.run(task)
             on_episode(episode)
             return episode

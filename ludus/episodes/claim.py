@@ -91,7 +91,7 @@ def claim_rows(
         rewards,
         metrics or {},
         metadata or {},
-        {turn_id: places for turn_id, places in left_out.items() if places},
+        {turn_id: positions for turn_id, positions in left_out.items() if positions},
         are_returns,
     )
 
@@ -104,24 +104,24 @@ def _place(record: SessionRecord) -> list[_Placed]:
 def _claim(row: TokenRow, row_idx: int, placed: Sequence[_Placed], wanted: Mapping[str, set[int]]) -> _Claimed:
     """Marks what the row wants of each turn in it."""
     ids = tuple(row.token_ids)
-    unexplained = {place for place, is_marked in enumerate(row.mask) if is_marked}
+    unexplained = {position for position, is_marked in enumerate(row.mask) if is_marked}
     last: _Placed | None = None
     touched: list[str] = []
     for item in placed:
         end = min(len(ids), len(item.path))
         if end <= item.start or ids[:end] != item.path[:end]:
             continue
-        marked = {place for place in range(item.start, end) if row.mask[place]}
-        wanted[item.turn_id].update(place - item.start for place in marked)
+        marked = {position for position in range(item.start, end) if row.mask[position]}
+        wanted[item.turn_id].update(position - item.start for position in marked)
         unexplained -= marked
         if marked:
             touched.append(item.turn_id)
         if last is None or item.start > last.start:
             last = item
     if unexplained:
-        place = min(unexplained)
+        first = min(unexplained)
         raise UserError(
-            f"row {row_idx} marks token {place} (id {ids[place]}) as one to be trained, and the model did not sample it"
+            f"row {row_idx} marks token {first} (id {ids[first]}) as one to be trained, and the model did not sample it"
             f" there; {len(unexplained)} such tokens in the row. Only tokens that were sampled in this episode, after "
             "the tokens that were before them then, can be trained"
         )
@@ -147,14 +147,14 @@ def join_records(record_id: str, parts: Sequence[SessionTurns]) -> SessionRecord
     for part in parts:
         wanted = frozenset(turn.id for turn in part.record.turns if part.turn_ids is None or turn.id in part.turn_ids)
         on_paths = _on_paths(part.record, [turn for turn in part.record.turns if turn.id in wanted])
-        places: dict[int, int] = {}
+        positions: dict[int, int] = {}
         for old in sorted(on_paths):  # a parent precedes its children
             node = part.record.nodes[old]
-            places[old] = len(nodes)
-            parent = None if node.parent is None else places[node.parent]
+            positions[old] = len(nodes)
+            parent = None if node.parent is None else positions[node.parent]
             kept_id = node.turn_id if node.turn_id in wanted else None
             nodes.append(Node(parent, node.token_ids, kept_id))
-        turns.extend(_moved(part.record, wanted, places))
+        turns.extend(_moved(part.record, wanted, positions))
     return SessionRecord(record_id, tuple(nodes), tuple(turns))
 
 
@@ -168,7 +168,7 @@ def _on_paths(record: SessionRecord, turns: Sequence[Turn]) -> set[int]:
     return found
 
 
-def _moved(record: SessionRecord, wanted: frozenset[str], places: Mapping[int, int]) -> list[Turn]:
+def _moved(record: SessionRecord, wanted: frozenset[str], positions: Mapping[int, int]) -> list[Turn]:
     by_id = {turn.id: turn for turn in record.turns}
     moved = []
     for turn in record.turns:
@@ -180,5 +180,5 @@ def _moved(record: SessionRecord, wanted: frozenset[str], places: Mapping[int, i
         while follows is not None and follows not in wanted:
             follows = by_id[follows].follows
         fork = turn.fork if follows is not None else None
-        moved.append(replace(turn, node=places[turn.node], prefix=prefix, follows=follows, fork=fork))
+        moved.append(replace(turn, node=positions[turn.node], prefix=prefix, follows=follows, fork=fork))
     return moved

@@ -40,7 +40,7 @@ class Result:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Kept with the episode, read by nobody."""
     left_out: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """By completion id the places of sampled tokens that are not to be trained."""
+    """By completion id the positions of sampled tokens that are not to be trained."""
     are_returns: bool = False
     """The rewards are returns already: each is its turn's own, and nothing of it goes back to the turns before."""
 
@@ -250,14 +250,14 @@ def _named(rewards: Mapping[Any, Any], turns: Sequence[Turn]) -> dict[str, float
     return by_turn
 
 
-def _left_out(places: Mapping[str, Sequence[int]], turns: Sequence[Turn]) -> dict[str, tuple[int, ...]]:
+def _left_out(positions: Mapping[str, Sequence[int]], turns: Sequence[Turn]) -> dict[str, tuple[int, ...]]:
     lengths = {turn.id: len(turn.sampled.token_ids) for turn in turns}
     by_turn: dict[str, tuple[int, ...]] = {}
-    for completion_id, chosen in places.items():
+    for completion_id, chosen in positions.items():
         named = turn_id_of(str(completion_id))
         if named not in lengths:
             raise _wrong(f"left_out names the unknown completion id {completion_id!r}", "left_out")
-        wrong = [place for place in chosen if not 0 <= place < lengths[named]]
+        wrong = [position for position in chosen if not 0 <= position < lengths[named]]
         if wrong:
             raise _wrong(
                 f"left_out names token {wrong[0]} of {completion_id!r}, which has {lengths[named]}", "left_out"

@@ -48,12 +48,12 @@ async def evaluate(
     on_episode: called with every episode as it ends, also those that are lost or end because this is cancelled.
     Raises UserError if not one episode came to an end, and the first error of `play`, if one is raised.
     """
-    places = asyncio.Semaphore(plan.max_concurrent)
+    slots = asyncio.Semaphore(plan.max_concurrent)
     played: list[Episode] = []
 
     async def play_one(row_idx: int, sample_idx: int) -> Episode:
         for attempt in itertools.count():
-            async with places:
+            async with slots:
                 episode = await play(_task(plan, step, row_idx, sample_idx, attempt))
             played.append(episode)
             on_episode(episode)
