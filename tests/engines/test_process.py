@@ -1,6 +1,7 @@
 """A server as a process: a real one, of the standard library."""
 
 import asyncio
+import contextlib
 import sys
 
 import pytest
@@ -33,6 +34,24 @@ def serve(address, wanted="/health"):
     return ServerCommand((sys.executable, "-c", SERVER, str(address.port)), {"WANTED": wanted})
 
 
+@contextlib.asynccontextmanager
+async def asking(address, path):
+    """What sends a server one request, from whichever thread; its connection ends before the block does."""
+    loop, requests = asyncio.get_running_loop(), []
+
+    async def request():
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        with contextlib.suppress(ConnectionError):  # the server is killed
+            await reader.read()
+        writer.close()
+
+    try:
+        yield lambda: requests.append(asyncio.run_coroutine_threadsafe(request(), loop))
+    finally:
+        await asyncio.gather(*map(asyncio.wrap_future, requests))
+
+
 def test_a_server_runs_until_it_is_told_to_end(address):
     """It is ready when its probe is answered, and has ended when `run` returns."""
     ready = []
@@ -60,15 +79,8 @@ def test_a_server_that_ends_is_noticed(address):
     assert asyncio.run(run(broken, address, on_ready=lambda: None, until=never().wait())) == 4
 
     async def main():
-        async def end():
-            reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
-            writer.write(b"GET /end HTTP/1.0\r\n\r\n")
-            await reader.read()
-            writer.close()
-
-        loop = asyncio.get_running_loop()
-        on_ready = lambda: asyncio.run_coroutine_threadsafe(end(), loop)  # noqa: E731
-        return await run(serve(address), address, on_ready=on_ready, until=never().wait())
+        async with asking(address, "/end") as on_ready:
+            return await run(serve(address), address, on_ready=on_ready, until=never().wait())
 
     assert asyncio.run(main()) == 3
 
@@ -77,15 +89,7 @@ def test_a_server_that_hangs_is_ended(address):
     """A server that was ready, lives and answers no more is told from one that serves, and has ended then."""
 
     async def main():
-        async def hang():
-            reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
-            writer.write(b"GET /hang HTTP/1.0\r\n\r\n")
-            await reader.read()
-            writer.close()
-
-        loop = asyncio.get_running_loop()
-        on_ready = lambda: asyncio.run_coroutine_threadsafe(hang(), loop)  # noqa: E731
-        async with asyncio.timeout(20):
+        async with asking(address, "/hang") as on_ready, asyncio.timeout(20):
             await run(serve(address), address, on_ready=on_ready, until=asyncio.Event().wait(), watch_s=0.05)
 
     with pytest.raises(BackendError, match=r"hangs: 6 probes of .*/health in a row"):

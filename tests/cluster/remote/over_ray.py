@@ -55,9 +55,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             break
     else:
         raise AssertionError(told)
+    wait_until_it_answers(f"http://127.0.0.1:{port}/api/version")
     yield f"http://127.0.0.1:{port}"
     started.terminate()
     started.communicate()
+
+
+def wait_until_it_answers(url: str) -> None:
+    """The runtime says that it has started before its dashboard listens."""
+    deadline = time.monotonic() + 60
+    while not answers(url):
+        assert time.monotonic() < deadline, f"{url} does not answer"
+        time.sleep(0.2)
+
+
+def answers(url: str) -> bool:
+    try:
+        httpx.get(url, trust_env=False)
+    except httpx.TransportError:
+        return False
+    return True
 
 
 @pytest.mark.timeout(300)
