@@ -48,7 +48,7 @@ test: $(READY)
 
 test-all: $(READY) machine
 	$(BIN)/ludus models get smollm2-135m
-	$(PYTEST) $(SHARED) -o 'python_files=test_*.py in_browser.py over_ssh.py over_ray.py'
+	$(PYTEST) $(SHARED) -o 'python_files=test_*.py in_browser.py'
 
 # The core by itself: its tests pass in a copy from which the guests, clusters, checks and the command line are deleted.
 test-core: $(READY)
