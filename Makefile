@@ -1,7 +1,7 @@
 # Every target sets up what it needs by itself: Python 3.11+, make and (for speed) a C++ compiler are all that must be there.
 #   make demo    train a real model on a real task, on this CPU, and show the result
 #   make test    run every test that needs nothing but the package
-#   make test-all    those, and those of test-launch and test-browser, in one run
+#   make test-all    those, and those of test-browser, in one run
 #   make test-core   the core's tests, where compat/, cluster/, checks/ and cli/ are deleted
 #   make fuzz    send the gateway 10,000 bodies of all kinds
 #   make setup   only set up; .venv/bin/ludus then works
