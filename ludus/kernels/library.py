@@ -1,4 +1,4 @@
-"""What the wrappers of this folder's libraries share: opening one, types by number, what none of them serves.
+"""What the wrappers of compiled libraries share: opening one, types by number, attention's rule, what none serves.
 
 Knows: ctypes, tensors on the CPU.  Knows not: compilers, what a library computes.
 torch is imported first, so that libraries run on torch's own OpenMP threads instead of bringing a second pool.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +23,38 @@ DTYPES: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: 0, torch.bf
 MAX_HEAD_DIM = 256
 ADDRESS, SIZE, COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 """Kinds of arguments: any pointer, int64_t, int32_t."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRule:
+    """How scores become weights in one layer."""
+
+    scale: float
+    window: int | None
+    """A token sees only keys less than `window` positions back, itself included. None: all before it."""
+    softcap: float | None
+    """Scores s become softcap * tanh(s / softcap). None: they stay."""
+
+
+class RuleStruct(ctypes.Structure):
+    """`AttentionRule` in C++; 0 stands for None."""
+
+    _fields_ = [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("window", ctypes.c_int32)]
+
+    @classmethod
+    def of(cls, rule: AttentionRule) -> RuleStruct:
+        return cls(rule.scale, rule.softcap or 0.0, rule.window or 0)
+
+
+class HeadsStruct(ctypes.Structure):
+    """Where the heads of queries, keys or values lie, and how far one is from the next, and one row from the next."""
+
+    _fields_ = [("values", ctypes.c_void_p), ("head", ctypes.c_int64), ("row", ctypes.c_int64)]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> HeadsStruct:
+        """tensor: (..., heads, rows, width), valid while it lives."""
+        return cls(tensor.data_ptr(), tensor.stride(-3), tensor.stride(-2))
 
 
 def load_library(path: Path, signatures: Mapping[str, tuple[Any, ...]]) -> ctypes.CDLL:

@@ -17,7 +17,17 @@ import torch
 from torch import Tensor
 
 from ludus.kernels.build import build_library, obtain
-from ludus.kernels.library import ADDRESS, COUNT, DTYPES, dense_last, load_library, refuse_heads
+from ludus.kernels.library import (
+    ADDRESS,
+    COUNT,
+    DTYPES,
+    AttentionRule,
+    HeadsStruct,
+    RuleStruct,
+    dense_last,
+    load_library,
+    refuse_heads,
+)
 
 _GIVEN, _MADE = ("q", "k", "v"), ("out", "grad_out", "grad_q", "grad_k", "grad_v")
 
@@ -32,31 +42,12 @@ class Forest:
     """Of each token in its own sequence."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeRule:
-    """How scores become weights."""
-
-    scale: float
-    window: int | None
-    """A token sees only keys less than `window` positions back. None: no limit."""
-    softcap: float | None
-    """Scores s become softcap * tanh(s / softcap). None: no cap."""
-
-
 class _Shape(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32) for name in ("num_heads", "num_kv_heads", "num_tokens", "head_dim", "dtype")]
 
 
-class _Rule(ctypes.Structure):
-    _fields_ = [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("window", ctypes.c_int32)]
-
-
-class _Heads(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("head_stride", ctypes.c_int64), ("token_stride", ctypes.c_int64)]
-
-
 class _Tensors(ctypes.Structure):
-    _fields_ = [(name, _Heads) for name in (*_GIVEN, *_MADE)] + [("log_totals", ctypes.c_void_p)]
+    _fields_ = [(name, HeadsStruct) for name in (*_GIVEN, *_MADE)] + [("log_totals", ctypes.c_void_p)]
 
 
 class NativeTree:
@@ -66,7 +57,7 @@ class NativeTree:
         signature = (ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS, COUNT, COUNT)
         self._call = load_library(library, {"ludus_tree": signature}).ludus_tree
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: TreeRule) -> tuple[Tensor, Tensor]:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: AttentionRule) -> tuple[Tensor, Tensor]:
         """Output of shape (1, S, H, Dh), and per head and token the log of the softmax's denominator, fp32 (H, S).
 
         q: (1, H, S, Dh), k and v: (1, Hk, S, Dh) with H a multiple of Hk.
@@ -78,14 +69,7 @@ class NativeTree:
         return out, log_totals
 
     def differentiate(
-        self,
-        grad_out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        log_totals: Tensor,
-        forest: Forest,
-        rule: TreeRule,
+        self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, log_totals: Tensor, forest: Forest, rule: AttentionRule
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v for the gradient of the output, which `attend` gave with `log_totals`."""
         # token by token, as the projections' gradients want them
@@ -95,23 +79,16 @@ class NativeTree:
         self._run(given | named, log_totals, forest, rule)
         return grads[0], grads[1], grads[2]
 
-    def _run(
-        self,
-        heads: dict[str, Tensor],
-        log_totals: Tensor,
-        forest: Forest,
-        rule: TreeRule,
-    ) -> None:
+    def _run(self, heads: dict[str, Tensor], log_totals: Tensor, forest: Forest, rule: AttentionRule) -> None:
         dense = {name: dense_last(each) for name, each in heads.items()}  # kept alive until the call is over
         tensors = _Tensors(log_totals=log_totals.data_ptr())
         for name, each in dense.items():
-            setattr(tensors, name, _Heads(each.data_ptr(), each.stride(1), each.stride(2)))
+            setattr(tensors, name, HeadsStruct.of(each))
         q = heads["q"]
         shape = _Shape(q.shape[1], heads["k"].shape[1], q.shape[2], q.shape[3], DTYPES[q.dtype])
-        how = _Rule(rule.scale, rule.softcap or 0.0, rule.window or 0)
         self._call(
-            forest.ends.data_ptr(), forest.positions.data_ptr(), ctypes.byref(how), ctypes.byref(shape),
-            ctypes.byref(tensors), int("grad_q" in heads), torch.get_num_threads(),
+            forest.ends.data_ptr(), forest.positions.data_ptr(), ctypes.byref(RuleStruct.of(rule)),
+            ctypes.byref(shape), ctypes.byref(tensors), int("grad_q" in heads), torch.get_num_threads(),
         )  # fmt: skip
 
 

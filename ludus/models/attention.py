@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from ludus.errors import InternalError, UserError
+from ludus.kernels.library import AttentionRule
 
 ATTENTION_NAME = "ludus"
 
@@ -20,22 +21,10 @@ ATTENTION_NAME = "ludus"
 class AttentionPlan(Protocol):
     """Who attends to whom in one forward pass; travels as the keyword argument `plan` through all layers."""
 
-    def attend(
-        self,
-        layer_idx: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
         """Attention output of one layer, shape (B, S, H, Dh).
 
         q: (B, H, S, Dh), k and v: (B, Hk, S, Dh), rotary positions already applied.
-        window: a token sees only keys less than `window` positions back. None: no limit.
-        softcap: scores s become softcap * tanh(s / softcap). None: no cap.
         """
 
 
@@ -61,7 +50,7 @@ def attend_by_plan(
     layer_idx = module.layer_idx
     assert isinstance(layer_idx, int), f"layer_idx of {type(module).__name__} must be int but is {layer_idx!r}"
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return plan.attend(layer_idx, query, key, value, scale=scale, window=sliding_window, softcap=softcap), None
+    return plan.attend(layer_idx, query, key, value, AttentionRule(scale, sliding_window, softcap)), None
 
 
 def register_attention() -> None:

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ludus.kernels.tree import Forest, TreeRule
+from ludus.kernels.library import AttentionRule
+from ludus.kernels.tree import Forest
 
 Span = tuple[int, int]
 """Tokens start..end-1 of the row."""
@@ -54,7 +55,7 @@ class TorchTree:
         self.blocks = cut_blocks(parents)
         self._masks: dict[tuple[int | None, torch.dtype, torch.device], list[Tensor]] = {}
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: TreeRule) -> tuple[Tensor, Tensor]:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: AttentionRule) -> tuple[Tensor, Tensor]:
         """Output of shape (1, S, H, Dh); the second result is empty, for the scores are computed again backwards."""
         _, num_heads, num_tokens, width = q.shape
         output = q.new_empty(1, num_tokens, num_heads, width)
@@ -72,7 +73,7 @@ class TorchTree:
         return output, q.new_empty(0)
 
     def differentiate(
-        self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, forest: Forest, rule: TreeRule
+        self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, forest: Forest, rule: AttentionRule
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v."""
         num_key_heads = k.shape[1]
@@ -159,7 +160,7 @@ def _merge(spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
-def _probs(query: Tensor, key: Tensor, mask: Tensor, rule: TreeRule) -> tuple[Tensor, Tensor | None]:
+def _probs(query: Tensor, key: Tensor, mask: Tensor, rule: AttentionRule) -> tuple[Tensor, Tensor | None]:
     """Probabilities in fp32, shape (Hk, H/Hk * Q, K), and the cap's derivative by the scores (None without a cap)."""
     scores = (query @ key.transpose(1, 2)).float().mul_(rule.scale)
     slope = None

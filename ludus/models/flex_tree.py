@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from ludus.kernels.library import AttentionRule
 from ludus.models.flex import QUERY_BLOCK, MaskRule, ScoreRule, cap_scores, compiled
 
 
@@ -55,15 +56,13 @@ def tree_rule(ends_S: Tensor, positions_S: Tensor, window: int | None) -> MaskRu
     return sees
 
 
-def flex_tree_attention(
-    q: Tensor, k: Tensor, v: Tensor, masks: TreeMasks, *, scale: float, window: int | None, softcap: float | None
-) -> Tensor:
+def flex_tree_attention(q: Tensor, k: Tensor, v: Tensor, masks: TreeMasks, rule: AttentionRule) -> Tensor:
     """Softmax attention of each token over itself and its ancestors, shape (1, S, H, Dh).
 
     q: (1, H, S, Dh), k and v: (1, Hk, S, Dh) with H a multiple of Hk. Differentiable by all three on a card.
     """
     attend = _kernel(q.device)
-    return attend(q, k, v, masks.mask(window), cap_scores(softcap), scale).transpose(1, 2)
+    return attend(q, k, v, masks.mask(rule.window), cap_scores(rule.softcap), rule.scale).transpose(1, 2)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from ludus.errors import UserError
+from ludus.kernels.library import AttentionRule
 from ludus.models.attention import AttentionPlan
 from ludus.models.config import ModelConfig
 
@@ -26,19 +27,9 @@ class ProbePlan:
     def __init__(self) -> None:
         self.shapes: dict[int, tuple[torch.Size, torch.Size, torch.Size]] = {}
 
-    def attend(
-        self,
-        layer_idx: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
         self.shapes[layer_idx] = (q.shape, k.shape, v.shape)
-        output = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+        output = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=True)
         return output.transpose(1, 2)
 
 

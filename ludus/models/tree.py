@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from ludus.errors import InternalError
-from ludus.kernels.tree import Forest, NativeTree, TreeRule, native_tree, unsupported_reason
+from ludus.kernels.library import AttentionRule
+from ludus.kernels.tree import Forest, NativeTree, native_tree, unsupported_reason
 from ludus.models.blocks import TorchTree
 from ludus.models.flex_tree import TreeMasks, flex_tree_attention
 
@@ -41,24 +42,14 @@ class TreePlan:
         self._card_masks: TreeMasks | None = None
         """None: nothing on a card has attended yet."""
 
-    def attend(
-        self,
-        layer_idx: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
         """Output of shape (1, S, H, Dh); see AttentionPlan. Differentiable by q, k and v."""
         if q.device.type == "cuda":
             if self._card_masks is None:
                 self._card_masks = TreeMasks(self.forest.ends.to(q.device), self.forest.positions.to(q.device))
-            return flex_tree_attention(q, k, v, self._card_masks, scale=scale, window=window, softcap=softcap)
+            return flex_tree_attention(q, k, v, self._card_masks, rule)
         kernel = _native_kernel(q.device, q.dtype, q.shape[-1]) or self._torch_tree
-        return tree_attention(q, k, v, self.forest, TreeRule(scale, window, softcap), kernel)
+        return tree_attention(q, k, v, self.forest, rule, kernel)
 
     @functools.cached_property
     def _torch_tree(self) -> TorchTree:
@@ -81,7 +72,7 @@ def subtree_ends(parents: Sequence[int]) -> Tensor:
 
 
 def tree_attention(
-    q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: TreeRule, kernel: NativeTree | TorchTree
+    q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: AttentionRule, kernel: NativeTree | TorchTree
 ) -> Tensor:
     """Softmax attention of each token over itself and its ancestors, shape (1, S, H, Dh).
 
@@ -95,7 +86,7 @@ def tree_attention(
 class _TreeAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: TreeRule, kernel: NativeTree | TorchTree
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: AttentionRule, kernel: NativeTree | TorchTree
     ) -> Tensor:
         output, kept = kernel.attend(q, k, v, forest, rule)
         ctx.save_for_backward(q, k, v, kept)

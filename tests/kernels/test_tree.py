@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.kernels.tree import Forest, TreeRule, native_tree
+from ludus.kernels.library import AttentionRule
+from ludus.kernels.tree import Forest, native_tree
 
 # a trunk of 40 tokens, two branches of 30 that continue it, and a stranger of 20
 ENDS = (100,) * 40 + (70,) * 30 + (100,) * 30 + (120,) * 20
@@ -20,7 +21,7 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(1, *shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def exact(q: Tensor, k: Tensor, v: Tensor, rule: TreeRule) -> Tensor:
+def exact(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
     query, key = torch.arange(len(ENDS))[:, None], torch.arange(len(ENDS))[None]
     seen = (key <= query) & (query < FOREST.ends[key])
     if rule.window is not None:
@@ -37,7 +38,7 @@ def exact(q: Tensor, k: Tensor, v: Tensor, rule: TreeRule) -> Tensor:
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (9, 2.0)])
 def test_bf16_is_near_fp64(head_dim: int, window: int | None, softcap: float | None) -> None:
     """Output and gradients in bf16 are within its rounding of the definition in fp64."""
-    rule = TreeRule(head_dim**-0.5, window, softcap)
+    rule = AttentionRule(head_dim**-0.5, window, softcap)
     q, k, v = (draw(heads, len(ENDS), head_dim).bfloat16() for heads in (6, 2, 2))
     grad = draw(len(ENDS), 6, head_dim).bfloat16()
     kernel = native_tree()
@@ -61,7 +62,7 @@ def threads() -> Iterator[None]:
 @pytest.mark.usefixtures("threads")
 def test_number_of_threads_changes_no_bit(dtype: torch.dtype) -> None:
     """Output and gradients are the same bits on one thread and on three."""
-    rule = TreeRule(0.2, None, None)
+    rule = AttentionRule(0.2, None, None)
     q, k, v = (draw(heads, len(ENDS), 32).to(dtype) for heads in (6, 2, 2))
     grad = draw(len(ENDS), 6, 32).to(dtype)
     kernel = native_tree()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as flex_module
 
+from ludus.kernels.library import AttentionRule
 from ludus.models.flex import QUERY_BLOCK
 from ludus.models.flex_tree import TreeMasks, flex_tree_attention
 from ludus.models.tree import TreePlan, subtree_ends
@@ -46,8 +47,8 @@ def test_block_mask_gives_the_trees_attention(num_tokens: int, window: int | Non
     parents, positions = random_row(num_tokens)
     q, k, v, _ = heads(num_tokens)
     masks = TreeMasks(subtree_ends(parents), torch.tensor(positions))
-    found = flex_tree_attention(q, k, v, masks, scale=SCALE, window=window, softcap=softcap)
-    expected = TreePlan(parents, positions).attend(0, q, k, v, scale=SCALE, window=window, softcap=softcap)
+    found = flex_tree_attention(q, k, v, masks, AttentionRule(SCALE, window, softcap))
+    expected = TreePlan(parents, positions).attend(0, q, k, v, AttentionRule(SCALE, window, softcap))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -64,8 +65,8 @@ def test_block_mask_gives_the_trees_gradients(
     q, k, v, grad = heads(num_tokens)
     inputs = [each.requires_grad_() for each in (q, k, v)]
     masks = TreeMasks(subtree_ends(parents), torch.tensor(positions))
-    found = flex_tree_attention(q, k, v, masks, scale=SCALE, window=window, softcap=softcap)
-    expected = TreePlan(parents, positions).attend(0, q, k, v, scale=SCALE, window=window, softcap=softcap)
+    found = flex_tree_attention(q, k, v, masks, AttentionRule(SCALE, window, softcap))
+    expected = TreePlan(parents, positions).attend(0, q, k, v, AttentionRule(SCALE, window, softcap))
     grads = zip(torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True)
     for ours, reference in grads:
         torch.testing.assert_close(ours, reference, atol=1e-5, rtol=1e-5)
@@ -85,4 +86,4 @@ def test_nothing_is_left_on_the_host(plain_flex: None, monkeypatch: pytest.Monke
     monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)
     q, k, v, _ = (each.to("meta") for each in heads(40))
     masks = TreeMasks(torch.zeros(40, dtype=torch.int64, device="meta"), torch.arange(40, device="meta"))
-    assert flex_tree_attention(q, k, v, masks, scale=SCALE, window=7, softcap=2.0).device.type == "meta"
+    assert flex_tree_attention(q, k, v, masks, AttentionRule(SCALE, 7, 2.0)).device.type == "meta"

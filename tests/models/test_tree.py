@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from ludus.errors import InternalError
+from ludus.kernels.library import AttentionRule
 from ludus.models.tree import TreePlan, subtree_ends
 
 SCALE = 0.3
@@ -56,7 +57,7 @@ def test_tree_attention_is_attention_over_ancestors(
     generator = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(1, heads, num_tokens, head_dim, generator=generator).requires_grad_() for heads in (4, 2, 2))
     grad = torch.randn(1, num_tokens, 4, head_dim, generator=generator)
-    fast = TreePlan(parents, positions).attend(0, q, k, v, scale=SCALE, window=window, softcap=cap)
+    fast = TreePlan(parents, positions).attend(0, q, k, v, AttentionRule(SCALE, window, cap))
     slow = slow_attention(q, k, v, parents, positions, window, cap)
     torch.testing.assert_close(fast, slow, atol=1e-5, rtol=1e-5)
     fast_grads, slow_grads = (torch.autograd.grad(output, (q, k, v), grad) for output in (fast, slow))

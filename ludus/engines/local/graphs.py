@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ludus.engines.local.kernels.base import AttentionRule, RaggedBatch
+from ludus.engines.local.kernels.base import RaggedBatch
 from ludus.engines.local.kernels.flex import DecodeTables, FlexKernel, padded_size, store_rows
 from ludus.engines.local.paged import PagedCache
+from ludus.kernels.library import AttentionRule
 from ludus.models.load import LoadedModel
 
 Replay = Callable[[], Tensor]
@@ -126,18 +127,7 @@ class _DecodePlan:
     kernel: FlexKernel
     tables: DecodeTables
 
-    def attend(
-        self,
-        layer_idx: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
         layer = self.cache.layer(layer_idx)
         store_rows(layer, k[0], v[0], self.tables.slots_N)
-        rule = AttentionRule(scale, window, softcap)
         return self.kernel.attend_decoding(q[0].transpose(0, 1), layer, self.tables, rule)[None]

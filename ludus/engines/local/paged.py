@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, AttentionRule, RaggedBatch
+from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, RaggedBatch
 from ludus.engines.local.kernels.eager import causal_attention
+from ludus.kernels.library import AttentionRule
 
 
 class PagedCache:
@@ -64,19 +65,8 @@ class PagedPlan:
         self._kernel = kernel
         self._chunks = chunks
 
-    def attend(
-        self,
-        layer_idx: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
         num_rows = len(self._chunks)
-        rule = AttentionRule(scale, window, softcap)
         if num_rows == q.shape[2]:
             out = q.new_empty(1, num_rows, q.shape[1], q.shape[3])
             self._attend(layer_idx, q[0], k[0], v[0], rule, out[0])
@@ -93,18 +83,8 @@ class PagedPlan:
 class CausalPlan:
     """Plain causal attention over one sequence; keeps nothing. An AttentionPlan."""
 
-    def attend(
-        self,
-        layer_idx: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> Tensor:
-        return causal_attention(q, k, v, AttentionRule(scale, window, softcap)).transpose(1, 2)
+    def attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
+        return causal_attention(q, k, v, rule).transpose(1, 2)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

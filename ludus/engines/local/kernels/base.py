@@ -17,19 +17,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ludus.kernels.library import AttentionRule
+
 # A page fills one 512-bit register per pair of values, and wastes at most 15 tokens of a sequence.
 PAGE_TOKENS = 16
-
-
-@dataclass(frozen=True)
-class AttentionRule:
-    """How scores are made in one layer."""
-
-    scale: float
-    window: int | None
-    """A token sees this many tokens, itself included. None: all before it."""
-    softcap: float | None
-    """Scores s become softcap * tanh(s / softcap). None: they stay."""
 
 
 @dataclass(frozen=True, slots=True)

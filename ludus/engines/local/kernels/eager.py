@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionRule, RaggedBatch, SequenceChunk
+from ludus.engines.local.kernels.base import PAGE_TOKENS, RaggedBatch, SequenceChunk
+from ludus.kernels.library import AttentionRule
 
 # Gathered keys and values of one call stay below this, so that many long sequences do not exhaust memory.
 _GATHER_BYTES = 64 * 2**20

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, FlexKernelOptions, flex_attention
 
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionRule, RaggedBatch, SequenceChunk
+from ludus.engines.local.kernels.base import PAGE_TOKENS, RaggedBatch, SequenceChunk
+from ludus.kernels.library import AttentionRule
 from ludus.models.flex import QUERY_BLOCK, MaskRule, ScoreRule, cap_scores, compiled
 
 # A tile of keys is a page: the pages of a sequence lie anywhere.

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ludus.engines.local.kernels.base import AttentionRule, RaggedBatch
-from ludus.kernels.library import ADDRESS, COUNT, DTYPES, dense_last, load_library, refuse_heads
+from ludus.engines.local.kernels.base import RaggedBatch
+from ludus.kernels.library import (
+    ADDRESS,
+    COUNT,
+    DTYPES,
+    AttentionRule,
+    HeadsStruct,
+    RuleStruct,
+    dense_last,
+    load_library,
+    refuse_heads,
+)
 
 
 class _Shape(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32) for name in ("num_heads", "num_kv_heads", "head_dim", "dtype")]
-
-
-class _Rule(ctypes.Structure):
-    _fields_ = [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("window", ctypes.c_int32)]
 
 
 class _Rows(ctypes.Structure):
@@ -34,10 +39,6 @@ class _Rows(ctypes.Structure):
         ("num_seen_in_all", ctypes.c_int64),
         ("any_neighbours", ctypes.c_int32),
     ]
-
-
-class _Heads(ctypes.Structure):
-    _fields_ = [("values", ctypes.c_void_p), ("head", ctypes.c_int64), ("row", ctypes.c_int64)]
 
 
 class NativeKernel:
@@ -71,8 +72,8 @@ class NativeKernel:
         assert num_rows == k.shape[1] == len(chunks), f"{num_rows} queries and {k.shape[1]} keys for {chunks!r}"
         assert out.is_contiguous(), "the kernel writes results without gaps"
         self._attend(
-            _heads(q), _heads(k), _heads(v), cache.data_ptr(), ctypes.byref(self._rows_of(chunks)),
-            ctypes.byref(_Rule(rule.scale, rule.softcap or 0.0, rule.window or 0)),
+            *(ctypes.byref(HeadsStruct.of(each)) for each in (q, k, v)), cache.data_ptr(),
+            ctypes.byref(self._rows_of(chunks)), ctypes.byref(RuleStruct.of(rule)),
             ctypes.byref(_Shape(num_heads, k.shape[0], head_dim, DTYPES[cache.dtype])),
             out.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
@@ -85,8 +86,3 @@ class NativeKernel:
                 chunks.slots_S.data_ptr(), len(chunks), int(chunks.num_seen_S.sum()), len(chunks) > len(chunks.chunks),
             )  # fmt: skip
         return self._rows
-
-
-def _heads(tensor: Tensor) -> Any:
-    head, row, _ = tensor.stride()
-    return ctypes.byref(_Heads(tensor.data_ptr(), head, row))

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, AttentionRule, RaggedBatch, SequenceChunk
+from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, RaggedBatch, SequenceChunk
 from ludus.engines.local.kernels.eager import EagerKernel, dense_attention
 from ludus.engines.local.kernels.flex import FlexKernel
 from ludus.engines.local.kernels.native import NativeKernel
 from ludus.engines.local.kernels.select import choose_kernel
 from ludus.errors import BackendError
 from ludus.kernels.build import build_library, compile_source, find_compiler, source_path
+from ludus.kernels.library import AttentionRule
 
 KERNELS = ("eager", "native", "portable", "flex")
 MakeKernel = Callable[[str], AttentionKernel]
