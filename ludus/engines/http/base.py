@@ -6,10 +6,11 @@ Knows: calls, pieces of answers, versions of weights.  Knows not: loops, threads
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import httpx
 
@@ -21,6 +22,13 @@ from ludus.types import MAX_KEPT_IDS, Call, StopReason
 CONNECT_TIMEOUT_S = 10.0
 STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 """Ours, by what servers call them."""
+SAME_EVERYWHERE = (
+    *("temperature", "top_p", "min_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+)
+"""What of a call's sampling has one name everywhere."""
+Load = Callable[[], Awaitable[None]]
+"""Loads new weights into a server; awaited once."""
 UNPUBLISHED = -1
 """The version of weights that nobody has published to the server; the first that is published is 0."""
 PROBE_TEXT = "Tokens: {1, 22}\n\n  déjà-vu, 你好\t🙂"
@@ -52,8 +60,6 @@ class StreamDelta:
 class Server:
     """What every kind of server says of itself, and the name that a run has there."""
 
-    name: str
-    """What its kind is called in messages: vLLM, SGLang."""
     url: str
     context_length: int
     stop_ids: frozenset[int]
@@ -73,57 +79,86 @@ class Server:
     def params(self, call: Call) -> dict[str, Any]:
         """The part of a call's sampling that has one name everywhere. What ends the answer is sent in full."""
         sampling = call.sampling
-        names = (
-            *("temperature", "top_p", "min_p"),
-            *("presence_penalty", "frequency_penalty", "repetition_penalty"),
-        )
         return {
-            **{name: getattr(sampling, name) for name in names},
+            **{name: getattr(sampling, name) for name in SAME_EVERYWHERE},
             "stop": list(sampling.stop),
             "stop_token_ids": sorted(sampling.stop_ids(self.stop_ids)),
         }
 
 
-class ServerProtocol(Protocol):
+Ask = Callable[..., dict[str, Any]]
+"""(method, path, body=None): what a server answers before there is an engine. Raises what its refusal means."""
+
+
+@dataclass(eq=False)
+class ServerProtocol(ABC):
     """How one kind of server is spoken to. It holds what the server says of itself, and no state of any call."""
 
-    @property
-    def server(self) -> Server: ...
+    name: ClassVar[str]
+    """What its kind is called in messages: vLLM, SGLang."""
+    tells_versions: ClassVar[bool] = False
+    """Every piece says which weights sampled it, and weights are loaded between two tokens: nothing pauses."""
+    server: Server
 
-    @property
-    def tells_versions(self) -> bool:
-        """Every piece says which weights sampled it, and weights are loaded between two tokens: nothing pauses."""
+    @classmethod
+    @contextmanager
+    def asking(cls, url: str, api_key: str | None, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Ask]:
+        """Within the block the server at `url` can be asked what it is."""
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+        with httpx.Client(base_url=url, headers=bearer(api_key), timeout=timeout, **direct()) as http:
 
+            def ask(method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+                with failing_as_backend(cls.name, url):
+                    response = http.request(method, path, json=body)
+                return cls.checked(response)
+
+            yield ask
+
+    @classmethod
+    def read_error(cls, response: httpx.Response) -> LudusError:
+        """What a status other than 200 means."""
+        return refusal(cls.name, response)
+
+    @classmethod
+    def checked(cls, response: httpx.Response) -> dict[str, Any]:
+        """The object that was answered. Raises what a status other than 200 means."""
+        if response.is_error:
+            raise cls.read_error(response)
+        return parse_object(response)
+
+    @abstractmethod
     def check(self, call: Call) -> None:
         """Raises UserError for a call that this server cannot serve, or cannot serve so that the record is exact."""
 
+    @abstractmethod
     def request_for(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
         """Path and body of the request whose stream of events is the answer."""
 
+    @abstractmethod
     def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> StreamDelta:
         """What is new in an event; `num_read` tokens were read before. Raises what an error in it means."""
 
-    def read_error(self, response: httpx.Response) -> LudusError:
-        """What a status other than 200 means."""
-
+    @abstractmethod
     async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]: ...
 
+    @abstractmethod
     async def pause(self, http: httpx.AsyncClient) -> None:
         """Sequences in flight stay where they are."""
 
+    @abstractmethod
     async def resume(self, http: httpx.AsyncClient) -> None: ...
 
-    async def prepare(
-        self, http: httpx.AsyncClient, version: int, weights: WeightSource
-    ) -> Callable[[], Awaitable[None]]:
+    @abstractmethod
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
         """What makes the server sample with `weights`, after all that can be done while it still samples is done.
 
         Raises UserError if they cannot be published to this server."""
 
+    @abstractmethod
     async def current_version(self, http: httpx.AsyncClient) -> int | None:
         """The version that the server has now; UNPUBLISHED for weights of others. None: it does not tell."""
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027  most are sent nothing but weights
         """The server was started again: whatever it was sent must be sent anew."""
 
 
@@ -158,32 +193,6 @@ def parse_object(response: httpx.Response) -> dict[str, Any]:
     return found
 
 
-ErrorReader = Callable[[httpx.Response], LudusError]
-"""What a status other than 200 means, in the vocabulary of one kind of server."""
-
-
-def ask(
-    http: httpx.Client,
-    method: str,
-    path: str,
-    body: Mapping[str, Any] | None = None,
-    *,
-    name: str,
-    read_error: ErrorReader,
-) -> dict[str, Any]:
-    """What a server, called `name` in messages, answers before there is an engine. Raises what its refusal means."""
-    with failing_as_backend(name, str(http.base_url)):
-        response = http.request(method, path, json=body)
-    return checked(response, read_error)
-
-
-def checked(response: httpx.Response, read_error: ErrorReader) -> dict[str, Any]:
-    """The object that was answered. Raises what a status other than 200 means."""
-    if response.is_error:
-        raise read_error(response)
-    return parse_object(response)
-
-
 def error_message(response: httpx.Response) -> str:
     """The message of an error answer, in the shape that OpenAI's interface has or as they are."""
     try:
@@ -191,6 +200,13 @@ def error_message(response: httpx.Response) -> str:
         return str(error["message"] if isinstance(error, Mapping) else error)
     except (ValueError, LookupError, TypeError):
         return response.text[:500]
+
+
+def refusal(name: str, response: httpx.Response) -> LudusError:
+    """What a status other than 200 means, of a server whose kind is called `name`."""
+    url, status = response.url, response.status_code
+    where = f"the {name} at {url.host}:{url.port} answered {url.path}"
+    return error_for_status(f"{where} with {status}: {error_message(response)}", status)
 
 
 def error_for_status(message: str, status: int) -> LudusError:

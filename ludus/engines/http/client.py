@@ -160,7 +160,7 @@ class HttpEngine:
     # ---- on the engine's own loop
 
     def _failing(self) -> AbstractContextManager[None]:
-        return failing_as_backend(self._server.name, self._server.url)
+        return failing_as_backend(self.protocol.name, self._server.url)
 
     async def _on_own_loop(self, work: Coroutine[Any, Any, ReturnT]) -> ReturnT:
         if self._is_closed:
@@ -210,7 +210,7 @@ class HttpEngine:
         self._num_cached += running.num_cached_tokens
         if running.stop_reason is None:
             raise BackendError(
-                f"the {self._server.name} at {self._server.url} ended an answer in the middle; look into its log"
+                f"the {self.protocol.name} at {self._server.url} ended an answer in the middle; look into its log"
             )
 
     async def _check(self) -> None:
@@ -218,7 +218,7 @@ class HttpEngine:
             response = await self._http.get(HEALTH)
         if response.is_error:
             raise BackendError(
-                f"the {self._server.name} at {self._server.url} is not well: {HEALTH} answered {response.status_code}"
+                f"the {self.protocol.name} at {self._server.url} is not well: {HEALTH} answered {response.status_code}"
             )
         await self._check_weights()
 

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import httpx
 
 from ludus.engines.base import WeightSource
 from ludus.engines.http.base import (
-    CONNECT_TIMEOUT_S,
     PROBE_TEXT,
     UNPUBLISHED,
+    Load,
     Server,
     StreamDelta,
-    ask,
     bearer,
     check_same_ids,
-    checked,
-    direct,
     error_for_status,
-    error_message,
+    refusal,
 )
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.kind import FILES, ServerKind
@@ -59,45 +55,36 @@ class LudusEngine(HttpEngine):
         files: where the server finds new weights. None: they are sent to it.
         Raises UserError if it is no such server, or has another tokenizer; BackendError if it cannot be reached.
         """
-        headers, url = bearer(api_key), url.rstrip("/")
-        with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S, **direct()) as http:
-            card = _ask(http, "GET", "/v1/models")["data"][0]
+        url = url.rstrip("/")
+        with LudusProtocol.asking(url, api_key) as ask:
+            card = ask("GET", "/v1/models")["data"][0]
             if card.get("owned_by") != OWNER:
                 raise UserError(
                     f"the server at {url} is none of `ludus engine serve`; say which it is with engine.kind"
                 )
-            check_same_ids(_ask(http, "POST", "/tokenize", {"prompt": PROBE_TEXT})["tokens"], tokenizer)
-            version = int(_ask(http, "GET", "/stats")["version"])
-        server = Server("Ludus engine", url, int(card["max_model_len"]), tokenizer.stop_ids, headers)
-        tokens = VllmProtocol(server, card["id"], tells_processed_logprobs=True)
+            check_same_ids(ask("POST", "/tokenize", {"prompt": PROBE_TEXT})["tokens"], tokenizer)
+            version = int(ask("GET", "/stats")["version"])
+        server = Server(url, int(card["max_model_len"]), tokenizer.stop_ids, bearer(api_key))
+        protocol = LudusProtocol(server, card["id"], tells_processed_logprobs=True, files=files)
         if version == 0:
-            return cls(LudusProtocol(tokens, files))
-        return cls(
-            LudusProtocol(tokens, files, first_version=version + 1), version=UNPUBLISHED
-        )  # it served somebody else
+            return cls(protocol)
+        protocol.first_version = version + 1  # it served somebody else
+        return cls(protocol, version=UNPUBLISHED)
 
 
-@dataclass(frozen=True)
-class LudusProtocol:
-    """How a server of ours is spoken to."""
+@dataclass(eq=False)
+class LudusProtocol(VllmProtocol):
+    """How a server of ours is spoken to: as vLLM where vLLM has a word for it."""
 
-    shared: VllmProtocol
-    """The part that is as vLLM has it."""
+    name = "Ludus engine"
+    tells_versions = True
     files: WeightFiles | None = None
     """None: weights are sent."""
     first_version: int = 0
     """What the server calls version 0: its own versions only rise, whoever publishes."""
-    tells_versions: bool = True
-
-    @property
-    def server(self) -> Server:
-        return self.shared.server
 
     def check(self, call: Call) -> None:
         """What the engine cannot serve, it refuses itself, and it reports what it sampled from exactly."""
-
-    def request_for(self, call: Call, seed: int) -> tuple[str, dict[str, Any]]:
-        return self.shared.request_for(call, seed)
 
     def read(self, call: Call, num_read: int, event: Mapping[str, Any]) -> StreamDelta:
         if "error" in event:
@@ -117,40 +104,30 @@ class LudusProtocol:
             stop_string=choice["stop_reason"],
         )
 
-    def read_error(self, response: httpx.Response) -> LudusError:
-        return _refusal(response)
+    @classmethod
+    def read_error(cls, response: httpx.Response) -> LudusError:
+        return refusal(cls.name, response)
 
     async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
         if len(token_ids) < 2:
             return ()
         response = await http.post("/score", json={"token_ids": list(token_ids)})
-        return tuple(_checked(response)["logprobs"])
+        return tuple(self.checked(response)["logprobs"])
 
-    async def pause(self, http: httpx.AsyncClient) -> None:
-        _checked(await http.post("/pause", params={"mode": "keep"}))
-
-    async def resume(self, http: httpx.AsyncClient) -> None:
-        _checked(await http.post("/resume"))
-
-    async def prepare(
-        self, http: httpx.AsyncClient, version: int, weights: WeightSource
-    ) -> Callable[[], Awaitable[None]]:
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
         path = None if self.files is None else await asyncio.to_thread(self.files.write, version, weights)
         where = f"/weights/{self.first_version + version}"
 
         async def load() -> None:
             if path is None:
-                _checked(await http.put(where, content=_sent(weights)))
+                self.checked(await http.put(where, content=_sent(weights)))
             else:
-                _checked(await http.post(where, json={"path": str(path)}))
+                self.checked(await http.post(where, json={"path": str(path)}))
 
         return load
 
     async def current_version(self, http: httpx.AsyncClient) -> int | None:
-        return max(int(_checked(await http.get("/stats"))["version"]) - self.first_version, UNPUBLISHED)
-
-    def forget(self) -> None:
-        """Nothing but weights is sent to a server of ours."""
+        return max(int(self.checked(await http.get("/stats"))["version"]) - self.first_version, UNPUBLISHED)
 
 
 def ludus_delivery(settings: LudusServerSettings, files: WeightFiles) -> Mapping[str, Any]:
@@ -177,18 +154,6 @@ def _files(tensors: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
         bucket[name] = tensor.detach().cpu().contiguous()
         num_bytes += tensor.nbytes
     yield save(bucket)
-
-
-def _refusal(response: httpx.Response) -> LudusError:
-    return error_for_status(
-        f"the engine at {response.url.host}:{response.url.port} answered {response.url.path} with "
-        f"{response.status_code}: {error_message(response)}",
-        response.status_code,
-    )
-
-
-_ask = partial(ask, name="Ludus engine", read_error=_refusal)
-_checked = partial(checked, read_error=_refusal)
 
 
 KIND = ServerKind(LudusEngine.connect, engine_command, ludus_delivery, (*FILES, "stream"))

@@ -9,35 +9,31 @@ Never run against a real server: there is none for a processor. Requests are che
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import httpx
 
 from ludus.engines.base import WeightSource
 from ludus.engines.http.base import (
-    CONNECT_TIMEOUT_S,
     PROBE_TEXT,
     STOP_REASONS,
     UNPUBLISHED,
+    Load,
     Server,
+    ServerProtocol,
     StreamDelta,
-    ask,
     bearer,
     check_same_ids,
-    checked,
-    direct,
     error_for_status,
-    error_message,
     kept_ids,
 )
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.kind import ServerKind
 from ludus.engines.sglang.settings import SglangSettings
 from ludus.engines.weights import WeightFiles
-from ludus.errors import BackendError, ConfigError, LudusError, UserError
+from ludus.errors import BackendError, ConfigError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampling, StopReason
 
@@ -63,32 +59,31 @@ class SglangEngine(HttpEngine):
         Raises UserError if the server has another tokenizer or was started without what exact records need,
         BackendError if it cannot be reached.
         """
-        headers, url = bearer(api_key), url.rstrip("/").removesuffix("/v1")
-        with httpx.Client(base_url=url, headers=headers, timeout=CONNECT_TIMEOUT_S, **direct()) as http:
-            card = _ask(http, "GET", "/v1/models")["data"][0]
-            info = _ask(http, "GET", "/server_info")
+        url = url.rstrip("/").removesuffix("/v1")
+        with SglangProtocol.asking(url, api_key) as ask:
+            card = ask("GET", "/v1/models")["data"][0]
+            info = ask("GET", "/server_info")
             _check_started_with(url, info)
-            read = _ask(http, "POST", "/tokenize", {"prompt": PROBE_TEXT, "add_special_tokens": False})
+            read = ask("POST", "/tokenize", {"prompt": PROBE_TEXT, "add_special_tokens": False})
             check_same_ids(read["tokens"], tokenizer)
         has_grammars = info.get("grammar_backend") == "llguidance"
         most_kept = int(info.get("sampling_mask_max_tokens") or 0)
-        server = Server("SGLang", url, int(card["max_model_len"]), tokenizer.stop_ids, headers)
+        server = Server(url, int(card["max_model_len"]), tokenizer.stop_ids, bearer(api_key))
         protocol = SglangProtocol(server, has_grammars, most_kept, files)
         return cls(protocol, version=0 if files is None else UNPUBLISHED)
 
 
-@dataclass(frozen=True)
-class SglangProtocol:
+@dataclass(eq=False)
+class SglangProtocol(ServerProtocol):
     """What an SGLang server says of itself, and how it is spoken to."""
 
-    server: Server
+    name = "SGLang"
     has_grammars: bool
     """It reads grammars in llguidance's form."""
     most_kept: int
     """Of a token drawn among more than so many it tells neither which nor the logprob among them."""
     files: WeightFiles | None = None
     """None: weights cannot be published."""
-    tells_versions: bool = False
 
     def check(self, call: Call) -> None:
         sampling = call.sampling
@@ -166,9 +161,6 @@ class SglangProtocol:
             num_cached_tokens=num_cached,
         )
 
-    def read_error(self, response: httpx.Response) -> LudusError:
-        return _refusal(response)
-
     async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
         body = {
             "input_ids": list(token_ids),
@@ -176,19 +168,17 @@ class SglangProtocol:
             "return_logprob": True,
             "logprob_start_len": 0,
         }
-        told = _checked(await http.post(GENERATE, json=body))["meta_info"]["input_token_logprobs"]
+        told = self.checked(await http.post(GENERATE, json=body))["meta_info"]["input_token_logprobs"]
         return tuple(float(each[0]) for each in told[1:])
 
     async def pause(self, http: httpx.AsyncClient) -> None:
         # In this mode calls in flight are computed again when they go on, so that the cache can be emptied meanwhile.
-        _checked(await http.post("/pause_generation", json={"mode": "retract"}))
+        self.checked(await http.post("/pause_generation", json={"mode": "retract"}))
 
     async def resume(self, http: httpx.AsyncClient) -> None:
-        _checked(await http.post("/continue_generation", json={}))
+        self.checked(await http.post("/continue_generation", json={}))
 
-    async def prepare(
-        self, http: httpx.AsyncClient, version: int, weights: WeightSource
-    ) -> Callable[[], Awaitable[None]]:
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
         """Raises UserError if the weights of the server are its own."""
         if self.files is None:
             raise UserError(
@@ -203,18 +193,15 @@ class SglangProtocol:
                 "flush_cache": True,
                 "weight_version": self.server.named(version),
             }
-            _checked(await http.post("/update_weights_from_disk", json=update))
+            self.checked(await http.post("/update_weights_from_disk", json=update))
 
         return load
 
     async def current_version(self, http: httpx.AsyncClient) -> int | None:
         if self.files is None:
             return None
-        told = _checked(await http.get("/model_info")).get("weight_version")
+        told = self.checked(await http.get("/model_info")).get("weight_version")
         return None if told is None else self.server.version(str(told))
-
-    def forget(self) -> None:
-        """Nothing but weights is sent to it."""
 
     def _params(self, call: Call, seed: int) -> dict[str, Any]:
         """The call's sampling in SGLang's words."""
@@ -280,17 +267,6 @@ def _check_started_with(url: str, info: Mapping[str, Any]) -> None:
             f"the SGLang at {url} draws without the seeds of calls, so no answer could be drawn again; start it with "
             f"{FLAGS}"
         )
-
-
-def _refusal(response: httpx.Response) -> LudusError:
-    return error_for_status(
-        f"SGLang answered {response.url.path} with {response.status_code}: {error_message(response)}",
-        response.status_code,
-    )
-
-
-_ask = partial(ask, name="SGLang", read_error=_refusal)
-_checked = partial(checked, read_error=_refusal)
 
 
 KIND = ServerKind(SglangEngine.connect, delivery=sglang_delivery)

@@ -16,7 +16,7 @@ import httpx
 from ludus.engines.base import WeightSource
 from ludus.engines.http.base import parse_object
 from ludus.engines.nccl import NcclGroup, load_library, new_unique_id
-from ludus.engines.vllm.weights import Load, begin, finish, post, start
+from ludus.engines.vllm.weights import Transfer, begin, post
 from ludus.errors import BackendError, UserError
 
 BUCKET_BYTES = 2**30  # of tensors that are shared at once, and so held at once beside the trainer's own
@@ -36,10 +36,8 @@ def join_by_nccl(unique_id: bytes, world_size: int, device: Any) -> BroadcastGro
     return NcclGroup(load_library(), unique_id, world_size, device)
 
 
-class NcclTransfer:
+class NcclTransfer(Transfer):
     """All weights, broadcast tensor by tensor to the workers of a server, which may be on other machines."""
-
-    model = None
 
     def __init__(
         self, *, make_id: Callable[[], bytes] = lambda: new_unique_id(load_library()), join: Join = join_by_nccl
@@ -50,30 +48,9 @@ class NcclTransfer:
         """None: the workers have not been asked to join."""
         self._announced: Mapping[str, Any] = {}
 
-    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
-        if self._group is None:
-            self._announced, device = await asyncio.to_thread(_announced, weights)
-            self._group = await self._joined(http, device)
-        group = self._group
-
-        async def load() -> None:
-            await start(http)
-            # They receive while we send; where they fail first, nobody receives and sending would not end.
-            receiving = asyncio.ensure_future(post(http, "/update_weights", {"update_info": self._announced}))
-            sending = asyncio.ensure_future(asyncio.to_thread(self._send, group, weights))
-            await asyncio.wait((receiving, sending), return_when=asyncio.FIRST_EXCEPTION)
-            for work in (receiving, sending):
-                if work.done():
-                    work.result()
-            await finish(http, name)
-
-        return load
-
-    def forget(self) -> None:
-        self._group = None  # its workers are gone
-
-    async def _joined(self, http: httpx.AsyncClient, device: Any) -> BroadcastGroup:
+    async def begin(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
         """Everybody joins at the same time, or waits for the others."""
+        self._announced, device = await asyncio.to_thread(_announced, weights)
         answer = await http.get("/get_world_size")
         world_size = int(parse_object(answer)["world_size"]) + 1
         unique_id = self._make_id()
@@ -81,41 +58,37 @@ class NcclTransfer:
         async with asyncio.TaskGroup() as both:
             both.create_task(begin(http, {**shared, "world_size": world_size}))
             ours = both.create_task(asyncio.to_thread(self._join, unique_id, world_size, device))
-        return ours.result()
+        self._group = ours.result()
 
-    def _send(self, group: BroadcastGroup, weights: WeightSource) -> None:
+    async def carry(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
+        # They receive while we send; where they fail first, nobody receives and sending would not end.
+        receiving = asyncio.ensure_future(post(http, "/update_weights", {"update_info": self._announced}))
+        sending = asyncio.ensure_future(asyncio.to_thread(self._send, weights))
+        await asyncio.wait((receiving, sending), return_when=asyncio.FIRST_EXCEPTION)
+        for work in (receiving, sending):
+            if work.done():
+                work.result()
+
+    def _send(self, weights: WeightSource) -> None:
+        assert self._group is not None, "all have joined"
         announced = zip(self._announced["names"], self._announced["shapes"], strict=True)
         for (name, tensor), (known, shape) in zip(weights.named_tensors(), announced, strict=True):
             if name != known or list(tensor.shape) != shape:
                 raise BackendError(f"the trainer sends {name} {list(tensor.shape)} where {known} {shape} was announced")
-            group.broadcast(tensor)
+            self._group.broadcast(tensor)
 
 
-class IpcTransfer:
+class IpcTransfer(Transfer):
     """All weights, through the memory of a card that trainer and server share; nothing but handles is sent."""
 
-    model = None
+    async def begin(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
+        await begin(http, {"packed": False})
 
-    def __init__(self) -> None:
-        self._is_begun = False
-
-    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
-        if not self._is_begun:
-            await begin(http, {"packed": False})
-            self._is_begun = True
-
-        async def load() -> None:
-            await start(http)
-            buckets = _buckets(weights.named_tensors(), BUCKET_BYTES)
-            while (bucket := await asyncio.to_thread(next, buckets, None)) is not None:
-                shared = await asyncio.to_thread(_shared, bucket)
-                await post(http, "/update_weights", {"update_info": shared})  # they are held until they are read
-            await finish(http, name)
-
-        return load
-
-    def forget(self) -> None:
-        self._is_begun = False
+    async def carry(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
+        buckets = _buckets(weights.named_tensors(), BUCKET_BYTES)
+        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None:
+            shared = await asyncio.to_thread(_shared, bucket)
+            await post(http, "/update_weights", {"update_info": shared})  # they are held until they are read
 
 
 def _announced(weights: WeightSource) -> tuple[Mapping[str, Any], Any]:

@@ -8,29 +8,27 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import httpx
 
 from ludus.engines.base import WeightSource
 from ludus.engines.http.base import (
-    CONNECT_TIMEOUT_S,
     PROBE_TEXT,
     STOP_REASONS,
     UNPUBLISHED,
+    Ask,
+    Load,
     Server,
+    ServerProtocol,
     StreamDelta,
-    ask,
     bearer,
     check_same_ids,
-    checked,
-    direct,
     error_for_status,
-    error_message,
     kept_ids,
+    refusal,
 )
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.vllm.weights import Transfer
@@ -70,31 +68,28 @@ class VllmEngine(HttpEngine):
         Raises UserError if the server has another tokenizer or its token-in/token-out interface is not served,
         BackendError if it cannot be reached.
         """
-        headers = bearer(api_key)
         url = url.rstrip("/").removesuffix("/v1")
-        timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        with httpx.Client(base_url=url, headers=headers, timeout=timeout, **direct()) as http:
-            _check_version(_ask(http, "GET", "/version")["version"])
-            card = _ask(http, "GET", "/v1/models")["data"][0]
-            _check_tokenizer(http, tokenizer)
-            is_processed = _tells_processed_logprobs(http)
-        server = Server("vLLM", url, int(card["max_model_len"]), tokenizer.stop_ids, headers)
+        with VllmProtocol.asking(url, api_key, timeout_s=ANSWER_TIMEOUT_S) as ask:
+            _check_version(ask("GET", "/version")["version"])
+            card = ask("GET", "/v1/models")["data"][0]
+            _check_tokenizer(ask, tokenizer)
+            is_processed = _tells_processed_logprobs(ask)
+        server = Server(url, int(card["max_model_len"]), tokenizer.stop_ids, bearer(api_key))
         protocol = VllmProtocol(server, card["id"], is_processed, transfer, keep_kv)
         return cls(protocol, version=0 if transfer is None else UNPUBLISHED)
 
 
 @dataclass(eq=False)
-class VllmProtocol:
+class VllmProtocol(ServerProtocol):
     """What a vLLM server says of itself, and how it is spoken to. Only the salt changes, with the weights."""
 
-    server: Server
+    name = "vLLM"
     model: str
     tells_processed_logprobs: bool
     """Its logprobs are those of the distribution sampled from, not of the bare model."""
     transfer: Transfer | None = None
     """None: weights cannot be published."""
     keep_kv: bool = True
-    tells_versions: bool = False
     salt: str | None = None
     """Calls find the keys and values of calls with the same salt alone. None: nothing was published."""
 
@@ -151,13 +146,23 @@ class VllmProtocol:
             num_cached_tokens=num_cached_tokens,
         )
 
-    def read_error(self, response: httpx.Response) -> LudusError:
-        return _refusal(response)
+    @classmethod
+    def read_error(cls, response: httpx.Response) -> LudusError:
+        url, status = response.url, response.status_code
+        if url.path == GENERATE and status in (
+            httpx.codes.FORBIDDEN,
+            httpx.codes.NOT_FOUND,
+            httpx.codes.METHOD_NOT_ALLOWED,
+        ):
+            return UserError(
+                f"the server at {url.host}:{url.port} does not serve {GENERATE}; start vLLM with --enable-scale-out"
+            )
+        return refusal(cls.name, response)
 
     async def score(self, http: httpx.AsyncClient, token_ids: Sequence[int]) -> tuple[float, ...]:
         asked = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
         body = {**self._asked, "token_ids": list(token_ids), "sampling_params": asked}
-        rows = checked(await http.post(GENERATE, json=body), _refusal)["prompt_logprobs"][1:]
+        rows = self.checked(await http.post(GENERATE, json=body))["prompt_logprobs"][1:]
         return tuple(float(row[str(token)]["logprob"]) for token, row in zip(token_ids[1:], rows, strict=True))
 
     async def pause(self, http: httpx.AsyncClient) -> None:
@@ -166,9 +171,7 @@ class VllmProtocol:
     async def resume(self, http: httpx.AsyncClient) -> None:
         await self._switch(http, "/resume")
 
-    async def prepare(
-        self, http: httpx.AsyncClient, version: int, weights: WeightSource
-    ) -> Callable[[], Awaitable[None]]:
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
         if self.transfer is None:
             raise UserError(
                 f"version {version} cannot be published to the vLLM at {self.server.url}: its weights are its own; "
@@ -191,7 +194,7 @@ class VllmProtocol:
         response = await http.get("/weight_info")
         if response.status_code == httpx.codes.NOT_FOUND:  # of 0.31
             return None
-        return self.server.version(str(checked(response, _refusal)["weight_version"]))
+        return self.server.version(str(self.checked(response)["weight_version"]))
 
     def forget(self) -> None:
         self.salt = None
@@ -205,7 +208,7 @@ class VllmProtocol:
                 f"the vLLM at {self.server.url} does not serve {path}; start it with VLLM_SERVER_DEV_MODE=1"
             )
         if response.is_error:
-            raise _refusal(response)
+            raise self.read_error(response)
 
     def _versions(self, choice: Mapping[str, Any], num_tokens: int) -> tuple[int, ...] | None:
         """The version of every token, which vLLM tells with the last one. None: this is not the last."""
@@ -259,19 +262,6 @@ def _likeliest(told: Sequence[Mapping[str, Any]], num: int) -> tuple[tuple[int, 
 # ---- what is asked before the engine is there
 
 
-def _refusal(response: httpx.Response) -> LudusError:
-    path, status = response.url.path, response.status_code
-    if path == GENERATE and status in (httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
-        return UserError(
-            f"the server at {response.url.host}:{response.url.port} does not serve {GENERATE}; "
-            "start vLLM with --enable-scale-out"
-        )
-    return error_for_status(f"vLLM answered {path} with {status}: {error_message(response)}", status)
-
-
-_ask = partial(ask, name="vLLM", read_error=_refusal)
-
-
 def _check_version(version: str) -> None:
     """Raises UserError for a vLLM whose interface is another; of one that was not tried the log tells."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
@@ -282,20 +272,20 @@ def _check_version(version: str) -> None:
         logger.warning("vllm.untested version=%s tried=%d.%d-%d.%d", version, *OLDEST, *NEWEST)
 
 
-def _check_tokenizer(http: httpx.Client, tokenizer: Tokenizer) -> None:
+def _check_tokenizer(ask: Ask, tokenizer: Tokenizer) -> None:
     """Raises UserError if the server reads a text as other tokens; one that loads no tokenizer is not asked."""
     try:
-        found = _ask(http, "POST", "/tokenize", {"prompt": PROBE_TEXT, "add_special_tokens": False})
+        found = ask("POST", "/tokenize", {"prompt": PROBE_TEXT, "add_special_tokens": False})
     except UserError:
         return
     check_same_ids(found["tokens"], tokenizer)
 
 
-def _tells_processed_logprobs(http: httpx.Client) -> bool:
+def _tells_processed_logprobs(ask: Ask) -> bool:
     """Whether a token that is the only one allowed has the logprob 0, not the bare model's."""
     only = 7  # any id will do that no model is certain of after itself
     asked = {"max_tokens": 1, "logprobs": 0, "allowed_token_ids": [only], "detokenize": False}
-    answer = _ask(http, "POST", GENERATE, {"token_ids": [only], "sampling_params": asked})
+    answer = ask("POST", GENERATE, {"token_ids": [only], "sampling_params": asked})
     logprob = float(answer["choices"][0]["logprobs"]["content"][0]["logprob"])
     if logprob > 0:
         raise UserError(f"vLLM tells logits, {logprob}, for logprobs; start it with --logprobs-mode processed_logprobs")

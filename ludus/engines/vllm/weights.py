@@ -10,66 +10,78 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 
 from ludus.engines.base import WeightSource
-from ludus.engines.http.base import error_for_status, error_message
+from ludus.engines.http.base import Load, refusal
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, LudusError, UserError
 
-Load = Callable[[], Awaitable[None]]
 UNFINISHED = "unfinished"  # the name of weights that are in part those of an update which was broken off
 
 
-class Transfer(Protocol):
+class Transfer:
     """One way of the weights to one server. Used on the engine's loop alone."""
 
-    @property
-    def model(self) -> str | None:
-        """The adapter that calls ask for. None: the model itself."""
+    model: str | None = None
+    """The adapter that calls ask for. None: the model itself."""
+    _is_begun = False
+    """The server was told once where weights come from."""
 
     async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
         """What loads the version into a server that is paused; all that can be done before is done.
 
         name: of the version, for the server.
         """
-
-    def forget(self) -> None:
-        """The server was started again: it has been sent nothing."""
-
-
-class FileTransfer:
-    """All weights, through a file that our plugin in vLLM maps (`ludus_vllm`)."""
-
-    model = None
-
-    def __init__(self, files: WeightFiles) -> None:
-        self._files = files
-        self._is_begun = False
-
-    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
-        path = await asyncio.to_thread(self._files.write, version, weights)
         if not self._is_begun:
-            await begin(http, {"folder": str(self._files.folder)})
+            await self.begin(http, weights)
             self._is_begun = True
 
         async def load() -> None:
             await start(http)
-            await post(http, "/update_weights", {"update_info": {"file": path.name}})
+            await self.carry(http, weights)
             await finish(http, name)
 
         return load
 
+    async def begin(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
+        """Give the server's weight transfer engine where weights will come from."""
+        raise NotImplementedError
+
+    async def carry(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
+        """Send the weights, between `start` and `finish`."""
+        raise NotImplementedError
+
     def forget(self) -> None:
+        """The server was started again: it has been sent nothing."""
         self._is_begun = False
 
 
-class AdapterTransfer:
+class FileTransfer(Transfer):
+    """All weights, through a file that our plugin in vLLM maps (`ludus_vllm`)."""
+
+    def __init__(self, files: WeightFiles) -> None:
+        self._files = files
+        self._path = files.folder
+        """What was written last."""
+
+    async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
+        self._path = await asyncio.to_thread(self._files.write, version, weights)
+        return await super().prepare(http, version, weights, name)
+
+    async def begin(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
+        await begin(http, {"folder": str(self._files.folder)})
+
+    async def carry(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
+        await post(http, "/update_weights", {"update_info": {"file": self._path.name}})
+
+
+class AdapterTransfer(Transfer):
     """An adapter of one name, whose files are replaced.
 
     vLLM forgets loaded adapters when an update of the weights ends, and reads their files again at the next step; the
@@ -78,10 +90,9 @@ class AdapterTransfer:
     """
 
     def __init__(self, files: WeightFiles) -> None:
-        self.model: str | None = f"ludus-{secrets.token_hex(4)}"  # a server may know adapters of runs before
+        self.model = f"ludus-{secrets.token_hex(4)}"  # a server may know adapters of runs before
         self._files = files
         self._link = files.folder / self.model
-        self._is_known = False
 
     async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource, name: str) -> Load:
         folder = await asyncio.to_thread(self._files.write, version, weights)
@@ -92,14 +103,11 @@ class AdapterTransfer:
             await asyncio.to_thread(_point, self._link, folder)
             await start(http)
             await finish(http, name)
-            if not self._is_known:
+            if not self._is_begun:
                 await post(http, "/v1/load_lora_adapter", {"lora_name": self.model, "lora_path": str(self._link)})
-                self._is_known = True
+                self._is_begun = True
 
         return load
-
-    def forget(self) -> None:
-        self._is_known = False
 
 
 async def begin(http: httpx.AsyncClient, init_info: Mapping[str, Any]) -> None:
@@ -133,9 +141,7 @@ async def post(http: httpx.AsyncClient, path: str, body: Mapping[str, Any] | Non
             f"the vLLM at {http.base_url} takes no weights, {path} is not served; start it with {variable}=1"
         )
     if response.is_error:
-        raise error_for_status(
-            f"vLLM answered {path} with {response.status_code}: {error_message(response)}", response.status_code
-        )
+        raise refusal("vLLM", response)
 
 
 def _point(link: Path, folder: Path) -> None:

@@ -24,7 +24,7 @@ from ludus.engines.serving.app import EngineApi
 from ludus.engines.serving.engine import LudusEngine
 from ludus.engines.serving.files import FileWeights
 from ludus.engines.serving.weight_receiver import WeightReceiver
-from ludus.engines.vllm.engine import VllmEngine
+from ludus.engines.vllm.engine import VllmEngine, VllmProtocol
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.http.keys import digest
@@ -276,7 +276,7 @@ def test_wants_its_key(settings: ModelSettings, tokenizer: Tokenizer, scratch: P
 def test_clients_of_vllm_sample_the_same(url: str, tokenizer: Tokenizer) -> None:
     """Requests and events are vLLM's: its client's words get the tokens that ours get."""
     ours = LudusEngine.connect(url, tokenizer)
-    theirs = VllmEngine(ours.protocol.shared)
+    theirs = VllmEngine(VllmProtocol(ours.protocol.server, ours.protocol.model, tells_processed_logprobs=True))
     answers = [asyncio.run(engine.generate(call())) for engine in (ours, theirs)]
     assert answers[0].token_ids == answers[1].token_ids and answers[0].logprobs == answers[1].logprobs
     assert answers[0].stop_reason == answers[1].stop_reason
