@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from ludus.algorithms.base import GroupReturns, LossInputs
     from ludus.api.experiment import ExperimentConfig
     from ludus.api.gateway import open_gateway
-    from ludus.api.play import play
     from ludus.api.supervised import train_supervised
     from ludus.api.trainer import Trainer
     from ludus.compat.config import Config, load_config
+    from ludus.compat.play import play
     from ludus.episodes.reward import Result
     from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
     from ludus.loop.evaluate import Evaluation
@@ -59,10 +59,10 @@ _NAMES = {
     "ludus.algorithms.base": "GroupReturns LossInputs",
     "ludus.api.experiment": "ExperimentConfig",
     "ludus.api.gateway": "open_gateway",
-    "ludus.api.play": "play",
     "ludus.api.supervised": "train_supervised",
     "ludus.api.trainer": "Trainer",
     "ludus.compat.config": "Config load_config",
+    "ludus.compat.play": "play",
     "ludus.episodes.reward": "Result",
     "ludus.errors": "AgentError BackendError ConfigError InternalError LudusError UserError",
     "ludus.loop.evaluate": "Evaluation",

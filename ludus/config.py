@@ -27,7 +27,7 @@ from ludus.loop.settings import (
     ValidDatasetSettings,
 )
 from ludus.models.settings import ModelSettings
-from ludus.processes.placement import SchedulerSettings
+from ludus.processes.placement import SCHEDULERS, LocalScheduler, SchedulerSettings
 from ludus.rollout.settings import GenerationSettings, OnlineSettings, RolloutSettings
 from ludus.runs.settings import TRACES, NoTraceSettings, TraceSettings
 from ludus.settings import (
@@ -65,10 +65,10 @@ class Config(Settings):
     """Everything random in a run is derived from it."""
     model: ModelSettings = ModelSettings()
     engine: Annotated[EngineSettings, OneOf(ENGINES, "local")] = LocalSettings()
-    scheduler: SchedulerSettings = SchedulerSettings()
+    scheduler: Annotated[SchedulerSettings, OneOf(SCHEDULERS, "local")] = LocalScheduler()
     trainer: TrainerSettings = TrainerSettings()
-    algorithm: AlgorithmSettings = AlgorithmSettings()
     gconfig: GenerationSettings = GenerationSettings()
+    algorithm: AlgorithmSettings = AlgorithmSettings()
     eval_gconfig: GenerationSettings | None = None
     """How evaluations differ from `gconfig`: the keys given here replace its, and a row is played once unless
     `n_samples` is given. None: by nothing else."""
@@ -100,6 +100,12 @@ class Config(Settings):
     def _keys_given(self, settings: GenerationSettings | None) -> dict[str, Any] | None:
         """Without the keys that are not given: written out, their defaults would replace those of `gconfig`."""
         return None if settings is None else settings.model_dump(mode="json", exclude_unset=True)
+
+    @pydantic.field_validator("algorithm")
+    @classmethod
+    def _with_length(cls, algorithm: AlgorithmSettings, info: pydantic.ValidationInfo) -> AlgorithmSettings:
+        """Beside a `gconfig` that is wrong there is nothing to follow from."""
+        return algorithm.of_length(info.data["gconfig"].max_new_tokens) if "gconfig" in info.data else algorithm
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from ludus.algorithms.losses.clip import ClipSettings
+from ludus.algorithms.normalisers import ConstantSettings
 from ludus.config import Config, check_training, load_config
 from ludus.errors import ConfigError
 
@@ -22,7 +23,7 @@ from ludus.errors import ConfigError
         ),
         (["total_train_steps=1", "total_train_epochs=1"], "say the same thing twice"),
         (["gconfig.n_samples=2", "rollout.min_members=3"], "no group could ever be complete"),
-        (["algorithm.normaliser=constant"], "algorithm.normaliser.tokens must be given"),
+        (["algorithm.normaliser=constant"], "algorithm: normaliser.tokens must be given, or gconfig.max_new_tokens"),
         (["trainer.minibatches=4"], r"unknown key 'trainer.minibatches'; did you mean 'algorithm.minibatches'\?"),
         (["name=../elsewhere"], "must be a folder's name"),
         (["rollout.max_concurent_rollouts=8"], r"did you mean 'rollout.max_concurrent_rollouts'\?"),
@@ -41,7 +42,7 @@ def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
     [
         (["engine.keep_kv_on_publish=false"], "engine.keep_kv_on_publish (with rollout.max_head_offpolicyness=0"),
         (["scheduler.trainer.cpus=2"], "scheduler.trainer (with trainer.ranks=1"),
-        (["scheduler.slurm.nodes=2"], "scheduler.slurm (type is 'local')"),
+        (["scheduler.slurm.nodes=2"], "scheduler.slurm (type is 'local', and it is a key of 'slurm')"),
         (["scheduler.engine.memory_gb=2"], "scheduler.engine.memory_gb (type is 'local', where nothing is reserved)"),
         (
             ["engine.urls=[http://a:1]"],
@@ -77,6 +78,14 @@ _KINDS: dict[str, tuple[str, dict[str, dict[str, object]]]] = {
             "online": {"host": "::1", "port": 0, "tls_cert": "a.pem", "tls_key": "b.pem"},
         },
     ),
+    "scheduler": (
+        "type",
+        {
+            "local": {},
+            "ray": {"ray": {"address": "x"}},
+            "slurm": {"head": {"cpus": 2}, "slurm": {"nodes": 2, "env": {"A": "b"}}},
+        },
+    ),
     "trace": ("backend", {"none": {}, "mlflow": {"tracking_uri": "sqlite:///a.db", "project_name": "p"}}),
 }
 
@@ -103,6 +112,17 @@ def test_a_file_of_one_kind_loads_as_another(
     caplog.clear()
     assert load_config(tmp_path / "run.yaml", [*change, f"{where}.{tag}={own}"]) == before
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("name", ["algorithm.normaliser=constant", "algorithm.name=dr_grpo"])
+def test_a_constant_length_is_that_of_the_longest_answer(name: str, tmp_path: Path) -> None:
+    """Unless it is given; either way the resolved configuration says it."""
+    config = load_config(None, [name, "gconfig.max_new_tokens=64"])
+    assert config.algorithm.normaliser == ConstantSettings(tokens=64)
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    assert load_config(tmp_path / "config.yaml") == config
+    own = load_config(None, [name, "gconfig.max_new_tokens=64", "algorithm.normaliser.tokens=8"])
+    assert own.algorithm.normaliser == ConstantSettings(tokens=8)
 
 
 def test_values_equal_to_the_default_are_never_ineffective(caplog: pytest.LogCaptureFixture) -> None:

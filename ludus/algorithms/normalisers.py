@@ -31,8 +31,8 @@ class ConstantSettings(Choice):
     """The sum over an episode's trained tokens divided by one length for all, in the mean over episodes."""
 
     kind: Literal["constant"] = "constant"
-    tokens: int = Field(ge=1)
-    """The length to divide by, such as the longest that an answer may have."""
+    tokens: int | None = Field(default=None, ge=1)
+    """The length to divide by. None: the longest that an answer may have, `gconfig.max_new_tokens`."""
 
 
 def token_weights(num_trained: Sequence[int]) -> tuple[float, ...]:
@@ -47,8 +47,9 @@ def episode_weights(num_trained: Sequence[int]) -> tuple[float, ...]:
     return tuple(1.0 / (num_episodes * count) if count else 0.0 for count in num_trained)
 
 
-def constant_weights(num_trained: Sequence[int], *, tokens: int) -> tuple[float, ...]:
+def constant_weights(num_trained: Sequence[int], *, tokens: int | None) -> tuple[float, ...]:
     """1 / (episodes * tokens). Source: Dr. GRPO (arXiv 2503.20783) sec. 3.2."""
+    assert tokens is not None, "`AlgorithmSettings.of_length` gave it"
     num_episodes = sum(1 for count in num_trained if count)
     return tuple(1.0 / (num_episodes * tokens) if count else 0.0 for count in num_trained)
 

@@ -12,7 +12,7 @@ from ludus.algorithms.base import Rule
 from ludus.algorithms.corrections import TruncateSettings
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.clip import ClipSettings
-from ludus.algorithms.normalisers import TokenSettings
+from ludus.algorithms.normalisers import ConstantSettings, TokenSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
 from ludus.errors import ConfigError
 from ludus.settings import Choice, Idle, OneOf, Settings, did_you_mean
@@ -69,6 +69,17 @@ class AlgorithmSettings(Settings):
         # what the preset said is not what the user said: settings that are written without defaults name it alone
         made.__pydantic_fields_set__.intersection_update(data)
         return made
+
+    def of_length(self, max_new_tokens: int | None) -> Self:
+        """These settings for answers of at most so many tokens, which a constant to divide by follows from.
+
+        Raises ConfigError if neither is given.
+        """
+        if not isinstance(self.normaliser, ConstantSettings) or self.normaliser.tokens is not None:
+            return self
+        if max_new_tokens is None:
+            raise ConfigError("normaliser.tokens must be given, or gconfig.max_new_tokens: the length to divide by")
+        return self.model_copy(update={"normaliser": ConstantSettings(tokens=max_new_tokens)})
 
     def idle(self) -> Iterator[Idle]:
         is_one = self.minibatches == 1 and CORRECTIONS[self.correction.kind].needs(self.correction).proximal

@@ -48,7 +48,7 @@ def play(
     workflow: object,
     dataset: object,
     *,
-    config: Config | None = None,
+    config: Config,
     workflow_kwargs: Mapping[str, Any] | None = None,
     on_episode: Callable[[Episode], None] = lambda _: None,
 ) -> tuple[Episode, ...]:
@@ -57,7 +57,6 @@ def play(
     workflow, dataset: in every form that `Trainer` takes. An agent's fault is its episode's outcome.
     on_episode: called with each episode as it ends.
     """
-    config = config or Config()
     rows = load_rows(dataset)
     agent = choose_agent(config, workflow, workflow_kwargs, rows=rows)
     return run_blocking(_play(config, agent, rows, on_episode))

@@ -10,12 +10,13 @@ from ludus.cluster.base import Resources
 from ludus.cluster.slurm import JOB_VARIABLE, SlurmJob, submit
 from ludus.compat.config import Config
 from ludus.config import check_training
+from ludus.processes.placement import SlurmScheduler
 from ludus.runs.store import RunStore
 
 
 def wants_job(config: Config) -> bool:
     """The run is to be a job of Slurm, and this process belongs to none."""
-    return config.scheduler.type == "slurm" and JOB_VARIABLE not in os.environ
+    return isinstance(config.scheduler, SlurmScheduler) and JOB_VARIABLE not in os.environ
 
 
 def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -> str:
@@ -24,6 +25,7 @@ def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -
     if not resume:
         RunStore.check_free(config.run_root, config.name)
     scheduler = config.scheduler
+    assert isinstance(scheduler, SlurmScheduler), "a run that wants a job is Slurm's"
     roles = [
         (Resources.of(scheduler.head), 1),
         (Resources.of(scheduler.engine), config.engine.num_started),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ludus.processes.placement import RoleSettings
+from ludus.processes.placement import ResourceSettings
 
 KEY_VARIABLE = "LUDUS_HEAD_KEY"
 ATTEMPT_VARIABLE = "LUDUS_ROLE_ATTEMPT"
@@ -30,7 +30,7 @@ class Resources:
     """None: no reservation."""
 
     @classmethod
-    def of(cls, settings: RoleSettings) -> Resources:
+    def of(cls, settings: ResourceSettings) -> Resources:
         return cls(settings.cpus, settings.gpus, settings.memory_gb)
 
 

@@ -32,6 +32,7 @@ from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.weights import WeightFiles
 from ludus.errors import LudusError
+from ludus.processes.placement import RayScheduler, SlurmScheduler
 from ludus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -205,10 +206,10 @@ def _job(environment: Mapping[str, str]) -> str | None:
 
 
 def _launcher(config: Config, folder: Path) -> Launcher:
-    match config.scheduler.type:
-        case "ray":
-            return RayLauncher(folder, config.scheduler.ray)
-        case "slurm":
+    match config.scheduler:
+        case RayScheduler(ray=settings):
+            return RayLauncher(folder, settings)
+        case SlurmScheduler():
             return SlurmLauncher(folder)
         case _:
             return LocalLauncher(folder)

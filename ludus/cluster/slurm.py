@@ -21,7 +21,7 @@ import jinja2
 from ludus.cluster.base import Resources, Role, last_lines, log_path
 from ludus.cluster.local import LocalProcess
 from ludus.errors import BackendError, UserError
-from ludus.processes.placement import SchedulerSettings
+from ludus.processes.placement import SlurmScheduler
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 _TEMPLATE = Path(__file__).with_name("job.sbatch.jinja")
@@ -117,7 +117,7 @@ class SlurmJob:
     """The head's."""
     roles: Sequence[tuple[Resources, int]]
     """What each process takes, and how many there are; the head's own first."""
-    settings: SchedulerSettings
+    settings: SlurmScheduler
 
     def script(self) -> str:
         """The batch script. Raises UserError if the template cannot be filled."""

@@ -12,16 +12,21 @@ from pydantic import Field, model_validator
 
 from ludus.errors import ConfigError
 from ludus.processes.address import address_of_machine
-from ludus.settings import Idle, Settings
+from ludus.settings import Idle, Settings, Tagged
 
 
-class RoleSettings(Settings):
-    """What one process of a role gets."""
+class ResourceSettings(Settings):
+    """What one process takes of its machine."""
 
     cpus: float = Field(default=1.0, gt=0)
     gpus: float = Field(default=0.0, ge=0)
     memory_gb: float | None = Field(default=None, gt=0)
     """None: no reservation."""
+
+
+class RoleSettings(ResourceSettings):
+    """What one process of a role gets."""
+
     env: dict[str, str] = Field(default_factory=dict)
     """Added to the environment."""
 
@@ -49,22 +54,17 @@ class SlurmSettings(Settings):
     """File of another batch script, in Jinja. None: the one that comes with Ludus."""
 
 
-class SchedulerSettings(Settings):
+class SchedulerSettings(Tagged):
     """Who starts the processes beside the head: engine replicas, trainer ranks, rollout workers."""
 
-    type: Literal["local", "ray", "slurm"] = "local"
-    """local: processes of this machine. ray: actors of the cluster that this process belongs to. slurm: steps of a
-    job, which is submitted first if there is none yet."""
+    tag = "type"
+    type: str
     host: str | None = None
     """The head's address, at which its roles reach it: 127.0.0.1 where all of them are on its machine; auto: the
     address of its way to other machines. None: auto for slurm with several nodes, else 127.0.0.1."""
     engine: RoleSettings = RoleSettings()
     trainer: RoleSettings = RoleSettings()
     rollout: RoleSettings = RoleSettings()
-    head: RoleSettings = RoleSettings()
-    """slurm: what the head takes of the job; its environment is slurm.env."""
-    ray: RaySettings = RaySettings()
-    slurm: SlurmSettings = SlurmSettings()
     max_restarts: int = Field(default=3, ge=0)
     """How often one process that died is started again before the run ends."""
 
@@ -72,29 +72,57 @@ class SchedulerSettings(Settings):
     def _check(self) -> Self:
         if self.host in ("0.0.0.0", "::"):
             raise ConfigError(f"host={self.host!r} is no address to be reached at; name one, or say auto")
-        if self.type == "slurm" and self.slurm.nodes > 1 and self.host == "127.0.0.1":
+        return self
+
+    @property
+    def address(self) -> str:
+        """The head's address, found if it is not named."""
+        return address_of_machine() if self.host == "auto" else self.host or "127.0.0.1"
+
+    def role(self, name: str) -> RoleSettings:
+        found: RoleSettings = getattr(self, name)
+        return found
+
+
+class LocalScheduler(SchedulerSettings):
+    """Processes of this machine."""
+
+    type: Literal["local"] = "local"
+
+    def idle(self) -> Iterator[Idle]:
+        for name in ("engine", "trainer", "rollout"):
+            if self.role(name).is_set("memory_gb"):
+                yield Idle(f"{name}.memory_gb", "type is 'local', where nothing is reserved")
+
+
+class RayScheduler(SchedulerSettings):
+    """Actors of the cluster that this process belongs to."""
+
+    type: Literal["ray"] = "ray"
+    ray: RaySettings = RaySettings()
+
+
+class SlurmScheduler(SchedulerSettings):
+    """Steps of a job, which is submitted first if there is none yet."""
+
+    type: Literal["slurm"] = "slurm"
+    head: ResourceSettings = ResourceSettings()
+    """What the head takes of the job."""
+    slurm: SlurmSettings = SlurmSettings()
+
+    @model_validator(mode="after")
+    def _check_nodes(self) -> Self:
+        if self.slurm.nodes > 1 and self.host == "127.0.0.1":
             raise ConfigError(
                 f"slurm.nodes={self.slurm.nodes} cannot act with host={self.host!r}: roles on other nodes would not "
                 "reach the head; leave scheduler.host out, or set it to auto"
             )
         return self
 
-    def idle(self) -> Iterator[Idle]:
-        for name, kind in (("ray", "ray"), ("slurm", "slurm"), ("head", "slurm")):
-            if self.is_set(name) and self.type != kind:
-                yield Idle(name, f"type is {self.type!r}")
-            elif name == "head" and self.head.is_set("env"):
-                yield Idle("head.env", "the environment of the job is slurm.env")
-        for name in ("engine", "trainer", "rollout"):
-            if self.type == "local" and self.role(name).is_set("memory_gb"):
-                yield Idle(f"{name}.memory_gb", "type is 'local', where nothing is reserved")
-
     @property
     def address(self) -> str:
-        """The head's address, found if it is not named."""
-        host = self.host or ("auto" if self.type == "slurm" and self.slurm.nodes > 1 else "127.0.0.1")
-        return address_of_machine() if host == "auto" else host
+        """The head's address; with several nodes that of its way to the others, unless it is named."""
+        return address_of_machine() if self.host is None and self.slurm.nodes > 1 else super().address
 
-    def role(self, name: str) -> RoleSettings:
-        found: RoleSettings = getattr(self, name)
-        return found
+
+SCHEDULERS = {"local": LocalScheduler, "ray": RayScheduler, "slurm": SlurmScheduler}

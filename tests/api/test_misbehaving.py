@@ -11,6 +11,7 @@ import openai
 import pytest
 
 import ludus
+from ludus.api.play import play
 from ludus.config import Config
 from ludus.runs.store import RunStore
 from ludus.types import Episode
@@ -81,7 +82,7 @@ def test_a_call_after_the_end_is_refused_and_recorded_nowhere(tiny_model_folder:
 
     one_by_one = {"gconfig": {"n_samples": 1, "max_new_tokens": 2}, "rollout": {"max_concurrent_rollouts": 1}}
     config = make_config(tiny_model_folder, tmp_path, "inline", **one_by_one)
-    first, second = ludus.play(agent, [{}, {}], config=config)
+    first, second = play(agent, [{}, {}], config=config)
     assert said and 400 <= said[0] < 500
     assert [len(episode.session.turns) for episode in (first, second)] == [1, 1]
 
@@ -102,14 +103,14 @@ def test_instances_keep_their_state_and_closures_work(mode: str, tiny_model_fold
     )
     counter = Counts(40)
     counter.count += 1
-    assert [episode.reward for episode in ludus.play(counter, [{}], config=config)] == [42.0, 43.0, 44.0]
+    assert [episode.reward for episode in play(counter, [{}], config=config)] == [42.0, 43.0, 44.0]
     worth = {"found": 0.75}
 
     async def closure(data: Mapping[str, Any], *, base_url: str, http_client: Any) -> float:
         await ask(base_url, http_client)
         return worth["found"]
 
-    assert [episode.reward for episode in ludus.play(closure, [{}], config=config)] == [0.75] * 3
+    assert [episode.reward for episode in play(closure, [{}], config=config)] == [0.75] * 3
 
 
 @pytest.mark.parametrize("mode", ["inline", "subproc"])
@@ -140,7 +141,7 @@ def test_rewards_of_any_kind(mode: str, tiny_model_folder: Path, tmp_path: Path)
         gconfig={"n_samples": 1, "max_new_tokens": 2},
         rollout={"agent": {"mode": mode}},
     )
-    episodes = ludus.play(agent, [{"kind": kind} for kind in kinds], config=config)
+    episodes = play(agent, [{"kind": kind} for kind in kinds], config=config)
     assert [episode.outcome.kind for episode in episodes] == ["ok"] * 6, [episode.outcome for episode in episodes]
     assert [episode.reward for episode in episodes] == [1.0, 0.5, 3.0, 2.0, 0.25, 1.25]
     assert list(episodes[4].rewards) == [episodes[4].session.turns[0].id]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import ludus
+from ludus.api.play import play
 from ludus.config import Config
 
 ROWS = [{"messages": [{"role": "user", "content": "Guess."}, {"role": "assistant", "content": "The answer is 42"}]}]
@@ -40,7 +41,7 @@ def test_the_saved_model_says_what_it_was_shown(tiny_model_folder: Path, tmp_pat
         return 0.0
 
     taught = make_config(tmp_path / "taught", gconfig={"n_samples": 1, "max_new_tokens": 32})
-    (episode,) = ludus.play(ask, [{}], config=taught)
+    (episode,) = play(ask, [{}], config=taught)
     assert episode.session.turns[0].reply.content == "The answer is 42"
 
 

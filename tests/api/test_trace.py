@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import ludus
+from ludus.api.play import play
 from ludus.runs.store import RunStore
 from tests.api.test_trainer import ROWS, Talker, make_config, weights_of
 
@@ -36,6 +37,6 @@ def test_rollouts_with_a_server_that_is_gone(
     """Episodes are played as ever; a warning says what became of their traces."""
     trace = {"backend": "mlflow", "tracking_uri": "http://127.0.0.1:9"}
     config = make_config(tiny_model_folder, tmp_path, trace=trace, gconfig={"n_samples": 1})
-    episodes = ludus.play(Talker, ROWS, config=config)
+    episodes = play(Talker, ROWS, config=config)
     assert [episode.outcome.kind for episode in episodes] == ["ok"] * len(ROWS)
     assert f"{len(ROWS)} of {len(ROWS)} traces were not written" in caplog.text

@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 import ludus
+from ludus.api.play import play
 from ludus.config import Config, load_config
 from ludus.runs.store import RunStore
 
@@ -225,7 +226,7 @@ def test_what_was_cut_and_penalised_is_trained(tiny_model_folder: Path, tmp_path
 
 def test_play_returns_episodes_token_by_token(tiny_model_folder: Path, tmp_path: Path) -> None:
     """play() returns the episodes of every row and sample in order, with tokens, logprobs and rewards."""
-    episodes = ludus.play(Talker, ROWS[:2], config=make_config(tiny_model_folder, tmp_path))
+    episodes = play(Talker, ROWS[:2], config=make_config(tiny_model_folder, tmp_path))
     assert [episode.task_id for episode in episodes] == ["row0"] * 3 + ["row1"] * 3
     assert all(len(episode.session.turns) == 2 and len(episode.rewards) == 2 for episode in episodes)
 

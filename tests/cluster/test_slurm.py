@@ -10,7 +10,7 @@ import pytest
 from ludus.cluster.base import Resources, Role
 from ludus.cluster.slurm import SlurmJob, SlurmLauncher, job_of, step_command, submit
 from ludus.errors import ConfigError, UserError
-from ludus.processes.placement import SchedulerSettings
+from ludus.processes.placement import LocalScheduler, RayScheduler, SlurmScheduler
 from ludus.settings import idle_keys
 
 HEAD = """
@@ -26,7 +26,7 @@ time.sleep(600)
 
 
 def job(tmp_path, command=("true",), **slurm):
-    settings = SchedulerSettings(type="slurm", host="auto", slurm=slurm, head={"cpus": 2, "gpus": 1})
+    settings = SlurmScheduler(host="auto", slurm=slurm, head={"cpus": 2, "gpus": 1})
     roles = [(Resources(2, 1), 1), (Resources(3, 2, 10.5), 2), (Resources(0.5), 4)]
     return SlurmJob("guess", tmp_path / "runs" / "guess", command, roles, settings)
 
@@ -127,18 +127,19 @@ def test_what_cannot_be_submitted_is_said(tmp_path, monkeypatch):
         job(tmp_path, template=str(tmp_path / "none")).script()
 
 
-def test_settings_of_another_scheduler_do_not_act():
-    """Each scheduler's own keys belong to it; what contradicts itself is refused."""
-    for given, idle in (
-        ({"slurm": {"nodes": 2}}, "slurm"),
-        ({"type": "slurm", "ray": {"address": "x"}}, "ray"),
-        ({"head": {"cpus": 2}}, "head"),
-        ({"engine": {"memory_gb": 3}}, "engine.memory_gb"),
-        ({"type": "slurm", "head": {"env": {"A": "b"}}}, "head.env"),
+def test_settings_of_another_scheduler_cannot_be_written():
+    """Each scheduler's own keys belong to it; what contradicts itself is refused, and what does not act is named."""
+    for scheduler, wrong in (
+        (LocalScheduler, {"slurm": {"nodes": 2}}),
+        (SlurmScheduler, {"ray": {"address": "x"}}),
+        (LocalScheduler, {"head": {"cpus": 2}}),
+        (SlurmScheduler, {"head": {"env": {"A": "b"}}}),
+        (SlurmScheduler, {"slurm": {"nodes": 2}, "host": "127.0.0.1"}),
+        (LocalScheduler, {"host": "0.0.0.0"}),
     ):
-        assert [each.key for each in idle_keys(SchedulerSettings(**given))] == [idle]
-    for wrong in ({"type": "slurm", "slurm": {"nodes": 2}, "host": "127.0.0.1"}, {"host": "0.0.0.0"}):
         with pytest.raises(ConfigError):
-            SchedulerSettings(**wrong)
-    assert SchedulerSettings().address == "127.0.0.1"
-    assert SchedulerSettings(type="slurm", slurm={"nodes": 2}).address == SchedulerSettings(host="auto").address
+            scheduler(**wrong)
+    assert [each.key for each in idle_keys(LocalScheduler(engine={"memory_gb": 3}))] == ["engine.memory_gb"]
+    assert not idle_keys(RayScheduler(engine={"memory_gb": 3}))
+    assert LocalScheduler().address == SlurmScheduler().address == "127.0.0.1"
+    assert SlurmScheduler(slurm={"nodes": 2}).address == LocalScheduler(host="auto").address
