@@ -7,6 +7,7 @@ Invariant: what is trained is what was recorded. A row only says which of it, an
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,16 +42,8 @@ class _Placed:
     start: int
     """Index of the first sampled token on the path from the root."""
     path: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Claimed:
-    """What of the record one row holds."""
-
-    last: str | None
-    """The turn that ends last. None: the row holds none."""
-    marked: tuple[str, ...]
-    """Turns of which some token is to be trained."""
+    nodes: frozenset[int]
+    """Of the path."""
 
 
 def claim_rows(
@@ -66,18 +59,20 @@ def claim_rows(
 
     are_returns: the reward of a row is the return of every turn that it marks instead, and goes nowhere from there;
     a turn that several rows mark gets their mean.
-    A row may end in the middle of an answer, and may begin with one turn's path and hold the next ones'.
+    A row may end in the middle of an answer, and may begin with one turn's path and hold the next ones'. Of several
+    turns that sampled the same tokens after the same ones it holds one: that which led to the row's next turn, else
+    one that no other row holds.
     Raises UserError for a marked token that is not the one that was sampled there.
     """
     placed = _place(record)
     wanted: dict[str, set[int]] = {item.turn_id: set() for item in placed}
     given: dict[str, list[Any]] = {}
-    for row_idx, row in enumerate(rows):
-        claimed = _claim(row, row_idx, placed, wanted)
+    for row_idx, (row, held) in enumerate(zip(rows, _held_turns(placed, rows), strict=True)):
+        marked = _mark(row, row_idx, held, wanted)
         if row.reward is not None:
-            if claimed.last is None:
+            if not held:
                 raise UserError(f"row {row_idx} has the reward {row.reward!r} and holds no answer of the model")
-            for turn_id in claimed.marked if are_returns else (claimed.last,):
+            for turn_id in marked if are_returns else (held[-1].turn_id,):
                 given.setdefault(turn_id, []).append(row.reward)
     rewards = {
         turn_id: math.fsum(map(float, values)) / len(values) if are_returns and len(values) > 1 else values[-1]
@@ -97,35 +92,60 @@ def claim_rows(
 
 
 def _place(record: SessionRecord) -> list[_Placed]:
-    paths = ((turn, record.path_ids(turn.node)) for turn in record.turns)
-    return [_Placed(turn.id, len(path) - len(turn.sampled.token_ids), path) for turn, path in paths]
+    placed = []
+    for turn in record.turns:
+        path = record.path_ids(turn.node)
+        start = len(path) - len(turn.sampled.token_ids)
+        placed.append(_Placed(turn.id, start, path, frozenset(_on_paths(record, [turn]))))
+    return placed
 
 
-def _claim(row: TokenRow, row_idx: int, placed: Sequence[_Placed], wanted: Mapping[str, set[int]]) -> _Claimed:
-    """Marks what the row wants of each turn in it."""
-    ids = tuple(row.token_ids)
+def _held_turns(placed: Sequence[_Placed], rows: Sequence[TokenRow]) -> list[list[_Placed]]:
+    """The turns that each row holds, the first in it first; at most one begins at each of its tokens."""
+    num_holding: Counter[str] = Counter()
+    held: list[list[_Placed]] = [[] for _ in rows]
+    # The longest first: of turns that are equal, what follows one of them says which the row holds.
+    for row_idx in sorted(range(len(rows)), key=lambda row_idx: -len(rows[row_idx].token_ids)):
+        ids = tuple(rows[row_idx].token_ids)
+        by_start: dict[int, list[_Placed]] = {}
+        for item in placed:
+            end = min(len(ids), len(item.path))
+            if end > item.start and ids[:end] == item.path[:end]:
+                by_start.setdefault(item.start, []).append(item)
+        later: frozenset[int] = frozenset()
+        for start in sorted(by_start, reverse=True):
+            chosen = min(by_start[start], key=lambda item: _preference(item, ids, later, num_holding[item.turn_id]))
+            num_holding[chosen.turn_id] += 1
+            later |= chosen.nodes
+            held[row_idx].insert(0, chosen)
+    return held
+
+
+def _preference(
+    item: _Placed, ids: tuple[int, ...], later: frozenset[int], num_holding: int
+) -> tuple[bool, int, bool, int]:
+    """The least is what a row of `ids` holds; `later`: nodes on the paths of the turns behind it."""
+    return not item.nodes <= later, -min(len(ids), len(item.path)), len(item.path) > len(ids), num_holding
+
+
+def _mark(row: TokenRow, row_idx: int, held: Sequence[_Placed], wanted: Mapping[str, set[int]]) -> list[str]:
+    """The turns of which the row marks some token, which is wanted from now on."""
     unexplained = {position for position, is_marked in enumerate(row.mask) if is_marked}
-    last: _Placed | None = None
     touched: list[str] = []
-    for item in placed:
-        end = min(len(ids), len(item.path))
-        if end <= item.start or ids[:end] != item.path[:end]:
-            continue
-        marked = {position for position in range(item.start, end) if row.mask[position]}
+    for item in held:
+        marked = unexplained.intersection(range(item.start, len(item.path)))
         wanted[item.turn_id].update(position - item.start for position in marked)
         unexplained -= marked
         if marked:
             touched.append(item.turn_id)
-        if last is None or item.start > last.start:
-            last = item
     if unexplained:
         first = min(unexplained)
         raise UserError(
-            f"row {row_idx} marks token {first} (id {ids[first]}) as one to be trained, and the model did not sample it"
-            f" there; {len(unexplained)} such tokens in the row. Only tokens that were sampled in this episode, after "
-            "the tokens that were before them then, can be trained"
+            f"row {row_idx} marks token {first} (id {row.token_ids[first]}) as one to be trained, and the model did not"
+            f" sample it there; {len(unexplained)} such tokens in the row. Only tokens that were sampled in this "
+            "episode, after the tokens that were before them then, can be trained"
         )
-    return _Claimed(None if last is None else last.turn_id, tuple(touched))
+    return touched
 
 
 @dataclass(frozen=True, slots=True)

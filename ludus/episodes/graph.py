@@ -184,7 +184,8 @@ class SessionGraph:
         return node
 
     def _walk(self, prompt: tuple[int, ...]) -> int | None:
-        """The node where the longest chain of whole nodes that `prompt` begins with ends. None: there is none."""
+        """The node where the longest chain of whole nodes that `prompt` begins with ends; of equal ones that which the
+        least go on with. None: there is none."""
         best: int | None = None
         best_end = 0
         open_nodes: list[tuple[int | None, int]] = [(None, 0)]
@@ -194,7 +195,8 @@ class SessionGraph:
                 end = self._ends[node]
                 if end <= len(prompt) and prompt[start:end] == self._nodes[node].token_ids:
                     open_nodes.append((node, end))
-                    if end > best_end:
+                    num_before = len(self._children.get(best, ()))
+                    if end > best_end or (end == best_end and len(self._children.get(node, ())) < num_before):
                         best, best_end = node, end
         return best
 

@@ -60,6 +60,48 @@ def test_rewards_that_are_returns_stay_with_what_their_rows_mark():
     assert finish(SessionSpec(), RECORD, Returned(result), started_at=0.0).has_returns
 
 
+# 1 2 [3 4] twice, and each goes on: 5 [6] after the first, 5 [7] after the second.
+TWINS = SessionRecord(
+    "s",
+    (
+        *(Node(None, (1, 2)), Node(0, (3, 4), "a"), Node(0, (3, 4), "b")),
+        *(Node(1, (5,)), Node(3, (6,), "c"), Node(2, (5,)), Node(5, (7,), "d")),
+    ),
+    (turn("a", 1, (3, 4)), turn("b", 2, (3, 4)), turn("c", 4, (6,), "a"), turn("d", 6, (7,), "b")),
+)
+
+
+def test_two_outputs_with_equal_tokens_claim_a_turn_each():
+    """Equal answers to one prompt are two turns: each row rewards one of them, in the order in which they came."""
+    first, second = (TokenRow((1, 2, 3, 4), (0, 0, 1, 1), reward) for reward in (1.0, 0.0))
+    result = claim_rows(TWINS, [first, second])
+    assert result.reward == {"a": 1.0, "b": 0.0} and result.left_out == {"c": (0,), "d": (0,)}
+    assert claim_rows(TWINS, [first, second], are_returns=True).reward == {"a": 1.0, "b": 0.0}
+
+
+def test_of_equal_answers_a_row_holds_the_one_that_it_goes_on_with():
+    """What a row holds behind one of two equal turns says which of them it is, also for the rows that say nothing."""
+    ends = TokenRow((1, 2, 3, 4), (0, 0, 1, 1), 0.5)
+    goes_on = TokenRow((1, 2, 3, 4, 5, 6), (0, 0, 1, 1, 0, 1), 1.0)
+    result = claim_rows(TWINS, [ends, goes_on], are_returns=True)
+    assert result.reward == {"b": 0.5, "a": 1.0, "c": 1.0} and result.left_out == {"d": (0,)}
+    other = TokenRow((1, 2, 3, 4, 5, 7), (0, 0, 1, 1, 0, 1), 0.0)
+    result = claim_rows(TWINS, [goes_on, other], are_returns=True)
+    assert result.reward == {"a": 1.0, "c": 1.0, "b": 0.0, "d": 0.0} and result.left_out == {}
+
+
+def test_a_row_that_ends_within_equal_beginnings_claims_one_answer():
+    """A row that is cut off holds one of the answers that begin so; another such row holds another."""
+    record = SessionRecord(
+        "s",
+        (Node(None, (1,)), Node(0, (3, 4), "a"), Node(0, (3, 5), "b")),
+        (turn("a", 1, (3, 4)), turn("b", 2, (3, 5))),
+    )
+    rows = [TokenRow((1, 3), (0, 1), 1.0), TokenRow((1, 3), (0, 1), 0.0)]
+    result = claim_rows(record, rows)
+    assert result.reward == {"a": 1.0, "b": 0.0} and result.left_out == {"a": (1,), "b": (1,)}
+
+
 @pytest.mark.parametrize(
     ("token_ids", "mask"),
     [((1, 2, 3, 4), (0, 1, 1, 1)), ((1, 2, 3, 9), (0, 0, 1, 1)), ((9, 2, 3, 4), (0, 0, 1, 1))],
