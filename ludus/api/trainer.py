@@ -24,7 +24,7 @@ from ludus.api.rows import load_rows
 from ludus.config import Config, check_training
 from ludus.episodes.archive import ExportArchive, RunArchive
 from ludus.errors import ConfigError, LudusError
-from ludus.gateway.admin import check_admin_key
+from ludus.gateway.app import check_admin_key
 from ludus.http.tls import Tls
 from ludus.loop.batch import BatchRules, make_group_filter
 from ludus.loop.checkpoint import RunProgress, latest_checkpoint

@@ -17,8 +17,7 @@ from ludus.compat.config import Config
 from ludus.episodes.archive import RunArchive
 from ludus.episodes.episodes import IDLE_S, Episodes
 from ludus.episodes.recorder import Recorder
-from ludus.gateway.admin import check_admin_key
-from ludus.gateway.app import GatewayOptions
+from ludus.gateway.app import GatewayOptions, check_admin_key
 from ludus.http.keys import is_loopback, new_key
 from ludus.http.tls import Tls
 from ludus.runs.exporters.select import open_exporter

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,12 +24,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.handle import Handle
 from ludus.episodes.keys import OpenMode, SessionKeys
 from ludus.episodes.session import Session
 from ludus.errors import AgentError, LudusError
-from ludus.gateway.admin import Administration
 from ludus.gateway.clients import Clients
 from ludus.gateway.dialects.base import DEFAULT_MODEL, Dialect, ErrorReply, ParsedRequest, TokenCounter, error_reply
 from ludus.gateway.dialects.table import DIALECTS
@@ -37,6 +40,7 @@ from ludus.gateway.headers import HeaderBounds
 from ludus.gateway.openapi import openapi_document
 from ludus.gateway.traffic import Traffic
 from ludus.http.body import MAX_BODY_BYTES, json_object, read_body
+from ludus.http.keys import check_key
 from ludus.types import ChatRequest
 
 logger = logging.getLogger(__name__)
@@ -72,6 +76,14 @@ class GatewayOptions:
 DEFAULT_OPTIONS = GatewayOptions()
 
 
+def check_admin_key(host: str, admin_key: str | None) -> None:
+    """Raises UserError where strangers could do what only the admin may.
+
+    admin_key: the one that was given. None: one will be made.
+    """
+    check_key("a gateway", host, admin_key, variable="LUDUS_ADMIN_KEY")
+
+
 def build_app(
     keys: SessionKeys, options: GatewayOptions = DEFAULT_OPTIONS, traffic: Traffic | None = None
 ) -> Starlette:
@@ -96,10 +108,17 @@ def build_app(
             routes.append(Route(mount + path, models.list_all, methods=["GET"]))
             routes.append(Route(f"{mount}{path}/{{name:path}}", models.get_one, methods=["GET"]))
     routes += [Route(path, _healthz, methods=["GET"]) for path in PROBES]
-    routes.append(Route(DOCUMENT_PATH, _document(options), methods=["GET"]))
+    api: FastAPI | None = None
     if options.episodes is not None:
+        # Not above: FastAPI takes 0.1 s to load, and few gateways are administered.
+        from ludus.gateway.admin import Administration
+
         assert options.admin_key is not None, "it is set where there are episodes"
-        routes += Administration(options.episodes, options.admin_key, options.max_body_bytes).routes()
+        api = Administration(options.episodes, options.admin_key).build(
+            options.max_body_bytes, refuse=_refused, no_route=_no_route
+        )
+        routes += [Route(route.path, api, methods=route.methods) for route in api.routes if isinstance(route, Route)]
+    routes.append(Route(DOCUMENT_PATH, _document(api), methods=["GET"]))
     handlers = {HTTPException: _no_route, LudusError: _refused, Exception: _refused}
     app = Starlette(
         routes=routes, middleware=[Middleware(HeaderBounds, dialect_of=_dialect_of)], exception_handlers=handlers
@@ -266,13 +285,14 @@ def _dialect_of(request: Request) -> Dialect:
     return DIALECTS["messages" if VERSION_HEADER in request.headers else "chat"]
 
 
-def _document(options: GatewayOptions) -> Callable[[Request], Awaitable[Response]]:
-    """The handler of the OpenAPI document, which is made when it is first asked for."""
+def _document(api: FastAPI | None) -> Callable[[Request], Awaitable[Response]]:
+    """The handler of the OpenAPI document, which is made when it is first asked for. api: of the administration."""
 
     @functools.cache
     def content() -> bytes:
+        administration = {} if api is None else api.openapi()
         document = openapi_document(
-            mounts=MOUNTS, models_paths=MODELS_PATHS, probes=PROBES, is_administered=options.episodes is not None
+            mounts=MOUNTS, models_paths=MODELS_PATHS, probes=PROBES, administration=administration
         )
         return json.dumps(document).encode()
 

@@ -1,6 +1,6 @@
-"""Routes of FastAPI on our terms: the key first, then a bounded body, every refusal in the words of our errors.
+"""Routes of FastAPI on our terms: the key first, then a bounded body, every refusal by our errors.
 
-Knows: FastAPI.  Knows not: any route, what a refusal says.
+Knows: FastAPI.  Knows not: any route, how a refusal is written.
 FastAPI reads a body before it looks at dependencies, takes JSON of any depth, on the loop, and none without its
 content type; so a key is checked and a body is read here, before FastAPI has the request.
 """
@@ -18,8 +18,9 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from ludus.errors import LudusError
+from ludus.errors import AgentError, LudusError
 from ludus.http.body import read_body
+from ludus.http.keys import SECURITY, SECURITY_SCHEMES
 
 Check = Callable[[Request], None]
 Read = Callable[[Any, bytes], pydantic.BaseModel]
@@ -31,6 +32,9 @@ def guarded(check: Check, read: Read, *, most_bytes: int) -> APIRouter:
     """Routes whose requests `check` lets through, with bodies of at most so many bytes that `read` reads."""
 
     class Guarded(APIRoute):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, "openapi_extra": {"security": SECURITY}})
+
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             answer = super().get_route_handler()
             form: Any = None if self.body_field is None else self.body_field.field_info.annotation
@@ -47,7 +51,8 @@ def guarded(check: Check, read: Read, *, most_bytes: int) -> APIRouter:
 
             return guard
 
-    return APIRouter(route_class=Guarded)
+    # What a client sees of a fault is always in our words, never FastAPI's 422.
+    return APIRouter(route_class=Guarded, responses={"default": {"description": "An error"}})
 
 
 class _Read(Request):
@@ -58,24 +63,38 @@ class _Read(Request):
         super().__init__(
             {**request.scope, "headers": [*headers, (b"content-type", b"application/json")]}, request.receive
         )
-        self._told = body
+        self._model = body
 
     async def body(self) -> bytes:
         return b"{}"  # FastAPI looks whether there is one, then asks for its JSON
 
     async def json(self) -> pydantic.BaseModel:
-        return self._told
+        return self._model
+
+
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        document = super().openapi()
+        document["components"]["securitySchemes"] = SECURITY_SCHEMES
+        return document
 
 
 def application(*routers: APIRouter, refuse: Refuse, no_route: Refuse) -> FastAPI:
-    """refuse: says any error.  no_route: says that there is no such route."""
+    """refuse: answers any error, of a parameter as an AgentError.  no_route: answers where there is no such route."""
+
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        message = f"Invalid value for {name!r}: {first['msg']}."
+        return await refuse(request, AgentError(message, code="invalid_value", param=name))
+
     handlers: dict[Any, Any] = {
-        RequestValidationError: refuse,
+        RequestValidationError: invalid,
         HTTPException: no_route,
         LudusError: refuse,
         Exception: refuse,
     }
-    app = FastAPI(openapi_url=None, redirect_slashes=False, exception_handlers=handlers)
+    app = _Application(title="Ludus", openapi_url=None, redirect_slashes=False, exception_handlers=handlers)
     for router in routers:
         app.router.routes.extend(router.routes)
     return app

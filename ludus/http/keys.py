@@ -18,6 +18,13 @@ from ludus.errors import UserError
 SECRET_BYTES = 24  # 192 bits: more than the 128 that make guessing hopeless, and 32 characters without padding
 MIN_KEY_CHARS = 16  # 96 bits, if it is random
 
+SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"key": []}]
+"""In an OpenAPI document: where `keys_of` looks."""
+SECURITY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
 
 def new_key() -> str:
     """A key that nobody has and nobody guesses."""

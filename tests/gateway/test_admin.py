@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -19,13 +19,29 @@ from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Told
 from ludus.episodes.recorder import Recorder
 from ludus.errors import AgentError, BackendError
-from ludus.gateway.admin import ROUTES
 from ludus.gateway.app import GatewayOptions, build_app
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
 from ludus.types import Episode
 
 ADMIN = {"authorization": "Bearer the-admin-key-of-the-tests"}
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    access: str
+
+
+ROUTES = (
+    Route("POST", "/sessions", "admin"),
+    Route("GET", "/sessions", "admin"),
+    Route("GET", "/sessions/{id}", "own"),
+    Route("POST", "/sessions/{id}/rewards", "own"),
+    Route("POST", "/sessions/{id}/end", "own"),
+    Route("GET", "/sessions/{id}/export", "own"),
+)
+"""Of the administration, each with whose key it needs."""
 ASK = {"messages": [{"role": "user", "content": "Guess."}]}
 
 
@@ -142,6 +158,9 @@ def test_every_route_refuses_strangers_and_keeps_sessions_apart(visit: Any) -> N
     """
 
     async def main(office: Office) -> None:
+        paths = (await office.http.get("/openapi.json")).json()["paths"]
+        found = {(method.upper(), path) for path in paths if path.startswith("/sessions") for method in paths[path]}
+        assert found == {(route.method, route.path) for route in ROUTES}
         mine, other = await office.opened(id="mine"), await office.opened(id="other")
         await office.ask(mine)
         for route in ROUTES:

@@ -10,6 +10,7 @@ Rules: everything but the handshake and the probes wants the key. Errors are tho
     POST /api/v1/models/{project}/{name}/checkpoints   keep these, delete the others
     POST /api/v1/models/{project}/{name}/sessions/end
     POST /api/v1/models/{project}/{name}/jobs     submit                  GET: all of them
+    GET  /api/v1/openapi.json                     these routes below /api/v1, and their bodies
     GET  /api/v1/jobs/{id}                        view
     POST /api/v1/jobs/{id}/cancel
     GET  /api/v1/jobs/{id}/events                 server-sent, from Last-Event-ID on
@@ -120,6 +121,7 @@ class Api:
         small.get(job)(self.job)
         small.post(f"{job}/cancel")(self.cancel)
         small.get(f"{job}/events", response_class=StreamingResponse)(self.events)
+        small.get(f"{ROOT}/openapi.json", include_in_schema=False)(_document)
         app = application(small, large, refuse=_refused, no_route=_no_route)
         for path in PROBES:
             app.add_route(path, _probe)
@@ -233,6 +235,10 @@ def _number(text: str) -> int:
 
 async def _probe(_request: Request) -> Response:
     return JSONResponse({"status": "ok"})
+
+
+async def _document(request: Request) -> Response:
+    return JSONResponse(request.app.openapi())
 
 
 async def _handshake(_request: Request) -> Response:

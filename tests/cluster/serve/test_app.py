@@ -57,6 +57,7 @@ def test_everything_else_needs_the_key(served: Served, key: str | None) -> None:
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     for method, path in [
         ("GET", "/api/v1/models"),
+        ("GET", "/api/v1/openapi.json"),
         ("POST", "/api/v1/models"),
         ("GET", PATH),
         ("POST", f"{PATH}/jobs"),
@@ -68,6 +69,14 @@ def test_everything_else_needs_the_key(served: Served, key: str | None) -> None:
         answer = httpx.request(method, served.url + path, headers=headers)
         assert code_of(answer) == (401, "request_error", "invalid_api_key"), path
         assert KEY not in answer.text
+
+
+def test_the_routes_are_described(http: httpx.Client) -> None:
+    """By an OpenAPI document, with the bodies and the keys that they want."""
+    document = http.get("/api/v1/openapi.json").json()
+    path = "/api/v1/models/{project}/{name}/jobs"
+    assert set(document["paths"][path]) == {"get", "post"} and "SubmitJob" in document["components"]["schemas"]
+    assert all("security" in route and "422" not in route["responses"] for route in document["paths"][path].values())
 
 
 def test_a_job_is_submitted_followed_and_read(http: httpx.Client, served: Served) -> None:
