@@ -21,6 +21,7 @@ from ludus.api.agent import choose_agent, choose_eval_agent
 from ludus.api.local import LocalModel, open_local
 from ludus.api.play import open_runner
 from ludus.api.rows import load_rows
+from ludus.api.run import open_run
 from ludus.config import Config, check_training
 from ludus.episodes.archive import ExportArchive, RunArchive
 from ludus.errors import ConfigError, LudusError
@@ -138,19 +139,11 @@ class Trainer:
     ) -> RunSummary:
         agent_adapter, config = agent_adapters.trained, self._with_decay_end(plan)
         async with AsyncExitStack() as stack:
-            local = await stack.enter_async_context(open_local(config))
-            learner = await stack.enter_async_context(local.learner(config))
-            exporter = open_exporter(self.config.trace, self.config.name)
-            # Only now, so that a run whose model cannot be opened leaves no folder that stands in the next one's way.
-            store = stack.enter_context(self._open_store(resume))
-            store.export_to(stack.enter_context(exporter))
+            found = latest_checkpoint(config.folder / "checkpoints") if resume else None
+            opening = open_run(config, found, goes_on=resume, text=self.config.to_yaml())
+            run = await stack.enter_async_context(opening)
+            local, learner, store, start = run.local, run.learner, run.store, run.start
             local.processes.announce()
-            found = latest_checkpoint(store.checkpoints) if resume else None
-            if found is not None:
-                learner.load(found.trainer_folder)
-                if found.progress.step > 0:
-                    await local.engine.publish(found.progress.step, learner.publish())
-            start = found.progress if found is not None else RunProgress()
             play, arrivals = None, None
             if isinstance(agent_adapter, _Online):
                 arrivals = self._arrivals(local, agent_adapter, store, plan, start)
@@ -293,13 +286,6 @@ class Trainer:
                     f"{'.'.join(path)}={new!r} cannot be resumed with: the run {config.name!r} was begun with {old!r}, "
                     "and its data would go on elsewhere; keep the value, or begin a new run (name=...)"
                 )
-
-    def _open_store(self, resume: bool) -> RunStore:
-        config = self.config
-        if not resume:
-            return RunStore.create(config.run_root, config.name, config.to_yaml())
-        found = latest_checkpoint(config.folder / "checkpoints")
-        return RunStore.go_on(config.folder, config.to_yaml(), step=found.progress.step if found is not None else 0)
 
 
 def _at(values: Any, path: Sequence[str]) -> Any:

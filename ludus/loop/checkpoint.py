@@ -86,6 +86,16 @@ def update_checkpoint(root: Path, progress: RunProgress) -> None:
             _write_progress(final, progress)
 
 
+def copy_checkpoint(found: Checkpoint, root: Path) -> None:
+    """Make it the first checkpoint below `root`, whose account begins with it. Raises UserError if the disk refuses."""
+    final, draft = root / found.folder.name, root / f"{_DRAFT}{found.folder.name}"
+    with _explained(final):
+        shutil.rmtree(draft, ignore_errors=True)
+        shutil.copytree(found.folder, draft)
+        _write_progress(draft, RunProgress(found.progress.step))
+        draft.replace(final)
+
+
 def latest_checkpoint(root: Path) -> Checkpoint | None:
     """The checkpoint of the highest step. None: there is no whole one."""
     complete = _complete(root)

@@ -1,4 +1,4 @@
-"""What trains a model that a user's own code plays: the protocol of backends, and what they are asked and answer.
+"""What trains a model that a user's own code plays: the base of backends, and what they are asked and answer.
 
 Knows: the records that pass between a model's user and whoever trains it; all of them go through JSON.
 Knows not: where the weights are, HTTP, tensors.  Importing this needs the base install alone.
@@ -6,9 +6,10 @@ Knows not: where the weights are, HTTP, tensors.  Importing this needs the base 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import pydantic
 
@@ -123,49 +124,105 @@ class TrainableSpec(Protocol):
         """Keys of Ludus's configuration that this model's differs in, such as {"model": {"lora": None}}."""
 
 
-class Backend(Protocol):
-    """Holds models, lets them be sampled from, and trains them. Used from one event loop at a time."""
+class TrainArguments(Settings):
+    """Of a step on trajectories that were rewarded."""
 
+    kind: ClassVar[str] = "train"
+    groups: list[TrajectoryGroup]
+    config: TrainConfig = pydantic.Field(default_factory=TrainConfig)
+
+
+class TrainSFTArguments(Settings):
+    """Of supervised training."""
+
+    kind: ClassVar[str] = "train_sft"
+    trajectories: list[Trajectory]
+    config: TrainSFTConfig = pydantic.Field(default_factory=TrainSFTConfig)
+
+
+class ForkArguments(Settings):
+    """Of a beginning with another model's weights."""
+
+    kind: ClassVar[str] = "fork"
+    from_model: str
+    from_project: str | None = None
+    not_after_step: int | None = None
+
+
+class Backend(ABC):
+    """Holds models, lets them be sampled from, and trains them. Used from one event loop at a time. Use as a context
+    manager, or close it; what is trained is saved either way."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @abstractmethod
     async def register(self, model: TrainableSpec) -> None:
         """Make the model ready: its newest checkpoint if it has one, else its base model. Doing it again is allowed.
 
         Raises UserError if there is no such base model, or if the name is taken by a model with another one.
         """
 
+    @abstractmethod
     async def prepare(self, model: TrainableSpec) -> InferenceEndpoint:
         """Where the registered model answers, always with its newest weights."""
 
     async def train(
         self,
         model: TrainableSpec,
-        trajectory_groups: Sequence[TrajectoryGroup],
+        trajectory_groups: Iterable[TrajectoryGroup],
         config: TrainConfig | None = None,
         *,
         on_progress: OnProgress | None = None,
+        idempotency_key: str | None = None,
         **options: Any,
     ) -> TrainResult:
         """One step on the groups; when it returns, the new weights answer.
 
+        idempotency_key: two calls with one key are one step, also from two processes; of a server alone.
         options: fields of TrainConfig, in place of `config`.
-        Raises UserError if a choice names a turn that no record holds.
+        Raises UserError if a choice names a turn that no record holds, ConfigError for an option that is none of
+        Ludus's.
         """
+        if config is not None and options:
+            raise ConfigError(f"{', '.join(sorted(options))} and a config say the same thing twice; pass one of them")
+        asked = TrainArguments(groups=list(trajectory_groups), config=config or TrainConfig(**options))
+        return await self._train(model, asked, on_progress or _ignore, idempotency_key)
 
     async def train_sft(
         self,
         model: TrainableSpec,
-        trajectories: Sequence[Trajectory],
+        trajectories: Iterable[Trajectory],
         config: TrainSFTConfig | None = None,
         *,
         on_progress: OnProgress | None = None,
+        idempotency_key: str | None = None,
     ) -> TrainResult:
         """Supervised training on every assistant message; one step of the model, however many batches it takes."""
+        asked = TrainSFTArguments(trajectories=list(trajectories), config=config or TrainSFTConfig())
+        return await self._train(model, asked, on_progress or _ignore, idempotency_key)
 
+    @abstractmethod
+    async def _train(
+        self,
+        model: TrainableSpec,
+        asked: TrainArguments | TrainSFTArguments,
+        on_progress: OnProgress,
+        idempotency_key: str | None,
+    ) -> TrainResult: ...
+
+    @abstractmethod
     async def get_step(self, model: TrainableSpec) -> int:
         """Steps that the model has been trained for, restarts included."""
 
+    @abstractmethod
     async def delete_checkpoints(self, model: TrainableSpec, keep: Collection[int]) -> None:
         """Delete all checkpoints but those of these steps and the newest."""
 
+    @abstractmethod
     async def fork(
         self,
         model: TrainableSpec,
@@ -180,14 +237,9 @@ class Backend(Protocol):
         Raises UserError if there is none, or if `model` has checkpoints already.
         """
 
+    @abstractmethod
     async def close(self) -> None:
         """Free everything. Closing twice is allowed."""
 
 
-def train_config(config: TrainConfig | None, options: Mapping[str, Any]) -> TrainConfig:
-    """The configuration of a call. Raises ConfigError if it was given twice, or if an option is none of Ludus's."""
-    if config is None:
-        return TrainConfig(**options)
-    if options:
-        raise ConfigError(f"{', '.join(sorted(options))} and a config say the same thing twice; pass one of them")
-    return config
+def _ignore(_: TrainProgress) -> None: ...

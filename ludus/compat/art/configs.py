@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ludus import config as core
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.config import Config
@@ -69,7 +70,7 @@ def model_config(config: Config, *, base_model: str, own: Mapping[str, Any], fol
     return check_config(Config(**given))
 
 
-def batch_rules(config: Config, asked: TrainConfig) -> BatchRules:
+def batch_rules(config: core.Config, asked: TrainConfig) -> BatchRules:
     """How the groups of one call become a batch."""
     given, agent = asked.model_fields_set, config.rollout.agent
     oldest = asked.max_steps_off_policy
@@ -84,12 +85,12 @@ def batch_rules(config: Config, asked: TrainConfig) -> BatchRules:
     )
 
 
-def learning_rate(config: Config, asked: TrainConfig) -> float:
+def learning_rate(config: core.Config, asked: TrainConfig) -> float:
     """Of one call."""
     return asked.learning_rate if "learning_rate" in asked.model_fields_set else config.trainer.optimizer.lr
 
 
-def algorithm_settings(config: Config, asked: TrainConfig) -> AlgorithmSettings:
+def algorithm_settings(config: core.Config, asked: TrainConfig) -> AlgorithmSettings:
     """The algorithm of one call. Raises ConfigError if it cannot be with the backend's minibatches."""
     given, changed = asked.model_fields_set, config.algorithm.model_dump(mode="json")
     if given & {"loss_fn", "epsilon", "epsilon_high"}:

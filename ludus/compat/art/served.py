@@ -1,73 +1,137 @@
-"""Who asks a hosted model in this process: each rollout in a session of its own.
+"""A hosted model as ART's rollouts ask it and its trajectories train it.
 
-Knows: rollouts, keys of sessions.  Knows not: how a model is trained, tokens.
-Invariant: every rollout is a session of its own; what asks outside of any rollout has one session for the model.
+Knows: trajectories, rollouts, the sessions they are recorded in.  Knows not: HTTP, how a step is computed.
+Invariants: every rollout is a session of its own, and what asks outside of any rollout has one for the model; when a
+step returns, its checkpoint is durable unless told otherwise.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Any
 
-from ludus.compat.art.hosted import HostedModel
-from ludus.compat.art.rollout import Rollout, current_rollout
-from ludus.compat.art.rollout_names import RolloutNames, member_name, outside_name
-from ludus.episodes.handle import Handle, SessionSpec
+from ludus.api.hosted import HostedModel
+from ludus.compat.art.backends import (
+    OnProgress,
+    TrainArguments,
+    TrainProgress,
+    TrainResult,
+    TrainSFTArguments,
+)
+from ludus.compat.art.configs import batch_rules, learning_rate
+from ludus.compat.art.rollout import current_rollout
+from ludus.compat.art.rollout_sessions import RolloutSessions, outside_name
+from ludus.compat.art.schedule import learning_rates
+from ludus.compat.art.settle import settle_groups
+from ludus.compat.art.turns import TurnRecords
+from ludus.episodes.episodes import IDLE_S, Episodes
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.ledger import Ledger
 from ludus.episodes.outcome import Told
 from ludus.gateway.server import GatewayServer
+from ludus.loop.checkpoint import latest_checkpoint
+from ludus.loop.sft import SftSettings
+from ludus.runs.metrics import Metrics
 
+AUTO_BATCH_SIZE = 2
 _ENDED = "ended-rollout"
 
 
-@dataclass(eq=False)
 class ServedModel:
-    """A model and the sessions in which it is asked."""
+    """Its sessions are open until `close`; what was never trained is accounted for then."""
 
-    hosted: HostedModel
-    server: GatewayServer
-    outside_key: str = field(init=False)
-    """Of the session for whoever asks outside of rollouts."""
-    _keys: dict[Rollout, str] = field(default_factory=dict)
-    _names: RolloutNames = field(default_factory=RolloutNames)
-
-    def __post_init__(self) -> None:
-        _, self.outside_key = self._open_session(SessionSpec(outside_name(self.hosted.step)))
+    def __init__(self, model: HostedModel, server: GatewayServer) -> None:
+        config = model.config
+        self.model = model
+        self.records = records = TurnRecords(
+            model.run.store, rollout=config.rollout, generation=config.gconfig, seed=config.seed
+        )
+        self.episodes = Episodes(model.run.local.recorder, records, idle_s=IDLE_S, most_by_key=None, fit=records.fit)
+        self._server = server
+        self._rollouts = RolloutSessions(self._begin, self._end)
+        self.outside_key = self._open(SessionSpec(outside_name(model.step)))
+        """Of the session for whatever asks outside of rollouts."""
 
     def __repr__(self) -> str:
-        return f"ServedModel({self.hosted!r}, rollouts={len(self._keys)})"
+        return f"ServedModel({self.model!r}, {self._rollouts!r}, {self.records!r})"
 
     def headers(self) -> Mapping[str, str]:
         """Of a request that is made now."""
         rollout = current_rollout()
         if rollout is None:
             return {}
-        if rollout.has_ended:  # the gateway says to what it left running that its session has
-            return {"authorization": f"Bearer {_ENDED}"}
-        if rollout not in self._keys:
-            self._keys[rollout] = self._open(rollout)
-        return {"authorization": f"Bearer {self._keys[rollout]}"}
+        # The gateway says to what an ended rollout left running that its session has ended.
+        key = _ENDED if rollout.has_ended else self._rollouts.of(rollout, step=self.model.step)
+        return {"authorization": f"Bearer {key}"}
 
-    def _open(self, rollout: Rollout) -> str:
-        group_id = self._names.group(rollout, step=self.hosted.step)
-        handle, key = self._open_session(SessionSpec(f"{group_id}-{member_name(rollout)}", group_id=group_id))
+    async def train(self, asked: TrainArguments, on_progress: OnProgress) -> TrainResult:
+        """One step on the groups."""
+        model, config = self.model, self.model.config
+        async with model.lock:
+            settled = await asyncio.to_thread(settle_groups, asked.groups, self.records, step=model.step + 1)
 
-        async def end(error: BaseException | None) -> None:
-            del self._keys[rollout]
-            self.server.keys.release(handle)
-            await self.hosted.episodes.end(handle, ending_of(error))
+            def on_stage(stage: Any, _: Ledger) -> None:
+                if stage == "train":
+                    self.records.settle(settled.turns)
+                    model.account(self.records.take_unused())
+                on_progress(TrainProgress(stage))
 
-        rollout.on_end(end)
+            rules, lr = batch_rules(config, asked.config), learning_rate(config, asked.config)
+            metrics = {
+                **await model.train(settled.taken, rules, lr=lr, on_stage=on_stage),
+                "rollout/empty_trajectories": float(settled.num_empty),
+                "rollout/foreign_choices": float(settled.num_foreign_choices),
+            }
+            return await self._result(metrics, on_progress, is_saved=asked.config.save_checkpoint)
+
+    async def train_sft(self, asked: TrainSFTArguments, on_progress: OnProgress) -> TrainResult:
+        """Supervised training on every assistant message of all histories; nothing is sampled meanwhile."""
+        config = asked.config
+        batch_size = AUTO_BATCH_SIZE if config.batch_size == "auto" else config.batch_size
+        histories = [history for trajectory in asked.trajectories for history in trajectory.histories()]
+        async with self.model.lock:
+            metrics = await self.model.train_supervised(
+                [{"messages": history.messages(), "tools": history.tools} for history in histories],
+                SftSettings(batch_size=batch_size, epochs=config.epochs, shuffle=config.shuffle),
+                lambda num_batches: learning_rates(config.learning_rate, num_batches),
+                seed=config.seed,
+                on_batch=lambda number, total, seen: on_progress(TrainProgress("train", number, total, dict(seen))),
+            )
+            on_progress(TrainProgress("publish"))
+            return await self._result(metrics, on_progress, is_saved=True)
+
+    def last_result(self) -> TrainResult:
+        """Of the newest step, as it is on disk."""
+        store, step = self.model.run.store, self.model.step
+        found = latest_checkpoint(store.checkpoints)
+        path = None if found is None else str(found.folder / "model")
+        return TrainResult(step=step, metrics=dict(store.metrics()).get(step, {}), checkpoint_path=path)
+
+    async def close(self) -> None:
+        await self.episodes.expire()
+        for handle in self.episodes.open_sessions:
+            await self.episodes.end(handle, Told("ok", "the backend was closed"))
+        self.model.account(self.records.take_unused(is_last=True))
+
+    async def _result(self, metrics: Metrics, on_progress: OnProgress, *, is_saved: bool) -> TrainResult:
+        path = None
+        if is_saved:
+            path = str(await self.model.save())
+            on_progress(TrainProgress("checkpoint"))
+        return TrainResult(step=self.model.step, metrics=dict(metrics), checkpoint_path=path)
+
+    def _open(self, spec: SessionSpec) -> str:
+        """The key of a new session, which the gateway of all models reaches."""
+        handle, key = self.episodes.open(spec)
+        self._server.keys.bind(key, handle)
         return key
 
-    def _open_session(self, spec: SessionSpec) -> tuple[Handle, str]:
-        """A session that the gateway of all models reaches."""
-        handle, key = self.hosted.episodes.open(spec)
-        self.server.keys.bind(key, handle)
-        return handle, key
+    def _begin(self, group_id: str, name: str) -> str:
+        return self._open(SessionSpec(f"{group_id}-{name}", group_id=group_id))
 
-
-def ending_of(error: BaseException | None) -> Told:
-    """How a rollout ended that raised this. None: it returned."""
-    if error is None:
-        return Told("ok", "its rollout has ended")
-    return Told("failed" if isinstance(error, Exception) else "cancelled", f"{type(error).__name__}: {error}")
+    async def _end(self, key: str, ending: Told) -> None:
+        handle = self._server.keys.get(key)
+        assert handle is not None, "the rollout's session was opened"
+        self._server.keys.release(handle)
+        await self.episodes.end(handle, ending)

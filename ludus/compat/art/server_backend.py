@@ -12,10 +12,10 @@ import logging
 import os
 import uuid
 import weakref
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ludus.cluster.remote import LaunchedServer, LaunchSettings, OnLine, target_of
 from ludus.cluster.serve.client import OnEvent, ServerClient
@@ -30,19 +30,19 @@ from ludus.cluster.serve.wire import (
     SubmitJob,
 )
 from ludus.compat.art.backends import (
+    Backend,
+    ForkArguments,
     InferenceEndpoint,
     OnProgress,
     TrainableSpec,
-    TrainConfig,
+    TrainArguments,
     TrainProgress,
     TrainResult,
-    TrainSFTConfig,
-    train_config,
+    TrainSFTArguments,
 )
-from ludus.compat.art.group import TrajectoryGroup
-from ludus.compat.art.rollout import Rollout, current_rollout
-from ludus.compat.art.rollout_names import RolloutNames, member_name, outside_name
-from ludus.compat.art.trajectory import Trajectory
+from ludus.compat.art.rollout import current_rollout
+from ludus.compat.art.rollout_sessions import RolloutSessions, outside_name
+from ludus.episodes.outcome import Told
 from ludus.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ PATIENCE_S = 600.0  # a server that loads a large model anew takes minutes
 CONNECT_RETRIES = 7
 
 
-class ServerBackend:
+class ServerBackend(Backend):
     """A `Backend` at `base_url`, where `ludus serve` runs."""
 
     def __init__(
@@ -123,12 +123,6 @@ class ServerBackend:
     def __repr__(self) -> str:
         return f"ServerBackend({self._client.base_url!r})"
 
-    async def __aenter__(self) -> ServerBackend:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def register(self, model: TrainableSpec) -> None:
         await self._register(model)
 
@@ -142,37 +136,24 @@ class ServerBackend:
             transport=self._transport,
         )
 
-    async def train(
+    async def _train(
         self,
         model: TrainableSpec,
-        trajectory_groups: Sequence[TrajectoryGroup],
-        config: TrainConfig | None = None,
-        *,
-        on_progress: OnProgress | None = None,
-        idempotency_key: str | None = None,
-        **options: Any,
+        asked: TrainArguments | TrainSFTArguments,
+        on_progress: OnProgress,
+        idempotency_key: str | None,
     ) -> TrainResult:
-        """As every backend's. idempotency_key: two calls with one key are one step, also from two processes."""
-        arguments: dict[str, Any] = {
-            "groups": [_without_logprobs(group.model_dump(mode="json")) for group in trajectory_groups],
-            "config": train_config(config, options).model_dump(mode="json", exclude_unset=True),
-        }
-        return await self._train(model, SubmitJob(kind="train", arguments=arguments), on_progress, idempotency_key)
+        def on_event(event: JobEvent) -> None:
+            if event.kind == "progress":
+                on_progress(TrainProgress(**event.data))
 
-    async def train_sft(
-        self,
-        model: TrainableSpec,
-        trajectories: Sequence[Trajectory],
-        config: TrainSFTConfig | None = None,
-        *,
-        on_progress: OnProgress | None = None,
-        idempotency_key: str | None = None,
-    ) -> TrainResult:
-        arguments: dict[str, Any] = {
-            "trajectories": [_without_logprobs(each.model_dump(mode="json")) for each in trajectories],
-            "config": (config or TrainSFTConfig()).model_dump(mode="json", exclude_unset=True),
+        arguments = {
+            **_without_logprobs(asked.model_dump(mode="json")),
+            "config": asked.config.model_dump(mode="json", exclude_unset=True),
         }
-        return await self._train(model, SubmitJob(kind="train_sft", arguments=arguments), on_progress, idempotency_key)
+        result = TrainResult(**await self._run(model, asked.kind, arguments, on_event, idempotency_key))
+        self._asked(model).step = result.step
+        return result
 
     async def get_step(self, model: TrainableSpec) -> int:
         while (step := (await self._client.get(ModelView, _path(model))).step) is None:
@@ -190,15 +171,10 @@ class ServerBackend:
         from_project: str | None = None,
         not_after_step: int | None = None,
     ) -> int:
-        arguments: dict[str, Any] = {
-            "from_model": from_model,
-            "from_project": from_project,
-            "not_after_step": not_after_step,
-        }
+        asked = ForkArguments(from_model=from_model, from_project=from_project, not_after_step=not_after_step)
         await self._meet()
         await self._client.post(ModelView, f"/models?{LOAD}=false", _registration(model))
-        result = await self._run(model, SubmitJob(kind="fork", arguments=arguments), None, None)
-        return int(result["step"])
+        return int((await self._run(model, asked.kind, asked.model_dump()))["step"])
 
     async def close(self) -> None:
         """Close the connections that were made on this loop; the server goes on, unless it was launched for us."""
@@ -228,36 +204,32 @@ class ServerBackend:
         asked.step, asked.outside = view.step, asked.outside or outside_name(view.step)
         return view
 
-    async def _train(
-        self, model: TrainableSpec, job: SubmitJob, on_progress: OnProgress | None, idempotency_key: str | None
-    ) -> TrainResult:
-        result = TrainResult(**await self._run(model, job, on_progress, idempotency_key))
-        self._asked(model).step = result.step
-        return result
-
     async def _run(
-        self, model: TrainableSpec, job: SubmitJob, on_progress: OnProgress | None, idempotency_key: str | None
+        self,
+        model: TrainableSpec,
+        kind: str,
+        arguments: dict[str, Any],
+        on_event: OnEvent = lambda _: None,
+        idempotency_key: str | None = None,
     ) -> Mapping[str, Any]:
-        on_event = _ignore if on_progress is None else _telling(on_progress)
+        job = SubmitJob(kind=kind, arguments=arguments)
         return await self._client.run_job(_path(model), job, idempotency_key=idempotency_key, on_event=on_event)
 
     def _asked(self, model: TrainableSpec) -> _Asked:
-        return self._models.setdefault(_path(model), _Asked())
+        path = _path(model)
+
+        async def end(session: str, ending: Told) -> None:
+            ended = EndSession.model_validate({"session": session, "outcome": ending.kind, "reason": ending.reason})
+            await self._client.tell(f"{path}/sessions/end", ended)
+
+        sessions = RolloutSessions(lambda group_id, name: f"{self._id}:{group_id}/{name}", end)
+        return self._models.setdefault(path, _Asked(sessions))
 
     def _session_headers(self, model: TrainableSpec) -> Mapping[str, str]:
         asked, rollout = self._asked(model), current_rollout()
         if rollout is None:
             return {SESSION: f"{self._id}:{asked.outside}"}
-        name = f"{self._id}:{asked.names.group(rollout, step=asked.step)}/{member_name(rollout)}"
-        if rollout not in asked.playing:
-            asked.playing.add(rollout)
-
-            async def end(error: BaseException | None) -> None:
-                asked.playing.remove(rollout)
-                await self._client.tell(f"{_path(model)}/sessions/end", _end_session(name, error))
-
-            rollout.on_end(end)
-        return {SESSION: name}
+        return {SESSION: asked.sessions.of(rollout, step=asked.step)}
 
 
 async def _open(launched: LaunchedServer) -> None:
@@ -277,20 +249,11 @@ async def _open(launched: LaunchedServer) -> None:
 class _Asked:
     """A model, as far as this client has asked it."""
 
+    sessions: RolloutSessions
     step: int = 0
     """The last that the server reported."""
-    names: RolloutNames = field(default_factory=RolloutNames)
-    playing: set[Rollout] = field(default_factory=set)
-    """Rollouts that have asked it and play on."""
     outside: str = ""
-    """Name of the session for whoever asks outside of rollouts. Empty: it was not registered yet."""
-
-
-def _end_session(name: str, error: BaseException | None) -> EndSession:
-    if error is None:
-        return EndSession(session=name)
-    outcome: Literal["failed", "cancelled"] = "failed" if isinstance(error, Exception) else "cancelled"
-    return EndSession(session=name, outcome=outcome, reason=f"{type(error).__name__}: {error}")
+    """Name of the session for whatever asks outside of rollouts. Empty: it was not registered yet."""
 
 
 def _registration(model: TrainableSpec) -> RegisterModel:
@@ -301,17 +264,6 @@ def _registration(model: TrainableSpec) -> RegisterModel:
 
 def _path(model: TrainableSpec) -> str:
     return f"/models/{model.project}/{model.name}"
-
-
-def _telling(on_progress: OnProgress) -> OnEvent:
-    def tell(event: JobEvent) -> None:
-        if event.kind == "progress":
-            on_progress(TrainProgress(**event.data))
-
-    return tell
-
-
-def _ignore(_: JobEvent) -> None: ...
 
 
 def _without_logprobs(value: Any) -> Any:

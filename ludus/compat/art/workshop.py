@@ -1,75 +1,31 @@
 """The jobs of a training server, done by a backend: which call each kind of job is, and what its arguments are.
 
-Knows: backends, trajectories, the wire.  Knows not: HTTP, the store, how a step is computed.
+Knows: backends, the wire.  Knows not: HTTP, the store, how a step is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
-import pydantic
-
-from ludus.cluster.serve.job_runner import Described, Loaded
+from ludus.cluster.serve.job_runner import Described
 from ludus.cluster.serve.jobs import ReportProgress
 from ludus.cluster.serve.store import BegunJob
 from ludus.cluster.serve.wire import RegisterModel, SubmitJob
-from ludus.compat.art.backends import (
-    Backend,
-    OnProgress,
-    TrainableSpec,
-    TrainConfig,
-    TrainProgress,
-    TrainResult,
-    TrainSFTConfig,
-)
-from ludus.compat.art.group import TrajectoryGroup
-from ludus.compat.art.trajectory import Trajectory
+from ludus.compat.art.backends import ForkArguments, TrainArguments, TrainProgress, TrainSFTArguments
+from ludus.compat.art.local_backend import LocalBackend
 from ludus.errors import AgentError, LudusError
-from ludus.settings import Settings, did_you_mean
+from ludus.settings import did_you_mean
 
-
-class LoadedModel(Loaded, Protocol):
-    """A model that a backend has loaded, as far as its jobs need it."""
-
-    def last_result(self) -> TrainResult:
-        """Of the newest step, as it is on disk."""
-
-
-class ServableBackend(Backend, Protocol):
-    """A backend whose models are in this process."""
-
-    async def hosted(self, model: TrainableSpec) -> LoadedModel:
-        """The model itself, loaded."""
-
-
-class TrainArguments(Settings):
-    """Of a step on trajectories that were rewarded."""
-
-    groups: list[TrajectoryGroup]
-    config: TrainConfig = pydantic.Field(default_factory=TrainConfig)
-
-
-class TrainSFTArguments(Settings):
-    """Of supervised training."""
-
-    trajectories: list[Trajectory]
-    config: TrainSFTConfig = pydantic.Field(default_factory=TrainSFTConfig)
-
-
-class ForkArguments(Settings):
-    """Of a beginning with another model's weights."""
-
-    from_model: str
-    from_project: str | None = None
-    not_after_step: int | None = None
+Arguments = TrainArguments | TrainSFTArguments | ForkArguments
+_KINDS: Mapping[str, type[Arguments]] = {form.kind: form for form in (TrainArguments, TrainSFTArguments, ForkArguments)}
 
 
 class BackendJobRunner:
     """A `JobRunner` whose jobs are calls of `backend`."""
 
-    def __init__(self, backend: ServableBackend) -> None:
+    def __init__(self, backend: LocalBackend) -> None:
         self._backend = backend
 
     def __repr__(self) -> str:
@@ -85,55 +41,29 @@ class BackendJobRunner:
         def on_progress(progress: TrainProgress) -> None:
             report(asdict(progress))
 
-        return await _KINDS[job.kind].run(
-            self._backend, Described.of(model), _read(job.kind, job.arguments), on_progress
-        )
+        spec, asked = Described.of(model), _read(job.kind, job.arguments)
+        match asked:
+            case ForkArguments():
+                return {"step": await self._backend.fork(spec, **asked.model_dump())}
+            case TrainArguments():
+                result = await self._backend.train(spec, asked.groups, asked.config, on_progress=on_progress)
+            case TrainSFTArguments():
+                result = await self._backend.train_sft(spec, asked.trajectories, asked.config, on_progress=on_progress)
+        return result.model_dump(mode="json")
 
     async def result(self, model: RegisterModel, job: BegunJob) -> Mapping[str, Any]:
+        spec = Described.of(model)
         if job.kind == "fork":
-            return {"step": await self._backend.get_step(Described.of(model))}
-        return (await self._backend.hosted(Described.of(model))).last_result().model_dump(mode="json")
+            return {"step": await self._backend.get_step(spec)}
+        return (await self._backend.hosted(spec)).last_result().model_dump(mode="json")
 
 
-async def _train(
-    backend: Backend, model: Described, asked: TrainArguments, on_progress: OnProgress
-) -> Mapping[str, Any]:
-    return (await backend.train(model, asked.groups, asked.config, on_progress=on_progress)).model_dump(mode="json")
-
-
-async def _train_sft(
-    backend: Backend, model: Described, asked: TrainSFTArguments, on_progress: OnProgress
-) -> Mapping[str, Any]:
-    result = await backend.train_sft(model, asked.trajectories, asked.config, on_progress=on_progress)
-    return result.model_dump(mode="json")
-
-
-async def _fork(backend: Backend, model: Described, asked: ForkArguments, _: OnProgress) -> Mapping[str, Any]:
-    step = await backend.fork(
-        model, asked.from_model, from_project=asked.from_project, not_after_step=asked.not_after_step
-    )
-    return {"step": step}
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    form: type[Settings]
-    run: Callable[[Backend, Described, Any, OnProgress], Awaitable[Mapping[str, Any]]]
-
-
-_KINDS: Mapping[str, _Kind] = {
-    "train": _Kind(TrainArguments, _train),
-    "train_sft": _Kind(TrainSFTArguments, _train_sft),
-    "fork": _Kind(ForkArguments, _fork),
-}
-
-
-def _read(kind: str, arguments: Mapping[str, Any]) -> Settings:
+def _read(kind: str, arguments: Mapping[str, Any]) -> Arguments:
     if kind not in _KINDS:
         hint = did_you_mean(kind, _KINDS)
         known = f"known: {', '.join(_KINDS)}"
         raise AgentError(f"kind={kind!r} is no kind of job{hint} {known}", code="invalid_value", param="kind")
     try:
-        return _KINDS[kind].form(**arguments)
+        return _KINDS[kind](**arguments)
     except LudusError as error:
         raise AgentError(str(error), code="invalid_value", param="arguments") from error

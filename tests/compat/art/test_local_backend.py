@@ -64,7 +64,7 @@ def test_what_was_sampled_is_trained(make_backend: MakeBackend, make_model: Make
                 assert result.metrics["ledger/trained"] == result.metrics["ledger/sampled"] > 0
                 assert {each.initial_policy_version for group in groups for each in group} == {step - 1}
                 assert json.loads((Path(str(result.checkpoint_path)) / "adapter_config.json").read_text())["r"] == 4
-            hosted = await backend.hosted(model)
+            hosted = (await backend.hosted(model)).model
             ledger = hosted.progress.ledger
             assert ledger.unbalanced == 0 and ledger.trained == ledger.sampled
 
@@ -85,14 +85,14 @@ def test_a_step_whose_publish_failed_counts(make_backend: MakeBackend, make_mode
         model = make_model()
         async with make_backend() as backend:
             await model.register(backend)
-            hosted = await backend.hosted(model)
+            hosted = (await backend.hosted(model)).model
             groups = await gather(model)
             with pytest.MonkeyPatch.context() as patch:
 
                 async def fail(*_: Any) -> None:
                     raise BackendError("the engine is away")
 
-                patch.setattr(type(hosted.engine), "publish", fail)
+                patch.setattr(type(hosted.run.engine), "publish", fail)
                 with pytest.raises(BackendError, match="away"):
                     await model.train(groups)
             assert hosted.step == 1 and hosted.progress.ledger.trained > 0
@@ -113,8 +113,8 @@ def test_a_model_goes_on_where_it_was(make_backend: MakeBackend, make_model: Mak
                 await model.register(backend)
                 for _ in part:
                     await model.train(await gather(model))
-                hosted = await backend.hosted(model)
-                scores = await hosted.engine.score(tuple(range(3, 20)))
+                hosted = (await backend.hosted(model)).model
+                scores = await hosted.run.engine.score(tuple(range(3, 20)))
                 assert await model.get_step() == hosted.step
         return list(scores)
 
@@ -147,7 +147,7 @@ def test_what_a_trajectory_does_not_name(make_backend: MakeBackend, make_model: 
             await gather(model, groups=1, members=1)
             result = await model.train(groups)
             await rollout(model, "asked outside of any rollout")
-            hosted = await backend.hosted(model)
+            hosted = (await backend.hosted(model)).model
         return result.metrics, hosted.progress.ledger
 
     metrics, ledger = asyncio.run(main())
@@ -174,8 +174,8 @@ def test_choices_are_matched_by_their_turns(make_backend: MakeBackend, make_mode
             first.reward, second.reward = 1.0, 0.0
             group = TrajectoryGroup.model_validate(json.loads(TrajectoryGroup([first, second]).model_dump_json()))
             result = await model.train([group])
-            hosted = await backend.hosted(model)
-            assert [len(each.session.turns) for each in hosted.store.episodes(step=1)] == [3, 1]
+            hosted = (await backend.hosted(model)).model
+            assert [len(each.session.turns) for each in hosted.run.store.episodes(step=1)] == [3, 1]
             assert result.metrics["ledger/trained"] == result.metrics["ledger/sampled"]
             again = await model.train([group])
             assert again.metrics["ledger/trained"] == result.metrics["ledger/trained"]
@@ -208,15 +208,15 @@ def test_groups_that_agree_are_a_step_without_a_change(make_backend: MakeBackend
         model = make_model()
         async with make_backend() as backend:
             await model.register(backend)
-            hosted = await backend.hosted(model)
-            before = await hosted.engine.score(tuple(range(3, 20)))
+            hosted = (await backend.hosted(model)).model
+            before = await hosted.run.engine.score(tuple(range(3, 20)))
             (group,) = await gather(model, groups=1)
             for each in group:
                 each.reward = 1.0
             result = await model.train([group])
             assert (result.step, result.metrics["train/skipped_steps"]) == (1, 1.0) and result.checkpoint_path
             assert result.metrics["ledger/masked_zero_advantage"] == result.metrics["ledger/sampled"]
-            assert await hosted.engine.score(tuple(range(3, 20))) == before
+            assert await hosted.run.engine.score(tuple(range(3, 20))) == before
 
     asyncio.run(main())
 
@@ -246,7 +246,7 @@ def test_what_a_rollout_leaves_running_asks_nobody(make_backend: MakeBackend, ma
             await asyncio.gather(*left, return_exceptions=True)
             result = await model.train([group])
             assert result.metrics["ledger/trained"] == result.metrics["ledger/sampled"] > 0
-            hosted = await backend.hosted(model)
+            hosted = (await backend.hosted(model)).model
         assert hosted.progress.ledger.masked == {}
 
     asyncio.run(main())
@@ -266,7 +266,7 @@ def test_rollouts_overlap_with_training(make_backend: MakeBackend, make_model: M
                 metrics = (await model.train(batch)).metrics
                 ages.append(metrics["staleness/max_versions"])
             assert len(ages) == 5 and max(ages) <= 2
-            hosted = await backend.hosted(model)
+            hosted = (await backend.hosted(model)).model
         assert hosted.progress.ledger.sampled == hosted.progress.ledger.trained + hosted.progress.ledger.num_masked
         assert set(hosted.progress.ledger.masked) <= {"zero_advantage"}
 
@@ -299,19 +299,19 @@ def test_checkpoints_stay_until_they_are_deleted(make_backend: MakeBackend, make
         model = make_model()
         async with make_backend() as backend:
             await model.register(backend)
-            folder = (await backend.hosted(model)).store.checkpoints
+            folder = (await backend.hosted(model)).model.run.store.checkpoints
             scores = []
             for step in (1, 2, 3):
                 await model.train(await gather(model, groups=1))
                 await model.log(metrics={"reward": [0.2, 0.9, 0.5][step - 1]}, split="val")
-                scores.append(await (await backend.hosted(model)).engine.score(tuple(range(3, 20))))
+                scores.append(await (await backend.hosted(model)).model.run.engine.score(tuple(range(3, 20))))
             assert sorted(each.name for each in folder.iterdir()) == [f"step-{step:06d}" for step in (1, 2, 3)]
             assert [(folder / f"step-{step:06d}" / "trainer").exists() for step in (1, 2, 3)] == [False, False, True]
 
             other = make_model("other")
             assert await backend.fork(other, "agent", not_after_step=2) == 2
             await other.register(backend)
-            forked = await (await backend.hosted(other)).engine.score(tuple(range(3, 20)))
+            forked = await (await backend.hosted(other)).model.run.engine.score(tuple(range(3, 20)))
             assert await other.get_step() == 2 and forked == scores[1]
             assert (await other.train(await gather(other, groups=1))).step == 3
             with pytest.raises(UserError, match="'other' has begun already"):

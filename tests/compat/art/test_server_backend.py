@@ -218,5 +218,9 @@ def test_every_rollout_is_a_session_of_its_own(served: Served) -> None:
     assert len(client) == 12 and colon and outside == "s000000-outside"
     rollouts = ["s000000-0001-g0000/m000", "s000000-0001-g0000/m001", "s000000-0002-g0000/m000"]
     assert names[1:] == [f"{client}:{each}" for each in rollouts]
-    endings = [Told("ok"), Told("failed", "ValueError: lost"), Told("cancelled", "CancelledError: ")]
+    endings = [
+        Told("ok", "its rollout has ended"),
+        Told("failed", "ValueError: lost"),
+        Told("cancelled", "CancelledError: "),
+    ]
     assert served.job_runner.ended == list(zip(names[1:], endings, strict=True))

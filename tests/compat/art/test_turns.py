@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ludus.compat.art.served import ending_of
+from ludus.compat.art.rollout_sessions import ending_of
 from ludus.compat.art.turns import TurnRecords
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episodes import Episodes

@@ -1,0 +1,64 @@
+"""A run of this process that is open: its model, what trains it, its folder, and where it stood.
+
+Knows: in which order they are opened, how a checkpoint is taken up.  Knows not: where groups come from, what a step is.
+Invariant: a model that cannot be opened leaves no folder behind that stands in the next one's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ludus.api.local import LocalModel, open_local
+from ludus.config import Config
+from ludus.engines.base import Engine
+from ludus.loop.checkpoint import Checkpoint, RunProgress
+from ludus.runs.exporters.select import open_exporter
+from ludus.runs.store import RunStore
+
+if TYPE_CHECKING:
+    from ludus.trainer.sharded import ShardedTrainer
+    from ludus.trainer.step import ModelTrainer
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """What a step works with (see `StepComponents`)."""
+
+    local: LocalModel
+    learner: ModelTrainer | ShardedTrainer
+    store: RunStore
+    start: RunProgress
+    """Where it stood when it was opened."""
+
+    @property
+    def engine(self) -> Engine:
+        return self.local.engine
+
+
+@asynccontextmanager
+async def open_run(config: Config, found: Checkpoint | None, *, goes_on: bool, text: str) -> AsyncIterator[OpenRun]:
+    """The run of `config` with the weights of a checkpoint, which answer, until the block ends.
+
+    found: taken up with optimizer and all, or with its weights alone where it has no more. None: the model as it is.
+    goes_on: its folder is there.  text: the configuration as the folder keeps it.
+    """
+    async with AsyncExitStack() as stack:
+        local = await stack.enter_async_context(open_local(config))
+        learner = await stack.enter_async_context(local.learner(config))
+        exporter = open_exporter(config.trace, config.name)
+        start = RunProgress() if found is None else found.progress
+        if goes_on:
+            store = stack.enter_context(RunStore.go_on(config.folder, text, step=start.step))
+        else:
+            store = stack.enter_context(RunStore.create(config.run_root, config.name, text))
+        store.export_to(stack.enter_context(exporter))
+        if found is not None and any(found.trainer_folder.glob("*")):
+            learner.load(found.trainer_folder)
+        elif found is not None:
+            learner.take_weights(found.folder / "model")
+        if start.step > 0:
+            await local.engine.publish(start.step, learner.publish())
+        yield OpenRun(local, learner, store, start)
