@@ -7,6 +7,7 @@
 #   make setup   only set up; .venv/bin/ludus then works
 #   make test-frameworks   run agents of many frameworks, those that need an environment of their own too
 #   make test-engines    the engine contract against a real vLLM server, which bench/peers.sh sets up
+#   make test-oracles    advantages, losses and gradients beside those of verl and TRL, which bench/peers.sh sets up
 #   make test-launch     servers launched through a real sshd, on a port and with keys of its own (Debian's is installed if
 #                        there is none, and not started), and on a real Ray cluster
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
@@ -36,7 +37,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: demo test test-all test-core machine test-launch test-browser test-frameworks test-engines test-slurm fuzz setup lint check bench clean
+.PHONY: demo test test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -81,6 +82,11 @@ test-engines: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) vllm
 	LUDUS_VLLM=$(PEERS)/vllm/bin/python $(BIN)/python -m pytest tests/cluster/real_vllm.py
+
+test-oracles: $(READY)
+	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) verl
+	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) trl
+	LUDUS_PEERS=$(PEERS) $(PYTEST) tests/oracles/against_peers.py
 
 test-slurm: $(READY)
 	test "$(CONSENT)" = yes || { echo "This installs Debian's slurm-wlm and munge and starts their daemons; to agree: CONSENT=yes make test-slurm" >&2; exit 2; }

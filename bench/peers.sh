@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up what Ludus is compared with, each peer in an environment of its own below FOLDER:
 #   bench/peers.sh [FOLDER [PEER]]     default .peers, all of them; `ludus bench … --peers FOLDER` finds them there
-# vLLM and TRL want different versions of transformers. All versions are pinned, so pip has nothing to resolve.
+# vLLM, TRL and verl want different versions of transformers. All versions are pinned, so pip has nothing to resolve.
+# verl is there for its algorithms alone, beside which `make test-oracles` holds ours.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${1:-.peers}
@@ -27,5 +28,6 @@ make_environment() {  # name, file of pinned packages, what brings its own depen
 
 make_environment vllm vllm.txt "$torch"
 make_environment trl trl.txt "$torch"
+make_environment verl verl.txt "$torch"
 make_environment litellm litellm.txt
 make_environment rllm rllm.txt

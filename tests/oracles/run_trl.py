@@ -1,0 +1,98 @@
+"""TRL's side of the comparison, run by the Python of TRL's environment: run_trl.py WORK ANSWERS
+
+WORK: tensors, and cases by name. ANSWERS: by name what TRL's own trainers give: advantages, the loss, and its gradient
+with respect to the logprobs. A case is one optimizer step of a trainer as TRL builds it, around a model of a few
+weights; what the model, the engine and the reward functions would give is taken from the tensors.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from types import MethodType
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+
+Tensors = dict[str, torch.Tensor]
+TRAINERS = {
+    "grpo": (GRPOTrainer, GRPOConfig),
+    "rloo": (RLOOTrainer, RLOOConfig),
+    "gmpo": (GMPOTrainer, GMPOConfig),
+}
+
+
+def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
+    mask, logprobs = given["mask"], given["logprobs"].clone().requires_grad_()
+    trainer = make_trainer(case, given, folder)
+    now = {"model": given["proximal"], "reference": given["reference"]}
+
+    def logprobs_and_entropies(self: Any, model: Any, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
+        return now["model" if model is self.model else "reference"], given["entropies"], None
+
+    def generate(_: Any, prompts: list[str]) -> tuple[Any, ...]:
+        answers = [[5] * (length - 1) + [1] for length in mask.sum(1).tolist()]
+        sampled = [row[:length].tolist() for row, length in zip(given["sampled"], mask.sum(1), strict=True)]
+        start = ([[3]] * len(prompts), answers)
+        return (
+            (*start, [""] * len(prompts))
+            if case["trainer"] == "rloo"
+            else (*start, None, answers, sampled, {}, None, None)
+        )
+
+    trainer._get_per_token_logps_and_entropies = MethodType(logprobs_and_entropies, trainer)
+    trainer._generate = MethodType(generate, trainer)
+    trainer._calculate_rewards = lambda *_: given["rewards"]
+    trainer.model.train()
+    scored = trainer._generate_and_score_completions([{"prompt": "a"}] * len(mask))
+    now["model"] = logprobs
+    loss = trainer._compute_loss(trainer.model, scored)
+    loss.backward()
+    return {"advantages": scored["advantages"].unsqueeze(1) * mask, "loss": loss.detach(), "gradient": logprobs.grad}
+
+
+def make_trainer(case: dict[str, Any], given: Tensors, folder: str) -> Any:
+    trainer_class, config_class = TRAINERS[case["trainer"]]
+    rows, tokens = given["mask"].shape
+    config = config_class(
+        output_dir=folder,
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=1,
+        num_iterations=2,  # with one, TRL takes the logprobs under training for the old ones
+        num_generations=given["group"].bincount().max().item(),
+        max_completion_length=tokens,
+        pad_to_multiple_of=None,
+        **case.get("config", {}),
+    )
+    trainer = trainer_class(
+        folder,
+        [lambda **_: None] * given["rewards"].shape[1],
+        args=config,
+        train_dataset=Dataset.from_dict({"prompt": ["a"]}),
+    )
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.use_vllm = case.get("use_vllm", False)
+    return trainer
+
+
+def save_model(folder: str) -> None:
+    words = Tokenizer(WordLevel({word: number for number, word in enumerate("pe?abcdf")}, unk_token="?"))
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="p", eos_token="e", unk_token="?").save_pretrained(folder)
+    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8}
+    LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, num_attention_heads=1, **sizes)).save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    work = torch.load(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(folder)
+        torch.save({name: answer(case, work["tensors"], folder) for name, case in work["cases"].items()}, sys.argv[2])

@@ -1,0 +1,77 @@
+"""verl's side of the comparison, run by the Python of verl's environment: run_verl.py WORK ANSWERS
+
+WORK: tensors, and cases by name. ANSWERS: by name what verl's own functions give: advantages, the loss, and its
+gradient with respect to the logprobs. A case is one optimizer step: estimator, rollout correction, policy loss,
+entropy, KL, in the order in which verl's trainer composes them (verl/workers/utils/losses.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from verl.trainer.ppo.core_algos import agg_loss, get_adv_estimator_fn, get_policy_loss_fn, kl_penalty
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
+from verl.workers.config import ActorConfig, PolicyLossConfig
+
+Tensors = dict[str, torch.Tensor]
+
+
+def answer(case: dict[str, Any], given: Tensors) -> Tensors:
+    mask, logprobs = given["mask"], given["logprobs"].clone().requires_grad_()
+    advantages, _ = estimate(case, given)
+    weights, kept = None, mask
+    if "correction" in case:
+        weights, kept, _ = compute_rollout_correction_and_rejection_mask(
+            given["proximal"], given["sampled"], mask, **case["correction"]
+        )
+        weights = weights.batch["rollout_is_weights"] if weights is not None else None
+    config = ActorConfig(
+        strategy="fsdp",
+        rollout_n=given["group"].bincount().max().item(),
+        ppo_micro_batch_size_per_gpu=1,
+        policy_loss=PolicyLossConfig(**case.get("policy_loss", {})),
+        **case.get("actor", {}),
+    )
+    # what the trainer takes from the whole batch: masking tokens changes no denominator
+    sizes = {"batch_num_tokens": mask.sum(), "global_batch_size": len(mask), "dp_size": 1}
+    config.global_batch_info.update(sizes, loss_scale_factor=case.get("loss_scale_factor"))
+    aggregation = case.get("aggregation", "token-mean")
+    policy_loss = get_policy_loss_fn(case.get("loss", "vanilla"))
+    loss, _ = policy_loss(given[case.get("old", "proximal")], logprobs, advantages, kept, aggregation, config, weights)
+    if "kl" in case:
+        kl = kl_penalty(logprobs, given["reference"], case["kl"]["type"])
+        loss = loss + case["kl"]["beta"] * agg_loss(kl, kept, aggregation, **config.global_batch_info)
+    loss.backward()
+    return {"advantages": advantages * mask, "loss": loss.detach(), "gradient": logprobs.grad}
+
+
+def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    mask, rewards = given["mask"], given["rewards"]
+    lengths = mask.sum(1)
+    at_the_end = torch.zeros_like(given["logprobs"])
+    at_the_end[torch.arange(len(mask)), lengths - 1] = rewards.sum(1)
+    names = [f"reward{number}" for number in range(rewards.shape[1])]
+    keys = {
+        "token_level_rewards": at_the_end,
+        "response_mask": mask,
+        "index": given["group"].numpy(),
+        "config": OmegaConf.create({"gamma": 1.0, "gdpo_reward_keys": names, **case.get("algorithm", {})}),
+        "reward_baselines": given["greedy_rewards"],
+        "non_tensor_batch": dict(zip(names, rewards.T.numpy(), strict=True)),
+        "batch": {"prompts": mask[:, :0], "attention_mask": mask},
+        **case.get("estimator_keys", {}),
+    }
+    name = case.get("estimator", "grpo")
+    if name == "gae":
+        keys = {"token_level_rewards": at_the_end, "response_mask": mask, "values": given["values"], **case["gae"]}
+    if name in ("grpo", "grpo_vectorized"):
+        del keys["reward_baselines"], keys["non_tensor_batch"], keys["batch"]
+    return get_adv_estimator_fn(name)(**keys)
+
+
+if __name__ == "__main__":
+    work = torch.load(sys.argv[1])
+    torch.save({name: answer(case, work["tensors"]) for name, case in work["cases"].items()}, sys.argv[2])
