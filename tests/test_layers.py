@@ -67,7 +67,6 @@ NEEDS_TORCH = (
     "ludus.checks.bench.profile",
     "ludus.checks.bench.publish",
     "ludus.checks.bench.sample",
-    "ludus.checks.bench.side",
     "ludus.checks.bench.train",
 )
 

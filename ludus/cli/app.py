@@ -85,13 +85,9 @@ COMMANDS = {
     "bench turns": ("bench:turns", "Do twice as many turns cost twice as much?"),
     "bench publish": ("bench:publish", "What does it cost to publish new weights while requests are being sampled?"),
     "bench trace": ("bench:trace", "What do traces in MLflow cost?"),
-    "bench routing": (
-        "scale:routing",
-        "How do replicas share their work under the router's policy, and under simpler ones?",
-    ),
-    "bench replicas": ("scale:replicas", "How many more episodes a second do two replicas play than one?"),
+    "bench replicas": ("bench:replicas", "How many more episodes a second do two replicas play than one?"),
     "bench overlap": (
-        "scale:overlap",
+        "bench:overlap",
         "What is it worth to agents with slow tools that rollouts run ahead of training?",
     ),
 }

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ludus.checks.bench.curves import Line, compare_curves, curve_file, read_curve, write_curve
-from ludus.checks.bench.machine import machine
-from ludus.checks.bench.pairs import Figures, Measured, Trial, run_pairs
-from ludus.checks.bench.results import gateway_rows, publish_rows, result, sample_rows, step_row, trace_row, train_row
-from ludus.checks.bench.sides import PEERS_FOLDER, our_side, peer_side
+from ludus.checks.bench.pairs import Measured, Results, Runner, run_pairs
+from ludus.checks.bench.results import result, rows_of
+from ludus.checks.bench.runner import PEERS_FOLDER, our_runner, peer_runner
+from ludus.checks.bench.table import BENCHES
 from ludus.checks.bench.workloads import (
     LORA_RANK,
     MemoryWork,
+    OverlapWork,
     PublishWork,
+    ReplicasWork,
     SampleWork,
     StepWork,
     TraceWork,
@@ -32,8 +34,8 @@ from ludus.checks.bench.workloads import (
     train_rows,
     vocab_size,
 )
-from ludus.cli.console import counting, say_json
-from ludus.cli.display import columns, finish, parse_numbers, rates, result_console, show
+from ludus.cli.console import counting
+from ludus.cli.display import finish, parse_numbers, show
 from ludus.cli.options import JsonFigures, Model
 from ludus.compat.config import load_config
 from ludus.errors import UserError
@@ -50,10 +52,9 @@ Pairs = Annotated[int, typer.Option(min=1, help="How often each side is measured
 Peers = Annotated[Path, typer.Option(help="Folder with the peers' environments, made by bench/peers.sh.")]
 NewTokens = Annotated[int, typer.Option(min=4, help="Tokens sampled for every request, no more and no less.")]
 Profile = Annotated[bool, typer.Option("--profile", help="Show where Ludus's time goes, instead of comparing.")]
+Tokenizer = Annotated[str, typer.Option("--model", help="Its tokenizer is used: an embedded name, a folder, a hub id.")]
 
 CURVES = Path("bench") / "curves"
-# Operations a token for each weight: two forward, four backward.
-_FLOPS_PER_WEIGHT = 6
 
 
 class TrainKind(StrEnum):
@@ -89,10 +90,7 @@ def sample(
     work = SampleWork(str(folder), tuple(overrides or ()), batches=batches, new_tokens=new_tokens)
     if profile:
         return _profile("sample", work, as_json)
-    measured = _measure("sample", work, _peer("sample", vs, peers, work), pairs)
-    more = columns(decode_tokens_per_s="decoding alone", bandwidth_share="of bandwidth")
-    headers = {"requests": "requests", **rates("tokens/s", vs), **more}
-    return finish(result("sample", sample_rows(measured), measured), headers, as_json)
+    return _compare("sample", work, _peer("sample", vs, peers, work), pairs, as_json)
 
 
 def train(
@@ -129,29 +127,12 @@ def train(
     if memory:
         return _memory(MemoryWork(str(folder), settings, vocab_size=vocab_size(folder), steps=steps), as_json)
     rows, num_shared = train_rows(work.value, vocab_size(folder))
-    asked = TrainWork(
-        str(folder),
-        settings,
-        kind=work.value,
-        rows=rows,
-        shared_tokens=num_shared,
-        steps=steps,
-        lora_rank=LORA_RANK if lora else None,
-        checkpointing=checkpointing,
-    )
+    full = TrainWork(str(folder), settings, kind=work.value, rows=rows, shared_tokens=num_shared, steps=steps)
+    asked = replace(full, lora_rank=LORA_RANK if lora else None, checkpointing=checkpointing)
     if profile:
         return _profile("train", asked, as_json)
-    if vs == "full":
-        full = replace(asked, lora_rank=None, checkpointing=False)
-        peer: Trial | None = Trial(replace(our_side("train"), name="full"), full)
-    else:
-        peer = _peer("train", vs, peers, asked)
-    measured = _measure("train", asked, peer, pairs)
-    is_full = work is TrainKind.DENSE and not lora
-    peaks = columns(peak_mb="ludus peak MB", peer_peak_mb=f"{vs} peak MB")
-    row = {"work": work.value, **train_row(measured, flops_per_weight=_FLOPS_PER_WEIGHT if is_full else None)}
-    headers = {"work": "work", **rates("tokens/s", vs), **peaks, "matrix_gflops_per_s": "matrix GFLOP/s"}
-    return finish(result("train", [row], measured), headers, as_json)
+    peer = our_runner("train", full, "full") if vs == "full" else _peer("train", vs, peers, asked)
+    return _compare("train", asked, peer, pairs, as_json)
 
 
 def step(
@@ -185,15 +166,8 @@ def step(
         questions, answers = sums(seed)
         works.append(StepWork(str(folder), settings, seed=seed, questions=questions, answers=answers, steps=steps))
     if quality:
-        return _quality(works, vs, peers if record else None, curves, as_json)
-    measured = _measure("step", works[0], _peer("step", vs, peers, works[0]), pairs)
-    peaks = columns(peak_mb="ludus peak MB", peer_peak_mb=f"{vs} peak MB")
-    parts = columns(rollout_s="sampling", train_s="training", publish_s="publish")
-    return finish(
-        result("step", [{"task": "sums", **step_row(measured)}], measured),
-        {"task": "task", **rates("s/step", vs), **peaks, **parts},
-        as_json,
-    )
+        return _quality(works, vs or "trl", peers if record else None, curves, as_json)
+    return _compare("step", works[0], _peer("step", vs, peers, works[0]), pairs, as_json)
 
 
 def gateway(
@@ -202,7 +176,7 @@ def gateway(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long so many are asked; one at a time, half of it.")] = 5,
     turns: Annotated[int, typer.Option(min=0, help="Turns of the long session, as in `bench turns`; 0 is none.")] = 200,
     pairs: Pairs = 5,
-    model: Annotated[str, typer.Option(help="Its tokenizer and template are used.")] = "smollm2-135m",
+    model: Tokenizer = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
     as_json: JsonFigures = False,
 ) -> None:
@@ -218,15 +192,11 @@ def gateway(
     folder = resolve_model(model)
     work = gateway_work(folder, lanes=lanes, seconds=seconds)
     peer = _peer("gateway", vs, peers, work)
-    with counting("gateway", pairs * (1 if peer is None else 2) + bool(turns)) as bar:
-        measured = run_pairs(Trial(our_side("gateway"), work), peer, pairs=pairs, on_start=bar.begin)
-        if turns:
-            bar.begin("turns")
-            counted = Trial(our_side("turns"), TurnsWork(str(folder), turns // 2, turns, 1)).run()["rows"]
-    body = {**result("gateway", gateway_rows(measured, lanes), measured), "turns": counted if turns else None}
+    counted = None
     if turns:
-        show(result_console(), counted, turns_columns(turns))
-    finish(body, {"figure": "", **rates("", vs)}, as_json)
+        counted = _alone("turns", "turns", TurnsWork(str(folder), turns // 2, turns, 1))["rows"]
+        show(counted, _turns_headers(turns))
+    _compare("gateway", work, peer, pairs, as_json, turns=counted)
 
 
 def turns(
@@ -234,9 +204,7 @@ def turns(
         int, typer.Option("--turns", min=2, help="Tool-calling turns of the long session; the other has half.")
     ] = 200,
     pairs: Annotated[int, typer.Option(min=1, help="How often both sessions are timed.")] = 5,
-    model: Annotated[str, typer.Option(help="Its tokenizer is used: an embedded name, a folder, or a hub id.")] = (
-        "smollm2-135m"
-    ),
+    model: Tokenizer = "smollm2-135m",
     as_json: JsonFigures = False,
 ) -> None:
     """Do twice as many turns cost twice as much?
@@ -248,9 +216,8 @@ def turns(
 
     [bold]Example:[/]  ludus bench turns
     """
-    work = TurnsWork(str(resolve_model(model)), long // 2, long, pairs)
-    body = _alone("turns", "turns", work)
-    finish({**body, "machine": machine()}, turns_columns(long), as_json)
+    body = _alone("turns", "turns", TurnsWork(str(resolve_model(model)), long // 2, long, pairs))
+    finish(body, _turns_headers(long), as_json)
 
 
 def publish(
@@ -277,12 +244,7 @@ def publish(
     work = PublishWork(str(folder), tuple(overrides or ()), prompts=prompts, new_tokens=new_tokens)
     if vs not in (None, "reload"):
         raise UserError(f"--vs {vs} cannot be compared in this bench; known: reload")
-    peer = None if vs is None else Trial(replace(our_side("reload"), name="reload"), work)
-    measured = _measure("publish", work, peer, pairs)
-    extra = columns(copy_s="copy s", extra_s="sampling longer by s")
-    tokens = columns(carried_tokens="tokens carried on", stale_tokens="stale in cache")
-    headers = {"kv": "keys and values", **rates("s", vs), **extra, **tokens}
-    finish(result("publish", publish_rows(measured), measured), headers, as_json)
+    _compare("publish", work, None if vs is None else our_runner("reload", work, "reload"), pairs, as_json)
 
 
 def trace(
@@ -304,11 +266,61 @@ def trace(
     questions, _ = sums(0)
     folder = _folder(model, overrides)
     work = TraceWork(str(folder), tuple(overrides or ()), questions=questions, new_tokens=new_tokens, episodes=episodes)
-    plain = Trial(replace(our_side("trace"), name="without traces"), replace(work, traced=False))
-    measured = _measure("trace", work, plain, pairs)
-    ours = columns("work", ours="tokens/s with traces", peer="without", ratio="ratio (range)")
-    headers = {**ours, **columns(episodes_per_s="episodes/s", late_traces="traces late", leaving_s="by s")}
-    finish(result("trace", [{"work": f"{episodes} episodes", **trace_row(measured)}], measured), headers, as_json)
+    plain = our_runner("trace", replace(work, traced=False), "without traces")
+    _compare("trace", work, plain, pairs, as_json)
+
+
+def replicas(
+    number: Annotated[int, typer.Option("--replicas", min=2, help="Against one.")] = 2,
+    groups: Annotated[int, typer.Option(min=1, help="Groups of four episodes of two turns.")] = 64,
+    pairs: Pairs = 3,
+    model: Tokenizer = "smollm2-135m",
+    as_json: JsonFigures = False,
+) -> None:
+    """How many more episodes a second do two replicas play than one?
+
+    Engines of scripted answers that sample eight calls at once, a token
+    every 50 ms, behind the router and the gateway: what is measured is
+    whether anything else stands in the way.
+
+    [bold]Example:[/]  ludus bench replicas
+    """
+    work = ReplicasWork(str(resolve_model(model)), number, groups=groups)
+    one = our_runner("replicas", replace(work, replicas=1), "one replica")
+    _compare("replicas", work, one, pairs, as_json, replicas=number)
+
+
+def overlap(
+    run: Annotated[Path, typer.Argument(metavar="RUN.YAML", help="A recipe, whose agent asks the model over HTTP.")],
+    overrides: Overrides = None,
+    ahead: Annotated[str, typer.Option(help="Values of rollout.max_head_offpolicyness; the first is the base.")] = (
+        "0,1,2,4,8"
+    ),
+    tool: Annotated[str, typer.Option(help="Least and most seconds of a tool.")] = "0.2,2",
+    tools: Annotated[int, typer.Option(min=1, help="Tools before each call of the model, one after the other.")] = 1,
+    seeds: Annotated[str, typer.Option(help="A run of each value for each.")] = "0",
+    as_json: JsonFigures = False,
+) -> None:
+    """What is it worth to agents with slow tools that rollouts run ahead of training?
+
+    The recipe is trained once for each value, every call of the model
+    behind tools that take 0.2 to 2 s each. Episodes a second count the whole
+    training; the reward is that of the last quarter of the steps.
+
+    [bold]Example:[/]  ludus bench overlap run.yaml --ahead 0,4
+    """
+    least_s, most_s = _seconds(tool)
+    values, chosen = parse_numbers(ahead, least=0), parse_numbers(seeds, least=0)
+    printed: dict[int, list[Results]] = {value: [] for value in values}
+    with counting("overlap", len(values) * len(chosen)) as bar:
+        for seed in chosen:
+            for value in values:
+                bar.begin(f"{value} ahead, seed {seed}")
+                work = OverlapWork(str(run), tuple(overrides or ()), value, least_s, most_s, tools, seed)
+                printed[value].append(our_runner("overlap", work).run())
+    base = printed[values[0]]
+    rows = [row for results in printed.values() for row in rows_of(BENCHES["overlap"], Measured(results, base))]
+    finish({"bench": "overlap", "rows": rows}, _headers("overlap", "ludus", f"{values[0]} ahead"), as_json)
 
 
 def _folder(model: str, overrides: Sequence[str] | None) -> Path:
@@ -318,68 +330,93 @@ def _folder(model: str, overrides: Sequence[str] | None) -> Path:
     return resolve_model(model)
 
 
-def _peer(bench: str, vs: str | None, peers: Path, work: DataclassInstance) -> Trial | None:
-    return None if vs is None else Trial(peer_side(vs, bench, peers), work)
+def _peer(bench: str, vs: str | None, peers: Path, work: DataclassInstance) -> Runner | None:
+    return None if vs is None else peer_runner(vs, bench, work, peers)
 
 
-def _measure(bench: str, work: Workload, peer: Trial | None, pairs: int) -> Measured:
-    work.config()  # a wrong override is told before anything is measured
-    ours = Trial(our_side(bench), work)
+def _compare(
+    bench: str, work: DataclassInstance, peer: Runner | None, pairs: int, as_json: bool, **more: object
+) -> None:
+    """Measure ours and the peer in turn, and show it. more: of the JSON object."""
+    _check(work)
+    ours = our_runner(bench, work)
     with counting(bench, pairs * (1 if peer is None else 2)) as bar:
-        return run_pairs(ours, peer, pairs=pairs, on_start=bar.begin)
+        measured = run_pairs(ours, peer, pairs=pairs, on_start=bar.begin)
+    body = {**result(bench, BENCHES[bench], measured), **more}
+    finish(body, _headers(bench, ours.name, "" if peer is None else peer.name), as_json)
+
+
+def _headers(bench: str, ours: str, peer: str) -> dict[str, str]:
+    """The columns of a comparison: both sides, their ratio, our share of what is possible, and what is beside."""
+    record = BENCHES[bench]
+    sides = {"ours": f"{ours} {record.unit}".rstrip(), "peer": f"{peer} {record.unit}".rstrip()}
+    beside = {name: header.format(peer=peer) for name, header in record.beside.items()}
+    return {record.row: record.row, **sides, "ratio": "ratio (range)", "ceiling_share": "of ceiling", **beside}
+
+
+def _check(work: DataclassInstance) -> None:
+    """A wrong setting is told before anything is measured."""
+    if isinstance(work, Workload):
+        work.config()
+
+
+def _alone(label: str, bench: str, work: DataclassInstance) -> Results:
+    _check(work)
+    with counting(label, 1) as bar:
+        bar.begin("ludus")
+        return our_runner(bench, work).run()
 
 
 def _profile(bench: str, work: Workload, as_json: bool) -> None:
-    work.config()
     body = _alone(f"{bench} profile", f"{bench}-profile", work)
-    console = result_console()
     known = body["recorded_share"] * sum(row["share"] for row in body["profile"] if row["part"] != "other")
     part = "wall time, and what the named parts are of it"
-    total = {"part": part, "ms_per_step": body["ms_per_step"], "share": known}
-    show(console, [*body["profile"], total], columns("part", ms_per_step="ms a step", share="share"))
-    if as_json:
-        say_json({"bench": f"{bench} profile", "known_share": known, **body, "machine": machine()})
+    rows = [*body["profile"], {"part": part, "ms_per_step": body["ms_per_step"], "share": known}]
+    told = {"bench": f"{bench} profile", "known_share": known, **body}
+    finish(told, {"part": "part", "ms_per_step": "ms a step", "share": "share"}, as_json, rows=rows)
 
 
 def _memory(work: MemoryWork, as_json: bool) -> None:
-    work.config()
-    body = _alone(f"{work.steps} steps", "memory", work)
-    console = result_console()
-    headers = columns("steps", slope_mb_per_step="MB a step", peak_mb="peak MB")
-    show(console, [{"steps": work.steps, **body}], headers)
-    if as_json:
-        say_json({"bench": "memory", "steps": work.steps, **body, "machine": machine()})
+    body = {"bench": "memory", "steps": work.steps, **_alone(f"{work.steps} steps", "memory", work)}
+    headers = {"steps": "steps", "slope_mb_per_step": "MB a step", "peak_mb": "peak MB"}
+    finish(body, headers, as_json, rows=[body])
 
 
-def _quality(works: Sequence[StepWork], vs: str | None, peers: Path | None, folder: Path, as_json: bool) -> None:
+def _quality(works: Sequence[StepWork], vs: str, peers: Path | None, folder: Path, as_json: bool) -> None:
     """A run for each work, its rewards kept beside the peer's. peers: None: the peer was recorded before."""
-    name = vs or "trl"
     recorded: dict[int, Sequence[Line]] = {}
     if peers is None:
-        recorded = {w.seed: read_curve(curve_file(folder, name, w.seed)) for w in works}
+        recorded = {work.seed: read_curve(curve_file(folder, vs, work.seed)) for work in works}
     ours: dict[int, Sequence[Line]] = {}
     with counting("quality", len(works) * (1 if peers is None else 2)) as bar:
         for work in works:
-            jobs = {"ludus": Trial(our_side("step"), work)}
-            jobs |= {} if peers is None else {name: Trial(peer_side(name, "step", peers), work)}
-            for side, job in jobs.items():
-                bar.begin(f"{side}, seed {work.seed}")
-                lines = job.run()["steps"]
-                write_curve(curve_file(folder, side, work.seed), lines)
-                (ours if side == "ludus" else recorded)[work.seed] = lines
+            runners = [our_runner("step", work), *([] if peers is None else [peer_runner(vs, "step", work, peers)])]
+            for runner, curves in zip(runners, (ours, recorded), strict=False):
+                bar.begin(f"{runner.name}, seed {work.seed}")
+                curves[work.seed] = runner.run()["steps"]
+                write_curve(curve_file(folder, runner.name, work.seed), curves[work.seed])
     rows = compare_curves(ours, recorded)
-    console = result_console()
-    headers = columns("seed", ours="ludus", ours_error="±", peer=name, peer_error="± ", no_worse="no worse")
-    show(console, rows, headers)
-    if as_json:
-        say_json({"bench": "quality", **rows[-1], "rows": rows, "machine": machine()})
+    headers = {
+        "seed": "seed",
+        "ours": "ludus",
+        "ours_error": "±",
+        "peer": vs,
+        "peer_error": "± ",
+        "no_worse": "no worse",
+    }
+    finish({"bench": "quality", **rows[-1], "rows": rows}, headers, as_json)
 
 
-def _alone(label: str, bench: str, work: DataclassInstance) -> Figures:
-    with counting(label, 1) as bar:
-        bar.begin("ludus")
-        return Trial(our_side(bench), work).run()
+def _turns_headers(long: int) -> dict[str, str]:
+    lengths = {"short": f"{long // 2} turns", "long": f"{long} turns"}
+    return {"counter": "counter", **lengths, "ratio": "ratio", "most": "at most"}
 
 
-def turns_columns(long: int) -> dict[str, str]:
-    return columns("counter", short=f"{long // 2} turns", long=f"{long} turns", ratio="ratio", most="at most")
+def _seconds(text: str) -> tuple[float, float]:
+    try:
+        least_s, most_s = (float(part) for part in text.split(","))
+    except ValueError:
+        least_s, most_s = 1.0, 0.0
+    if not 0 <= least_s <= most_s:
+        raise UserError(f"--tool {text} must be two numbers of seconds with a comma between, such as 0.2,2")
+    return least_s, most_s

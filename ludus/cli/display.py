@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ludus.checks.bench.machine import machine
 from ludus.cli.console import plain_table, say_json
 from ludus.errors import UserError
 
@@ -15,37 +16,23 @@ Row = Mapping[str, Any]
 _WIDE = 160
 
 
-def result_console() -> Console:
-    """The console that results are printed on."""
+def show(rows: Sequence[Row], headers: Mapping[str, str], note: str = "") -> None:
+    """A table of the columns that `headers` name, but of those alone that hold anything, and a note below it."""
     console = Console()
-    return console if console.is_terminal else Console(width=_WIDE)
-
-
-def show(console: Console, rows: Sequence[Row], headers: Mapping[str, str]) -> None:
-    """A table of the columns that `headers` name, but of those alone that hold anything."""
+    console = console if console.is_terminal else Console(width=_WIDE)
     table = plain_table()
     table.show_header = True
     names = [name for name in headers if any(row.get(name) is not None for row in rows)]
     for name in names:
-        cells = [cell(name, row) for row in rows]
+        cells = [_cell(name, row) for row in rows]
         table.add_column(headers[name], justify="left" if name == names[0] else "right", min_width=max(map(len, cells)))
     for row in rows:
-        table.add_row(*(cell(name, row) for name in names))
+        table.add_row(*(_cell(name, row) for name in names))
     console.print(table)
+    console.print(note, style="dim", highlight=False)
 
 
-def columns(*names: str, **headers: str) -> dict[str, str]:
-    """Columns of a table in their order: those whose header is their name, then those with another."""
-    return {**{name: name for name in names}, **headers}
-
-
-def rates(unit: str, vs: str | None) -> dict[str, str]:
-    """Columns of a comparison: figures of both sides, their ratio, and our share of what is possible."""
-    sides = {side: f"{name} {unit}".rstrip() for side, name in (("ours", "ludus"), ("peer", vs))}
-    return {**sides, "ratio": "ratio (range)", "ceiling_share": "of ceiling"}
-
-
-def cell(name: str, row: Row) -> str:
+def _cell(name: str, row: Row) -> str:
     """A value as a person reads it: shares in percent, ratios with their range, everything else to three digits."""
     value = row.get(name)
     if value is None:
@@ -62,11 +49,15 @@ def cell(name: str, row: Row) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def finish(body: Mapping[str, Any], headers: Mapping[str, str], as_json: bool) -> None:
-    """Show the rows of a bench and the machine that they were measured on, and the whole as JSON if asked."""
-    console = result_console()
-    show(console, body["rows"], headers)
-    console.print(body["machine"], style="dim", highlight=False)
+def finish(
+    body: Mapping[str, Any], headers: Mapping[str, str], as_json: bool, *, rows: Sequence[Row] | None = None
+) -> None:
+    """Show the rows of a bench and the machine that they were measured on, and the whole as JSON if asked.
+
+    rows: None: those of `body`.
+    """
+    body = {**body, "machine": machine()}
+    show(body["rows"] if rows is None else rows, headers, body["machine"])
     if as_json:
         say_json(body)
 

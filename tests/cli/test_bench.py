@@ -34,17 +34,6 @@ def test_a_measurement_from_end_to_end(tiny_model_folder: Path, ludus: Callable[
     assert body["ours"] > 0 and body["peer"] is None and "ludus tokens/s" in " ".join(ended.out.split())
 
 
-def test_routing_is_simulated_for_every_policy(ludus: Callable[..., Any]) -> None:
-    """A row for each number of replicas and each policy, the same ones again but for the time that decisions took."""
-    twice = [ludus("bench", "routing", "--replicas", "2,3", "--sessions", 8, "--json") for _ in range(2)]
-    assert twice[0].code == 0, twice[0].err
-    first, second = (json.loads(ended.last)["rows"] for ended in twice)
-    assert [(row["policy"], row["replicas"]) for row in first] == [
-        (policy, number) for number in (2, 3) for policy in ("Ludus", "least requests", "round robin")
-    ]
-    assert [row | {"decision_us": 0} for row in first] == [row | {"decision_us": 0} for row in second]
-
-
 def test_the_setting_names_the_model_of_both_sides(tiny_model_folder: Path) -> None:
     """`model.path=FOLDER` and `--model FOLDER` are the same; the setting counts where both are given."""
     folder = str(tiny_model_folder)
@@ -65,8 +54,7 @@ def test_what_cannot_be_measured_is_refused(tiny_model_folder: Path, tmp_path: P
         (("train", "--profile", "trainer.rows=1"), "unknown key 'trainer.rows'"),
     )
     alone = (
-        (("routing", "--replicas", "0"), "'0' must be numbers from 1 on"),
-        (("routing", str(tmp_path)), str(tmp_path)),
+        (("overlap", str(tmp_path / "run.yaml"), "--ahead", "-1"), "'-1' must be numbers from 0 on"),
         (("overlap", str(tmp_path / "run.yaml"), "--tool", "2,1"), "--tool 2,1 must be two numbers of seconds"),
     )
     with_model = tuple(((*arguments, *model), said) for arguments, said in refusals)

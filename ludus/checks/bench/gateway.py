@@ -79,15 +79,17 @@ def measure_gateway(work: GatewayWork) -> dict[str, Any]:
     begin, middle = int(warm["requests"]), int(warm["requests"] + alone["requests"])
     end = middle + int(stream["requests"])
     engine_s = statistics.median(engine.times_s[begin:middle])
+    requests_per_s = crowd["requests"] / crowd["seconds"]
     return {
-        "requests_per_s": crowd["requests"] / crowd["seconds"],
+        "requests": work.phases[-1].lanes,
+        "requests_per_s": requests_per_s,
         "p50_s": alone["p50_s"] - engine_s,
         "p99_s": alone["p99_s"] - engine_s,
         "first_token_s": stream["first_token_p50_s"] - statistics.median(engine.first_tokens_s[middle:end]),
         "crowd_p50_s": crowd["p50_s"],
         "crowd_p99_s": crowd["p99_s"],
         "engine_s": engine_s,
-        "ceiling_requests_per_s": _ceiling(work),
+        "ceiling_share": requests_per_s / _ceiling(work),
         "versions": versions(),
     }
 

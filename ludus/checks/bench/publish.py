@@ -75,7 +75,7 @@ async def measure_publish(work: PublishWork) -> dict[str, Any]:
             row = _row(rounds, plain)
             num_bytes = _BYTES_PER_WEIGHT * sum(each.numel() for each in local.model.trainable.values())
             bare_s = num_bytes / copied_bytes_per_s(num_bytes, local.model.head_weight.device)
-            counted = {"stale_tokens": published.stale_tokens, "copy_ceiling_share": bare_s / row["copy_s"]}
+            counted = {"stale_tokens": published.stale_tokens, "ceiling_share": bare_s / row["copy_s"]}
             rows.append({"kv": kv, **row, **counted})
     return {"rows": rows, "versions": versions()}
 
@@ -91,7 +91,7 @@ def measure_reload(work: PublishWork) -> dict[str, Any]:
             save_model(model, Path(folder))
             load_model(config.model.model_copy(update={"path": folder}), seed=config.seed)
             taken_s.append(time.perf_counter() - started_at)
-    return {"reload_s": statistics.median(taken_s[1:]), "versions": versions()}
+    return {"seconds": statistics.median(taken_s[1:]), "versions": versions()}
 
 
 async def _round(local: LocalModel, trainer: ModelTrainer | None, work: PublishWork, name: str) -> Round:
@@ -118,7 +118,7 @@ async def _round(local: LocalModel, trainer: ModelTrainer | None, work: PublishW
 
 def _row(rounds: Sequence[Round], plain: Sequence[Round]) -> dict[str, Any]:
     return {
-        "publish_s": statistics.median(each.publish_s for each in rounds),
+        "seconds": statistics.median(each.publish_s for each in rounds),
         "copy_s": statistics.median(each.copy_s for each in rounds),
         "extra_s": statistics.median(a.taken_s - b.taken_s for a, b in zip(rounds, plain, strict=True)),
         "carried_tokens": round(statistics.median(each.carried_tokens for each in rounds)),

@@ -76,6 +76,7 @@ async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
     finally:
         await engine.close()
     return {
+        "work": f"{work.groups} groups",
         "episodes_per_s": work.groups * _GROUP / taken_s,
         "calls": [replica.stats().num_calls for replica in engines],
         "versions": versions(),

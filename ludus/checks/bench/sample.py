@@ -82,7 +82,7 @@ async def measure_sample(work: SampleWork) -> dict[str, Any]:
                     "requests": len(prompts),
                     "tokens_per_s": len(prompts) * work.new_tokens / taken_s,
                     "decode_tokens_per_s": decoded,
-                    "ceiling_tokens_per_s": (below + above) / 2,
+                    "ceiling_share": 2 * decoded / (below + above),
                     "bandwidth_share": read / copied_bytes_per_s(_COPIED_BYTES, local.model.head_weight.device),
                 }
             )

@@ -99,6 +99,7 @@ async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[s
         leaving_s = time.perf_counter() - started_at - taken_s
     num_tokens = sum(episode.session.num_sampled_tokens for episode in episodes)
     return {
+        "work": f"{work.episodes} episodes",
         "tokens_per_s": num_tokens / taken_s,
         "episodes_per_s": len(episodes) / taken_s,
         "late_traces": num_late,

@@ -24,6 +24,8 @@ from ludus.trainer.step import ModelTrainer
 
 # The first step allocates, the second finds what it needs already there.
 WARM_UP_STEPS = 2
+# Operations a token for each weight: two forward, four backward (Kaplan et al., arXiv 2001.08361, sec. 2.1).
+_FLOPS_PER_WEIGHT = 6
 _LOGPROB = -10.0
 """Of every token, as if it had been sampled: about that of a token drawn by chance."""
 
@@ -36,12 +38,17 @@ def measure_train(work: TrainWork) -> dict[str, Any]:
     below = matrix_flops_per_s(device)
     taken_s = [step() for _ in range(work.steps)]
     above = matrix_flops_per_s(device)
-    num_tokens = sum(map(len, work.rows))
+    product_flops_per_s = (below + above) / 2
+    tokens_per_s = sum(map(len, work.rows)) / statistics.median(taken_s)
+    # Otherwise the work is not all in products of whole weights.
+    is_full = work.kind == "dense" and work.lora_rank is None
+    flops_per_s = _FLOPS_PER_WEIGHT * num_parameters(model) * tokens_per_s
     return {
-        "tokens_per_s": num_tokens / statistics.median(taken_s),
+        "work": work.kind,
+        "tokens_per_s": tokens_per_s,
         "steps_s": taken_s,
-        "matrix_flops_per_s": (below + above) / 2,
-        "num_parameters": num_parameters(model),
+        "ceiling_share": flops_per_s / product_flops_per_s if is_full else None,
+        "matrix_gflops_per_s": product_flops_per_s / 1e9,
         "peak_mb": peak_rss_mb(),
         "versions": versions(),
     }

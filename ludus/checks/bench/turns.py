@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import shutil
 import statistics
 import tempfile
 from collections.abc import Mapping
@@ -20,10 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import torch
-import transformers
-from safetensors.torch import save_file
-
+from ludus.checks.bench.machine import versions
+from ludus.checks.bench.workloads import TurnsWork
 from ludus.engines.base import Engine
 from ludus.engines.lease import ComputeLease
 from ludus.engines.local.engine import LocalEngine
@@ -34,10 +31,9 @@ from ludus.episodes.recorder import Recorder
 from ludus.episodes.stats import SessionStats
 from ludus.gateway.server import GatewayServer
 from ludus.models.load import load_model
-from ludus.models.resolve import resolve_model
 from ludus.models.settings import ModelSettings
+from ludus.models.untrained import make_untrained
 from ludus.text.chat import ChatText
-from ludus.text.tokenizer import Tokenizer
 
 TEMPLATE = "chatml-tools"
 # Most that twice the turns may cost. Counters are exact, and later turns spell longer numbers; time is noisy.
@@ -45,6 +41,14 @@ MOST_OF_COUNTER = 2.1
 MOST_OF_TIME = 2.5
 MAX_CONTEXT = 2**20
 NUM_SAMPLED = 4  # of the tiny model's words each turn: enough that the next prompt goes on after sampled tokens
+# A model of one layer, with room for long sessions.
+_TINY: Mapping[str, Any] = {
+    "model_type": "llama",
+    **dict.fromkeys(("hidden_size", "intermediate_size"), 64),
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1),
+    "max_position_embeddings": MAX_CONTEXT,
+    "tie_word_embeddings": True,
+}
 TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -57,38 +61,31 @@ TOOL: Mapping[str, Any] = {
 Row = Mapping[str, Any]
 
 
-def measure(
-    short: int = 100, long: int = 200, *, pairs: int = 5, model: str = "smollm2-135m", prefill: bool = True
-) -> dict[str, Any]:
-    """For each counter `short` and `long`, the figures of the two sessions, their `ratio`, and the `most` it may be.
+def measure_turns(work: TurnsWork) -> dict[str, Any]:
+    """For each counter `short` and `long`, what the two sessions came to, their `ratio`, and the `most` it may be; all
+    of them again as rows, each with its name under `counter`.
 
     Scripted answers behind the gateway give all but the prefilled tokens, which a tiny random model's engine counts.
-    pairs: how often the time is taken, in turn; the figures are medians, with the least and the greatest ratio.
-    model: its tokenizer is used.  prefill: False leaves the prefilled tokens out.
+    Times are medians of the pairs, with the least and the greatest ratio.
     """
-    folder = resolve_model(model)
+    folder, short, long = Path(work.model), work.short, work.long
     text = ChatText.load(folder, chat_template=TEMPLATE)
     with GatewayServer(SessionKeys()) as server:
         _play(server, text, 2)  # what the first requests of a process pay
-        played = [(_play(server, text, short), _play(server, text, long)) for _ in range(pairs)]
-        prefilled = _prefilled(server, folder, text, short, long) if prefill else {}
+        played = [(_play(server, text, short), _play(server, text, long)) for _ in range(work.pairs)]
+        prefilled = _prefilled(server, folder, text, short, long)
     counters = [name for name in played[0][0] if name != "gateway_cpu_s"]
-    return {
-        "bench": "turns",
-        "turns": {"short": short, "long": long},
-        **{name: _figure(*(session[name] for session in played[0]), most=MOST_OF_COUNTER) for name in counters},
+    counted = {
+        **{name: _counted(*(session[name] for session in played[0]), most=MOST_OF_COUNTER) for name in counters},
         **prefilled,
         "gateway_cpu_s": _time([(one["gateway_cpu_s"], other["gateway_cpu_s"]) for one, other in played]),
     }
+    rows = [{"counter": name, **each} for name, each in counted.items()]
+    lengths = {"short": short, "long": long}
+    return {"bench": "turns", "turns": lengths, **counted, "rows": rows, "versions": versions()}
 
 
-def rows(measured: Mapping[str, Any]) -> list[Row]:
-    """The counters of what `measure` returned, each with its name under `counter`."""
-    figures = {name: value for name, value in measured.items() if isinstance(value, Mapping) and "ratio" in value}
-    return [{"counter": name, **figure} for name, figure in figures.items()]
-
-
-def _figure(short: float, long: float, *, most: float) -> dict[str, float]:
+def _counted(short: float, long: float, *, most: float) -> dict[str, float]:
     return {"short": short, "long": long, "ratio": long / short, "most": most}
 
 
@@ -97,7 +94,7 @@ def _time(pairs: list[tuple[float, float]]) -> dict[str, float]:
     ratios = [long / short for short, long in pairs]
     medians = [statistics.median(seconds) for seconds in zip(*pairs, strict=True)]
     spread = {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
-    return {**_figure(medians[0], medians[1], most=MOST_OF_TIME), **spread}
+    return {**_counted(medians[0], medians[1], most=MOST_OF_TIME), **spread}
 
 
 # Two sessions
@@ -122,13 +119,16 @@ def _prefilled(server: GatewayServer, folder: Path, text: ChatText, short: int, 
     """Prompt tokens that go through the model in a session of each length."""
     counts = []
     with tempfile.TemporaryDirectory(prefix="ludus-turns-") as scratch:
-        model = load_model(ModelSettings(path=str(_write_tiny_model(Path(scratch), text.tokenizer, folder))))
+        shape, tiny = Path(scratch) / "config.json", Path(scratch) / "model"
+        shape.write_text(json.dumps({**_TINY, "vocab_size": text.tokenizer.vocab_size}))
+        make_untrained(shape, tiny, tokenizer=str(folder), seed=0)
+        model = load_model(ModelSettings(path=str(tiny)))
     for num_turns in (short, long):
         engine = LocalEngine(model, text.tokenizer, InferenceSettings(), lease=ComputeLease(), seed=0)
         _talk(server, engine, text, num_turns, max_tokens=NUM_SAMPLED)
         counts.append(engine.stats().num_prefilled_tokens)
         asyncio.run(engine.close())
-    return {"prefilled_tokens": _figure(counts[0], counts[1], most=MOST_OF_COUNTER)}
+    return {"prefilled_tokens": _counted(counts[0], counts[1], most=MOST_OF_COUNTER)}
 
 
 def _talk(server: GatewayServer, engine: Engine, text: ChatText, num_turns: int, **fields: Any) -> SessionStats:
@@ -175,26 +175,3 @@ class _Client:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def _write_tiny_model(folder: Path, tokenizer: Tokenizer, source: Path) -> Path:
-    """`folder`, with a random model of one layer that has the tokenizer of `source` and room for long sessions."""
-    config = transformers.LlamaConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        max_position_embeddings=MAX_CONTEXT,
-        tie_word_embeddings=True,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        weights = transformers.LlamaForCausalLM(config).state_dict()
-    config.save_pretrained(folder)
-    own = {name: tensor for name, tensor in weights.items() if name != "lm_head.weight"}  # the embedding's again
-    save_file(own, folder / "model.safetensors", metadata={"format": "pt"})
-    for path in source.glob("*token*"):
-        shutil.copyfile(path, folder / path.name)
-    return folder

@@ -185,14 +185,6 @@ class GatewayWork:
     """Command that gets `reply`, prints a port and answers there: the engine of gateways that have none inside."""
 
 
-def read_work(kind: type[Any], text: str) -> Any:
-    """The work that was written to a file."""
-    told = json.loads(text)
-    if kind is GatewayWork:
-        told["phases"] = tuple(Phase(**phase) for phase in told["phases"])
-    return kind(**told)
-
-
 def sample_batches(encode: Encode, requests: tuple[int, ...]) -> tuple[tuple[Tokens, ...], ...]:
     """So many short stories at once; no two prompts are alike."""
     starts = [sum(requests[:idx]) for idx in range(len(requests))]

@@ -15,7 +15,8 @@ import pytest
 from ludus.checks.bench.gateway import ask, measure_gateway
 from ludus.checks.bench.load import percentile, run
 from ludus.checks.bench.pairs import Measured
-from ludus.checks.bench.results import gateway_rows
+from ludus.checks.bench.results import rows_of
+from ludus.checks.bench.table import BENCHES
 from ludus.checks.bench.workloads import GatewayWork, Phase, gateway_work
 from ludus.errors import BackendError
 
@@ -40,11 +41,11 @@ def upstream(work: GatewayWork) -> Iterator[str]:
 
 def test_ours_is_measured_with_every_turn_in_the_record(work: GatewayWork) -> None:
     """Every figure is there; a request without a turn, or a turn that forks, would have been an error."""
-    figures = measure_gateway(work)
-    assert {"requests_per_s", "ceiling_requests_per_s", "engine_s"} <= {
-        name for name, value in figures.items() if name != "versions" and value > 0
+    results = measure_gateway(work)
+    assert {"requests_per_s", "ceiling_share", "engine_s"} <= {
+        name for name, value in results.items() if name != "versions" and value > 0
     }
-    assert {"p50_s", "p99_s", "first_token_s", "crowd_p50_s", "crowd_p99_s", "versions"} <= set(figures)
+    assert {"p50_s", "p99_s", "first_token_s", "crowd_p50_s", "crowd_p99_s", "versions"} <= set(results)
 
 
 def test_the_client_asks_whole_sessions(work: GatewayWork, upstream: str) -> None:
@@ -74,11 +75,12 @@ def test_the_upstream_answers_like_a_chat_server(work: GatewayWork, upstream: st
 
 def test_rows_compare_rates_and_times() -> None:
     """A ratio above 1 is in our favour: more requests a second, fewer milliseconds."""
-    ours = {"requests_per_s": 3000.0, "ceiling_requests_per_s": 9000.0}
+    ours = {"requests": 64, "requests_per_s": 3000.0, "ceiling_share": 0.3333}
     ours |= {"p50_s": 0.001, "p99_s": 0.002, "first_token_s": 0.001}
     peer = {"requests_per_s": 100.0, "p50_s": 0.01, "p99_s": 0.1, "first_token_s": 0.004}
-    rows = gateway_rows(Measured([ours], [peer]), 64)
+    rows = rows_of(BENCHES["gateway"], Measured([ours], [peer]))
     assert [row["ratio"] for row in rows] == [30.0, 10.0, 50.0, 4.0]
+    assert rows[0]["result"] == "requests/s, 64 at once" and rows[1]["ceiling_share"] is None
     assert rows[0]["ceiling_share"] == 0.3333 and rows[1]["ours"] == 1.0
 
 

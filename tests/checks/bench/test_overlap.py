@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from ludus.checks.bench.overlap import measure_overlap, overlap_config
+from ludus.checks.bench.pairs import Measured
+from ludus.checks.bench.results import rows_of
+from ludus.checks.bench.table import BENCHES
 from ludus.checks.bench.workloads import OverlapWork
-from ludus.cli.scale import overlap_rows
 from ludus.errors import UserError
 
 AGENT = """
@@ -66,13 +68,13 @@ def test_only_agents_of_this_process_can_be_slowed(run_file: Path) -> None:
 
 
 def test_rows_compare_with_the_first_value() -> None:
-    """Ratios are made seed by seed, and everything else is the mean over seeds."""
+    """Ratios are made seed by seed, and everything else is the median over seeds."""
     names = {"step_s": 1.0, "reward": 0.5, "reward_error": 0.1, "success": None, "stale_versions": 0.0}
     measured = {
-        0: [{"episodes_per_s": 2.0, **names}, {"episodes_per_s": 4.0, **names}],
-        4: [{"episodes_per_s": 6.0, **names}, {"episodes_per_s": 8.0, **names}],
+        0: [{"ahead": 0, "episodes_per_s": rate, **names} for rate in (2.0, 4.0)],
+        4: [{"ahead": 4, "episodes_per_s": rate, **names} for rate in (6.0, 8.0)],
     }
-    base, ahead = overlap_rows(measured)
-    assert (base["ratio"], base["episodes_per_s"]) == (1.0, 3.0)
+    (base,), (ahead,) = (rows_of(BENCHES["overlap"], Measured(each, measured[0])) for each in measured.values())
+    assert (base["ratio"], base["ours"]) == (1.0, 3.0)
     assert (ahead["ratio"], ahead["ratio_min"], ahead["ratio_max"]) == (2.5, 2.0, 3.0)
     assert ahead["success"] is None

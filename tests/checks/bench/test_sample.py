@@ -15,7 +15,7 @@ def test_every_number_of_requests_has_its_rates(small_sample: SampleWork) -> Non
     figures = asyncio.run(measure_sample(small_sample))
     assert [row["requests"] for row in figures["rows"]] == [1, 3]
     for row in figures["rows"]:
-        rates = (row["tokens_per_s"], row["decode_tokens_per_s"], row["ceiling_tokens_per_s"])
+        rates = (row["tokens_per_s"], row["decode_tokens_per_s"], row["ceiling_share"])
         assert min(*rates, row["bandwidth_share"]) > 0
     assert set(figures["versions"]) == {"python", "torch", "transformers"}
 

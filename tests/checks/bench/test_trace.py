@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ludus.checks.bench.pairs import Measured
-from ludus.checks.bench.results import trace_row
+from ludus.checks.bench.results import rows_of
+from ludus.checks.bench.table import BENCHES
 from ludus.checks.bench.trace import measure_trace
 from ludus.checks.bench.workloads import TraceWork, sums
 
@@ -23,6 +24,6 @@ def test_both_sides_sample_the_same(tiny_model_folder: Path) -> None:
     )
     ours, plain = (asyncio.run(measure_trace(replace(work, traced=traced))) for traced in (True, False))
     assert ours["tokens_per_s"] > 0 and plain["late_traces"] == 0
-    row = trace_row(Measured([ours], [plain]))
+    (row,) = rows_of(BENCHES["trace"], Measured([ours], [plain]))
     assert row["ratio"] == pytest.approx(ours["tokens_per_s"] / plain["tokens_per_s"], rel=1e-2)
     assert row["leaving_s"] >= 0

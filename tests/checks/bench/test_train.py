@@ -13,11 +13,15 @@ from ludus.models.load import load_model
 from ludus.trainer.step import ModelTrainer
 
 
-def test_figures_of_dense_training(small_train: TrainWork) -> None:
-    """So many steps are timed as are asked for, beside the matrix rate and the peak of memory."""
-    figures = measure_train(small_train)
-    assert len(figures["steps_s"]) == 2
-    assert min(figures["tokens_per_s"], figures["matrix_flops_per_s"], figures["peak_mb"]) > 0
+def test_results_of_training(small_train: TrainWork) -> None:
+    """So many steps are timed as are asked for, beside the matrix rate and the peak of memory; 6
+    operations a weight and token are a share of that rate, where all of the work is in products of whole weights."""
+    results = measure_train(small_train)
+    assert len(results["steps_s"]) == 2
+    assert min(results["tokens_per_s"], results["matrix_gflops_per_s"], results["peak_mb"]) > 0
+    flops_per_s = 6 * num_parameters(load_model(training_config(small_train).model)) * results["tokens_per_s"]
+    assert results["ceiling_share"] == pytest.approx(flops_per_s / results["matrix_gflops_per_s"] / 1e9)
+    assert measure_train(replace(small_train, kind="group", shared_tokens=24))["ceiling_share"] is None
 
 
 @pytest.mark.parametrize(("kind", "moves"), [("dense", True), ("group", False)])

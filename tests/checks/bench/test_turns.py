@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ludus.checks.bench.turns import measure, rows
+from ludus.checks.bench.turns import measure_turns
+from ludus.checks.bench.workloads import TurnsWork
 
 
 def test_counters_grow_with_the_turns(tiny_model_folder: Path) -> None:
     """A session of 24 turns tokenizes, renders, reads, prefills and stores about twice what one of 12 does."""
-    measured = measure(12, 24, pairs=1, model=str(tiny_model_folder))
-    counted = {row["counter"]: row for row in rows(measured)}
+    measured = measure_turns(TurnsWork(str(tiny_model_folder), 12, 24, pairs=1))
+    counted = {row["counter"]: row for row in measured["rows"]}
     time_s = counted.pop("gateway_cpu_s")
     assert set(counted) == {
         *("tokenizer_chars", "graph_nodes", "rendered_messages", "read_messages", "prefilled_tokens"),

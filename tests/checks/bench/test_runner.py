@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import ast
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
-from ludus.checks.bench.side import BENCHES
-from ludus.checks.bench.sides import our_side, peer_side
+from ludus.checks.bench.runner import our_runner, peer_runner
+from ludus.checks.bench.table import BENCHES, Bench
+from ludus.checks.bench.workloads import Workload
 from ludus.errors import UserError
+from ludus.settings import import_object
 
+WORK = Workload("folder")
 PEERS = Path(__file__).parents[3] / "bench" / "peers"
 
 
 def test_ours_runs_in_this_interpreter() -> None:
-    """Our side is a module of this installation."""
-    assert our_side("sample").command == (sys.executable, "-m", "ludus.checks.bench.side", "sample")
-    assert {"sample", "train", "step", "publish", "reload", "memory", "gateway"} <= set(BENCHES)
+    """Our runner is a module of this installation."""
+    assert our_runner("sample", WORK).command == (sys.executable, "-m", "ludus.checks.bench.runner", "sample")
+
+
+@pytest.mark.parametrize("bench", BENCHES.values(), ids=BENCHES)
+def test_every_bench_names_what_measures_it(bench: Bench) -> None:
+    """It is a function of this installation, whose argument is the work."""
+    measure = import_object(f"ludus.checks.bench.{bench.measure}")
+    assert is_dataclass(get_type_hints(measure)["work"])
 
 
 def test_peers_run_in_their_environments(tmp_path: Path) -> None:
@@ -26,24 +37,24 @@ def test_peers_run_in_their_environments(tmp_path: Path) -> None:
     python = tmp_path / "vllm" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
-    assert peer_side("vllm", "sample", tmp_path).command == (str(python), str(PEERS / "vllm_sample.py"))
+    assert peer_runner("vllm", "sample", WORK, tmp_path).command == (str(python), str(PEERS / "vllm_sample.py"))
     gateways = [tmp_path / name / "bin" / "python" for name in ("litellm", "rllm")]
     for each in gateways:
         each.parent.mkdir(parents=True)
         each.touch()
-        proxy = peer_side(each.parts[-3], "gateway", tmp_path)
+        proxy = peer_runner(each.parts[-3], "gateway", WORK, tmp_path)
         assert proxy.command == (str(each), str(PEERS / "proxy_gateway.py"))
-    assert peer_side("transformers", "train", tmp_path).command[0] == sys.executable
+    assert peer_runner("transformers", "train", WORK, tmp_path).command[0] == sys.executable
     batching = (sys.executable, str(PEERS / "transformers_batching_sample.py"))
-    assert peer_side("transformers-batching", "sample", tmp_path).command == batching
+    assert peer_runner("transformers-batching", "sample", WORK, tmp_path).command == batching
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     """An unknown peer gets the known ones, a peer that is not set up the script that sets it up."""
     with pytest.raises(UserError, match=r"known: vllm, transformers, transformers-batching$"):
-        peer_side("tlr", "sample", tmp_path)
+        peer_runner("tlr", "sample", WORK, tmp_path)
     with pytest.raises(UserError, match=r"trl is not set up.*bench/peers\.sh"):
-        peer_side("trl", "step", tmp_path)
+        peer_runner("trl", "step", WORK, tmp_path)
 
 
 @pytest.mark.parametrize("path", sorted(PEERS.glob("*.py")), ids=lambda path: path.name)

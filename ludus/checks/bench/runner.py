@@ -1,0 +1,66 @@
+"""The processes of a bench: ours, `python -m ludus.checks.bench.runner BENCH WORK.json`, and peers in environments of
+their own. Ours prints one JSON object, the results, as its last line.
+
+Knows: interpreters, folders, scripts.  Knows not: what they measure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, get_type_hints
+
+from pydantic import TypeAdapter
+
+from ludus.checks.bench.pairs import Runner
+from ludus.checks.bench.table import BENCHES
+from ludus.errors import UserError
+from ludus.settings import import_object
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+PEERS_FOLDER = Path(".peers")
+"""Environments of the peers, made by bench/peers.sh."""
+_SCRIPTS = Path(__file__).parents[3] / "bench" / "peers"
+
+
+def our_runner(bench: str, work: DataclassInstance, name: str = "ludus") -> Runner:
+    """Ludus, in a fresh process of this interpreter."""
+    command = (sys.executable, "-m", "ludus.checks.bench.runner", bench)
+    return Runner(name, command, work, "pip install 'ludus[train]' if something is missing, else please report it")
+
+
+def peer_runner(peer: str, bench: str, work: DataclassInstance, folder: Path) -> Runner:
+    """A peer, in the environment below `folder` that bench/peers.sh made for it.
+
+    Raises UserError if the peer is unknown, not set up, or if its script is not here.
+    """
+    known = BENCHES[bench].peers
+    if peer not in known:
+        raise UserError(f"--vs {peer} cannot be compared in this bench; known: {', '.join(known)}")
+    script, environment = known[peer]
+    if not (_SCRIPTS / script).is_file():
+        raise UserError(f"the peers' scripts are not in {_SCRIPTS}: run from a checkout of Ludus, `pip install -e .`")
+    python = Path(sys.executable) if environment is None else folder / environment / "bin" / "python"
+    if not python.exists():
+        raise UserError(f"{peer} is not set up, {python} is missing: run bench/peers.sh, or say where with --peers")
+    advice = "pip install 'ludus[train]'" if environment is None else "run bench/peers.sh again"
+    return Runner(peer, (str(python), str(_SCRIPTS / script)), work, advice)
+
+
+def main() -> None:
+    """Measure the bench that the first argument names, with the work in the file that the second one names."""
+    bench, file = sys.argv[1:]
+    measure = import_object(f"ludus.checks.bench.{BENCHES[bench].measure}")
+    work = TypeAdapter(get_type_hints(measure)["work"]).validate_json(Path(file).read_text())
+    results = measure(work)
+    results = asyncio.run(results) if inspect.iscoroutine(results) else results
+    sys.stdout.write(json.dumps(results) + "\n")
+
+
+if __name__ == "__main__":
+    main()
