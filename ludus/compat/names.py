@@ -1,6 +1,6 @@
 """The originals' module paths and names: tables that say where each is here, and modules made of them when asked for.
 
-Knows: import machinery, tables.  Knows not: what any name does; `<family>/names.py` says where it is.
+Knows: import machinery, tables.  Knows not: what any name does; `<family>/names.toml` says where it is.
 Invariants: nothing of a family is loaded before a name of it is read; a name has one object, whichever path leads
 to it; a module of ours is found before a path of theirs, and no two have one name (tests/compat/test_names.py).
 """
@@ -10,11 +10,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -27,11 +29,6 @@ Modules = Mapping[str, Mapping[str, str]]
 """By module of the original, without its first part, its names, and for each 'module:attribute' here."""
 
 
-def of(where: str, *names: str, **others: str) -> dict[str, str]:
-    """Names that stand in the module `where`, under their own name or, as in `theirs="ours"`, under another."""
-    return {**{name: f"{where}:{name}" for name in names}, **{name: f"{where}:{own}" for name, own in others.items()}}
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """What a family's users import, and where it is."""
@@ -42,7 +39,16 @@ class Table:
     @classmethod
     @cache
     def of(cls, family: str) -> Table:
-        return cls(family, importlib.import_module(f"{HERE}.{family}.names").MODULES)
+        read = tomllib.loads(Path(__file__).with_name(family).joinpath("names.toml").read_text(encoding="utf-8"))
+        modules: dict[str, dict[str, str]] = {}
+        for path, names_by_module in read.items():
+            modules[path] = {}
+            for where, names in names_by_module.items():
+                module = where if where.startswith("ludus.") or where == "builtins" else f"{HERE}.{family}.{where}"
+                for name in names.split():
+                    theirs, _, ours = name.partition("=")
+                    modules[path][theirs] = f"{module}:{ours or theirs}"
+        return cls(family, modules)
 
     def has_module(self, path: str) -> bool:
         return any(known == path or known.startswith(f"{path}.") for known in self.modules)
@@ -109,7 +115,7 @@ class FamilyModules(MetaPathFinder, Loader):
         if not table.has_module(below):
             raise table.missing(below)
         # All of them packages: so that `from module import name` asks for 'module.name' and is told what is missing.
-        return ModuleSpec(fullname, self, origin=f"{HERE}.{table.family}.names", is_package=True)
+        return ModuleSpec(fullname, self, origin=f"{HERE}.{table.family} (names.toml)", is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return FamilyModule(spec.name)

@@ -17,7 +17,7 @@ ALONE = {"art": ("langgraph", "local", "mcp", "rewards")}
 
 
 def stub(names: Mapping[str, str], *, is_package: bool) -> str:
-    lines = ["# Written from names.py: python -m tests.compat.test_stubs"]
+    lines = ["# Written from names.toml: python -m tests.compat.test_stubs"]
     if is_package:
         lines += ["from typing import Any", ""]
     for name, target in sorted(names.items(), key=lambda item: (item[1].partition(":")[0], item[0])):

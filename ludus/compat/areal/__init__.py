@@ -1,4 +1,4 @@
-"""The names of `areal`: `ludus.compat.areal…` in the place of `areal…`, as its `names.py` says."""
+"""The names of `areal`: `ludus.compat.areal…` in the place of `areal…`, as its `names.toml` says."""
 
 from ludus.compat.names import furnish as _furnish
 

@@ -1,3 +1,3 @@
-# Written from names.py: python -m tests.compat.test_stubs
+# Written from names.toml: python -m tests.compat.test_stubs
 from ludus.compat.art.langchain import init_chat_model as init_chat_model
 from ludus.compat.art.langchain import wrap_rollout as wrap_rollout

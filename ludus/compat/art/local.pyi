@@ -1,2 +1,2 @@
-# Written from names.py: python -m tests.compat.test_stubs
+# Written from names.toml: python -m tests.compat.test_stubs
 from ludus.compat.art.local_backend import LocalBackend as LocalBackend

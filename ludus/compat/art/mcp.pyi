@@ -1,4 +1,4 @@
-# Written from names.py: python -m tests.compat.test_stubs
+# Written from names.toml: python -m tests.compat.test_stubs
 from ludus.compat.art.generate import generate_scenarios as generate_scenarios
 from ludus.compat.art.scenario import GeneratedScenario as GeneratedScenario
 from ludus.compat.art.scenario import GeneratedScenarioCollection as GeneratedScenarioCollection

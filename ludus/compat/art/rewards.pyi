@@ -1,4 +1,4 @@
-# Written from names.py: python -m tests.compat.test_stubs
+# Written from names.toml: python -m tests.compat.test_stubs
 from ludus.compat.art.judge import ruler_score_group as ruler_score_group
 from ludus.rewards.chat.http import Price as Price
 from ludus.rewards.judge.prompt import DEFAULT_RUBRIC as DEFAULT_RUBRIC

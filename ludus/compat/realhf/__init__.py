@@ -1,4 +1,4 @@
-"""The names of `realhf`: `ludus.compat.realhf…` in the place of `realhf…`, as its `names.py` says."""
+"""The names of `realhf`: `ludus.compat.realhf…` in the place of `realhf…`, as its `names.toml` says."""
 
 from ludus.compat.names import furnish as _furnish
 

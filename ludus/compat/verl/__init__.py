@@ -1,4 +1,4 @@
-"""The names of `verl`: `ludus.compat.verl…` in the place of `verl…`, as its `names.py` says."""
+"""The names of `verl`: `ludus.compat.verl…` in the place of `verl…`, as its `names.toml` says."""
 
 from ludus.compat.names import furnish as _furnish
 

@@ -1,4 +1,4 @@
-# Written from names.py: python -m tests.compat.test_stubs
+# Written from names.toml: python -m tests.compat.test_stubs
 from typing import Any
 
 from ludus.agents.tools.base import BaseTool as BaseTool
