@@ -8,9 +8,11 @@ out; none is lost in silence.
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from ludus.compat.importing.report import Fate
@@ -49,19 +51,19 @@ class Key:
     note: str = ""
     """What is different here, or why it is not needed."""
     values: tuple[Any, ...] | None = None
-    """Where there is none of ours: the values that are what happens here anyway. None: any."""
+    """Those that can be; where there is none of ours, what happens here anyway. None: any."""
     otherwise: str = ""
     """Why another value cannot be."""
 
     def __call__(self, value: Any, _given: Given) -> Meaning:
+        if self.values is not None and value not in self.values:
+            happens = " or ".join(map(repr, self.values))
+            return Meaning("left out", self.otherwise or f"it is {happens} here, as {self.note}")
         if self.ours:
             own = self.convert(value)
             ours = {} if own is None else dict.fromkeys(self.ours, own)
             return Meaning("changed" if ours and self.note else "taken" if ours else "not needed", self.note, ours)
-        if self.values is None or value in self.values:
-            return Meaning("not needed", self.note)
-        happens = " or ".join(map(repr, self.values))
-        return Meaning("left out", self.otherwise or f"it is {happens} here, as {self.note}")
+        return Meaning("not needed", self.note)
 
 
 def to(*ours: str, convert: Callable[[Any], Any] = lambda value: value, note: str = "") -> Key:
@@ -74,14 +76,27 @@ def fixed(*values: Any, note: str = "", otherwise: str = "") -> Key:
     return Key(values=values, note=note, otherwise=otherwise)
 
 
-def not_needed(note: str, *names: str) -> dict[str, Rule]:
+def not_needed(note: str, *names: str) -> dict[str, Key]:
     """Keys that do nothing here, whatever their values."""
     return dict.fromkeys(names, Key(note=note))
 
 
-def left_out(note: str, *names: str) -> dict[str, Rule]:
+def left_out(note: str, *names: str) -> dict[str, Key]:
     """Keys that do something there that nothing does here."""
     return dict.fromkeys(names, Key(values=(), otherwise=note))
+
+
+def keys_beside(file: str) -> dict[str, Key]:
+    """The table in `keys.toml` in the folder of this file: keys that are `same` or `renamed`, `fixed` to what happens
+    here anyway, `left_out` or `not_needed` by why."""
+    found = tomllib.loads(Path(file).with_name("keys.toml").read_text(encoding="utf-8"))
+    table = {name: to(name) for name in found.get("same", "").split()}
+    table |= {name: to(*ours.split()) for name, ours in found["renamed"].items()}
+    table |= {name: fixed(*key.pop("values"), **key) for name, key in found.get("fixed", {}).items()}
+    for make in (left_out, not_needed):
+        for note, names in found.get(make.__name__, {}).items():
+            table |= make(note, *names.split())
+    return table
 
 
 def meaning_of(table: Table, name: str, value: Any, given: Given) -> Meaning | None:

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ludus.api.experiment import ExperimentConfig
-from ludus.compat.keys import meaning_of
+from ludus.compat.keys import keys_beside, meaning_of
 from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
 from ludus.compat.realhf.generation import GenerationHyperparameters
-from ludus.compat.realhf.keys import KEYS
 from ludus.loop.settings import TrainDatasetSettings
 from ludus.models.settings import ModelSettings
 from ludus.settings import Path_
+
+_KEYS = keys_beside(__file__)
 
 
 @dataclasses.dataclass
@@ -34,7 +35,7 @@ class AsyncRLExperimentConfig(ExperimentConfig):
 
     @classmethod
     def renamed(cls, path: Path_, value: Any) -> Iterable[tuple[Path_, Any]]:
-        meaning = meaning_of(KEYS, ".".join(map(str, path)), value, {})
+        meaning = meaning_of(_KEYS, ".".join(map(str, path)), value, {})
         return (
             ((path, value),)
             if meaning is None
