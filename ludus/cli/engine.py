@@ -11,7 +11,8 @@ import typer
 from ludus.cli.console import say
 from ludus.cli.options import ModelArgument, Overrides, Port, TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
-from ludus.cluster.serving import EngineAddress, serving_engine
+from ludus.cluster.address import ListenAddress
+from ludus.cluster.serving import check_address, serving_engine
 from ludus.compat.config import Config, load_config
 from ludus.engines.serving.command import KEY_VARIABLE
 from ludus.gateway.server import calm_garbage_collection
@@ -46,13 +47,13 @@ def serve(
 
       ludus engine serve smollm2-135m model.lora.rank=8 engine.max_running=64
     """
-    address = EngineAddress(host, port, api_key, Tls.of(tls_cert, tls_key))
-    address.check()
+    address = ListenAddress(host, port, api_key, Tls.of(tls_cert, tls_key))
+    check_address(address)
     config = load_config(None, [f"model.path={model}", *(overrides or ())])
     run_blocking(_serve(config, address, scratch))
 
 
-async def _serve(config: Config, address: EngineAddress, scratch: Path | None) -> None:
+async def _serve(config: Config, address: ListenAddress, scratch: Path | None) -> None:
     async with serving_engine(config, address, scratch=scratch) as served:
         calm_garbage_collection()
         say(f"serving [bold]{config.model.path}[/] at [bold]{served.url}[/]")

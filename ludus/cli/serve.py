@@ -12,8 +12,9 @@ import typer
 from ludus.cli.console import say
 from ludus.cli.options import Overrides, Port, TlsCert, TlsKey
 from ludus.cli.signals import until_signalled
+from ludus.cluster.address import ListenAddress
 from ludus.cluster.remote import announcement
-from ludus.cluster.serve.server import KEY_VARIABLE, Address, running
+from ludus.cluster.serve.server import KEY_VARIABLE, check_address, running
 from ludus.cluster.serve.store import JobStore
 from ludus.compat.art.configs import check_config, default_config
 from ludus.compat.art.local_backend import LocalBackend
@@ -65,14 +66,14 @@ def serve(
 
       LUDUS_API_KEY=$(openssl rand -hex 24) ludus serve --host 0.0.0.0
     """
-    address = Address(host, port, api_key, Tls.of(tls_cert, tls_key))
-    address.check()
+    address = ListenAddress(host, port, api_key, Tls.of(tls_cert, tls_key))
+    check_address(address)
     defaults = default_config().model_dump(mode="json", exclude_unset=True)
     config = check_config(Config.of(with_overrides(defaults, overrides or ())))
     run_blocking(_serve(folder, address, config, idle_s=idle_s, as_json=as_json))
 
 
-async def _serve(folder: Path, address: Address, config: Config, *, idle_s: float | None, as_json: bool) -> None:
+async def _serve(folder: Path, address: ListenAddress, config: Config, *, idle_s: float | None, as_json: bool) -> None:
     with JobStore(folder) as store:
         backend = LocalBackend(path=folder / "models", config=config)
         async with backend, running(store, backend, BackendJobRunner(backend), address) as server:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ludus.cluster.base import Resources
 from ludus.cluster.slurm import JOB_VARIABLE, SlurmJob, submit
 from ludus.compat.config import Config
 from ludus.config import check_training
@@ -27,10 +26,10 @@ def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -
     scheduler = config.scheduler
     assert isinstance(scheduler, SlurmScheduler), "a run that wants a job is Slurm's"
     roles = [
-        (Resources.of(scheduler.head), 1),
-        (Resources.of(scheduler.engine), config.engine.num_started),
-        (Resources.of(scheduler.trainer), config.trainer.ranks - 1),
-        (Resources.of(scheduler.rollout), config.rollout.num_workers),
+        (scheduler.head, 1),
+        (scheduler.engine, config.engine.num_started),
+        (scheduler.trainer, config.trainer.ranks - 1),
+        (scheduler.rollout, config.rollout.num_workers),
     ]
     command = [sys.executable, "-m", "ludus", "train", *arguments]
     return submit(SlurmJob(config.name, config.folder, command, roles, scheduler))

@@ -8,30 +8,16 @@ its log in the run's folder.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from ludus.processes.placement import ResourceSettings
+from ludus.processes.placement import RoleSettings
 
 KEY_VARIABLE = "LUDUS_HEAD_KEY"
 ATTEMPT_VARIABLE = "LUDUS_ROLE_ATTEMPT"
 _TAIL_BYTES = 16_384  # some hundred lines, of which the last twenty are shown
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """Of one process."""
-
-    cpus: float = 1.0
-    gpus: float = 0.0
-    memory_gb: float | None = None
-    """None: no reservation."""
-
-    @classmethod
-    def of(cls, settings: ResourceSettings) -> Resources:
-        return cls(settings.cpus, settings.gpus, settings.memory_gb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +27,9 @@ class Role:
     name: str
     command: tuple[str, ...]
     """`--index I` is added for each process."""
-    resources: Resources = Resources()
+    settings: RoleSettings
+    """What each of them gets."""
     count: int = 1
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the environment."""
 
     @property
     def indices(self) -> range:
@@ -55,8 +40,8 @@ class Role:
 
     def environment(self) -> dict[str, str]:
         """What the process finds in its environment besides what is there: as many threads as it has cores."""
-        threads = str(max(1, int(self.resources.cpus)))
-        return {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **self.env}
+        threads = str(max(1, int(self.settings.cpus)))
+        return {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **self.settings.env}
 
 
 def role_command(name: str, head_url: str) -> tuple[str, ...]:
@@ -64,29 +49,53 @@ def role_command(name: str, head_url: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "ludus", "role", name, "--head", head_url)
 
 
-class RoleProcess(Protocol):
+class RoleProcess(ABC):
     """One process that was started. Its methods may block for some seconds."""
 
+    def __init__(self, log: Path) -> None:
+        """log: in the run's folder."""
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id})"
+
     @property
+    @abstractmethod
     def id(self) -> str:
-        """What the place calls it, such as 'pid 4711 on node3'."""
+        """What its launcher calls it, such as 'pid 4711 on node3'."""
 
-    @property
-    def log(self) -> Path:
-        """In the run's folder."""
-
+    @abstractmethod
     def poll(self) -> int | None:
         """Its exit status; below 0 the signal that ended it. None: it runs, or waits for a place to run."""
 
+    @abstractmethod
     def stop(self, grace_s: float) -> None:
         """Ask it to end, and end it after `grace_s`. Does nothing where it has ended."""
 
     def tail(self, num_lines: int) -> str:
         """The last lines that it printed."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:  # its folder was removed
+            return ""
+        return "\n".join(text.rstrip().splitlines()[-num_lines:])
 
 
-class Launcher(Protocol):
-    """Places processes somewhere. `start` may be called from any thread."""
+class Launcher(ABC):
+    """Starts processes somewhere. `start` may be called from any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: the run's."""
+        self._folder = folder
+        self._started: dict[tuple[str, int], RoleProcess] = {}
+        """The latest start of each process."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self._started)} processes, folder={str(self._folder)!r})"
 
     def start(self, role: Role, index: int, env: Mapping[str, str]) -> RoleProcess:
         """Begin process `index` of the role; it may have to wait for its place.
@@ -94,22 +103,15 @@ class Launcher(Protocol):
         env: of this start alone, the key among it.
         Raises UserError where no place could ever hold it.
         """
+        own, log = {**role.environment(), **env}, self._folder / "roles" / f"{role.name}-{index}.log"
+        started = self._started[role.name, index] = self._begin(role, index, own, log)
+        return started
+
+    @abstractmethod
+    def _begin(self, role: Role, index: int, env: Mapping[str, str], log: Path) -> RoleProcess:
+        """env: what the process finds in its environment besides what is there.  log: where it prints to."""
 
     def close(self) -> None:
         """Give back what was reserved; processes that still run are ended."""
-
-
-def log_path(folder: Path, role: Role, index: int) -> Path:
-    """Where a process prints to, below the run's folder."""
-    return folder / "roles" / f"{role.name}-{index}.log"
-
-
-def last_lines(path: Path, num_lines: int) -> str:
-    """The end of a file, '' if there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return "\n".join(text.rstrip().splitlines()[-num_lines:])
+        for process in self._started.values():
+            process.stop(0)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ludus.agents.adapter import AgentAdapter
-from ludus.cluster.base import Launcher, Resources, Role, role_command
+from ludus.cluster.base import Launcher, Role, role_command
 from ludus.cluster.local import LocalLauncher
 from ludus.cluster.ranks import open_ranks
 from ludus.cluster.ray import RayLauncher
@@ -83,8 +83,7 @@ class Cluster:
     async def begin(self, name: str, count: int, policy: SupervisionPolicy) -> None:
         """Start the processes, and wait for none of them."""
         settings = self._config.scheduler.role(name)
-        command = role_command(name, self.registry.url)
-        role = Role(name, command, Resources.of(settings), count=count, env=settings.env)
+        role = Role(name, role_command(name, self.registry.url), settings, count=count)
         await (await self._supervision()).begin(role, policy)
 
     def announce(self) -> None:

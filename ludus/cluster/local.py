@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ludus.cluster.base import Role, last_lines, log_path
+from ludus.cluster.base import Launcher, Role, RoleProcess
 from ludus.errors import UserError
 
 _DEVICES = Path("/proc/driver/nvidia/gpus")
@@ -27,21 +27,17 @@ _KILLED_S = 0.002
 _REAP_S = 1.0
 
 
-class LocalProcess:
+class LocalProcess(RoleProcess):
     """One process, the leader of a group and session of its own."""
 
     def __init__(self, argv: list[str], env: Mapping[str, str], log: Path) -> None:
-        self._log = log
+        super().__init__(log)
         self._lock = threading.Lock()
         """Held while the group is signalled or waited for: its number is not another's then."""
-        log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             self._popen = subprocess.Popen(
                 argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )
-
-    def __repr__(self) -> str:
-        return f"LocalProcess({self.id}, status={self._popen.returncode})"
 
     @property
     def id(self) -> str:
@@ -51,10 +47,6 @@ class LocalProcess:
     def pid(self) -> int:
         return self._popen.pid
 
-    @property
-    def log(self) -> Path:
-        return self._log
-
     def poll(self) -> int | None:
         with self._lock:
             if self._popen.returncode is None and self._has_ended():
@@ -62,21 +54,15 @@ class LocalProcess:
             return self._popen.returncode
 
     def stop(self, grace_s: float) -> None:
-        self._signal(signal.SIGTERM)
+        with self._lock:
+            if self._popen.returncode is None and not self._has_ended():
+                os.kill(self._popen.pid, signal.SIGTERM)
         give_up_at = time.monotonic() + grace_s
         while self.poll() is None and time.monotonic() < give_up_at:
             time.sleep(_POLL_S)
         with self._lock:
             if self._popen.returncode is None:
                 self._end_group()
-
-    def tail(self, num_lines: int) -> str:
-        return last_lines(self._log, num_lines)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with self._lock:
-            if self._popen.returncode is None and not self._has_ended():
-                os.kill(self._popen.pid, number)
 
     def _has_ended(self) -> bool:
         return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -94,39 +80,30 @@ class LocalProcess:
                 time.sleep(_KILLED_S)
 
 
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """Starts processes beside this one."""
 
     def __init__(self, folder: Path) -> None:
-        """folder: the run's."""
-        self._folder = folder
+        super().__init__(folder)
         self._lock = threading.Lock()
-        self._started: dict[tuple[str, int], LocalProcess] = {}
+        """Held while devices are given out."""
         self._devices = _devices()
         self._held: dict[tuple[str, int], list[str]] = {}
 
-    def __repr__(self) -> str:
-        return f"LocalLauncher({len(self._started)} processes, folder={str(self._folder)!r})"
-
-    def start(self, role: Role, index: int, env: Mapping[str, str]) -> LocalProcess:
+    def _begin(self, role: Role, index: int, env: Mapping[str, str], log: Path) -> LocalProcess:
         with self._lock:
-            own = {**os.environ, **self._device_env(role, index), **role.environment(), **env}
-            process = LocalProcess(role.argv(index), own, log_path(self._folder, role, index))
-            self._started[role.name, index] = process
-        return process
-
-    def close(self) -> None:
-        for process in self._started.values():
-            process.stop(0)
+            devices = self._device_env(role, index)
+        return LocalProcess(role.argv(index), {**os.environ, **devices, **env}, log)
 
     def _device_env(self, role: Role, index: int) -> dict[str, str]:
         """The devices that the process sees: its own, and the same ones if it is started again."""
-        if not role.resources.gpus:
+        wanted = role.settings.gpus
+        if not wanted:
             return {}
-        num = int(role.resources.gpus)
-        if num != role.resources.gpus:
+        num = int(wanted)
+        if num != wanted:
             raise UserError(
-                f"scheduler.{role.name}.gpus={role.resources.gpus} must be a whole number with scheduler.type=local; "
+                f"scheduler.{role.name}.gpus={wanted} must be a whole number with scheduler.type=local; "
                 "with 0 the process sees every device"
             )
         if (role.name, index) not in self._held:

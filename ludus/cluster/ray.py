@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus.cluster.base import Resources, Role, last_lines, log_path
+from ludus.cluster.base import Launcher, Role, RoleProcess
 from ludus.cluster.local import LocalProcess
 from ludus.errors import UserError
-from ludus.processes.placement import RaySettings
+from ludus.processes.placement import RaySettings, RoleSettings
 
 INSTALL_HINT = "pip install 'ludus[ray]'"
 _CHUNK_BYTES = 1 << 20
@@ -61,7 +61,7 @@ class RoleHost:
         self._process.stop(grace_s)
 
 
-class RayRoleProcess:
+class RayRoleProcess(RoleProcess):
     """One actor as the head sees it."""
 
     def __init__(self, ray: Any, make: Callable[[], Any], log: Path, *, lost_node: str | None = None) -> None:
@@ -69,9 +69,9 @@ class RayRoleProcess:
 
         An actor that is made before Ray knows of a node's death may wait for that node for ever; this one waits.
         """
+        super().__init__(log)
         self._ray = ray
         self._make = make
-        self._log = log
         self._lock = threading.Lock()
         self._lost_node = lost_node
         self._patient_until = time.monotonic() + _NODE_DEATH_S
@@ -85,20 +85,11 @@ class RayRoleProcess:
         """What it is called, and its node. None: it waits for its place."""
         self.lost_on: str | None = None
         """The node whose loss took it along, perhaps. None: it ended in another way."""
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.touch()
-
-    def __repr__(self) -> str:
-        return f"RayRoleProcess({self.id}, status={self._status})"
 
     @property
     def id(self) -> str:
         where = self._where
         return "waiting for a node of the Ray cluster" if where is None else where[0]
-
-    @property
-    def log(self) -> Path:
-        return self._log
 
     def poll(self) -> int | None:
         with self._lock:
@@ -120,18 +111,15 @@ class RayRoleProcess:
             if self._actor is not None:
                 self._ray.kill(self._actor)
 
-    def tail(self, num_lines: int) -> str:
-        return last_lines(self._log, num_lines)
-
     def _is_made(self) -> bool:
         """The actor was made, now if nothing speaks against it."""
-        if self._actor is None and (time.monotonic() > self._patient_until or not self._is_up(self._lost_node)):
+        if self._actor is None:
+            is_up = any(each["NodeID"] == self._lost_node and each["Alive"] for each in self._ray.nodes())
+            if is_up and time.monotonic() <= self._patient_until:
+                return False
             self._actor = self._make()
             self._polling, self._telling = self._actor.poll.remote(0), self._actor.where.remote()
-        return self._actor is not None
-
-    def _is_up(self, node: str | None) -> bool:
-        return any(each["NodeID"] == node and each["Alive"] for each in self._ray.nodes())
+        return True
 
     def _take(self) -> bool:
         """Keep what the last poll brought, and poll again. False: there is nothing to wait for at the moment."""
@@ -153,24 +141,23 @@ class RayRoleProcess:
         return bool(printed) or status is not None
 
     def _append(self, printed: bytes) -> None:
-        with self._log.open("ab") as file:
+        with self.log.open("ab") as file:
             file.write(printed)
 
 
-class RayLauncher:
+class RayLauncher(Launcher):
     """Places roles in the cluster that `address` names."""
 
     def __init__(self, folder: Path, settings: RaySettings) -> None:
-        """folder: the run's. Raises UserError if Ray is not installed, or there is no cluster."""
+        """Raises UserError if Ray is not installed, or there is no cluster."""
+        super().__init__(folder)
         try:
             self._ray: Any = importlib.import_module("ray")
         except ModuleNotFoundError:
             raise UserError(f"scheduler.type=ray needs Ray: {INSTALL_HINT}") from None
-        self._folder = folder
         self._settings = settings
         self._lock = threading.Lock()
         self._groups: dict[str, Any] = {}
-        self._placed: dict[tuple[str, int], RayRoleProcess] = {}
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             try:
@@ -184,11 +171,11 @@ class RayLauncher:
     def __repr__(self) -> str:
         return f"RayLauncher(address={self._settings.address!r}, roles={sorted(self._groups)})"
 
-    def start(self, role: Role, index: int, env: Mapping[str, str]) -> RayRoleProcess:
+    def _begin(self, role: Role, index: int, env: Mapping[str, str], log: Path) -> RayRoleProcess:
         with self._lock:
             group = self._groups.get(role.name) or self._reserve(role)
         strategies = importlib.import_module("ray.util.scheduling_strategies")
-        bundle = _bundle(role.resources)
+        bundle = _bundle(role.settings)
         options = {
             "num_cpus": bundle["CPU"],
             "num_gpus": bundle.get("GPU", 0),
@@ -199,21 +186,16 @@ class RayLauncher:
             "runtime_env": dict(self._settings.runtime_env) or None,
         }
         host = self._ray.remote(RoleHost).options(**options)
-        own_env = {**role.environment(), **env}
-        before = self._placed.get((role.name, index))
-        placed = self._placed[role.name, index] = RayRoleProcess(
-            self._ray,
-            lambda: host.remote(role.argv(index), own_env, str(Path.cwd())),
-            log_path(self._folder, role, index),
-            lost_node=None if before is None else before.lost_on,
+        before = self._started.get((role.name, index))
+        lost_node = before.lost_on if isinstance(before, RayRoleProcess) else None
+        return RayRoleProcess(
+            self._ray, lambda: host.remote(role.argv(index), dict(env), str(Path.cwd())), log, lost_node=lost_node
         )
-        return placed
 
     def close(self) -> None:
         """Closing twice is allowed: whatever is asked of Ray after its end connects to a cluster again."""
-        placed, self._placed = self._placed, {}
-        for each in placed.values():
-            each.stop(0)
+        super().close()
+        self._started.clear()
         reserved, self._groups = self._groups, {}
         groups = importlib.import_module("ray.util.placement_group")
         for group in reserved.values():
@@ -224,7 +206,7 @@ class RayLauncher:
 
     def _reserve(self, role: Role) -> Any:
         """The placement group of the role. Raises UserError if the cluster could never hold one of its bundles."""
-        bundle = _bundle(role.resources)
+        bundle = _bundle(role.settings)
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not any(all(node.get(name, 0) >= amount for name, amount in bundle.items()) for node in nodes):
             held = "; ".join(str({name: node.get(name, 0) for name in ("CPU", "GPU", "memory")}) for node in nodes)
@@ -238,7 +220,7 @@ class RayLauncher:
         return self._groups[role.name]
 
 
-def _bundle(resources: Resources) -> dict[str, float]:
+def _bundle(resources: RoleSettings) -> dict[str, float]:
     """Resources in Ray's words."""
     bundle = {"CPU": resources.cpus}
     if resources.gpus:

@@ -160,12 +160,3 @@ class RoleClient:
             return self._http.put(f"/roles/{self.name}/{self.index}/beat", json={"attempt": self.attempt}).status_code
         except httpx.HTTPError:
             return None
-
-
-def join(
-    head_url: str, key: str, name: str, index: int, url: str = "", info: Mapping[str, Any] | None = None
-) -> RoleClient:
-    """This process, ready, as a member of the run whose head is at `head_url`."""
-    role_client = RoleClient(head_url, key, name, index, attempt=int(os.environ.get(ATTEMPT_VARIABLE, "0")))
-    role_client.join(url, info)
-    return role_client

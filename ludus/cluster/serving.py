@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.api.local import INSTALL_HINT
+from ludus.cluster.address import ListenAddress
 from ludus.config import Config
 from ludus.engines.lease import ComputeLease
 from ludus.engines.local.settings import LocalSettings
@@ -22,25 +23,7 @@ from ludus.engines.serving.weight_receiver import WeightReceiver
 from ludus.errors import UserError
 from ludus.http.keys import check_key, digest
 from ludus.http.server import HttpServer
-from ludus.http.tls import Tls
 from ludus.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class EngineAddress:
-    """Where an engine listens, and who may use it."""
-
-    host: str
-    port: int
-    """0: any free one."""
-    key: str | None
-    """None: nobody needs one, and only this machine can ask."""
-    tls: Tls | None = None
-    """None: plain HTTP."""
-
-    def check(self) -> None:
-        """Raises UserError if strangers could use the engine, or guess its key."""
-        check_key("an engine", self.host, self.key, variable=KEY_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +35,22 @@ class ServedEngine:
     """Raises BackendError once it can serve nothing any more."""
 
 
+def check_address(address: ListenAddress) -> None:
+    """Raises UserError if strangers could use the engine, or guess its key."""
+    check_key("an engine", address.host, address.key, variable=KEY_VARIABLE)
+
+
 @asynccontextmanager
 async def serving_engine(
-    config: Config, address: EngineAddress, *, scratch: Path | None = None
+    config: Config, address: ListenAddress, *, scratch: Path | None = None
 ) -> AsyncIterator[ServedEngine]:
     """The engine of this process, which takes requests until the block ends.
 
+    address: without a key nobody needs one, and only this machine can ask.
     scratch: where weights lie on their way in. None: the system's folder for such files.
     Raises UserError where the model cannot be loaded, or the port is taken.
     """
-    address.check()
+    check_address(address)
     if not isinstance(config.engine, LocalSettings) or config.engine.replicas > 1:
         raise UserError(
             f"engine.kind={config.engine.kind!r} and engine.replicas={config.engine.replicas}: this serves one engine "

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import jinja2
 
-from ludus.cluster.base import Resources, Role, last_lines, log_path
+from ludus.cluster.base import Launcher, Role
 from ludus.cluster.local import LocalProcess
 from ludus.errors import BackendError, UserError
-from ludus.processes.placement import SlurmScheduler
+from ludus.processes.placement import ResourceSettings, SlurmScheduler
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 _TEMPLATE = Path(__file__).with_name("job.sbatch.jinja")
@@ -29,67 +29,43 @@ _COMMAND_S = 60.0  # a busy controller answers within seconds
 # srun ends its step with the first INT that is followed by another within a second; TERM it passes on.
 _SCANCEL_S = 10.0
 _SIGNALLED = 128
+_JOB_FILE = "roles/job.id"
 
 
-class SlurmStep:
+class SlurmStep(LocalProcess):
     """One `srun` of this job."""
-
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-        self._process = LocalProcess(list(argv), env, log)
-
-    def __repr__(self) -> str:
-        return f"SlurmStep({self.id})"
 
     @property
     def id(self) -> str:
-        return f"srun {self._process.pid} of job {os.environ.get(JOB_VARIABLE, '?')}"
-
-    @property
-    def log(self) -> Path:
-        return self._process.log
+        return f"srun {self.pid} of job {os.environ.get(JOB_VARIABLE, '?')}"
 
     def poll(self) -> int | None:
-        status = self._process.poll()
+        status = super().poll()
         # srun ends as its task did, with 128 + number for a signal.
         return status if status is None or status <= _SIGNALLED else _SIGNALLED - status
 
     def stop(self, grace_s: float) -> None:
         """TERM, which srun passes on to its task; then srun is killed, and Slurm ends the step."""
-        self._process.stop(max(grace_s, _SCANCEL_S))
-
-    def tail(self, num_lines: int) -> str:
-        return last_lines(self.log, num_lines)
+        super().stop(max(grace_s, _SCANCEL_S))
 
 
-class SlurmLauncher:
+class SlurmLauncher(Launcher):
     """Starts steps of the job that this process belongs to."""
 
     def __init__(self, folder: Path) -> None:
-        """folder: the run's. Raises UserError outside of a job."""
+        """Raises UserError outside of a job."""
+        super().__init__(folder)
         if JOB_VARIABLE not in os.environ:
             raise UserError(
                 "scheduler.type=slurm starts its roles in the steps of a job, and this process is in none; "
                 "`ludus train` submits one by itself, with the agent in the configuration"
             )
         _need("srun")
-        self._folder = folder
-        self._steps: list[SlurmStep] = []
 
-    def __repr__(self) -> str:
-        return f"SlurmLauncher(job={os.environ.get(JOB_VARIABLE)}, steps={len(self._steps)})"
-
-    def start(self, role: Role, index: int, env: Mapping[str, str]) -> SlurmStep:
-        argv = [*step_command(role, index), *role.argv(index)]
+    def _begin(self, role: Role, index: int, env: Mapping[str, str], log: Path) -> SlurmStep:
         # srun reads its options from the job's environment too, where those of the whole job stand.
         inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
-        step = SlurmStep(argv, {**inherited, **role.environment(), **env}, log_path(self._folder, role, index))
-        self._steps.append(step)
-        return step
-
-    def close(self) -> None:
-        for step in self._steps:
-            if step.poll() is None:
-                step.stop(0)
+        return SlurmStep([*step_command(role, index), *role.argv(index)], {**inherited, **env}, log)
 
 
 _OF_THE_JOB = frozenset({"SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS"})
@@ -97,7 +73,7 @@ _OF_THE_JOB = frozenset({"SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_NT
 
 def step_command(role: Role, index: int) -> list[str]:
     """The arguments before the command of a process, which run it as one step with resources of its own."""
-    resources = role.resources
+    resources = role.settings
     words = ["srun", f"--job-name={role.name}-{index}", "--nodes=1", "--ntasks=1", "--exact", "--unbuffered"]
     words += [f"--cpus-per-task={math.ceil(resources.cpus)}", "--export=ALL", "--kill-on-bad-exit=1", "--input=none"]
     words += [f"--mem={math.ceil(resources.memory_gb)}G"] if resources.memory_gb is not None else ["--mem=0"]
@@ -115,7 +91,7 @@ class SlurmJob:
     """The run's folder."""
     command: Sequence[str]
     """The head's."""
-    roles: Sequence[tuple[Resources, int]]
+    roles: Sequence[tuple[ResourceSettings, int]]
     """What each process takes, and how many there are; the head's own first."""
     settings: SlurmScheduler
 
@@ -149,7 +125,7 @@ class SlurmJob:
             raise UserError(f"{path} cannot be filled: {error}; there are {', '.join(sorted(values))}") from None
         return script
 
-    def _per_node(self, amount: Callable[[Resources], float]) -> int:
+    def _per_node(self, amount: Callable[[ResourceSettings], float]) -> int:
         return math.ceil(sum(amount(resources) * count for resources, count in self.roles) / self.settings.slurm.nodes)
 
 
@@ -159,18 +135,14 @@ def submit(job: SlurmJob) -> str:
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(job.script(), encoding="utf-8")
     job_id = _run("sbatch", "--parsable", str(script)).strip().partition(";")[0]
-    _job_file(job.run).write_text(job_id + "\n", encoding="utf-8")
+    (job.run / _JOB_FILE).write_text(job_id + "\n", encoding="utf-8")
     return job_id
 
 
 def job_of(run: Path) -> str | None:
     """The job that a run was last submitted as. None: it never was."""
-    path = _job_file(run)
+    path = run / _JOB_FILE
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
-
-
-def _job_file(run: Path) -> Path:
-    return run / "roles" / "job.id"
 
 
 def job_state(job_id: str) -> str | None:

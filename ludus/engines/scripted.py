@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from ludus.engines.base import OnTokens, WeightSource
-from ludus.engines.routed.notifier import Notifier
 from ludus.engines.sequence import SampledToken, StopStrings
 from ludus.engines.sequence import Sequence as Running
 from ludus.errors import BackendError, UserError
+from ludus.processes.notifier import Notifier
 from ludus.text.constraint import Constraints
 from ludus.text.stream import Detokenizer
 from ludus.text.tokenizer import Tokenizer

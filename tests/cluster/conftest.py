@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ludus.cluster.base import Resources, Role
+from ludus.cluster.base import Role
 from ludus.cluster.local import LocalLauncher
 from ludus.cluster.registry import Registry
+from ludus.processes.placement import RoleSettings
 
 MEMBER = Path(__file__).with_name("member.py")
 
@@ -37,9 +38,8 @@ def role(registry):
         return Role(
             name,
             (sys.executable, str(MEMBER), name, "--head", registry.url),
-            Resources(**kwargs),
+            RoleSettings(env={"PYTHONPATH": path}, **kwargs),
             count=count,
-            env={"PYTHONPATH": path},
         )
 
     return make

@@ -10,7 +10,8 @@ import pytest
 from safetensors.torch import save
 
 import ludus
-from ludus.cluster.serving import EngineAddress, serving_engine
+from ludus.cluster.address import ListenAddress
+from ludus.cluster.serving import serving_engine
 from ludus.engines.serving.files import FileWeights
 from ludus.errors import BackendError
 
@@ -26,7 +27,7 @@ def test_an_engine_that_has_died_says_so(tiny_model_folder: Path, monkeypatch: p
 
     async def scenario() -> None:
         async with (
-            serving_engine(config, EngineAddress("127.0.0.1", 0, None)) as served,
+            serving_engine(config, ListenAddress("127.0.0.1", 0, None)) as served,
             httpx.AsyncClient(base_url=served.url, trust_env=False) as http,
         ):
             assert (await http.get("/health")).status_code == 200

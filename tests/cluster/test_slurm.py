@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from ludus.cluster.base import Resources, Role
+from ludus.cluster.base import Role
 from ludus.cluster.slurm import SlurmJob, SlurmLauncher, job_of, step_command, submit
 from ludus.errors import ConfigError, UserError
-from ludus.processes.placement import LocalScheduler, RayScheduler, SlurmScheduler
+from ludus.processes.placement import LocalScheduler, RayScheduler, RoleSettings, SlurmScheduler
 from ludus.settings import idle_keys
 
 HEAD = """
@@ -27,7 +27,11 @@ time.sleep(600)
 
 def job(tmp_path, command=("true",), **slurm):
     settings = SlurmScheduler(host="auto", slurm=slurm, head={"cpus": 2, "gpus": 1})
-    roles = [(Resources(2, 1), 1), (Resources(3, 2, 10.5), 2), (Resources(0.5), 4)]
+    roles = [
+        (RoleSettings(cpus=2, gpus=1), 1),
+        (RoleSettings(cpus=3, gpus=2, memory_gb=10.5), 2),
+        (RoleSettings(cpus=0.5), 4),
+    ]
     return SlurmJob("guess", tmp_path / "runs" / "guess", command, roles, settings)
 
 
@@ -54,7 +58,7 @@ def test_a_job_asks_for_what_its_roles_take(tmp_path):
 
 def test_a_step_takes_its_own_share():
     """A process of a role is one task with exact resources of the job."""
-    role = Role("engine", ("python",), Resources(1.5, 1, 2.0))
+    role = Role("engine", ("python",), RoleSettings(cpus=1.5, gpus=1, memory_gb=2.0))
     words = step_command(role, 3)
     assert words[0] == "srun" and "--exact" in words
     assert {"--cpus-per-task=2", "--gpus=1", "--mem=2G", "--ntasks=1", "--job-name=engine-3"} <= set(words)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from ludus.cluster.serving import EngineAddress, serving_engine
+from ludus.cluster.address import ListenAddress
+from ludus.cluster.serving import serving_engine
 from ludus.compat.config import Config
 from ludus.engines.serving.app import EngineApi
 from ludus.engines.table import ENGINES
@@ -29,7 +30,7 @@ def serving(config: Config) -> Iterator[str]:
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
-        async with serving_engine(config, EngineAddress("127.0.0.1", 0, None)) as served:
+        async with serving_engine(config, ListenAddress("127.0.0.1", 0, None)) as served:
             told.append(served.url)
             is_up.set()
             await is_over.wait()

@@ -13,9 +13,10 @@ import pytest
 from starlette.routing import Route
 
 import ludus
+from ludus.cluster.address import ListenAddress
 from ludus.cluster.serve.app import Api
 from ludus.cluster.serve.jobs import Jobs
-from ludus.cluster.serve.server import Address, running
+from ludus.cluster.serve.server import running
 from ludus.cluster.serve.store import JobStore
 from ludus.compat.art.local_backend import LocalBackend
 from ludus.compat.art.workshop import BackendJobRunner
@@ -38,7 +39,7 @@ def serving(folder: Path) -> Iterator[str]:
         with JobStore(folder) as store:
             async with (
                 backend,
-                running(store, backend, BackendJobRunner(backend), Address("127.0.0.1", 0, KEY)) as server,
+                running(store, backend, BackendJobRunner(backend), ListenAddress("127.0.0.1", 0, KEY)) as server,
             ):
                 told.append(server.url)
                 is_up.set()

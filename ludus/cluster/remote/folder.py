@@ -11,6 +11,7 @@ asking for it again joins it.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from ludus.cluster.remote.base import ServerStatus, Started
 from ludus.cluster.remote.server_address import ServerAddress
@@ -50,36 +51,44 @@ def check_same(name: str, folder: str, *, running: str, wanted: str) -> None:
         )
 
 
-class ServedFolder:
-    """`settings.folder` behind `shell`.
+def prepared(settings: LaunchSettings) -> str:
+    """Lines that come first: `workdir` is where they lead and a variable, and there is the folder."""
+    return (
+        f"set -eu\numask 077\ncd -- {path_there(settings.workdir)}\nworkdir=$(pwd)\nexport workdir\n"
+        f"mkdir -p -- {path_there(settings.folder)}\n"
+    )
+
+
+class FolderTarget:
+    """A server of `settings.folder` behind `shell`: a launch target but for how the server is started and stopped.
 
     shown: scripts define a function `is_alive`, true while the server runs or waits for its turn to, and print with
     `tell` one line with its state.
     """
 
-    def __init__(self, shell: Shell, settings: LaunchSettings, shown: str) -> None:
-        self.shell = shell
+    def __init__(self, name: str, shell: Shell, settings: LaunchSettings, shown: str) -> None:
+        self.name = name
+        self._shell = shell
         self._settings = settings
         self._shown = shown
 
     def __repr__(self) -> str:
-        return f"{self.shell!r}, {self._settings.folder!r}"
+        return f"{type(self).__name__}({self._shell!r}, {self._settings.folder!r})"
 
-    def run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
+    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
+        return self._shell.forward(local_port, server_address.host, server_address.port)
+
+    def _run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
         """The script, begun in the folder, which is made if it is not there."""
-        begin = (
-            "set -eu\numask 077\n"
-            f"cd -- {path_there(self._settings.workdir)}\nworkdir=$(pwd)\nexport workdir\n"
-            f"mkdir -p -- {path_there(self._settings.folder)}\ncd -- {path_there(self._settings.folder)}\n"
-        )
-        return self.shell.run(f"{begin}{self._shown}\n{script}", timeout_s=timeout_s)
+        begin = f"{prepared(self._settings)}cd -- {path_there(self._settings.folder)}\n"
+        return self._shell.run(f"{begin}{self._shown}\n{script}", timeout_s=timeout_s)
 
-    def start(self, begin: str, *, host: str = "127.0.0.1") -> Started:
+    def _start(self, begin: str, *, host: str = "127.0.0.1") -> Started:
         """A server that listens on `host` as seen from its own machine. begin: a script that begins `launch.sh`."""
         command = serve_command(self._settings, host=host)
         script = f'#!/bin/sh\n{KEY_VARIABLE}=$(cat launch.key)\nexport {KEY_VARIABLE}\ncd -- "$workdir"\n'
         script += becoming(self._settings, command)
-        told = self.run(
+        told = self._run(
             # Of two that start at once one waits: who comes second joins.
             f"if command -v flock >/dev/null; then exec 9> launch.lock; flock 9; fi\n{_JOIN}"
             f"printf %s {shlex.quote(new_key())} > launch.key\n"
@@ -91,18 +100,18 @@ class ServedFolder:
         )
         return self._read(told, command)
 
-    def join(self, *, host: str = "127.0.0.1") -> Started | None:
-        """The server that `start` would join. None: there is none."""
-        told = self.run(_JOIN)
-        return self._read(told, serve_command(self._settings, host=host)) if told else None
+    def _join(self) -> Started | None:
+        """The server that `_start` would join. None: there is none."""
+        told = self._run(_JOIN)
+        return self._read(told, serve_command(self._settings)) if told else None
 
     def status(self) -> ServerStatus:
-        told = self.run(f"is_alive && echo yes || echo no\ntell\n{_LOG}")
+        told = self._run(f"is_alive && echo yes || echo no\ntell\n{_LOG}")
         is_alive, words, at, log = told.split("\n", 3)
         return ServerStatus(is_alive == "yes", words, log, ServerAddress.find(at))
 
     def _read(self, told: str, command: str) -> Started:
         state, key, running = told.split("\n", 2)
         if state == "joined":
-            check_same(self.shell.name, self._settings.folder, running=running.strip(), wanted=command)
+            check_same(self._shell.name, self._settings.folder, running=running.strip(), wanted=command)
         return Started(key, is_new=state == "started")

@@ -8,11 +8,8 @@ Invariant: a number that the system has given to another process since is not ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ludus.cluster.remote.base import ServerStatus, Started
-from ludus.cluster.remote.folder import ServedFolder
-from ludus.cluster.remote.server_address import ServerAddress
+from ludus.cluster.remote.base import Started
+from ludus.cluster.remote.folder import FolderTarget
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import Shell
 from ludus.errors import UserError
@@ -46,7 +43,7 @@ rm -f launch.pid
 """
 
 
-class ProcessTarget:
+class ProcessTarget(FolderTarget):
     """A process behind `shell`."""
 
     def __init__(self, shell: Shell, settings: LaunchSettings) -> None:
@@ -55,20 +52,10 @@ class ProcessTarget:
                 f"resources={settings.resources.model_dump(exclude_unset=True)} cannot act on {shell.name}, which is "
                 "there already; leave all but env out"
             )
-        self.name = shell.name
-        self._folder = ServedFolder(shell, settings, SHOWN)
-
-    def __repr__(self) -> str:
-        return f"ProcessTarget({self._folder!r})"
+        super().__init__(shell.name, shell, settings, SHOWN)
 
     def start(self) -> Started:
-        return self._folder.start(_BEGIN)
-
-    def status(self) -> ServerStatus:
-        return self._folder.status()
+        return self._start(_BEGIN)
 
     def stop(self) -> None:
-        self._folder.run(STOP, timeout_s=STOP_S + 60)
-
-    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
-        return self._folder.shell.forward(local_port, server_address.host, server_address.port)
+        self._run(STOP, timeout_s=STOP_S + 60)

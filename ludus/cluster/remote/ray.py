@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 
 from ludus.cluster.remote.base import ServerStatus, Started
-from ludus.cluster.remote.folder import KEY_VARIABLE, becoming, check_same, serve_command
+from ludus.cluster.remote.folder import KEY_VARIABLE, becoming, check_same, prepared, serve_command
 from ludus.cluster.remote.server_address import ServerAddress
 from ludus.cluster.remote.settings import LaunchSettings
-from ludus.cluster.remote.shell import Shell, UnreachableError, path_there
+from ludus.cluster.remote.shell import Shell, UnreachableError
 from ludus.cluster.remote.tunnel import Tunnel
 from ludus.errors import BackendError, UserError
 from ludus.http.keys import new_key
@@ -88,12 +88,8 @@ class RayTarget:
 
     def _request(self, command: str, key: str) -> dict[str, Any]:
         asked = self._settings.resources
-        script = (
-            "set -eu\numask 077\n"
-            f"cd -- {path_there(self._settings.workdir)}\nmkdir -p -- {path_there(self._settings.folder)}\n"
-        )
         request: dict[str, Any] = {
-            "entrypoint": script + becoming(self._settings, command),
+            "entrypoint": prepared(self._settings) + becoming(self._settings, command),
             "submission_id": self._job,
             "metadata": {_FOLDER: self._folder, _COMMAND: command},
             "runtime_env": {"env_vars": {KEY_VARIABLE: key}},

@@ -18,10 +18,9 @@ from typing import Any
 
 import yaml
 
-from ludus.cluster.remote.base import ServerStatus, Started
-from ludus.cluster.remote.folder import KEY_VARIABLE, ServedFolder, becoming, serve_command
+from ludus.cluster.remote.base import Started
+from ludus.cluster.remote.folder import KEY_VARIABLE, FolderTarget, becoming, prepared, serve_command
 from ludus.cluster.remote.process import SHOWN, STOP, STOP_S
-from ludus.cluster.remote.server_address import ServerAddress
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import Ssh, UnreachableError, path_there
 from ludus.errors import BackendError, UserError
@@ -33,15 +32,13 @@ _OURS = ("name", "num_nodes", "run", "secrets")
 _LAST_CHARS = 4000
 
 
-class SkyTarget:
+class SkyTarget(FolderTarget):
     """A server on the cluster of that name, which is rented for it, unless it is there: then it stays when we leave."""
 
     def __init__(self, cluster: str, settings: LaunchSettings) -> None:
         shell = Ssh(cluster, settings.ssh_options)
-        self.name = f"the cluster {cluster!r} of SkyPilot"
+        super().__init__(f"the cluster {cluster!r} of SkyPilot", shell, settings, SHOWN)
         self._cluster = cluster
-        self._settings = settings
-        self._folder = ServedFolder(shell, settings, SHOWN)
         self._is_rented = False
         """By us, for this server; else whoever rented it gives it back."""
         task_file(settings)  # what is wrong with it is said now
@@ -51,7 +48,7 @@ class SkyTarget:
 
     def start(self) -> Started:
         try:
-            running = self._folder.join()
+            running = self._join()
         except UnreachableError:  # nobody has rented it yet, or it was given back
             running = None
             self._is_rented = True
@@ -70,17 +67,11 @@ class SkyTarget:
                 raise
         return Started(key, is_new=True)
 
-    def status(self) -> ServerStatus:
-        return self._folder.status()
-
     def stop(self) -> None:
         if not self._is_rented:
-            self._folder.run(STOP, timeout_s=STOP_S + 60)
+            self._run(STOP, timeout_s=STOP_S + 60)
             return
         _sky(("down", "--yes", self._cluster), {}, timeout_s=None)
-
-    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
-        return self._folder.shell.forward(local_port, server_address.host, server_address.port)
 
 
 def task_file(settings: LaunchSettings, *, is_rented: bool = True) -> str:
@@ -125,9 +116,7 @@ def _run_script(settings: LaunchSettings) -> str:
     """Becomes the server, in the files that tell of it."""
     command = serve_command(settings)
     return (
-        "set -eu\numask 077\n"
-        f"cd -- {path_there(settings.workdir)}\nworkdir=$(pwd)\n"
-        f"mkdir -p -- {path_there(settings.folder)}\ncd -- {path_there(settings.folder)}\n"
+        f"{prepared(settings)}cd -- {path_there(settings.folder)}\n"
         f'printf %s "${KEY_VARIABLE}" > launch.key\n'
         f"printf '%s\\n' {shlex.quote(command)} > launch.command\n"
         f"{SHOWN}\n"

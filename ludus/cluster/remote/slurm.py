@@ -10,11 +10,9 @@ to it comes from the machine that the job was submitted on; it wants its key of 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 
-from ludus.cluster.remote.base import ServerStatus, Started
-from ludus.cluster.remote.folder import ServedFolder
-from ludus.cluster.remote.server_address import ServerAddress
+from ludus.cluster.remote.base import Started
+from ludus.cluster.remote.folder import FolderTarget
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import LATER, Shell
 from ludus.errors import UserError
@@ -49,16 +47,12 @@ rm -f launch.job
 """
 
 
-class SlurmTarget:
+class SlurmTarget(FolderTarget):
     """A job, submitted behind `shell`."""
 
     def __init__(self, shell: Shell, settings: LaunchSettings) -> None:
-        self.name = f"Slurm at {shell.name}"
-        self._folder = ServedFolder(shell, settings, _SHOWN)
+        super().__init__(f"Slurm at {shell.name}", shell, settings, _SHOWN)
         self._options = _options(settings)
-
-    def __repr__(self) -> str:
-        return f"SlurmTarget({self._folder!r})"
 
     def start(self) -> Started:
         begin = (
@@ -66,16 +60,10 @@ class SlurmTarget:
             "launch.sh 9>&-)\n"
             "printf '%s\\n' \"${job%%;*}\" > launch.job\n"
         )
-        return self._folder.start(begin, host="0.0.0.0")
-
-    def status(self) -> ServerStatus:
-        return self._folder.status()
+        return self._start(begin, host="0.0.0.0")
 
     def stop(self) -> None:
-        self._folder.run(_STOP, timeout_s=STOP_S + 60)
-
-    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
-        return self._folder.shell.forward(local_port, server_address.host, server_address.port)
+        self._run(_STOP, timeout_s=STOP_S + 60)
 
 
 def _options(settings: LaunchSettings) -> list[str]:

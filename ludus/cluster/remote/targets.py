@@ -32,18 +32,17 @@ def target_of(on: str, settings: LaunchSettings) -> LaunchTarget:
     return _TARGETS[kind](rest, settings)
 
 
-def _local(rest: str, settings: LaunchSettings) -> LaunchTarget:
-    del rest  # it is empty
-    return ProcessTarget(Here(), settings)
+def _shell(rest: str, settings: LaunchSettings) -> Shell:
+    """A machine behind ssh; this one if none is named."""
+    return Ssh(rest, settings.ssh_options) if rest else Here()
 
 
-def _ssh(rest: str, settings: LaunchSettings) -> LaunchTarget:
-    return ProcessTarget(Ssh(rest, settings.ssh_options), settings)
+def _process(rest: str, settings: LaunchSettings) -> LaunchTarget:
+    return ProcessTarget(_shell(rest, settings), settings)
 
 
 def _slurm(rest: str, settings: LaunchSettings) -> LaunchTarget:
-    shell: Shell = Ssh(rest, settings.ssh_options) if rest else Here()
-    return SlurmTarget(shell, settings)
+    return SlurmTarget(_shell(rest, settings), settings)
 
 
 def _ray(rest: str, settings: LaunchSettings) -> LaunchTarget:
@@ -53,8 +52,8 @@ def _ray(rest: str, settings: LaunchSettings) -> LaunchTarget:
 
 
 _TARGETS: Mapping[str, Callable[[str, LaunchSettings], LaunchTarget]] = {
-    "local": _local,
-    "ssh": _ssh,
+    "local": _process,
+    "ssh": _process,
     "slurm": _slurm,
     "ray": _ray,
     "sky": SkyTarget,

@@ -33,28 +33,20 @@ class Tunnel:
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
         self._has_tried = threading.Event()
-        self._why: str | None = "it was not opened"
-        self._num_opened = 0
+        self.why_closed: str | None = "it was not opened"
+        """Why nothing is carried now. None: it is."""
+        self.num_opened = 0
+        """How often the connection was made."""
         self._thread = threading.Thread(target=self._keep, name="ludus-tunnel", daemon=True)
 
     def __repr__(self) -> str:
-        return f"Tunnel({'open' if self._why is None else repr(self._why)}, opened={self._num_opened})"
-
-    @property
-    def why_closed(self) -> str | None:
-        """Why nothing is carried now. None: it is."""
-        return self._why
-
-    @property
-    def num_opened(self) -> int:
-        """How often the connection was made."""
-        return self._num_opened
+        return f"Tunnel({'open' if self.why_closed is None else repr(self.why_closed)}, opened={self.num_opened})"
 
     def open(self) -> str | None:
         """Return when the first try has ended: None, or why it failed. It is tried again all the same."""
         self._thread.start()
         self._has_tried.wait(OPEN_S)
-        return self._why
+        return self.why_closed
 
     def close(self) -> None:
         """Closing twice is allowed, and closing what was never opened."""
@@ -74,11 +66,11 @@ class Tunnel:
                 self._carry(errors)
                 errors.seek(0)
                 told = errors.read().decode(errors="replace").strip()
-            self._why = told or "the connection was closed"
+            self.why_closed = told or "the connection was closed"
             self._has_tried.set()
             if self._is_closed.is_set():
                 break
-            logger.info("tunnel.closed why=%s", self._why)
+            logger.info("tunnel.closed why=%s", self.why_closed)
             wait_s = FIRST_WAIT_S if time.monotonic() - began_at > STABLE_S else min(2 * wait_s, LONGEST_WAIT_S)
             self._is_closed.wait(wait_s)
 
@@ -98,8 +90,8 @@ class Tunnel:
         assert process.stdin is not None and process.stdout is not None
         try:
             if os.read(process.stdout.fileno(), 64):
-                self._why = None
-                self._num_opened += 1
+                self.why_closed = None
+                self.num_opened += 1
                 logger.info("tunnel.open command=%s", self._command[0])
                 self._has_tried.set()
             process.wait()
@@ -109,12 +101,8 @@ class Tunnel:
             for stream in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
                     stream.close()
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

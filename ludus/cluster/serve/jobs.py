@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 from ludus.cluster.serve.store import BegunJob, JobStore
 from ludus.cluster.serve.wire import JobEvent, JobView, RegisterModel, SubmitJob, error_view
 from ludus.errors import AgentError, BackendError, InternalError, LudusError
+from ludus.processes.notifier import Notifier
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class Jobs:
     def __init__(self, store: JobStore, job_runner: JobRunner) -> None:
         self.store = store
         self._job_runner = job_runner
-        self._notifier = _Notifier()
+        self._notifier = Notifier()
         self._is_ending = False
 
     def __repr__(self) -> str:
@@ -73,19 +72,15 @@ class Jobs:
 
         None: there was none for so long.
         """
-        with self._notifier.listening() as changed:
+        with self._notifier.listening() as listener:
             while not self._is_ending:
-                changed.clear()
                 view = await asyncio.to_thread(self.store.job, job_id)
                 for event in await asyncio.to_thread(self.store.events, job_id, after=after):
                     yield event
                     after = event.number
                 if view.has_ended:  # as it was before the events were read, so that none is missing
                     return
-                try:
-                    async with asyncio.timeout(keep_alive_s):
-                        await changed.wait()
-                except TimeoutError:
+                if not await listener.wait(keep_alive_s):
                     yield None
 
     def end_following(self) -> None:
@@ -95,9 +90,8 @@ class Jobs:
 
     async def work(self) -> None:
         """Does every job there is and every one that comes, until cancelled; what is left then is done next time."""
-        with self._notifier.listening() as changed:
+        with self._notifier.listening() as listener:
             while True:
-                changed.clear()
                 try:
                     job_id = await asyncio.to_thread(self.store.next_job)
                     if job_id is not None:
@@ -107,7 +101,7 @@ class Jobs:
                     await asyncio.sleep(SECONDS_BETWEEN_TRIES)
                 else:
                     if job_id is None:
-                        await changed.wait()
+                        await listener.wait()
 
     async def _do(self, job_id: str) -> None:
         job = self.store.begin(job_id)
@@ -147,29 +141,3 @@ class Jobs:
     def _fail(self, job: BegunJob, error: LudusError) -> None:
         logger.warning("job.failed id=%s error=%s", job.id, error)
         self.store.fail(job.id, error_view(error))
-
-
-class _Notifier:
-    """Wakes those who listen, on whatever loop each of them does."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
-
-    @contextmanager
-    def listening(self) -> Iterator[asyncio.Event]:
-        """An event that is set at every `notify`."""
-        event = asyncio.Event()
-        with self._mutex:
-            self._listeners[event] = asyncio.get_running_loop()
-        try:
-            yield event
-        finally:
-            with self._mutex:
-                del self._listeners[event]
-
-    def notify(self) -> None:
-        with self._mutex:
-            for event, loop in self._listeners.items():
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(event.set)

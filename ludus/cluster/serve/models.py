@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ludus.cluster.serve.gateways import ModelGateway
-from ludus.cluster.serve.job_runner import Described, Host
+from ludus.cluster.serve.host import Host
 from ludus.cluster.serve.wire import ModelView, RegisterModel
 from ludus.errors import LudusError
 
@@ -51,14 +51,14 @@ class HostedModels:
             name=model.name,
             base_model=model.base_model,
             config=model.config,
-            step=await self._there(self._host.get_step(Described.of(model))) if is_loaded else None,
+            step=await self._there(self._host.get_step(model)) if is_loaded else None,
             inference_name=model.name,
             inference_path=f"/m/{model.project}/{model.name}/v1",
         )
 
     async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView:
         await asyncio.shield(self._load(model))
-        await self._there(self._host.delete_checkpoints(Described.of(model), steps))
+        await self._there(self._host.delete_checkpoints(model, steps))
         return await self.view(model)
 
     async def gateway(self, model: RegisterModel) -> ModelGateway:
@@ -84,7 +84,7 @@ class HostedModels:
         return loading
 
     async def _open(self, model: RegisterModel) -> ModelGateway:
-        hosted = await self._there(self._host.hosted(Described.of(model)))
+        hosted = await self._there(self._host.hosted(model))
         return ModelGateway(hosted.episodes, model.name)
 
     async def _there(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:

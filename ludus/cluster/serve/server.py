@@ -10,34 +10,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from ludus.cluster.address import ListenAddress
 from ludus.cluster.serve.activity import Activity
 from ludus.cluster.serve.app import PROBES, Api
-from ludus.cluster.serve.job_runner import Host
+from ludus.cluster.serve.host import Host
 from ludus.cluster.serve.jobs import JobRunner, Jobs
 from ludus.cluster.serve.models import HostedModels
 from ludus.cluster.serve.store import JobStore
 from ludus.http.keys import check_key, digest, new_key
 from ludus.http.server import HttpServer
-from ludus.http.tls import Tls
 
 KEY_VARIABLE = "LUDUS_API_KEY"
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a server listens, and who may use it."""
-
-    host: str
-    port: int
-    """0: any free one."""
-    key: str | None
-    """None: the one that the folder was served with before, or a new one."""
-    tls: Tls | None = None
-    """None: plain HTTP."""
-
-    def check(self) -> None:
-        """Raises UserError if strangers could use the server, or guess its key."""
-        check_key("a server", self.host, self.key, variable=KEY_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +34,13 @@ class Running:
 
 
 @asynccontextmanager
-async def running(store: JobStore, host: Host, workshop: JobRunner, address: Address) -> AsyncIterator[Running]:
+async def running(store: JobStore, host: Host, workshop: JobRunner, address: ListenAddress) -> AsyncIterator[Running]:
     """A server until the block ends; jobs that are not done then are done when the folder is served again.
 
-    host: has the models.  workshop: does the jobs on them.
+    host: has the models.  workshop: does the jobs on them.  address: without a key the one that the folder was served
+    with before, or a new one.
     """
-    address.check()
+    check_address(address)
     key_digest, made = _key(store, address.key)
     jobs = Jobs(store, workshop)
     models = HostedModels(host, asyncio.get_running_loop())
@@ -72,6 +56,11 @@ async def running(store: JobStore, host: Host, workshop: JobRunner, address: Add
         await asyncio.to_thread(http.stop)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
+
+
+def check_address(address: ListenAddress) -> None:
+    """Raises UserError if strangers could use the server, or guess its key."""
+    check_key("a server", address.host, address.key, variable=KEY_VARIABLE)
 
 
 def _key(store: JobStore, given: str | None) -> tuple[bytes, str | None]:

@@ -44,6 +44,11 @@ class RegisterModel(Body):
     base_model: str
     config: dict[str, pydantic.JsonValue] = pydantic.Field(default_factory=dict)
 
+    @property
+    def internal_config(self) -> Mapping[str, Any]:
+        """The same, by the name that backends have for it."""
+        return self.config
+
 
 class SubmitJob(Body):
     """Work on one model's weights. What `arguments` holds is the business of the kind of job."""

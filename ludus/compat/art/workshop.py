@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ludus.cluster.serve.job_runner import Described
 from ludus.cluster.serve.jobs import ReportProgress
 from ludus.cluster.serve.store import BegunJob
 from ludus.cluster.serve.wire import RegisterModel, SubmitJob
@@ -35,27 +34,25 @@ class BackendJobRunner:
         _read(job.kind, job.arguments)
 
     async def step(self, model: RegisterModel) -> int:
-        return await self._backend.get_step(Described.of(model))
+        return await self._backend.get_step(model)
 
     async def run(self, model: RegisterModel, job: BegunJob, report: ReportProgress) -> Mapping[str, Any]:
         def on_progress(progress: TrainProgress) -> None:
             report(asdict(progress))
 
-        spec, asked = Described.of(model), _read(job.kind, job.arguments)
-        match asked:
+        match asked := _read(job.kind, job.arguments):
             case ForkArguments():
-                return {"step": await self._backend.fork(spec, **asked.model_dump())}
+                return {"step": await self._backend.fork(model, **asked.model_dump())}
             case TrainArguments():
-                result = await self._backend.train(spec, asked.groups, asked.config, on_progress=on_progress)
+                result = await self._backend.train(model, asked.groups, asked.config, on_progress=on_progress)
             case TrainSFTArguments():
-                result = await self._backend.train_sft(spec, asked.trajectories, asked.config, on_progress=on_progress)
+                result = await self._backend.train_sft(model, asked.trajectories, asked.config, on_progress=on_progress)
         return result.model_dump(mode="json")
 
     async def result(self, model: RegisterModel, job: BegunJob) -> Mapping[str, Any]:
-        spec = Described.of(model)
         if job.kind == "fork":
-            return {"step": await self._backend.get_step(spec)}
-        return (await self._backend.hosted(spec)).last_result().model_dump(mode="json")
+            return {"step": await self._backend.get_step(model)}
+        return (await self._backend.hosted(model)).last_result().model_dump(mode="json")
 
 
 def _read(kind: str, arguments: Mapping[str, Any]) -> Arguments:

@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from ludus.engines.base import Engine, WeightSource
-from ludus.engines.routed.notifier import Notifier
 from ludus.errors import BackendError, UserError
+from ludus.processes.notifier import Notifier
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.cluster.serve.server import Address, running
+from ludus.cluster.address import ListenAddress
+from ludus.cluster.serve.server import running
 from ludus.cluster.serve.store import JobStore
 from ludus.compat import art
 from ludus.compat.art.workshop import BackendJobRunner
@@ -81,7 +82,7 @@ def test_a_server_changes_no_number(tiny_model_folder: Path, tmp_path: Path) -> 
         with JobStore(tmp_path / "there") as store:
             async with (
                 backend,
-                running(store, backend, BackendJobRunner(backend), Address("127.0.0.1", 0, KEY)) as server,
+                running(store, backend, BackendJobRunner(backend), ListenAddress("127.0.0.1", 0, KEY)) as server,
             ):
                 return await asyncio.to_thread(asyncio.run, laptop(server.url))
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ludus.cluster.serve.server import Address, Running, running
+from ludus.cluster.address import ListenAddress
+from ludus.cluster.serve.server import Running, running
 from ludus.cluster.serve.store import JobStore
 from ludus.compat.art.local_backend import LocalBackend
 from ludus.compat.art.workshop import BackendJobRunner
@@ -22,7 +23,7 @@ def serve(folder: Path, key: str | None, *tried: str) -> tuple[Running, list[int
     async def main() -> tuple[Running, list[int]]:
         with JobStore(folder) as store:
             backend = LocalBackend(path=folder / "models")
-            async with running(store, backend, BackendJobRunner(backend), Address("127.0.0.1", 0, key)) as server:
+            async with running(store, backend, BackendJobRunner(backend), ListenAddress("127.0.0.1", 0, key)) as server:
                 keys = (*tried, *([server.new_key] if server.new_key else []))
                 headers = [{"authorization": f"Bearer {each}"} for each in keys]
                 async with httpx.AsyncClient(base_url=server.url) as http:
@@ -49,7 +50,7 @@ def test_a_taken_port_is_a_clear_error(tmp_path: Path) -> None:
     async def main(port: int) -> None:
         with JobStore(tmp_path) as store:
             backend = LocalBackend(path=tmp_path)
-            async with running(store, backend, BackendJobRunner(backend), Address("127.0.0.1", port, "k" * 20)):
+            async with running(store, backend, BackendJobRunner(backend), ListenAddress("127.0.0.1", port, "k" * 20)):
                 raise AssertionError("nobody can listen there")
 
     with socket.create_server(("127.0.0.1", 0)) as taken:

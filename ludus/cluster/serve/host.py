@@ -5,26 +5,11 @@ Knows: models by name.  Knows not: jobs, HTTP, how a step is computed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Collection
+from typing import Protocol
 
 from ludus.cluster.serve.wire import RegisterModel
 from ludus.episodes.episodes import Episodes
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A registered model as backends know models."""
-
-    name: str
-    project: str
-    base_model: str
-    internal_config: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, model: RegisterModel) -> Described:
-        return cls(model.name, model.project, model.base_model, model.config)
 
 
 class Loaded(Protocol):
@@ -37,11 +22,11 @@ class Loaded(Protocol):
 class Host(Protocol):
     """Holds models. Used from one event loop."""
 
-    async def hosted(self, model: Described) -> Loaded:
+    async def hosted(self, model: RegisterModel) -> Loaded:
         """The model, loaded now if it was not. Raises UserError if it cannot be."""
 
-    async def get_step(self, model: Described) -> int:
+    async def get_step(self, model: RegisterModel) -> int:
         """Steps that the model has been trained for, restarts included."""
 
-    async def delete_checkpoints(self, model: Described, keep: Collection[int]) -> None:
+    async def delete_checkpoints(self, model: RegisterModel, keep: Collection[int]) -> None:
         """Delete all checkpoints but those of these steps and the newest."""

@@ -43,8 +43,10 @@ class Listener:
     loop: asyncio.AbstractEventLoop
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def wait(self, timeout_s: float | None = None) -> None:
-        """Returns when something has changed since the last time, or after `timeout_s`."""
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Returns when something has changed since the last time, or after `timeout_s`: whether something has."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.changed.wait(), timeout_s)
+        has_changed = self.changed.is_set()
         self.changed.clear()
+        return has_changed
