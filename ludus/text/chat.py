@@ -16,7 +16,7 @@ from ludus.errors import UserError
 from ludus.text.constraint import Constraints
 from ludus.text.parse import parser_for
 from ludus.text.parsers.base import ToolParser
-from ludus.text.parsers.plain import PlainParser
+from ludus.text.parsers.plain import plain_parser
 from ludus.text.template import ChatTemplate
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ChatRequest, Message
@@ -75,7 +75,7 @@ class ChatText:
         """The parser for replies to `request`. Where no tool may be called, nothing is a call: whatever looks like one
         is the agent's own protocol; and what goes on with a raw prompt is text throughout."""
         if request.prompt is not None:
-            return PlainParser()
+            return plain_parser()
         return self.parser if request.tools and request.tool_choice != "none" else self.parser.plain
 
 

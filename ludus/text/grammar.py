@@ -36,7 +36,7 @@ def grammar_of(
     if wanted is None:
         return None
     lark = Lark(special_ids)
-    return lark.start(parser.grammar.reply(lark, wanted, in_reasoning=in_reasoning))
+    return lark.start(parser.grammar(lark, wanted, in_reasoning))
 
 
 def _wanted(request: ChatRequest, parser: ToolParser) -> ReplySpec | None:

@@ -9,30 +9,30 @@ from collections.abc import Callable, Mapping
 
 from ludus.errors import UserError
 from ludus.text.parsers.base import ToolParser
-from ludus.text.parsers.calls import CallFormat, CallParser
-from ludus.text.parsers.deepseek import DeepseekFormat
-from ludus.text.parsers.glm import GlmFormat
-from ludus.text.parsers.gpt_oss import GptOssParser
-from ludus.text.parsers.hermes import HermesFormat
-from ludus.text.parsers.kimi import KimiFormat
-from ludus.text.parsers.llama3 import Llama3Format
-from ludus.text.parsers.minimax import MinimaxFormat
-from ludus.text.parsers.mistral import MistralFormat
-from ludus.text.parsers.plain import PlainParser
-from ludus.text.parsers.pythonic import PythonicFormat
-from ludus.text.parsers.qwen3_coder import Qwen3CoderFormat
+from ludus.text.parsers.calls import CallFormat, call_parser
+from ludus.text.parsers.deepseek import deepseek
+from ludus.text.parsers.glm import GLM
+from ludus.text.parsers.gpt_oss import GPT_OSS
+from ludus.text.parsers.hermes import HERMES
+from ludus.text.parsers.kimi import KIMI
+from ludus.text.parsers.llama3 import LLAMA3
+from ludus.text.parsers.minimax import minimax
+from ludus.text.parsers.mistral import mistral
+from ludus.text.parsers.plain import plain_parser
+from ludus.text.parsers.pythonic import pythonic
+from ludus.text.parsers.qwen3_coder import QWEN3_CODER
 from ludus.text.parsers.tags import THINK_CLOSE, THINK_OPEN
 
 _FORMATS: Mapping[str, Callable[[str], CallFormat]] = {
-    "deepseek": DeepseekFormat.of,
-    "glm": lambda _: GlmFormat(),
-    "hermes": lambda _: HermesFormat(),
-    "kimi": lambda _: KimiFormat(),
-    "llama3": lambda _: Llama3Format(),
-    "minimax": MinimaxFormat.of,
-    "mistral": MistralFormat.of,
-    "pythonic": PythonicFormat.of,
-    "qwen3_coder": lambda _: Qwen3CoderFormat(),
+    "deepseek": deepseek,
+    "glm": lambda _: GLM,
+    "hermes": lambda _: HERMES,
+    "kimi": lambda _: KIMI,
+    "llama3": lambda _: LLAMA3,
+    "minimax": minimax,
+    "mistral": mistral,
+    "pythonic": pythonic,
+    "qwen3_coder": lambda _: QWEN3_CODER,
 }
 """Name to the format, given the template: models of one family differ in how they write it."""
 
@@ -68,12 +68,12 @@ def parser_for(template_source: str | None, name: str = "auto") -> ToolParser:
         name = next((name for name, signs in _SIGNS if all(sign in source for sign in signs)), "plain")
     splits_reasoning = THINK_OPEN in source or THINK_CLOSE in source
     if name == "gpt_oss":
-        return GptOssParser()
+        return GPT_OSS
     if name == "plain":
-        return PlainParser(splits_reasoning=splits_reasoning)
+        return plain_parser(splits_reasoning=splits_reasoning)
     if name not in _FORMATS:
         raise UserError(f"Unknown tool_parser {name!r}. Known are: auto, {', '.join(sorted(PARSERS))}.")
-    return CallParser(_FORMATS[name](source), splits_reasoning=splits_reasoning)
+    return call_parser(_FORMATS[name](source), splits_reasoning=splits_reasoning)
 
 
 def opens_reasoning(prompt_text: str) -> bool:

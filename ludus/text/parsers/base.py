@@ -87,32 +87,11 @@ class StreamParser(Protocol):
         """What was held back. The parser is then done."""
 
 
-class ToolParser(Protocol):
-    """One way in which models write reasoning and tool calls. Stateless; `stream` gives the state of one reply."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """Texts that the parser must see even where the tokenizer has special tokens for them."""
-
-    @property
-    def stop_after_call(self) -> tuple[str, ...]:
-        """Texts of which one ends every call, so that an answer can be ended after its first. Empty: none does."""
-
-    @property
-    def grammar(self) -> ReplyGrammar:
-        """What replies look like, for one that is held to calls or to a format."""
-
-    @property
-    def plain(self) -> ToolParser:
-        """The parser of the same model's replies where nothing is a call."""
-
-    def parse(
-        self, text: str, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
-    ) -> Parsed:
-        """The parts of a finished reply.
+class OpenStream(Protocol):
+    def __call__(
+        self, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
+    ) -> StreamParser:
+        """The state of one reply.
 
         in_reasoning: the prompt already opened the thinking block.
         call_seed: text that the ids of the calls derive from, so that a reply has the same ids however it is read.
@@ -120,9 +99,34 @@ class ToolParser(Protocol):
         values are.
         """
 
-    def stream(
-        self, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
-    ) -> StreamParser: ...
+
+@dataclass(frozen=True)
+class ToolParser:
+    """One way in which models write reasoning and tool calls. Stateless; `stream` gives the state of one reply."""
+
+    name: str
+    stream: OpenStream
+    grammar: ReplyGrammar
+    """What replies look like, for one that is held to calls or to a format."""
+    markers: tuple[str, ...] = ()
+    """Texts that the parser must see even where the tokenizer has special tokens for them."""
+    stop_after_call: tuple[str, ...] = ()
+    """Texts of which one ends every call, so that an answer can be ended after its first. Empty: none does."""
+    without_calls: ToolParser | None = None
+    """None: this one reads none."""
+
+    @property
+    def plain(self) -> ToolParser:
+        """The parser of the same model's replies where nothing is a call."""
+        return self.without_calls or self
+
+    def parse(
+        self, text: str, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
+    ) -> Parsed:
+        """The parts of a finished reply; the other arguments as of `stream`."""
+        stream = self.stream(in_reasoning=in_reasoning, call_seed=call_seed, tools=tools)
+        deltas = stream.feed(text) + stream.finish()
+        return collect(deltas, stream.undecoded)
 
 
 def call_id(call_seed: str, index: int) -> str:
@@ -147,12 +151,6 @@ def collect(deltas: Sequence[Delta], undecoded: tuple[str, ...] = ()) -> Parsed:
         tool_calls=tuple(calls[index] for index in sorted(calls)),
         undecoded=undecoded,
     )
-
-
-def parse_at_once(stream: StreamParser, text: str) -> Parsed:
-    """The reply in `text`, read by a fresh `stream` in one piece."""
-    deltas = stream.feed(text) + stream.finish()
-    return collect(deltas, stream.undecoded)
 
 
 def held_length(text: str, *tags: str) -> int:

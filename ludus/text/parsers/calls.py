@@ -12,36 +12,39 @@ what breaks later is taken back by `ToolCallBroken`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from ludus.text.parsers.answer import AnswerGrammar
 from ludus.text.parsers.base import (
     ContentDelta,
     Delta,
-    Parsed,
     StreamParser,
     ToolCallBroken,
     ToolCallDelta,
     ToolParser,
+    call_id,
     first_of,
     held_length,
-    parse_at_once,
 )
-from ludus.text.parsers.lark import CallGrammar, ReplyGrammar
-from ludus.text.parsers.plain import PlainParser
+from ludus.text.parsers.lark import CallGrammar
+from ludus.text.parsers.plain import plain_parser
 from ludus.text.parsers.reasoning import ReasoningSplitter
 from ludus.text.parsers.text_reader import BrokenCallError, TextReader
 from ludus.types import ToolSpec
 
 Reading = Generator[None, None, None]
+MakeId = Callable[[str, int], str]
+"""(call_seed, index)"""
 
 
 class CallWriter:
-    """What a format tells of the calls it reads, as deltas, in order."""
+    """What a format finds of the calls it reads, as deltas, in order."""
 
-    def __init__(self, reader: TextReader, deltas: list[Delta], *, call_seed: str, make_id: MakeId) -> None:
+    def __init__(
+        self, reader: TextReader, deltas: list[Delta], *, call_seed: str, make_id: Callable[[str, int], str]
+    ) -> None:
         self.num_done = 0
         """Calls that were read to their end."""
         self.done_at = 0
@@ -83,81 +86,47 @@ class CallWriter:
             self._is_open = False
 
 
-class MakeId(Protocol):
-    def __call__(self, call_seed: str, index: int) -> str:
-        """The id of a call to which the model gave none."""
-
-
-class CallFormat(Protocol):
-    """How one family of models writes calls. Stateless."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def opens(self) -> Mapping[str, tuple[str, ...]]:
-        """Tags that open calls, the outermost first; each with the tags that end such a call if it is broken."""
-
-    @property
-    def starts(self) -> str:
-        """Characters of which one, at the start of an answer, may begin a call without a tag. '': there are none."""
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """All its tags that may be special tokens."""
-
-    @property
-    def stop_after_call(self) -> tuple[str, ...]:
-        """As in `ToolParser`."""
-
-    @property
-    def make_id(self) -> MakeId: ...
-
-    @property
-    def grammar(self) -> CallGrammar:
-        """How this model writes a call; it may read more ways than it writes."""
-
-    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
-        """Read what follows `opener` ('': the start of an answer), closing tags included; raises BrokenCallError."""
+ReadCalls = Callable[[TextReader, str, CallWriter, Sequence[ToolSpec]], Reading]
+"""(reader, opener, calls, tools): reads what follows `opener` ('': the start of an answer), closing tags included;
+raises BrokenCallError."""
 
 
 @dataclass(frozen=True)
-class CallParser:
+class CallFormat:
+    """How one family of models writes calls."""
+
+    name: str
+    opens: Mapping[str, tuple[str, ...]]
+    """Tags that open calls, the outermost first; each with the tags that end such a call if it is broken."""
+    read: ReadCalls
+    grammar: CallGrammar
+    """How this model writes a call; it may read more ways than it writes."""
+    markers: tuple[str, ...]
+    """All its tags that may be special tokens."""
+    stop_after_call: tuple[str, ...] = ()
+    """As in `ToolParser`."""
+    starts: str = ""
+    """Characters of which one, at the start of an answer, may begin a call without a tag. '': there are none."""
+    make_id: MakeId = call_id
+    """Of a call to which the model gave no id."""
+
+
+def call_parser(call_format: CallFormat, *, splits_reasoning: bool = False) -> ToolParser:
     """Reads the calls of one format, after the thinking is split off."""
+    plain = plain_parser(splits_reasoning=splits_reasoning)
 
-    format: CallFormat
-    splits_reasoning: bool = False
+    def stream(*, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()) -> StreamParser:
+        splitter = ReasoningSplitter(enabled=splits_reasoning, in_reasoning=in_reasoning)
+        return _CallStream(call_format, splitter, call_seed, tools)
 
-    @property
-    def name(self) -> str:
-        return self.format.name
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return self.format.markers + self.plain.markers
-
-    @property
-    def stop_after_call(self) -> tuple[str, ...]:
-        return self.format.stop_after_call
-
-    @property
-    def grammar(self) -> ReplyGrammar:
-        return AnswerGrammar(self.format.grammar, self.splits_reasoning, starts=self.format.starts)
-
-    @property
-    def plain(self) -> ToolParser:
-        return PlainParser(splits_reasoning=self.splits_reasoning)
-
-    def parse(
-        self, text: str, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
-    ) -> Parsed:
-        return parse_at_once(self.stream(in_reasoning=in_reasoning, call_seed=call_seed, tools=tools), text)
-
-    def stream(
-        self, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
-    ) -> StreamParser:
-        splitter = ReasoningSplitter(enabled=self.splits_reasoning, in_reasoning=in_reasoning)
-        return _CallStream(self.format, splitter, call_seed, tools)
+    return ToolParser(
+        call_format.name,
+        stream,
+        AnswerGrammar(call_format.grammar, splits_reasoning, starts=call_format.starts).reply,
+        call_format.markers + plain.markers,
+        call_format.stop_after_call,
+        plain,
+    )
 
 
 class _CallStream:

@@ -12,24 +12,22 @@ a recipient is a call of it; any other is content. Two messages of one kind get 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
 
 from ludus.text.parsers.base import (
     ContentDelta,
     Delta,
-    Parsed,
     ReasoningDelta,
     StreamParser,
     ToolParser,
     call_id,
-    parse_at_once,
 )
 from ludus.text.parsers.calls import CallWriter, Reading
-from ludus.text.parsers.lark import Lark, ReplyGrammar, ReplySpec, arguments_schema
+from ludus.text.parsers.lark import Lark, ReplySpec, framed
 from ludus.text.parsers.objects import read_arguments
 from ludus.text.parsers.text_reader import BrokenCallError, TextReader, checked_name
-from ludus.types import ToolSpec
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _END, _CALL, _RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -42,36 +40,6 @@ _HEADER = re.compile(
     r"(?:<\|start\|>)?(?:assistant)?\s*(?:to=(?P<to>[^\s<]+))?\s*(?:<\|channel\|>\s*(?P<channel>\w+))?"
     r"\s*(?:to=(?P<late_to>[^\s<]+))?\s*(?:<\|constrain\|>)?\s*\w*\s*"
 )
-_GENERATED_HEAD = f"{_CHANNEL}commentary{_RECIPIENT}{_NAMESPACE}%s {_CONSTRAIN}json{_MESSAGE}"
-
-
-@dataclass(frozen=True)
-class GptOssParser:
-    """Reads channels."""
-
-    reads_calls: bool = True
-
-    name = "gpt_oss"
-    markers = (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, _END, _CALL, _RETURN)
-    stop_after_call = (_CALL,)
-
-    @property
-    def grammar(self) -> ReplyGrammar:
-        return HarmonyGrammar()
-
-    @property
-    def plain(self) -> ToolParser:
-        return replace(self, reads_calls=False)
-
-    def parse(
-        self, text: str, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
-    ) -> Parsed:
-        return parse_at_once(self.stream(in_reasoning=in_reasoning, call_seed=call_seed, tools=tools), text)
-
-    def stream(
-        self, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
-    ) -> StreamParser:
-        return _HarmonyStream(call_seed, reads_calls=self.reads_calls)
 
 
 class _HarmonyStream:
@@ -103,18 +71,12 @@ class _HarmonyStream:
         reader = self._tape
         while (yield from reader.peek()):
             reader.forget()
-            begun = yield from reader.take(_START, _CHANNEL, _RECIPIENT, _MESSAGE)
-            if begun:
+            if (yield from reader.take(_START, _CHANNEL, _RECIPIENT, _MESSAGE)):
                 reader.at = 0
                 yield from self._read_message()
-            else:
-                yield from self._read_text()
-
-    def _read_text(self) -> Reading:
-        """Text outside of any message, up to the next one."""
-        reader = self._tape
-        tag = yield from reader.copy_all(self._say, _START, _CHANNEL)
-        reader.at -= len(tag)
+            else:  # text outside of any message, up to the next one
+                tag = yield from reader.copy_all(self._say, _START, _CHANNEL)
+                reader.at -= len(tag)
 
     def _read_message(self) -> Reading:
         try:
@@ -192,21 +154,28 @@ class _HarmonyStream:
         self._deltas.append(ReasoningDelta(text))
 
 
-@dataclass(frozen=True)
-class HarmonyGrammar:
+def _reply(lark: Lark, wanted: ReplySpec, _in_reasoning: bool) -> str:
     """Thinking in its channel, then a call or the final message; a call ends the reply, so there is never a second."""
+    call = framed(f"{_CHANNEL}commentary{_RECIPIENT}{_NAMESPACE}%s {_CONSTRAIN}json{_MESSAGE}", "")
+    bodies = [call(lark, tool) for tool in wanted.tools]
+    final = lark.text(f"{_CHANNEL}final{_MESSAGE}")
+    before = [f"{_CHANNEL}analysis{_MESSAGE}"]
+    if wanted.schema is not None:
+        bodies.append(f"{final} {lark.json(wanted.schema)}")
+    if wanted.text:
+        bodies.append(f"{final} {lark.rule('/(?s:.+)/', is_terminal=True)}?")
+        before.append(f"{_CHANNEL}commentary{_MESSAGE}")
+    heads = lark.one_of([lark.text(head) for head in before])
+    thought = f"{heads} {lark.upto(_END)} {lark.text(f'{_START}assistant')}"
+    return f"({thought}){'*' if wanted.text else '?'} {lark.one_of(bodies)}"
 
-    def reply(self, lark: Lark, wanted: ReplySpec, *, in_reasoning: bool) -> str:
-        bodies = [
-            f"{lark.text(_GENERATED_HEAD.replace('%s', tool.name))} {lark.json(arguments_schema(tool))}"
-            for tool in wanted.tools
-        ]
-        if wanted.schema is not None:
-            bodies.append(f"{lark.text(f'{_CHANNEL}final{_MESSAGE}')} {lark.json(wanted.schema)}")
-        before = [f"{_CHANNEL}analysis{_MESSAGE}"]
-        if wanted.text:
-            bodies.append(f"{lark.text(f'{_CHANNEL}final{_MESSAGE}')} {lark.rule('/(?s:.+)/', is_terminal=True)}?")
-            before.append(f"{_CHANNEL}commentary{_MESSAGE}")
-        heads = lark.one_of([lark.text(head) for head in before])
-        told = f"{heads} {lark.upto(_END)} {lark.text(f'{_START}assistant')}"
-        return f"({told}){'*' if wanted.text else '?'} {lark.one_of(bodies)}"
+
+def _parser(*, reads_calls: bool) -> ToolParser:
+    def stream(*, call_seed: str = "", **_: Any) -> StreamParser:
+        return _HarmonyStream(call_seed, reads_calls=reads_calls)
+
+    markers = (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS)
+    return ToolParser("gpt_oss", stream, _reply, markers, stop_after_call=(_CALL,))
+
+
+GPT_OSS = replace(_parser(reads_calls=True), without_calls=_parser(reads_calls=False))

@@ -10,30 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ludus.text.parsers.base import call_id
-from ludus.text.parsers.calls import CallWriter, Reading
-from ludus.text.parsers.lark import ObjectGrammar
+from ludus.text.parsers.calls import CallFormat, CallWriter, Reading
+from ludus.text.parsers.lark import AN_OBJECT, CallGrammar
 from ludus.text.parsers.objects import ObjectReader
 from ludus.text.parsers.text_reader import TextReader
 from ludus.types import ToolSpec
 
-_OPEN = "<tool_call>"
-_CLOSE = "</tool_call>"
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 
-class HermesFormat:
-    """One object between tags for each call."""
+def _read(reader: TextReader, _opener: str, calls: CallWriter, _tools: Sequence[ToolSpec]) -> Reading:
+    yield from reader.skip()
+    yield from ObjectReader(reader, calls).read()
+    yield from reader.after_blanks(_CLOSE)
 
-    name = "hermes"
-    opens = {_OPEN: (_CLOSE,)}  # noqa: RUF012 - read only, as the protocol declares it
-    starts = ""
-    markers = (_OPEN, _CLOSE)
-    stop_after_call = (_CLOSE,)
-    make_id = staticmethod(call_id)
-    grammar = ObjectGrammar(opener=_OPEN, before="\n", between=None, after="\n" + _CLOSE, separator="\n")
 
-    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
-        yield from reader.skip()
-        yield from ObjectReader(reader, calls).read()
-        calls.done()
-        yield from reader.after_blanks(_CLOSE)
+HERMES = CallFormat(
+    "hermes",
+    {_OPEN: (_CLOSE,)},
+    _read,
+    CallGrammar(_OPEN, AN_OBJECT, before="\n", after="\n" + _CLOSE, separator="\n"),
+    markers=(_OPEN, _CLOSE),
+    stop_after_call=(_CLOSE,),
+)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ludus.types import ToolSpec
 
@@ -20,16 +20,6 @@ _JSON_OPTIONS = {"whitespace_pattern": rf"[ \t\n\r]{{0,{_MAX_BLANKS}}}", "coerce
 _HAS_MEANING = re.compile(r"[\\.+*?()|\[\]{}^$#&~/-]")
 """Characters that a regular expression between slashes does not take as they are."""
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-
-
-@dataclass(frozen=True)
-class Section:
-    """Calls behind one opening tag."""
-
-    opener: str
-    """'': they have no tag, and stand at the start of an answer."""
-    body: str
-    """Lark of what follows the opening tag, closing tags included."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +36,36 @@ class ReplySpec:
     """It may be JSON that this schema allows. None: it may not."""
 
 
-class ReplyGrammar(Protocol):
-    """How the replies of one model are put together, as Lark."""
+ReplyGrammar = Callable[["Lark", ReplySpec, bool], str]
+"""(lark, wanted, in_reasoning): a whole reply of one model as Lark, thinking included.
 
-    def reply(self, lark: Lark, wanted: ReplySpec, *, in_reasoning: bool) -> str:
-        """A whole reply, thinking included. in_reasoning: the prompt opened the thinking."""
+in_reasoning: the prompt opened the thinking.
+"""
 
 
-class CallGrammar(Protocol):
+@dataclass(frozen=True)
+class CallGrammar:
     """How one format writes calls, as Lark."""
 
-    @property
-    def separator(self) -> str | None:
-        """Text between two sections of one answer. None: all calls of an answer stand in one section."""
+    opener: str
+    """What opens a section of calls. '': they have no tag, and stand at the start of an answer."""
+    call: Callable[[Lark, ToolSpec], str]
+    """One call, its arguments held to the tool's schema."""
+    before: str = ""
+    """Before the first call of a section."""
+    between: str | None = None
+    """Between two calls of one section. None: a section holds one."""
+    after: str = ""
+    """At the end of a section."""
+    separator: str | None = None
+    """Between two sections of one answer. None: all calls of an answer stand in one section."""
 
-    def section(self, lark: Lark, tools: Sequence[ToolSpec], *, parallel: bool) -> Section:
-        """One section of calls of `tools`, arguments held to their schemas; of one call unless `parallel`."""
+    def section(self, lark: Lark, tools: Sequence[ToolSpec], *, parallel: bool) -> str:
+        """What follows the opening tag, closing tags included: calls of `tools`, one unless `parallel`."""
+        body = lark.rule(lark.one_of([self.call(lark, tool) for tool in tools]))
+        if parallel and self.between is not None:
+            body = lark.repeated(body, self.between)
+        return chain(lark.text(self.before), body, lark.text(self.after))
 
 
 class Lark:
@@ -159,53 +163,16 @@ def arguments_schema(tool: ToolSpec) -> Mapping[str, Any]:
     return {**tool.parameters, "type": "object"}
 
 
-@dataclass(frozen=True)
-class ObjectGrammar:
-    """Calls as objects `{"name": …, "arguments": {…}}`."""
+def framed(frame: str, close: str) -> Callable[[Lark, ToolSpec], str]:
+    """Calls as the object of the arguments in a frame; '%s' stands for the name, '"%s"' for the name as JSON."""
 
-    opener: str
-    before: str
-    """Before the first object, behind the opening tag."""
-    between: str | None
-    """Between two objects of one section. None: a section holds one."""
-    after: str
-    separator: str | None = None
-    key: str = "arguments"
+    def call(lark: Lark, tool: ToolSpec) -> str:
+        as_json = ('"%s"', json.dumps(tool.name, ensure_ascii=False))
+        head = frame.replace(*(as_json if as_json[0] in frame else ("%s", tool.name)))
+        return chain(lark.text(head), lark.json(arguments_schema(tool)), lark.text(close))
 
-    def section(self, lark: Lark, tools: Sequence[ToolSpec], *, parallel: bool) -> Section:
-        calls = [self._call(lark, tool) for tool in tools]
-        body = lark.rule(lark.one_of(calls))
-        if parallel and self.between is not None:
-            body = lark.repeated(body, self.between)
-        return Section(self.opener, chain(lark.text(self.before), body, lark.text(self.after)))
-
-    def _call(self, lark: Lark, tool: ToolSpec) -> str:
-        head = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{self.key}": '
-        return f"{lark.text(head)} {lark.json(arguments_schema(tool))} {lark.text('}')}"
+    return call
 
 
-@dataclass(frozen=True)
-class NamedGrammar:
-    """Calls as a name in a frame, and then the object of the arguments."""
-
-    opener: str
-    frame: str
-    """Before the arguments; '%s' stands for the name."""
-    close: str
-    """Behind the arguments."""
-    between: str | None = None
-    """Between two calls of one section. None: a section holds one."""
-    after: str = ""
-    """At the end of the section."""
-    separator: str | None = None
-
-    def section(self, lark: Lark, tools: Sequence[ToolSpec], *, parallel: bool) -> Section:
-        calls = [self._call(lark, tool) for tool in tools]
-        body = lark.rule(lark.one_of(calls))
-        if parallel and self.between is not None:
-            body = lark.repeated(body, self.between)
-        return Section(self.opener, chain(body, lark.text(self.after)))
-
-    def _call(self, lark: Lark, tool: ToolSpec) -> str:
-        head, close = self.frame.replace("%s", tool.name), lark.text(self.close)
-        return chain(lark.text(head), lark.json(arguments_schema(tool)), close)
+AN_OBJECT = framed('{"name": "%s", "arguments": ', "}")
+"""Calls as objects, in the order in which most templates write them."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ludus.text.parsers.base import call_id
-from ludus.text.parsers.calls import CallWriter, Reading
-from ludus.text.parsers.lark import ObjectGrammar
+from ludus.text.parsers.calls import CallFormat, CallWriter, Reading
+from ludus.text.parsers.lark import CallGrammar, framed
 from ludus.text.parsers.objects import ObjectReader
 from ludus.text.parsers.text_reader import TextReader
 from ludus.types import ToolSpec
@@ -21,21 +20,18 @@ _TAG = "<|python_tag|>"
 _BETWEEN = " \t\r\n;"
 
 
-class Llama3Format:
-    """Objects at the start of the answer."""
-
-    name = "llama3"
-    opens = {_TAG: ()}  # noqa: RUF012 - read only, as the protocol declares it
-    starts = "{"
-    markers = (_TAG,)
-    stop_after_call = ()
-    make_id = staticmethod(call_id)
-    grammar = ObjectGrammar(opener="", before="", between="; ", after="", key="parameters")
-
-    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
-        yield from reader.skip()
+def _read(reader: TextReader, _opener: str, calls: CallWriter, _tools: Sequence[ToolSpec]) -> Reading:
+    yield from reader.skip()
+    yield from ObjectReader(reader, calls).read()
+    while (yield from reader.stands("{", behind=_BETWEEN)):
         yield from ObjectReader(reader, calls).read()
-        calls.done()
-        while (yield from reader.stands("{", behind=_BETWEEN)):
-            yield from ObjectReader(reader, calls).read()
-            calls.done()
+
+
+LLAMA3 = CallFormat(
+    "llama3",
+    {_TAG: ()},
+    _read,
+    CallGrammar("", framed('{"name": "%s", "parameters": ', "}"), between="; "),
+    markers=(_TAG,),
+    starts="{",
+)

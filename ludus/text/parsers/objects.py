@@ -6,7 +6,7 @@ Knows: the object.  Knows not: what stands around it.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from ludus.text.parsers.calls import CallWriter, Reading
 from ludus.text.parsers.text_reader import BrokenCallError, TextReader, checked_name
@@ -34,7 +34,7 @@ class ObjectReader:
         self._has_arguments = False
 
     def read(self) -> Reading:
-        """Read the object that stands here; raises BrokenCallError. The call is then begun, and done by the caller."""
+        """Read the object that stands here, which is a whole call; raises BrokenCallError."""
         reader = self._tape
         yield from reader.need("{")
         yield from reader.skip()
@@ -50,6 +50,7 @@ class ObjectReader:
         if not self._has_arguments or self._early:
             self._calls.begin(self._name, self._id)
             self._calls.arguments("".join(self._early) or "{}")
+        self._calls.done()
 
     def _field(self) -> Reading:
         key = yield from self._text()
@@ -82,6 +83,16 @@ class ObjectReader:
         parts: list[str] = []
         yield from self._tape.json(parts.append)
         return str(json.loads("".join(parts)))
+
+
+def read_each(
+    reader: TextReader, tag: str, read_one: Callable[[], Reading], close: str, *, is_open: bool = False
+) -> Reading:
+    """Read calls that begin with `tag` each, and `close` if it follows. is_open: the first `tag` was taken."""
+    while is_open or (yield from reader.after_blanks(tag)):
+        is_open = False
+        yield from read_one()
+    yield from reader.after_blanks(close)
 
 
 def read_arguments(reader: TextReader, calls: CallWriter, name: str, own_id: str | None = None) -> Reading:

@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from ludus.text.parsers.answer import AnswerGrammar
-from ludus.text.parsers.base import (
-    ContentDelta,
-    Delta,
-    Parsed,
-    StreamParser,
-    ToolParser,
-    parse_at_once,
-)
-from ludus.text.parsers.lark import ReplyGrammar
+from ludus.text.parsers.base import ContentDelta, Delta, StreamParser, ToolParser
 from ludus.text.parsers.reasoning import ReasoningSplitter
 from ludus.text.parsers.tags import THINK_CLOSE, THINK_OPEN
-from ludus.types import ToolSpec
 
 
-@dataclass(frozen=True)
-class PlainParser:
+def plain_parser(*, splits_reasoning: bool = False) -> ToolParser:
     """Reads no calls at all."""
 
-    splits_reasoning: bool = False
+    def stream(*, in_reasoning: bool = False, **_: Any) -> StreamParser:
+        return _PlainStream(ReasoningSplitter(enabled=splits_reasoning, in_reasoning=in_reasoning))
 
-    name = "plain"
-    stop_after_call = ()
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return (THINK_OPEN, THINK_CLOSE) if self.splits_reasoning else ()
-
-    @property
-    def plain(self) -> ToolParser:
-        return self
-
-    @property
-    def grammar(self) -> ReplyGrammar:
-        return AnswerGrammar(splits_reasoning=self.splits_reasoning)
-
-    def parse(
-        self, text: str, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
-    ) -> Parsed:
-        return parse_at_once(self.stream(in_reasoning=in_reasoning, call_seed=call_seed, tools=tools), text)
-
-    def stream(
-        self, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
-    ) -> StreamParser:
-        return _PlainStream(ReasoningSplitter(enabled=self.splits_reasoning, in_reasoning=in_reasoning))
+    markers = (THINK_OPEN, THINK_CLOSE) if splits_reasoning else ()
+    return ToolParser("plain", stream, AnswerGrammar(splits_reasoning=splits_reasoning).reply, markers)
 
 
 class _PlainStream:

@@ -12,17 +12,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 
-from ludus.text.parsers.base import call_id
-from ludus.text.parsers.calls import CallWriter, Reading
-from ludus.text.parsers.lark import CallGrammar, Lark, Section
+from ludus.text.parsers.calls import CallFormat, CallWriter, Reading
+from ludus.text.parsers.lark import CallGrammar, Lark
 from ludus.text.parsers.parameters import escaped, property_schema
 from ludus.text.parsers.scan import MAX_DEPTH, is_number
 from ludus.text.parsers.text_reader import MAX_NAME_LENGTH, BrokenCallError, Say, TextReader
 from ludus.types import ToolSpec
 
-_TAGS = (("<|tool_call_start|>", "<|tool_call_end|>"), ("<|python_start|>", "<|python_end|>"))
+_TAGS = {"<|tool_call_start|>": "<|tool_call_end|>", "<|python_start|>": "<|python_end|>"}
 _NAMES = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _ESCAPES = {"n": "\\n", "t": "\\t", "r": "\\r", "b": "\\b", "f": "\\f", '"': '\\"', "\\": "\\\\", "'": "'", "/": "/"}
 _CODES = {"x": 2, "u": 4, "U": 8}
@@ -32,66 +30,40 @@ _IDENTIFIER = re.compile(r"[^\W\d][\w.\-]*")
 _WORD = re.compile(r"[-+.\w]+")
 
 
-@dataclass(frozen=True)
-class PythonicGrammar:
-    """One list of calls, its arguments in the order of the schema, those that are needed first."""
-
-    opener: str = ""
-    closer: str = ""
-    separator: str | None = None
-
-    def section(self, lark: Lark, tools: Sequence[ToolSpec], *, parallel: bool) -> Section:
-        body = lark.rule(lark.one_of([self._call(lark, tool) for tool in tools]))
-        if parallel:
-            body = lark.repeated(body, ", ")
-        return Section(self.opener, f"{lark.text('[')} {body} {lark.text(']' + self.closer)}")
-
-    def _call(self, lark: Lark, tool: ToolSpec) -> str:
-        root = tool.parameters
-        needed = root.get("required") or ()
-        definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
-        keys = sorted(root.get("properties") or {}, key=lambda key: key not in needed)
-        items = [
-            (
-                lark.rule(f"{lark.text(key + '=')} {lark.json({**property_schema(root, key), **definitions})}"),
-                key in needed,
-            )
-            for key in keys
-        ]
-        return f"{lark.text(tool.name + '(')} {lark.listed(items, ', ')} {lark.text(')')}"
+def _write_call(lark: Lark, tool: ToolSpec) -> str:
+    """Arguments in the order of the schema, those that are needed first."""
+    root = tool.parameters
+    needed = root.get("required") or ()
+    definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    items = []
+    for key in sorted(root.get("properties") or {}, key=lambda key: key not in needed):
+        value = lark.json({**property_schema(root, key), **definitions})
+        items.append((lark.rule(f"{lark.text(key + '=')} {value}"), key in needed))
+    return f"{lark.text(tool.name + '(')} {lark.listed(items, ', ')} {lark.text(')')}"
 
 
-@dataclass(frozen=True)
-class PythonicFormat:
-    """A list of calls; with and without tags it is read, and one way it is written."""
+def _read(reader: TextReader, opener: str, calls: CallWriter, _tools: Sequence[ToolSpec]) -> Reading:
+    yield from reader.skip()
+    yield from reader.need("[")
+    separator = ","
+    while separator == ",":
+        yield from _read_call(reader, calls)
+        separator = yield from reader.after_blanks(",", "]")
+    if opener:
+        yield from reader.after_blanks(_TAGS[opener])
 
-    tags: tuple[str, str] = ("", "")
-    """Around the list, as the model writes it."""
 
-    name = "pythonic"
-    opens = {opener: (closer,) for opener, closer in _TAGS}  # noqa: RUF012 - read only, as the protocol declares it
-    starts = "["
-    markers = tuple(tag for tags in _TAGS for tag in tags)
-    stop_after_call = ()
-    make_id = staticmethod(call_id)
-
-    @classmethod
-    def of(cls, template_source: str) -> PythonicFormat:
-        return cls(next((tags for tags in _TAGS if tags[0] in template_source), ("", "")))
-
-    @property
-    def grammar(self) -> CallGrammar:
-        return PythonicGrammar(*self.tags)
-
-    def read(self, reader: TextReader, opener: str, calls: CallWriter, tools: Sequence[ToolSpec]) -> Reading:
-        yield from reader.skip()
-        yield from reader.need("[")
-        separator = ","
-        while separator == ",":
-            yield from _read_call(reader, calls)
-            separator = yield from reader.after_blanks(",", "]")
-        if opener:
-            yield from reader.after_blanks(*self.opens[opener])
+def pythonic(template_source: str) -> CallFormat:
+    """With and without tags it is read, and as the template shows it is written."""
+    opener = next((opener for opener in _TAGS if opener in template_source), "")
+    return CallFormat(
+        "pythonic",
+        {opener: (closer,) for opener, closer in _TAGS.items()},
+        _read,
+        CallGrammar(opener, _write_call, before="[", between=", ", after="]" + _TAGS.get(opener, "")),
+        markers=(*_TAGS, *_TAGS.values()),
+        starts="[",
+    )
 
 
 def _read_call(reader: TextReader, calls: CallWriter) -> Reading:

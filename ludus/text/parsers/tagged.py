@@ -1,4 +1,4 @@
-"""Grammars of calls whose arguments stand one by one between tags.
+"""Calls whose arguments stand one by one between tags: how they are read, and their grammar.
 
 Knows: the schemas of arguments, Lark.  Knows not: which tags; each format names its own.
 """
@@ -10,20 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ludus.errors import AgentError
-from ludus.text.parsers.lark import Lark, Section, chain
-from ludus.text.parsers.parameters import ALL_TYPES, Schema, property_schema, referred, types_of
+from ludus.text.parsers.calls import CallWriter, Reading
+from ludus.text.parsers.lark import Lark
+from ludus.text.parsers.parameters import ALL_TYPES, ArgumentsWriter, Schema, property_schema, referred, types_of
+from ludus.text.parsers.text_reader import TextReader
 from ludus.types import ToolSpec
 
 _SLASH = re.compile(r"(?<!\\)/")
 # One value stands behind one tag, whatever the others are: these bind several at once.
 _BIND_SEVERAL = ("anyOf", "oneOf", "allOf", "not", "if", "$ref", "dependentRequired", "dependentSchemas")
+_GAP = "\n"
+"""Behind `close`, as all templates write it."""
 
 
 @dataclass(frozen=True)
-class TaggedGrammar:
-    """Calls as a name and tagged arguments; '%s' stands for the name and for the key of an argument."""
+class TaggedCall:
+    """A call as a name and tagged arguments; '%s' stands for the name and for the key of an argument."""
 
-    opener: str
     head: str
     key: str
     """Before a value."""
@@ -33,23 +36,31 @@ class TaggedGrammar:
     """What ends a value, as it is read; `close` ends with it."""
     foot: str
     """Behind the last argument."""
-    gap: str = "\n"
-    """Behind `close`."""
-    before: str = ""
-    """Before the first call, behind the opening tag."""
-    between: str | None = None
-    """Between two calls of one section. None: a section holds one."""
-    after: str = ""
-    """At the end of a section."""
-    separator: str | None = None
 
-    def section(self, lark: Lark, tools: Sequence[ToolSpec], *, parallel: bool) -> Section:
-        body = lark.rule(lark.one_of([self._call(lark, tool) for tool in tools]))
-        if parallel and self.between is not None:
-            body = lark.repeated(body, self.between)
-        return Section(self.opener, chain(lark.text(self.before), body, lark.text(self.after)))
+    def read(self, reader: TextReader, calls: CallWriter, name: str, tools: Sequence[ToolSpec]) -> Reading:
+        """Read what stands behind the head, which is one call of `name`; raises BrokenCallError."""
+        before_key, _, behind_key = self.key.partition("%s")
+        behind_key, newline, before_value = behind_key.partition("\n")
+        foot = self.foot.partition("\n")[0]
+        yield from reader.skip()
+        tag = yield from reader.need(before_key, foot)
+        calls.begin(name)
+        writer = ArgumentsWriter(calls.arguments, name, tools)
+        while tag == before_key:
+            key, _ = yield from reader.name(behind_key)
+            if before_value:
+                yield from reader.skip()
+                yield from reader.need(before_value)
+            elif newline:
+                yield from reader.take(newline)
+            yield from writer.value(reader, key, *dict.fromkeys((self.close, self.ends)))
+            yield from reader.skip()
+            tag = yield from reader.need(before_key, foot)
+        writer.end()
+        calls.done()
 
-    def _call(self, lark: Lark, tool: ToolSpec) -> str:
+    def write(self, lark: Lark, tool: ToolSpec) -> str:
+        """Lark of a call of `tool`."""
         root = tool.parameters
         if bound := [name for name in _BIND_SEVERAL if name in root]:
             raise AgentError(
@@ -62,7 +73,7 @@ class TaggedGrammar:
         parts = [lark.text(self.head.replace("%s", tool.name))]
         for key in properties:
             value = _value(lark, root, key, self.close, self.ends)
-            body = lark.rule(f"{lark.text(self.key.replace('%s', key))} {value} {lark.text(self.gap)}")
+            body = lark.rule(f"{lark.text(self.key.replace('%s', key))} {value} {lark.text(_GAP)}")
             parts.append(body if key in needed else f"{body}?")
         return " ".join([*parts, lark.text(self.foot)])
 

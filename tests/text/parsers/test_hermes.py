@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ludus.text.parse import parser_for
 from ludus.text.parsers.base import ContentDelta, Delta, Parsed, ReasoningDelta, ToolCallDelta, ToolParser, collect
-from ludus.text.parsers.plain import PlainParser
+from ludus.text.parsers.plain import plain_parser
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 
@@ -42,7 +42,7 @@ def test_streamed_equals_whole(text: str, cuts: list[int], thinks: bool, opened:
     """All deltas together are the parsed text, for every split into chunks and down to single characters."""
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     chunks = [text[start:end] for start, end in pairwise(edges)]
-    for parser in (hermes(splits_reasoning=thinks), PlainParser(splits_reasoning=thinks)):
+    for parser in (hermes(splits_reasoning=thinks), plain_parser(splits_reasoning=thinks)):
         whole = parser.parse(text, in_reasoning=opened, call_seed="seed")
         assert streamed(parser, chunks, in_reasoning=opened)[1] == whole
         assert streamed(parser, list(text), in_reasoning=opened)[1] == whole
@@ -155,14 +155,14 @@ def test_call_in_the_thinking() -> None:
 
 def test_shapes_of_thinking() -> None:
     """Thinking may be absent, empty, cut, or not at the start, where it is content; newlines at its edges are tags'."""
-    parser = PlainParser(splits_reasoning=True)
+    parser = plain_parser(splits_reasoning=True)
     assert parser.parse("Hi") == Parsed("Hi", None)
     assert parser.parse("<think>\n\n</think>\n\nHi") == Parsed("Hi", "")
     assert parser.parse("<think>\nhm\n\nso") == Parsed("", "hm\n\nso")
     assert parser.parse("hm", in_reasoning=True) == Parsed("", "hm")
     assert parser.parse("\n<think>\n") == Parsed("", "")
     assert parser.parse("Hi <think>x</think>") == Parsed("Hi <think>x</think>", None)
-    assert PlainParser().parse("<think>x</think>") == Parsed("<think>x</think>", None)
+    assert plain_parser().parse("<think>x</think>") == Parsed("<think>x</think>", None)
 
 
 def test_text_leaves_at_once() -> None:
