@@ -95,6 +95,8 @@ class Rule:
     """Of the settings."""
     metrics: Callable[[LossInputs], LossMetrics] | None = None
     """Of a loss: what is shown beside its own. None: nothing."""
+    uses_advantage: bool = True
+    """Of a loss: without an advantage a token has no gradient."""
     is_of_ratio: bool = False
     """Of a loss: its keys act only where the ratio to the old policy can leave 1."""
 
@@ -115,7 +117,8 @@ class Algorithm:
     """From the trained tokens of each episode to the weight of each of its tokens."""
     loss: Objective
     """A sum over the tokens of a row: weighted and corrected, the KL term in it."""
-    minibatches: int
+    trains_flat_groups: bool = False
+    """Tokens move without an advantage too: by the KL term, or by a loss that has none."""
     imported: tuple[str, ...] = ()
     """Import strings of the user's own functions, which are imported when they are first called."""
 

@@ -123,11 +123,21 @@ class PackedRow:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one optimizer step trains on; the weights of all its targets are normalised together."""
+    """What one training step trains on: the rows of one optimizer step after the other."""
 
-    rows: tuple[PackedRow, ...]
+    minibatches: tuple[tuple[PackedRow, ...], ...]
+    """One without rows has nothing to train, and takes no optimizer step."""
     version: int
     """Of the weights that this batch is about to change."""
+
+    @classmethod
+    def of(cls, rows: Iterable[PackedRow], version: int = 0) -> Batch:
+        """Of one optimizer step."""
+        return cls((tuple(rows),), version)
+
+    @property
+    def rows(self) -> tuple[PackedRow, ...]:
+        return tuple(row for part in self.minibatches for row in part)
 
     @property
     def num_trained(self) -> int:

@@ -41,7 +41,7 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
             beta=None if settings.kl is None else settings.kl.beta,
             metrics=LOSSES[settings.loss.kind].metrics,
         ),
-        minibatches=settings.minibatches,
+        trains_flat_groups=settings.kl is not None or not LOSSES[settings.loss.kind].uses_advantage,
         imported=tuple(each.path for each in own if isinstance(each, OwnAdvantageSettings | OwnLossSettings)),
     )
 

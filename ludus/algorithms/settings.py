@@ -46,7 +46,7 @@ class AlgorithmSettings(Settings):
     normaliser: Annotated[Choice, OneOf(_settings(NORMALISERS), "token")] = TokenSettings()
     """Over what the loss is averaged."""
     minibatches: int = pydantic.Field(default=1, ge=1)
-    """Optimizer steps taken on one batch, each on its own part of the rows."""
+    """Optimizer steps taken on one batch, each on whole groups of its own; never more than there are groups."""
     max_sequence_tokens: int | None = pydantic.Field(default=None, ge=2)
     """Tokens further down a conversation than this, prompts counted, are not trained. None: all are."""
     dynamic_sampling: bool = False

@@ -118,12 +118,11 @@ class Trainer:
             return run_blocking(self._train(agent_adapters, plan, resume, observer or NullObserver(), interrupts))
 
     def _with_decay_end(self, plan: TrainPlan) -> Config:
-        """The configuration with the number of optimizer steps that the learning rate falls over."""
+        """The configuration with the number of steps that the learning rate falls over."""
         trainer = self.config.trainer
         if trainer.optimizer.decay == "constant" or trainer.optimizer.total_steps or plan.total_steps is None:
             return self.config
-        total_steps = plan.total_steps * self.config.algorithm.minibatches
-        optimizer = trainer.optimizer.model_copy(update={"total_steps": total_steps})
+        optimizer = trainer.optimizer.model_copy(update={"total_steps": plan.total_steps})
         return self.config.model_copy(update={"trainer": trainer.model_copy(update={"optimizer": optimizer})})
 
     def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:

@@ -9,21 +9,31 @@ every token of every episode handed in is trained once or masked for one named r
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from itertools import pairwise
+from typing import TypeVar
 
-from ludus.algorithms.base import GroupReturns, Returns
-from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.base import GroupReturns
+from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
 from ludus.algorithms.settings import AlgorithmSettings
-from ludus.episodes.export import TurnCredit, count_trained, export_session
+from ludus.episodes.export import Exported, ExportStyle, TurnCredit, count_trained, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.reward import masked_answers
 from ludus.rollout.pool import Discarded, GroupFilter, TakenGroups
 from ludus.types import Episode, Group
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Credit = Mapping[str, TurnCredit]
+"""By turn id."""
+Members = Sequence[tuple[Episode, Credit]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +42,7 @@ class BatchRules:
 
     algorithm: AlgorithmSettings
     turn_discount: float
-    export_style: Literal["individual", "concat"]
+    export_style: ExportStyle
     row_tokens: int
     max_head_offpolicyness: int
     accept: GroupFilter | None = None
@@ -53,39 +63,92 @@ class BuiltBatch:
 
 def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int) -> BuiltBatch:
     """The batch that weights `version` are trained on next."""
-    stale_before = version - rules.max_head_offpolicyness
     groups = sorted(taken.groups, key=lambda group: group.id)
-    credited = [each for members in credit_groups(groups, rules) for each in members]
-    bounds = {"stale_before": stale_before, "max_tokens": rules.algorithm.max_sequence_tokens}
-    counts = [
-        count_trained(episode.session, credit, left_out=episode.left_out, **bounds) for episode, credit in credited
-    ]
-    weights = algorithm_of(rules.algorithm).weights(counts)
-    sequences: list[TrainSequence] = []
+    could_be_trained = _advantages(groups, rules)
+    by_group = _mask_flat(could_be_trained, rules)
+    bounds = _Bounds(version - rules.max_head_offpolicyness, rules.algorithm.max_sequence_tokens)
+    # a group that teaches nothing counts in the mean all the same: what one of ten teaches moves the weights a tenth
+    counts = [bounds.count(*each) for members in could_be_trained for each in members]
+    weights = iter(algorithm_of(rules.algorithm).weights(counts))
+    parts = _cut(by_group, rules.algorithm.minibatches)
+    rows: list[tuple[PackedRow, ...]] = []
     ledger = account_discarded(taken.discarded)
-    for (episode, credit), weight in zip(credited, weights, strict=True):
-        exported = export_session(
-            episode.session, credit, weight=weight, style=rules.export_style, left_out=episode.left_out, **bounds
-        )
-        sequences.extend(exported.sequences)
-        ledger = ledger + exported.ledger
+    for part in parts:
+        sequences: list[TrainSequence] = []
+        for episode, credit in (each for members in part for each in members):
+            # together the minibatches weigh as much as there are of them, each what its tokens weigh
+            exported = bounds.export(episode, credit, next(weights) * len(parts), rules.export_style)
+            sequences.extend(exported.sequences)
+            ledger = ledger + exported.ledger
+        rows.append(pack(sequences, row_tokens=rules.row_tokens))
     return BuiltBatch(
-        batch=Batch(rows=pack(sequences, row_tokens=rules.row_tokens), version=version),
+        batch=Batch(tuple(rows), version),
         ledger=ledger,
-        credit=_named_credit(credited, taken.discarded),
+        credit=_named_credit([each for members in by_group for each in members], taken.discarded),
         staleness=_staleness(taken.groups, version),
     )
 
 
-def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[list[tuple[Episode, Mapping[str, TurnCredit]]]]:
-    """The members of each group, in the order of ids, with the credit of each of their turns."""
+def _cut(groups: Sequence[T], count: int) -> list[Sequence[T]]:
+    """In `count` parts of neighbours, whose sizes differ by at most one; in fewer if there are fewer groups."""
+    if count > len(groups) > 0:
+        _warn_of_fewer(count, len(groups))
+    count = max(1, min(count, len(groups)))
+    ends = [len(groups) * number // count for number in range(count + 1)]
+    return [groups[start:end] for start, end in pairwise(ends)]
+
+
+@cache
+def _warn_of_fewer(minibatches: int, num_groups: int) -> None:
+    """Once for each number of groups."""
+    logger.warning("algorithm.minibatches=%d, and a batch has only %d groups: one step each", minibatches, num_groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Which tokens of an episode can be trained whatever their credit."""
+
+    stale_before: int
+    max_tokens: int | None
+
+    def count(self, episode: Episode, credit: Credit) -> int:
+        return count_trained(
+            episode.session,
+            credit,
+            stale_before=self.stale_before,
+            max_tokens=self.max_tokens,
+            left_out=episode.left_out,
+        )
+
+    def export(self, episode: Episode, credit: Credit, weight: float, style: ExportStyle) -> Exported:
+        return export_session(
+            episode.session,
+            credit,
+            weight=weight,
+            style=style,
+            stale_before=self.stale_before,
+            max_tokens=self.max_tokens,
+            left_out=episode.left_out,
+        )
+
+
+def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
+    """The members of each group, in the order of ids, with what the loss makes of each of their turns."""
+    return _mask_flat(_advantages(groups, rules), rules)
+
+
+def _advantages(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
+    """As `credit_groups`, with the advantages of groups that teach nothing."""
     by_group = [sorted(group.episodes, key=lambda episode: episode.id) for group in groups]
     returns = [
         GroupReturns(group, {each.id: episode_returns(each, rules.turn_discount) for each in episodes})
         for group, episodes in zip(groups, by_group, strict=True)
     ]
     advantages = algorithm_of(rules.algorithm).advantages(returns)
-    return [_group_credit(*each) for each in zip(by_group, advantages, strict=True)]
+    return [
+        [(episode, _credits(episode, of_group[episode.id])) for episode in episodes]
+        for episodes, of_group in zip(by_group, advantages, strict=True)
+    ]
 
 
 def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float | None]:
@@ -99,9 +162,8 @@ def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float |
 
 def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
     """`zero_advantage` for a group without anything to learn from. None: it has something."""
-    (credited,) = credit_groups([group], rules)
-    has_signal = any(credit.advantage for _, turns in credited for credit in turns.values())
-    return None if has_signal else "zero_advantage"
+    (credited,) = _advantages([group], rules)
+    return "zero_advantage" if _is_flat(credited) else None
 
 
 def make_group_filter(rules: BatchRules) -> GroupFilter | None:
@@ -124,28 +186,33 @@ def account_unused(taken: TakenGroups) -> Ledger:
     return unused + account_discarded(taken.discarded)
 
 
-def _group_credit(episodes: Sequence[Episode], advantages: Returns) -> list[tuple[Episode, Mapping[str, TurnCredit]]]:
-    has_signal = any(value for turns in advantages.values() for value in turns.values())
-    return [
-        (episode, _credits(episode, advantages[episode.id], has_signal, not_chosen=masked_answers(episode)))
-        for episode in episodes
-    ]
-
-
-def _credits(
-    episode: Episode, advantages: Mapping[str, float | None], has_signal: bool, *, not_chosen: Collection[str]
-) -> dict[str, TurnCredit]:
-    flat = TurnCredit(advantage=None, mask="zero_advantage")
+def _credits(episode: Episode, advantages: Mapping[str, float | None]) -> dict[str, TurnCredit]:
     credit = dict.fromkeys((turn.id for turn in episode.session.turns), TurnCredit(advantage=None, mask="no_credit"))
     for turn_id, value in advantages.items():
         if value is not None:
-            credit[turn_id] = TurnCredit(advantage=value, mask=None) if has_signal else flat
-    return {**credit, **dict.fromkeys(not_chosen, TurnCredit(advantage=None, mask="not_chosen"))}
+            credit[turn_id] = TurnCredit(advantage=value, mask=None)
+    return {**credit, **dict.fromkeys(masked_answers(episode), TurnCredit(advantage=None, mask="not_chosen"))}
 
 
-def _named_credit(
-    credited: Sequence[tuple[Episode, Mapping[str, TurnCredit]]], discarded: Sequence[Discarded]
-) -> dict[str, float | str]:
+def _is_flat(members: Members) -> bool:
+    """No token of the group has an advantage: there is nothing to learn from it."""
+    return not any(credit.advantage for _, turns in members for credit in turns.values())
+
+
+def _mask_flat(groups: Sequence[Members], rules: BatchRules) -> list[Members]:
+    """The groups, of which those without anything to learn from are masked, unless the algorithm trains them too."""
+    if algorithm_of(rules.algorithm).trains_flat_groups:
+        return list(groups)
+    flat = TurnCredit(advantage=None, mask="zero_advantage")
+    return [
+        [(episode, {id_: each if each.mask else flat for id_, each in turns.items()}) for episode, turns in members]
+        if _is_flat(members)
+        else members
+        for members in groups
+    ]
+
+
+def _named_credit(credited: Members, discarded: Sequence[Discarded]) -> dict[str, float | str]:
     named: dict[str, float | str] = {}
     for _, turns in credited:
         for turn_id, credit in turns.items():

@@ -88,7 +88,7 @@ def supervised_batches(
     for step, replies in enumerate(_batches(conversations, settings, seed)):
         total = sum(len(each.target_idx) for each in replies)  # every token counts the same, and all together 1
         weighted = [replace(each, weights=(1.0 / total,) * len(each.target_idx)) for each in replies]
-        yield Batch(pack(weighted, row_tokens=row_tokens), version=step)
+        yield Batch.of(pack(weighted, row_tokens=row_tokens), version=step)
 
 
 def conversation_sequences(row: Mapping[str, Any], text: ChatText, *, at: str = "row") -> list[TrainSequence]:

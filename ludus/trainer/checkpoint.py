@@ -46,7 +46,7 @@ def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ran
     if ranks.rank == 0:
         about = {
             "version": version,
-            "num_steps": state["num_steps"],
+            "num_batches": state["num_batches"],
             "ranks": ranks.size,
             "shapes": {name: list(shape) for name, shape in state["shapes"].items()},
             "moved": {name: float(own["step"]) for name, own in moments.items()},
@@ -81,7 +81,7 @@ def read_state(folder: Path, ranks: Ranks, device: torch.device) -> tuple[int, d
             name: {kind: tensors[f"{kind}/{name}"] for kind in _MOMENTS} | {"step": torch.tensor(step, device=device)}
             for name, step in moved.items()
         },
-        "num_steps": about["num_steps"],
+        "num_batches": about["num_batches"],
         "shapes": {name: tuple(shape) for name, shape in shapes.items()},
     }
     return about["version"], state

@@ -37,14 +37,14 @@ class StepResult:
     """The gradient was not finite, so nothing moved."""
 
 
-def learning_rate(step: int, settings: OptimizerSettings) -> float:
-    """Learning rate of optimizer step `step` (the first is 0): linear warm-up, then the chosen decay."""
-    if step < settings.warmup_steps:
-        return settings.lr * (step + 1) / settings.warmup_steps
+def learning_rate(batch: int, settings: OptimizerSettings) -> float:
+    """Learning rate of batch number `batch` (the first is 0): linear warm-up, then the chosen decay."""
+    if batch < settings.warmup_steps:
+        return settings.lr * (batch + 1) / settings.warmup_steps
     if settings.decay == "constant" or settings.total_steps is None:
         return settings.lr
     num_decay_steps = max(1, settings.total_steps - settings.warmup_steps)
-    done = min(1.0, (step - settings.warmup_steps) / num_decay_steps)
+    done = min(1.0, (batch - settings.warmup_steps) / num_decay_steps)
     return settings.lr * (1 - done if settings.decay == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
@@ -69,7 +69,8 @@ class MasterOptimizer:
             )
         self.settings = settings
         self.rounding = rounding
-        self.num_steps = 0
+        self.num_batches = 0
+        """Ended; where the schedule stands."""
         self.ranks: Ranks = SingleRank() if ranks is None else ranks
         self._parameters = dict(parameters)
         own = self.ranks.local_rows
@@ -82,7 +83,7 @@ class MasterOptimizer:
 
     def __repr__(self) -> str:
         num_values = sum(master.numel() for master in self._masters.values())
-        return f"<MasterOptimizer of {num_values:,} values after {self.num_steps} steps>"
+        return f"<MasterOptimizer of {num_values:,} values after {self.num_batches} batches>"
 
     @property
     def masters(self) -> Mapping[str, Tensor]:
@@ -117,18 +118,21 @@ class MasterOptimizer:
     def step(self) -> StepResult:
         """Move the masters along the gathered gradients, and forget these. The parameters do not change yet.
 
-        A gradient that is not finite moves nothing; the schedule goes on.
+        A gradient that is not finite moves nothing.
         """
-        lr = learning_rate(self.num_steps, self.settings)
+        lr = learning_rate(self.num_batches, self.settings)
         norm = float(self._clip())
         is_skipped = not math.isfinite(norm)
         if is_skipped:
-            logger.warning("optimizer.skipped step=%d grad_norm=%s", self.num_steps, norm)
+            logger.warning("optimizer.skipped batch=%d grad_norm=%s", self.num_batches, norm)
         else:
             self._adamw.step(self.gradients(), lr)
         self.forget_gradients()
-        self.num_steps += 1
         return StepResult(norm, lr, is_skipped)
+
+    def end_batch(self) -> None:
+        """The schedule goes on: all optimizer steps of a batch have one learning rate."""
+        self.num_batches += 1
 
     @torch.no_grad()
     def copy_to_parameters(self) -> None:
@@ -146,7 +150,7 @@ class MasterOptimizer:
         """Everything that a resumed run needs to go on exactly: this process's rows, and the shapes of the whole."""
         shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
         moments = self._adamw.moments()
-        return {"masters": self._masters, "moments": moments, "num_steps": self.num_steps, "shapes": shapes}
+        return {"masters": self._masters, "moments": moments, "num_batches": self.num_batches, "shapes": shapes}
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -162,7 +166,7 @@ class MasterOptimizer:
             master.copy_(state["masters"][name])
         self._adamw.take_over(state["moments"])
         self.forget_gradients()
-        self.num_steps = int(state["num_steps"])
+        self.num_batches = int(state["num_batches"])
 
     @torch.no_grad()
     def take_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -173,7 +177,7 @@ class MasterOptimizer:
             master.copy_(weights[name])
         self._adamw = make_adamw(self._masters, self.settings)
         self.forget_gradients()
-        self.num_steps = 0
+        self.num_batches = 0
 
     def _round(self, name: str, into: Tensor) -> None:
         shape = self._parameters[name].shape

@@ -25,9 +25,10 @@ class OptimizerSettings(Settings):
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """None: gradients are not clipped."""
     warmup_steps: int = Field(default=0, ge=0)
+    """Training steps, each of which has one learning rate however many minibatches it has; as in verl and AReaL."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
     total_steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps after which a decaying learning rate reaches 0. None: those of the run."""
+    """Training steps after which a decaying learning rate reaches 0. None: those of the run."""
 
     def idle(self) -> Iterator[Idle]:
         if self.decay == "constant" and self.total_steps is not None:

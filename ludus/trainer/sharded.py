@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ludus.algorithms.pack import Batch, PackedRow
+from ludus.algorithms.pack import Batch
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.share import share_rows
 from ludus.errors import BackendError, UserError
@@ -31,7 +31,7 @@ from ludus.trainer.checkpoint import check_parts
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks
 from ludus.trainer.settings import TrainerSettings
-from ludus.trainer.step import ModelTrainer, minibatches
+from ludus.trainer.step import ModelTrainer
 from ludus.trainer.wire import rows_from_json, rows_to_json
 
 T = TypeVar("T")
@@ -104,16 +104,14 @@ class ShardedTrainer:
         self._command("configure", {"lr": lr, "algorithm": _to_json(algorithm)})
 
     def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
-        count = self._trainer.num_minibatches if algorithm is None else algorithm.minibatches
-        parts = [share_rows(part.rows, self._ranks.size) for part in minibatches(batch, count)]
+        parts = [share_rows(part, self._ranks.size) for part in batch.minibatches]
         by_rank = [[rows_to_json(shares[rank]) for shares in parts] for rank in range(self._ranks.size)]
         own = [{"parts": parts_of_rank} for parts_of_rank in by_rank]
         result: Metrics = self._command("train", {"algorithm": _to_json(algorithm), "version": batch.version}, own)
         return result
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
-        (part,) = minibatches(batch, 1)
-        by_rank = [{"rows": rows_to_json(share)} for share in share_rows(part.rows, self._ranks.size)]
+        by_rank = [{"rows": rows_to_json(share)} for share in share_rows(batch.rows, self._ranks.size)]
         how = {"algorithm": _to_json(algorithm), "version": batch.version}
         result: Metrics = self._command("gather", how, by_rank)
         return result
@@ -249,13 +247,12 @@ def _from_json(command: dict[str, Any]) -> AlgorithmSettings | None:
 
 
 def _train(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> Metrics:
-    parts = [Batch(rows_from_json(part), command["version"]) for part in command["parts"]]
-    return trainer.train_parts(parts, _from_json(command))
+    parts = tuple(rows_from_json(part) for part in command["parts"])
+    return trainer.train_batch(Batch(parts, command["version"]), _from_json(command))
 
 
 def _gather(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> Metrics:
-    rows: tuple[PackedRow, ...] = rows_from_json(command["rows"])
-    return trainer.forward_backward(Batch(rows, command["version"]), _from_json(command))
+    return trainer.forward_backward(Batch.of(rows_from_json(command["rows"]), command["version"]), _from_json(command))
 
 
 def _whole(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Tensor | None:

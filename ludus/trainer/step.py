@@ -7,10 +7,9 @@ weights that sample change in `publish` alone (masters move in between).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -35,9 +34,8 @@ from ludus.trainer.recompute import recompute_layers
 from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import TrainerSettings
 
-logger = logging.getLogger(__name__)
-
 LEASE_NAME = "trainer"
+Rows = Sequence[PackedRow]
 _DEFAULT_ALGORITHM = AlgorithmSettings()
 
 
@@ -110,8 +108,6 @@ class ModelTrainer:
         self.optimizer = MasterOptimizer(model.trainable, settings.optimizer, rounding, self.ranks)
         self._lease = lease
         self._is_alone = False
-        self._has_told_fewer = False
-        """A batch had fewer rows than there should be minibatches."""
         self._forward = RowForward(model, None if tokenizer is None else Constraints(tokenizer))
         is_whole = model.gathering is None
         heads = (name for name, each in model.trainable.items() if is_whole and each is model.head_weight)
@@ -140,38 +136,33 @@ class ModelTrainer:
     def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         """Move the masters along the batch's gradient, once for each minibatch, and return what was seen.
 
-        algorithm: of this batch. None: the trainer's own.
+        batch: over several ranks this rank's own rows.  algorithm: of this batch. None: the trainer's own.
         The weights that sample stay as they are until they are published.
         """
-        return self.train_parts(minibatches(batch, self._chosen(algorithm).minibatches), algorithm)
-
-    def train_parts(self, parts: Sequence[Batch], algorithm: AlgorithmSettings | None = None) -> Metrics:
-        """As `train_batch`, of a batch that was cut into minibatches already; over several ranks, of one's own rows."""
         means, chosen = TokenMeans(), self._chosen(algorithm)
-        if len(parts) < chosen.minibatches and not self._has_told_fewer:
-            self._has_told_fewer = True
-            logger.warning("algorithm.minibatches=%d, and a batch has only %d rows", chosen.minibatches, len(parts))
+        parts = [part for part in batch.minibatches if part]
         if len(parts) == 1:
             self._accumulate(parts[0], means, chosen)
             steps: list[Metrics] = [self._step()]
         else:
             steps = self._train_parts(parts, means, chosen)
+        self.optimizer.end_batch()
         self.version += 1
         result = self._result(means)
-        if "train/loss" in result:  # each part weighs as much as the whole batch
-            result["train/loss"] /= len(parts)
-        counts = {"train/lr": steps[-1]["train/lr"], "train/optimizer_steps": float(len(parts))}
-        return {**result, **merge_means(steps), **counts}
+        if "train/loss" in result:  # together the minibatches weigh as much as there are of them
+            result["train/loss"] /= len(batch.minibatches)
+        return {**result, **merge_means(steps), "train/optimizer_steps": float(len(parts))}
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         """Add the batch's gradient to what is gathered, row by row, and return what was seen."""
         means = TokenMeans()
-        self._accumulate(batch, means, self._chosen(algorithm))
+        self._accumulate(batch.rows, means, self._chosen(algorithm))
         return self._result(means)
 
     def optim_step(self) -> Metrics:
         """Move the masters along the gathered gradient, which is forgotten; the weights that sample stay."""
         metrics = self._step()
+        self.optimizer.end_batch()
         self.version += 1
         return metrics
 
@@ -230,11 +221,6 @@ class ModelTrainer:
         with self._turn():
             self.optimizer.copy_to_parameters()
 
-    @property
-    def num_minibatches(self) -> int:
-        """Optimizer steps that the trainer's own algorithm takes on one batch."""
-        return self._algorithm.minibatches
-
     def _chosen(self, algorithm: AlgorithmSettings | None) -> Algorithm:
         return self._algorithm if algorithm is None else self._prepared(algorithm)
 
@@ -263,7 +249,7 @@ class ModelTrainer:
             whole.add_all(parts)
         return whole.result()
 
-    def _train_parts(self, parts: Sequence[Batch], means: TokenMeans, algorithm: Algorithm) -> list[Metrics]:
+    def _train_parts(self, parts: Sequence[Rows], means: TokenMeans, algorithm: Algorithm) -> list[Metrics]:
         steps: list[Metrics] = []
         with self._alone():
             # all before the first step: the proximal policy is the one that the whole batch begins with
@@ -275,12 +261,12 @@ class ModelTrainer:
         return steps
 
     def _accumulate(
-        self, batch: Batch, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None = None
+        self, rows: Rows, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None = None
     ) -> None:
-        for row_idx, row in enumerate(batch.rows):
+        for row_idx, row in enumerate(rows):
             with self._turn():
                 self._row_backward(row, means, algorithm, None if proximal is None else proximal[row_idx])
-        means.add_sum("train/tokens", batch.num_trained)
+        means.add_sum("train/tokens", sum(len(row.target_ids) for row in rows))
 
     def _row_backward(self, row: PackedRow, means: TokenMeans, algorithm: Algorithm, proximal: Tensor | None) -> None:
         tensors = self._forward.tensors(row)
@@ -315,9 +301,9 @@ class ModelTrainer:
         metrics = {"train/grad_norm": result.grad_norm, "train/lr": result.lr}
         return {**metrics, "train/skipped_steps": 1.0} if result.is_skipped else metrics
 
-    def _logprobs(self, batch: Batch) -> list[Tensor]:
+    def _logprobs(self, rows: Rows) -> list[Tensor]:
         """Of each row, under the weights of now."""
-        return [self._forward(self._forward.tensors(row))[0] for row in batch.rows]
+        return [self._forward(self._forward.tensors(row))[0] for row in rows]
 
     def _reference_logprobs(self, row: RowTensors) -> Tensor:
         assert self._reference is not None, "they are kept for an algorithm that needs them"
@@ -368,22 +354,3 @@ class ModelTrainer:
                 with torch.no_grad():
                     for name, parameter in self.model.trainable.items():
                         self.ranks.local_rows(parameter).copy_(before[name])
-
-
-def minibatches(batch: Batch, count: int) -> list[Batch]:
-    """The rows in `count` parts, each with weights of its own that sum to those of the whole batch."""
-    rows = [row for row in batch.rows if row.target_ids]
-    count = max(1, min(count, len(rows)))
-    if count == 1:
-        return [Batch(tuple(rows), batch.version)]
-    total = sum(sum(row.weights) for row in rows)
-    parts = []
-    for start in range(count):
-        part = rows[start::count]
-        scale = total / (sum(sum(row.weights) for row in part) or 1.0)
-        parts.append(Batch(tuple(_reweighted(row, scale) for row in part), batch.version))
-    return parts
-
-
-def _reweighted(row: PackedRow, scale: float) -> PackedRow:
-    return replace(row, weights=tuple(weight * scale for weight in row.weights))

@@ -188,7 +188,7 @@ def test_order_of_input(sequences, row_tokens, rng):
 def test_batch_counts():
     """A batch counts targets, tokens that go through the model, and those that would without sharing."""
     sequences = [sequence([1, 2, 3, 4], [2, 3]), sequence([1, 2, 5], [2]), sequence([9, 9], [1])]
-    batch = Batch(rows=pack(sequences, row_tokens=4), version=3)
+    batch = Batch.of(pack(sequences, row_tokens=4), version=3)
     assert (batch.num_trained, batch.num_row_tokens, batch.num_sequence_tokens) == (4, 4, 9)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,69 @@ def test_a_flat_group_is_masked_and_named(make_episode: MakeEpisode) -> None:
     assert flat_group_mask(rules(), group(make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0}))) is None
 
 
+NORMALISERS = ["token", "episode", {"kind": "constant", "tokens": 10}]
+
+
+def groups_of(make_episode: MakeEpisode, rewards: Mapping[str, tuple[float, ...]]) -> TakenGroups:
+    """A group of each name, of members with these rewards and two turns of three tokens."""
+    return TakenGroups(
+        tuple(
+            group(*(make_episode(f"{name}-m{n}", {1: reward}) for n, reward in enumerate(members)), name=name)
+            for name, members in rewards.items()
+        ),
+        (),
+    )
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+def test_a_flat_group_counts_in_the_mean(make_episode: MakeEpisode, normaliser: Any) -> None:
+    """One group of eight that teaches something moves the weights an eighth as far as it would alone."""
+    teaches = {"g0": (1.0, 0.0)}
+    alone = build_batch(groups_of(make_episode, teaches), rules(normaliser=normaliser), version=0)
+    flat = {f"g{number}": (1.0, 1.0) for number in range(1, 8)}
+    among = build_batch(groups_of(make_episode, {**teaches, **flat}), rules(normaliser=normaliser), version=0)
+    assert among.ledger.masked == {"zero_advantage": 7 * 12} and among.ledger.trained == 12
+    weights = [[weight for row in built.batch.rows for weight in row.weights] for built in (alone, among)]
+    assert [weight * 8 for weight in weights[1]] == pytest.approx(weights[0])
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+@pytest.mark.parametrize("row_tokens", [8, 24, 1000])
+def test_minibatches_are_whole_groups_that_weigh_what_their_tokens_weigh(
+    make_episode: MakeEpisode, normaliser: Any, row_tokens: int
+) -> None:
+    """The same groups for any rows, with as many times the weights as there are parts; a flat part is empty."""
+    rewards = {f"g{number}": (1.0 + number, 0.0) for number in range(4)} | {"g4": (1.0, 1.0)}
+    taken = groups_of(make_episode, rewards)
+    made = {
+        count: build_batch(
+            taken, replace(rules(normaliser=normaliser, minibatches=count), row_tokens=row_tokens), version=0
+        )
+        for count in (1, 2, 5, 9)
+    }
+    assert {count: len(built.batch.minibatches) for count, built in made.items()} == {1: 1, 2: 2, 5: 5, 9: 5}
+    assert made[5].batch.minibatches[4] == () and made[5].ledger == made[1].ledger
+    trained = {
+        count: [sum(len(row.target_ids) for row in part) for part in built.batch.minibatches]
+        for count, built in made.items()
+    }
+    assert trained == {1: [48], 2: [24, 24], 5: [12, 12, 12, 12, 0], 9: [12, 12, 12, 12, 0]}
+    whole = sorted(weight for row in made[1].batch.rows for weight in row.weights)
+    for count in (2, 5):
+        parts = sorted(weight / count for row in made[count].batch.rows for weight in row.weights)
+        assert parts == pytest.approx(whole)
+
+
+def test_a_flat_group_is_trained_where_a_term_needs_no_advantage(make_episode: MakeEpisode) -> None:
+    """With a KL term all its tokens count, with the advantage 0; dynamic sampling replaces it all the same."""
+    taken = groups_of(make_episode, {"g0": (1.0, 1.0)})
+    with_kl = rules(kl={"beta": 0.1}, dynamic_sampling=True)
+    built = build_batch(taken, with_kl, version=0)
+    assert (built.ledger.trained, built.ledger.masked) == (12, {})
+    assert {value for row in built.batch.rows for value in row.advantages} == {0.0}
+    assert flat_group_mask(with_kl, taken.groups[0]) == "zero_advantage"
+
+
 def test_every_reason_is_counted_by_name(make_episode: MakeEpisode) -> None:
     """Unrewarded turns, discarded episodes, old tokens and greedy tokens each have their own line in the ledger."""
     members = [make_episode("g0-m0", {0: 1.0}), make_episode("g0-m1", {1: 0.0}, version=4)]
@@ -91,7 +154,7 @@ def test_returns_of_the_agent_are_used_as_they_are(make_episode: MakeEpisode) ->
     assert episode_returns(replace(episode, has_returns=False), 0.5)["g0-m0/t0"] == 0.75
 
 
-@pytest.mark.parametrize("normaliser", ["token", "episode", {"kind": "constant", "tokens": 10}])
+@pytest.mark.parametrize("normaliser", NORMALISERS)
 def test_both_export_styles_train_the_same_tokens(make_episode: MakeEpisode, normaliser: Any) -> None:
     """individual and concat hold the same targets with the same weights and advantages."""
     members = [make_episode("g0-m0", {1: 1.0}, num_turns=3), make_episode("g0-m1", {0: 0.0, 1: 0.3})]

@@ -117,6 +117,19 @@ def test_learning_rate_warms_up_and_decays() -> None:
     assert learning_rate(1000, OptimizerSettings(lr=1.0, warmup_steps=2)) == 1.0
 
 
+def test_all_optimizer_steps_of_a_batch_have_one_learning_rate() -> None:
+    """The schedule counts batches, as verl's and AReaL's do: three steps on a batch are one of the warm-up."""
+    settings = OptimizerSettings(lr=1.0, warmup_steps=4)
+    optimizer = MasterOptimizer({"w": Parameter(torch.zeros(2))}, settings, ROUNDING)
+    rates = []
+    for _ in range(2):
+        for _ in range(3):
+            optimizer.add_gradient("w", torch.ones(2))
+            rates.append(optimizer.step().lr)
+        optimizer.end_batch()
+    assert rates == [0.25] * 3 + [0.5] * 3
+
+
 def test_decay_and_its_length_belong_together() -> None:
     """A decay without its length is refused where it is to be used, and a length without a decay does not act."""
     with pytest.raises(ConfigError, match=r"decay='linear' needs the number of steps"):

@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.settings import SUPERVISED, AlgorithmSettings
 from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
@@ -62,6 +62,19 @@ def gradients_of(trainer: ModelTrainer, batches: Sequence[Batch]) -> dict[str, T
     return {name: gradient.clone() for name, gradient in trainer.optimizer.gradients().items()}
 
 
+def in_minibatches(rows: Sequence[PackedRow], count: int) -> Batch:
+    """The rows shared out, each part with the whole weight."""
+    parts = [rows[start::count] for start in range(count)]
+    weights = [sum(sum(row.weights) for row in part) for part in parts]
+    return Batch(
+        tuple(
+            tuple(replace(row, weights=tuple(each * sum(weights) / weight for each in row.weights)) for row in part)
+            for part, weight in zip(parts, weights, strict=True)
+        ),
+        version=0,
+    )
+
+
 def largest_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
     """Over all parameters, relative to the largest entry of each."""
     assert left.keys() == right.keys()
@@ -72,9 +85,9 @@ def largest_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> flo
 def test_packing_never_changes_the_gradient(family: str, tiny_models: Callable[[str], Path]) -> None:
     """The gradient of the packed tree is that of the sequences one at a time, to 1e-5, in every family."""
     sequences = branching_sequences()
-    packed = Batch(pack(sequences, row_tokens=512), version=0)
+    packed = Batch.of(pack(sequences, row_tokens=512), version=0)
     assert len(packed.rows) == 1 and packed.num_row_tokens < packed.num_sequence_tokens
-    alone = [Batch(pack([each], row_tokens=512), version=0) for each in sequences]
+    alone = [Batch.of(pack([each], row_tokens=512), version=0) for each in sequences]
     folder = tiny_models(family)
     together = gradients_of(make_trainer(folder), [packed])
     one_by_one = gradients_of(make_trainer(folder), alone)
@@ -87,9 +100,9 @@ def test_packing_holds_with_checkpointing_and_adapters(settings: dict[str, bool]
     sequences = branching_sequences()
     lora = settings.get("lora", False)
     together = gradients_of(
-        make_trainer(tiny_model_folder, **settings), [Batch(pack(sequences, row_tokens=64), version=0)]
+        make_trainer(tiny_model_folder, **settings), [Batch.of(pack(sequences, row_tokens=64), version=0)]
     )
-    alone = [Batch(pack([each], row_tokens=512), version=0) for each in sequences]
+    alone = [Batch.of(pack([each], row_tokens=512), version=0) for each in sequences]
     one_by_one = gradients_of(make_trainer(tiny_model_folder, lora=lora), alone)
     moved = {name for name in together if one_by_one[name].abs().max() > 0}  # fresh adapters have a zero half
     assert moved
@@ -104,7 +117,7 @@ def test_supervised_gradient_is_that_of_plain_transformers(family: str, tiny_mod
     weight = 1 / (len(ids) - 1)
     plain_temperature = replace(sequence(ids, range(1, len(ids)), 0.0, weight), temperatures=(1.0,) * (len(ids) - 1))
     trainer = make_trainer(folder)
-    trainer.forward_backward(Batch(pack([plain_temperature], row_tokens=64), version=0), SUPERVISED)
+    trainer.forward_backward(Batch.of(pack([plain_temperature], row_tokens=64), version=0), SUPERVISED)
     plain = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
     logits = plain(torch.tensor([ids])).logits[0]
     torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])).backward()
@@ -129,7 +142,7 @@ def test_training_moves_masters_and_publishing_moves_weights(tiny_model_folder: 
     """A step leaves the weights that sample alone until they are published; then the good answer is likelier."""
     trainer = make_trainer(tiny_model_folder)
     good = sequence([5, 6, 7, 8, 9], (2, 3, 4), 1.0, 1 / 3)
-    batch = Batch(pack([good], row_tokens=64), version=0)
+    batch = Batch.of(pack([good], row_tokens=64), version=0)
     (before,) = trainer.score([good.token_ids])
     metrics = trainer.train_batch(batch)
     assert trainer.score([good.token_ids]) == (before,)
@@ -147,28 +160,29 @@ def test_training_moves_masters_and_publishing_moves_weights(tiny_model_folder: 
 
 def test_minibatches_take_several_steps_and_leave_the_weights_alone(tiny_model_folder: Path) -> None:
     """Two minibatches are two optimizer steps with a ratio that moves away from 1; nothing is published by them."""
-    trainer = make_trainer(tiny_model_folder, algorithm={"minibatches": 2}, row_tokens=32)
-    batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
+    trainer = make_trainer(tiny_model_folder, row_tokens=32)
+    batch = in_minibatches(pack(branching_sequences(), row_tokens=32), 2)
     before = {name: each.detach().clone() for name, each in trainer.model.trainable.items()}
     metrics = trainer.train_batch(batch)
-    assert trainer.optimizer.num_steps == 2 and trainer.version == 1
+    assert metrics["train/optimizer_steps"] == 2 and trainer.optimizer.num_batches == trainer.version == 1
     assert metrics["train/ratio_mean"] != pytest.approx(1.0, abs=1e-6)
     assert all(torch.equal(before[name], each) for name, each in trainer.model.trainable.items())
 
 
-@pytest.mark.parametrize("algorithm", [{"minibatches": 4}, {"kl": {"beta": 0.1}}])
+@pytest.mark.parametrize(("count", "algorithm"), [(4, {}), (1, {"kl": {"beta": 0.1}})])
 def test_who_joins_while_a_step_trains_gets_the_published_weights(
-    algorithm: dict[str, Any], tiny_model_folder: Path
+    count: int, algorithm: dict[str, Any], tiny_model_folder: Path
 ) -> None:
     """Weights that are read in the middle of a batch are those of the last publish, bit by bit."""
     trainer = make_trainer(tiny_model_folder, row_tokens=32, algorithm=algorithm)
-    batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
+    batch = in_minibatches(pack(branching_sequences(), row_tokens=32), count)
     trainer.train_batch(batch)
     published = trainer.publish()
     published.copy_into_shared()
     expected = {name: weight.clone() for name, weight in published.named_tensors()}
     joined: list[dict[str, Tensor]] = []
-    forward, num_before = trainer._forward, trainer.optimizer.num_steps
+    forward, masters = trainer._forward, trainer.optimizer.masters
+    before = {name: each.clone() for name, each in masters.items()}
     joiner = threading.Thread(
         target=lambda: joined.append({name: weight.clone() for name, weight in published.named_tensors()})
     )
@@ -189,12 +203,14 @@ def test_who_joins_while_a_step_trains_gets_the_published_weights(
             return forward(row)
 
         def differentiate(self, *args: Any, **kwargs: Any) -> None:
-            if trainer.optimizer.num_steps > num_before:  # some minibatch has moved the parameters
+            if any(
+                not torch.equal(each, before[name]) for name, each in masters.items()
+            ):  # some minibatch has moved the parameters
                 join_now()
             forward.differentiate(*args, **kwargs)
 
     trainer._forward = ManagedServer()  # type: ignore[assignment]
-    trainer.train_batch(batch, None if "kl" in algorithm else AlgorithmSettings(**algorithm, correction="bypass"))
+    trainer.train_batch(batch, None if algorithm else AlgorithmSettings(correction="bypass"))
     joiner.join()
     (seen,) = joined
     assert all(torch.equal(seen[name], weight) for name, weight in expected.items())
@@ -203,7 +219,7 @@ def test_who_joins_while_a_step_trains_gets_the_published_weights(
 def test_kl_to_the_first_weights_is_zero_at_first_and_grows(tiny_model_folder: Path) -> None:
     """The reference is the model that training began with; computing it leaves the weights in place."""
     trainer = make_trainer(tiny_model_folder, algorithm={"kl": {"beta": 0.1}})
-    batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
+    batch = Batch.of(pack(branching_sequences(), row_tokens=512), version=0)
     assert trainer.train_batch(batch)["train/kl_reference"] == pytest.approx(0.0, abs=1e-6)
     trainer.publish().copy_into_shared()
     assert trainer.train_batch(batch)["train/kl_reference"] > 1e-4
@@ -211,7 +227,7 @@ def test_kl_to_the_first_weights_is_zero_at_first_and_grows(tiny_model_folder: P
 
 def test_checkpoint_goes_on_bit_by_bit(tiny_model_folder: Path, tmp_path: Path) -> None:
     """A trainer that loaded a checkpoint ends with the same weights as one that never stopped."""
-    batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
+    batch = Batch.of(pack(branching_sequences(), row_tokens=512), version=0)
     trainer = make_trainer(tiny_model_folder)
     for step in range(3):
         if step == 2:
@@ -235,7 +251,7 @@ def test_missing_checkpoint_is_named(tiny_model_folder: Path, tmp_path: Path) ->
 
 def test_bf16_trains_with_gradients_in_fp32(tiny_model_folder: Path) -> None:
     """In bf16 the gathered gradient is fp32 and near that of fp32 weights."""
-    batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
+    batch = Batch.of(pack(branching_sequences(), row_tokens=512), version=0)
     exact = gradients_of(make_trainer(tiny_model_folder), [batch])
     model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="bfloat16"))
     rough = gradients_of(ModelTrainer(model, TrainerSettings(), lease=ComputeLease()), [batch])
@@ -246,7 +262,7 @@ def test_bf16_trains_with_gradients_in_fp32(tiny_model_folder: Path) -> None:
 
 def test_another_learning_rate_and_loss_from_the_next_batch_on(tiny_model_folder: Path) -> None:
     """Configured anew, a trainer steps as one that was made so; weights of the beginning cannot be had later."""
-    batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
+    batch = Batch.of(pack(branching_sequences(), row_tokens=512), version=0)
     algorithm: dict[str, Any] = {"correction": "bypass", "loss": {"clip_high": 0.3}, "kl": {"beta": 0.1}}
     made = make_trainer(tiny_model_folder, optimizer=OPTIMIZER.model_copy(update={"lr": 1e-3}), algorithm=algorithm)
     configured = make_trainer(tiny_model_folder)
@@ -261,7 +277,7 @@ def test_another_learning_rate_and_loss_from_the_next_batch_on(tiny_model_folder
 @pytest.mark.parametrize("lora", [False, True])
 def test_beginning_with_the_weights_of_a_saved_model(lora: bool, tiny_model_folder: Path, tmp_path: Path) -> None:
     """They sample, and train as they would in a new trainer; weights of another model are refused."""
-    batch = Batch(pack(branching_sequences(), row_tokens=512), version=0)
+    batch = Batch.of(pack(branching_sequences(), row_tokens=512), version=0)
     first = make_trainer(tiny_model_folder, lora=lora)
     first.train_batch(batch)
     first.publish().copy_into_shared()
@@ -270,18 +286,19 @@ def test_beginning_with_the_weights_of_a_saved_model(lora: bool, tiny_model_fold
     other.train_batch(batch)
     other.take_weights(tmp_path / "model")
     assert other.score([range(3, 20)]) == first.score([range(3, 20)])
-    assert other.optimizer.num_steps == 0
+    assert other.optimizer.num_batches == 0
     with pytest.raises(UserError, match="holds no weights of"):
         make_trainer(tiny_model_folder, lora=not lora).take_weights(tmp_path / "model")
 
 
 def test_minibatches_report_the_mean_loss_and_their_number(tiny_model_folder: Path) -> None:
-    """Where weights hardly move the loss is that of one step; of fewer rows than minibatches there are fewer steps."""
+    """Where weights hardly move the loss is that of one step; a minibatch without rows takes none."""
     optimizer = OptimizerSettings(lr=1e-9, max_grad_norm=None)
-    batch = Batch(pack(branching_sequences()[:2] * 2, row_tokens=32), version=0)
-    one = make_trainer(tiny_model_folder, optimizer=optimizer).train_batch(batch)
-    many = make_trainer(tiny_model_folder, optimizer=optimizer, algorithm={"minibatches": 100}).train_batch(batch)
-    assert many["train/optimizer_steps"] == len(batch.rows) and one["train/optimizer_steps"] == 1.0
+    rows = pack(branching_sequences()[:2] * 2, row_tokens=32)
+    one = make_trainer(tiny_model_folder, optimizer=optimizer).train_batch(Batch.of(rows))
+    parts = in_minibatches(rows, len(rows)).minibatches
+    many = make_trainer(tiny_model_folder, optimizer=optimizer).train_batch(Batch((*parts, ()), 0))
+    assert many["train/optimizer_steps"] == len(rows) and one["train/optimizer_steps"] == 1.0
     assert abs(many["train/loss"]) < 2 * abs(one["train/loss"]) + 0.1
 
 
@@ -367,12 +384,12 @@ def test_two_steps_show_the_same_numbers_as_ever(name: str, tiny_model_folder: P
     """Losses, gradients and what is shown of them are locked for each way to train."""
     ways: dict[str, dict[str, Any]] = {
         "default": {},
-        "minibatches": {"minibatches": 2, "kl": {"beta": 0.1}},
+        "minibatches": {"kl": {"beta": 0.1}},
         "to_sampler": {"correction": "bypass", "loss": {"clip_high": 0.3}},
         "supervised": {"name": "supervised"},
     }
     trainer = make_trainer(tiny_model_folder, row_tokens=32, algorithm=ways[name])
-    batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
+    batch = in_minibatches(pack(branching_sequences(), row_tokens=32), 2 if name == "minibatches" else 1)
     for seen in SEEN[name]:
         metrics = trainer.train_batch(batch)
         trainer.publish().copy_into_shared()
@@ -382,11 +399,13 @@ def test_two_steps_show_the_same_numbers_as_ever(name: str, tiny_model_folder: P
 def test_a_ratio_to_the_sampler_stays_one_with_several_minibatches(tiny_model_folder: Path) -> None:
     """Where weights hardly move, cispo's ratio over two minibatches is that of one step."""
     optimizer = OptimizerSettings(lr=1e-9, max_grad_norm=None)
-    batch = Batch(pack(branching_sequences(), row_tokens=32), version=0)
+    rows = pack(branching_sequences(), row_tokens=32)
     one, two = (
-        make_trainer(tiny_model_folder, optimizer=optimizer, algorithm={"name": "cispo", "minibatches": count})
+        make_trainer(tiny_model_folder, optimizer=optimizer, algorithm={"name": "cispo"}).train_batch(
+            in_minibatches(rows, count)
+        )
         for count in (1, 2)
     )
-    expected = one.train_batch(batch)["train/ratio_mean"]
+    expected = one["train/ratio_mean"]
     assert expected != pytest.approx(1.0, abs=0.1)
-    assert two.train_batch(batch)["train/ratio_mean"] == pytest.approx(expected, rel=1e-4)
+    assert two["train/ratio_mean"] == pytest.approx(expected, rel=1e-4)

@@ -93,7 +93,7 @@ def training_step(trainer: ModelTrainer, work: TrainWork) -> Callable[[], float]
 
     def step() -> float:
         started_at = time.perf_counter()
-        batch = Batch(rows=pack(sequences, row_tokens=trainer.settings.row_tokens), version=trainer.version)
+        batch = Batch.of(pack(sequences, row_tokens=trainer.settings.row_tokens), version=trainer.version)
         if work.kind == "dense":
             trainer.train_batch(batch)
             trainer.publish().copy_into_shared()
@@ -138,7 +138,7 @@ def measure_memory(work: MemoryWork) -> dict[str, Any]:
         shared = random_tokens(rng, rng.randrange(20, 200), work.vocab_size)
         rows = [shared + random_tokens(rng, rng.randrange(4, 64), work.vocab_size) for _ in range(8)]
         sequences = [sequence_of(row, len(shared), len(rows)) for row in rows]
-        trainer.train_batch(Batch(rows=pack(sequences, row_tokens=512), version=trainer.version))
+        trainer.train_batch(Batch.of(pack(sequences, row_tokens=512), version=trainer.version))
         trainer.publish().copy_into_shared()
         resident_mb.append(rss_mb())
     settled = resident_mb[len(resident_mb) // 5 :]

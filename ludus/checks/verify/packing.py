@@ -94,12 +94,12 @@ class _Compared:
 
 def _compare(trainer: ModelTrainer, sequences: Sequence[TrainSequence], row_tokens: int) -> _Compared:
     """Both gradients of one batch: gathered from packed rows, and from rows of a single turn each."""
-    packed = Batch(rows=pack(sequences, row_tokens=row_tokens), version=0)
+    packed = Batch.of(pack(sequences, row_tokens=row_tokens), version=0)
     trainer.forward_backward(packed)
     of_packed = {name: gradient.clone() for name, gradient in trainer.optimizer.gradients().items()}
     trainer.optimizer.forget_gradients()
     for sequence in sequences:
-        trainer.forward_backward(Batch(rows=pack([sequence], row_tokens=row_tokens), version=0))
+        trainer.forward_backward(Batch.of(pack([sequence], row_tokens=row_tokens), version=0))
     norms = {
         name: (float((gradient - of_packed[name]).norm()), float(gradient.norm()))
         for name, gradient in trainer.optimizer.gradients().items()

@@ -76,7 +76,7 @@ def check_config(model: str, dtype: str, seed: int) -> Config:
 async def _verify(config: Config, dtype: str, tokens: int, on_token: Callable[[int], object] | None) -> ParityResult:
     async with open_local(config) as local:
         records = await play_conversations(local.recorder, tokens=tokens, seed=config.seed, on_token=on_token)
-        batch = Batch(rows=pack(export_all(records), row_tokens=config.trainer.row_tokens), version=0)
+        batch = Batch.of(pack(export_all(records), row_tokens=config.trainer.row_tokens), version=0)
         seen = local.trainer(config).forward_backward(batch)
     turns = [turn for record in records for turn in record.turns]
     return ParityResult(

@@ -134,7 +134,7 @@ async def _record(config: Config) -> Batch:
         records = await play_conversations(local.recorder, tokens=_TOKENS, seed=config.seed)
     rng = random.Random(config.seed)
     sequences = export_all(records, [rng.uniform(-1.0, 1.0) for _ in range(97)])
-    return Batch(rows=pack(sequences, row_tokens=config.trainer.row_tokens), version=0)
+    return Batch.of(pack(sequences, row_tokens=config.trainer.row_tokens), version=0)
 
 
 async def _with_ranks(config: Config, count: int, work: Callable[[AnyTrainer], ResultT]) -> ResultT:

@@ -126,9 +126,9 @@ def _warmup(value: Any, given: Given) -> Meaning:
         return Meaning("not needed")
     if "total_train_steps" not in given:
         return Meaning("left out", "how many steps there will be is not known; set trainer.optimizer.warmup_steps")
-    total = int(given["total_train_steps"]) * int(given.get("actor.ppo_n_minibatches") or _MINIBATCHES)
+    total = int(given["total_train_steps"])
     steps = {"trainer.optimizer.warmup_steps": round(value * total)}
-    return Meaning("changed", f"{value} of {total} optimizer steps", steps)
+    return Meaning("changed", f"{value} of {total} steps", steps)
 
 
 # ---- loss and credit

@@ -62,7 +62,7 @@ def test_every_way_of_sampling_is_trained_as_it_was_sampled(
             for kept in (record, forget_kept_ids(record)) if sampling.grammar and not sampling.truncates else (record,):
                 sequences = export_all([kept])
                 assert sum(len(sequence.target_idx) for sequence in sequences) == record.num_sampled_tokens
-                seen = trainer.forward_backward(Batch(pack(sequences, row_tokens=1024), version=0))
+                seen = trainer.forward_backward(Batch.of(pack(sequences, row_tokens=1024), version=0))
                 assert seen["train/logprob_gap_max"] <= 1e-4
 
     run_blocking(scenario())
