@@ -1,5 +1,5 @@
 """`python -m ludus` is `ludus`."""
 
-from ludus.cli import main
+from ludus.cli.app import main
 
 main()

@@ -24,14 +24,6 @@ from ludus.text.chat import ChatText, shipped_templates
 from ludus.types import Message
 
 _COLOURS = {"exact": "green", "forks": "red", "depends": "yellow", "refused": "dim", "broken": "bold red"}
-# Of a row's fields, as programs know them.
-_NAMES = {
-    "num_exact": "exact",
-    "num_respelled": "respelled",
-    "num_refused": "refused",
-    "num_broken": "broken",
-    "num_assumed": "unread",
-}
 _TEMPLATE_OPENING = ("{%", "{{", "{#")
 
 
@@ -69,10 +61,10 @@ def doctor(
     [bold]Example:[/]  ludus doctor qwen3.jinja --set enable_thinking=false --allow reasoning_stripped
     """
     allowed = _checked(allow or [])
-    patient = _subject(subject, template, parser, _values(variables or []))
+    examined = _subject(subject, template, parser, _values(variables or []))
     with counting("playing conversations", conversations, quiet=as_json) as bar:
         found = examine(
-            patient,
+            examined,
             name=Path(subject).name if Path(subject).is_file() else subject,
             num_conversations=conversations,
             seed=seed,
@@ -81,7 +73,7 @@ def doctor(
     Console(highlight=False).print(_report(found, allowed))
     is_ok = found.is_exact(allowed)
     if as_json:
-        say_json(_as_json(found, is_ok))
+        say_json({**asdict(found), "counts": found.counts, "ok": is_ok})
     end(is_ok)
 
 
@@ -132,9 +124,9 @@ def _report(found: Examination, allowed: Sequence[str]) -> Group:
         Text(),
         _transitions(found),
     ]
-    if any(row.appended for row in found.rows):
+    if any(row.appended for row in found.transitions):
         parts += [Text("\nwhat is appended after the reply", style="bold"), _plan(found)]
-    for proof in found.counterexamples:
+    for proof in found.forks:
         parts += [Text(), *_proof(proof, is_allowed=proof.construct in allowed or proof.reason in allowed)]
     return Group(*parts, Text(), _verdict(found, allowed))
 
@@ -172,9 +164,9 @@ def _parser(found: Examination) -> str:
 def _transitions(found: Examination) -> Table:
     numbers = ("exact", "forks", "refused")
     table = plain_table("transition", *numbers, "verdict", right=numbers)
-    for row in found.rows:
-        forks = sum(row.forks.values())
-        cells = [f"{number:,}" if number else "–" for number in (row.num_exact, forks, row.num_refused)]
+    for row in found.transitions:
+        counts = (row.counts["exact"], sum(row.forks.values()), row.counts["refused"])
+        cells = [f"{number:,}" if number else "–" for number in counts]
         table.add_row(row.kind, *cells, _row_verdict(row))
     return table
 
@@ -188,7 +180,7 @@ def _row_verdict(row: Row) -> Text:
 def _plan(found: Examination) -> Table:
     """Each text once, for the simplest of the kinds that append it; of several results one is enough to see."""
     rows: list[tuple[str, str]] = []
-    for row in sorted(found.rows, key=lambda row: len(row.kind)):
+    for row in sorted(found.transitions, key=lambda row: len(row.kind)):
         if row.appended and "parallel" not in row.kind and repr(row.appended) not in dict(rows).values():
             rows.append((row.kind, repr(row.appended)))
     return _table(rows)
@@ -200,16 +192,16 @@ def _proof(proof: Counterexample, *, is_allowed: bool) -> list[RenderableType]:
         f": {EXPLANATIONS[proof.construct]}",
         (f" (recorded as {proof.reason}{', allowed' if is_allowed else ''})", "dim"),
     )
-    place = proof.place
+    parting = proof.divergence
     rows: list[tuple[str, str]] = [(message.role, _said(message)) for message in proof.messages]
     rows += [
         ("", ""),
-        ("both begin", f"…{place.before!r}"),
-        ("the model saw", repr(place.seen)),
-        ("now it is", repr(place.shown)),
+        ("both begin", f"…{parting.before!r}"),
+        ("the model saw", repr(parting.seen)),
+        ("now it is", repr(parting.shown)),
     ]
-    if place.tag is not None:
-        rows.append(("decided by", f"line {place.tag.line}: {place.tag.text}"))
+    if parting.tag is not None:
+        rows.append(("decided by", f"line {parting.tag.line}: {parting.tag.text}"))
     return [heading, Padding(_table(rows), (0, 0, 0, 2))]
 
 
@@ -238,45 +230,3 @@ def _table(rows: Sequence[tuple[str, str]]) -> Table:
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
-
-
-# What programs read
-
-
-def _as_json(found: Examination, is_ok: bool) -> dict[str, Any]:
-    return {
-        "subject": found.name,
-        "ok": is_ok,
-        "seed": found.seed,
-        "conversations": found.num_conversations,
-        "counts": dict(found.counts),
-        "transitions": [
-            {"verdict": row.verdict, **{_NAMES.get(name, name): value for name, value in asdict(row).items()}}
-            for row in found.rows
-        ],
-        "forks": [_proof_json(proof) for proof in found.counterexamples],
-        "generation_prompt": found.generation_prompt,
-        "stops": found.stops,
-        "variables": found.variables,
-        "parser": found.parser,
-        "calls": {"written": found.num_written_calls, "read": found.num_read_calls},
-        "not_resumable": found.not_resumable,
-        "refusals": dict(found.refusals),
-    }
-
-
-def _proof_json(proof: Counterexample) -> dict[str, Any]:
-    place = asdict(proof.place)
-    tag = place.pop("tag") or {"line": None, "text": None}
-    told = {"construct": proof.construct, "reason": proof.reason, "kind": proof.kind}
-    messages = [_message_json(message) for message in proof.messages]
-    return {**told, "messages": messages, **place, "line": tag["line"], "tag": tag["text"]}
-
-
-def _message_json(message: Message) -> dict[str, Any]:
-    body: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.reasoning is not None:
-        body["reasoning"] = message.reasoning
-    if message.tool_calls:
-        body["tool_calls"] = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
-    return body

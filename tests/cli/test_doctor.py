@@ -56,7 +56,7 @@ def test_a_template_that_forks(ludus: Ludus, tmp_path: Path) -> None:
     assert (fork["construct"], fork["reason"]) == ("reasoning_stripped", "reasoning_stripped")
     assert [message["role"] for message in fork["messages"]] == ["user", "assistant", "user"]
     assert fork["messages"][1]["reasoning"] == "Hm."
-    assert fork["tag"] == "{% if m.reasoning_content and loop.last %}"
+    assert fork["divergence"]["tag"]["text"] == "{% if m.reasoning_content and loop.last %}"
     assert "decided by" in ended.out
     allowed = ludus("doctor", str(path), "--conversations", "8", "--allow", "reasoning_stripped")
     assert allowed.code == 0

@@ -43,25 +43,13 @@ class Row:
     """All transitions of one kind."""
 
     kind: str
-    num_exact: int
-    num_respelled: int
-    """Of the exact ones, those whose reply stays in another spelling than the template's."""
+    verdict: Verdict
+    counts: Mapping[str, int]
+    """Those that are `exact`, `refused`, `broken`; of the exact ones those `respelled`, whose reply stays in another
+    spelling than the template's; and those `assumed`, with a reply in them that no parser reads as it was meant."""
     forks: Mapping[Construct, int]
-    num_refused: int
-    num_broken: int
-    num_assumed: int
-    """Transitions with a reply in them that no parser reads as it was meant."""
     appended: str
     """What is appended after the reply, with words in braces for what others say; '' if it always forks."""
-
-    @property
-    def verdict(self) -> Verdict:
-        num_forks = sum(self.forks.values())
-        if self.num_broken:
-            return "broken"
-        if num_forks and self.num_exact:
-            return "depends"
-        return "forks" if num_forks else "exact" if self.num_exact else "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +64,7 @@ class Counterexample:
     """Its last message, or messages, are those at which it forks."""
     messages: tuple[Message, ...]
     """The same as the agent sends it."""
-    place: Divergence
+    divergence: Divergence
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +89,8 @@ class Examination:
     """Those that the parser reads as they were meant."""
     unread: WrittenReply | None
     """The first reply that it does not. None: it reads all."""
-    rows: tuple[Row, ...]
-    counterexamples: tuple[Counterexample, ...]
+    transitions: tuple[Row, ...]
+    forks: tuple[Counterexample, ...]
     refusals: Mapping[str, int]
     """The template's words, and how often it said them."""
 
@@ -110,18 +98,17 @@ class Examination:
     def counts(self) -> Mapping[str, int]:
         """Transitions by what became of them: exact, each construct, refused, broken."""
         total: Counter[str] = Counter()
-        for row in self.rows:
-            total.update({"exact": row.num_exact, "refused": row.num_refused, "broken": row.num_broken})
+        for row in self.transitions:
+            total.update({name: row.counts[name] for name in ("exact", "refused", "broken")})
             total.update(row.forks)
         return {name: count for name, count in total.items() if count}
 
     def is_exact(self, allowed: Sequence[str] = ()) -> bool:
         """Whether no transition is broken, and none forks but for the constructs or reasons that are `allowed`."""
-        reasons = {proof.construct: proof.reason for proof in self.counterexamples}
-        found = {name for row in self.rows for name in row.forks}
-        return not any(row.num_broken for row in self.rows) and all(
-            name in allowed or reasons[name] in allowed for name in found
-        )
+        reasons = {proof.construct: proof.reason for proof in self.forks}
+        found = {name for row in self.transitions for name in row.forks}
+        is_sound = all(row.verdict != "broken" for row in self.transitions)
+        return is_sound and all(name in allowed or reasons[name] in allowed for name in found)
 
 
 def subject_of(text: ChatText, template_kwargs: Mapping[str, Any] = {}) -> Subject:
@@ -182,8 +169,8 @@ def examine(
         num_written_calls=findings.num_written,
         num_read_calls=findings.num_written - findings.num_unread,
         unread=findings.unread,
-        rows=findings.rows(),
-        counterexamples=findings.counterexamples(),
+        transitions=findings.rows(),
+        forks=findings.counterexamples(),
         refusals=dict(findings.refusals),
     )
 
@@ -218,6 +205,14 @@ class _Tally:
     forks: Counter[Construct] = field(default_factory=Counter)
     example: Conversation | None = None
     """The shortest that ends in an exact one. None: there was none yet."""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.counts["broken"]:
+            return "broken"
+        if self.forks and self.counts["exact"]:
+            return "depends"
+        return "forks" if self.forks else "exact" if self.counts["exact"] else "refused"
 
 
 class _Findings:
@@ -265,14 +260,11 @@ class _Findings:
         ordered = sorted(self._tallies.items(), key=lambda item: -sum(item[1].counts.values()) - item[1].forks.total())
         return tuple(
             Row(
-                kind=kind,
-                num_exact=tally.counts["exact"],
-                num_respelled=tally.counts["respelled"],
-                forks=dict(tally.forks.most_common()),
-                num_refused=tally.counts["refused"],
-                num_broken=tally.counts["broken"],
-                num_assumed=tally.counts["assumed"],
-                appended="" if tally.example is None else self._appended(tally.example),
+                kind,
+                tally.verdict,
+                {name: tally.counts[name] for name in ("exact", "respelled", "refused", "broken", "assumed")},
+                dict(tally.forks.most_common()),
+                "" if tally.example is None else self._appended(tally.example),
             )
             for kind, tally in ordered
         )
@@ -291,8 +283,8 @@ class _Findings:
         if construct != "date":  # which needs another day, and is small as it is
             conversation = shrink(conversation, lambda smaller: self._last(smaller, construct) is not None)
             step = self._last(conversation, construct) or step
-        place = divergence_of(step, self._subject, watched)
-        return Counterexample(construct, step.outcome, step.kind, conversation, step.messages, place)
+        divergence = divergence_of(step, self._subject, watched)
+        return Counterexample(construct, step.outcome, step.kind, conversation, step.messages, divergence)
 
     def _last(self, conversation: Conversation, construct: Construct) -> Transition | None:
         """The last transition, if it forks for `construct`."""

@@ -40,11 +40,11 @@ def test_the_shipped_template_is_exact() -> None:
     assert found.not_resumable == ()
     assert found.generation_prompt == "<|im_start|>assistant\n"
     assert found.stops == ("<|im_end|>",)
-    row = next(row for row in found.rows if row.kind == "tool result after call")
+    row = next(row for row in found.transitions if row.kind == "tool result after call")
     assert row.appended == (
         "\n<|im_start|>user\n<tool_response>\n{tool}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
-    assert row.num_respelled > 0
+    assert row.counts["respelled"] > 0
 
 
 def test_lost_newline_after_a_tool_turn() -> None:
@@ -60,14 +60,14 @@ def test_lost_newline_after_a_tool_turn() -> None:
     assert not found.is_exact(["reasoning_stripped"])
     assert found.is_exact(["whitespace"])
     assert found.is_exact(["template"])
-    (proof,) = found.counterexamples
+    (proof,) = found.forks
     assert [message.role for message in proof.messages] == ["user", "assistant", "tool", "assistant", "user"]
-    assert proof.place.before.endswith("</tool_response><|im_end|>")
-    assert proof.place.seen.startswith("\n<|im_start|>assistant")
-    assert proof.place.shown.startswith("<|im_start|>assistant")
-    assert proof.place.tag is not None
-    assert proof.place.tag.text == "{%- if loop.last -%}"
-    verdicts = {row.kind: row.verdict for row in found.rows}
+    assert proof.divergence.before.endswith("</tool_response><|im_end|>")
+    assert proof.divergence.seen.startswith("\n<|im_start|>assistant")
+    assert proof.divergence.shown.startswith("<|im_start|>assistant")
+    assert proof.divergence.tag is not None
+    assert proof.divergence.tag.text == "{%- if loop.last -%}"
+    verdicts = {row.kind: row.verdict for row in found.transitions}
     assert verdicts["tool result after call"] != "forks"
     assert verdicts["user after answer"] == "depends"
 
@@ -102,7 +102,7 @@ def test_construct(construct: str, source: str, tag: str | None) -> None:
     """The fork is named, and the tag that decides it is quoted; what stays the same at every place is no fork."""
     found = examined(source + ASK)
     assert constructs(found) == ({construct} if tag else set())
-    assert [proof.place.tag.text for proof in found.counterexamples if proof.place.tag] == ([tag] if tag else [])
+    assert [proof.divergence.tag.text for proof in found.forks if proof.divergence.tag] == ([tag] if tag else [])
     assert found.reads_date == (construct == "date")
 
 
@@ -112,7 +112,7 @@ def test_tools_beside_the_newest_question() -> None:
     calls = "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
     found = examined(LOOP.replace("{{ m.content }}", tools + "{{ m.content }}" + calls) + ASK)
     assert constructs(found) == {"tools_moved"}
-    assert found.counterexamples[0].conversation.tools
+    assert found.forks[0].conversation.tools
 
 
 def test_dropped_parts_are_told() -> None:
@@ -136,7 +136,7 @@ def test_refusal_ends_a_conversation() -> None:
     assert "too long" in step.words
     found = examine(subject, name="template", num_conversations=3)
     assert found.is_exact()
-    assert {row.verdict for row in found.rows} == {"refused"}
+    assert {row.verdict for row in found.transitions} == {"refused"}
 
 
 def test_unread_calls_are_taken_as_they_were_meant() -> None:
@@ -148,7 +148,7 @@ def test_unread_calls_are_taken_as_they_were_meant() -> None:
     assert found.num_read_calls == 0
     assert found.unread is not None
     assert "CALL {" in found.unread.text
-    assert sum(row.num_assumed for row in found.rows) > 0
+    assert sum(row.counts["assumed"] for row in found.transitions) > 0
 
 
 def test_same_seed_same_findings() -> None:
@@ -160,8 +160,8 @@ def test_prompt_that_has_thought() -> None:
     """A prompt that closes the thinking leaves none to the model; one that opens it makes the model think."""
     closed = LOOP + "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n\n</think>\n\n{% endif %}"
     opened = LOOP + "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
-    assert all("thinking" not in row.kind for row in examined(closed).rows)
-    assert all("thinking" in row.kind for row in examined(opened).rows)
+    assert all("thinking" not in row.kind for row in examined(closed).transitions)
+    assert all("thinking" in row.kind for row in examined(opened).transitions)
 
 
 def test_variables_reach_the_template() -> None:
@@ -181,7 +181,7 @@ def test_proof_holds_what_was_meant() -> None:
         "{{ m.content }}",
         "{% if m.reasoning_content and loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}",
     )
-    (proof,) = examined(source + ASK).counterexamples
+    (proof,) = examined(source + ASK).forks
     assert proof.construct == "reasoning_stripped"
     assert proof.messages == (
         Message("user", "U0"),

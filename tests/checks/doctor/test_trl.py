@@ -91,12 +91,12 @@ def test_verdict(subject: Callable[[str], Subject], name: str) -> None:
     )
     constructs = set(found.counts) - {"exact", "refused"}
     assert constructs == expected(name)
-    assert {proof.construct for proof in found.counterexamples} == constructs
+    assert {proof.construct for proof in found.forks} == constructs
     assert found.is_exact() == (not constructs)
     assert found.is_exact(tuple(constructs))
-    for proof in found.counterexamples:
-        assert proof.place.seen != proof.place.shown
-        assert proof.place.tag is not None
+    for proof in found.forks:
+        assert proof.divergence.seen != proof.divergence.shown
+        assert proof.divergence.tag is not None
         assert len(proof.messages) <= 5
 
 
