@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from ludus.checks.conformance.probe import Probe
 
@@ -68,6 +68,28 @@ class Case:
 def case(protocol: Protocol, topic: Topic, *, ours: str | None = None) -> Callable[[Body], Case]:
     """Makes a Case of the function below it, whose docstring is the law."""
     return lambda body: Case(protocol, topic, law_of(body), body, ours)
+
+
+def law(name: str, protocols: str, *, ours: str | None = None) -> Callable[[Body], tuple[Case, ...]]:
+    """Makes a Case for each protocol of the function below it, whose docstring is the law.
+
+    name: topic and the cases' own part of the name, as in `text/usage`; where a protocol's case has another, the
+    protocol is followed by it: `chat=max_tokens`.
+    """
+    topic, _, common = name.partition("/")
+    titles = [spec.partition("=") for spec in protocols.split()]
+    return lambda body: tuple(
+        named(f"{protocol} {topic}/{title or common}", law_of(body), body, ours) for protocol, _, title in titles
+    )
+
+
+def named(name: str, law: str, body: Body, ours: str | None = None) -> Case:
+    """The Case of a row in a table; its name as in `chat n/two_choices`."""
+    protocol: Any
+    topic: Any
+    protocol, _, rest = name.partition(" ")
+    topic, _, title = rest.partition("/")
+    return Case(protocol, topic, law, body, ours, title)
 
 
 def law_of(body: Callable[..., object]) -> str:

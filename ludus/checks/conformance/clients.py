@@ -34,12 +34,12 @@ class Clients:
         )
         """What the SDKs raise for an answer that is an error."""
 
-    def openai(self, root: str, api_key: str, *, max_retries: int = 0) -> Any:
+    def openai(self, root: str, api_key: str | None, *, max_retries: int = 0) -> Any:
         return self._openai.AsyncOpenAI(
             base_url=f"{root}/v1", api_key=api_key, http_client=self._shared, max_retries=max_retries
         )
 
-    def anthropic(self, root: str, api_key: str, *, max_retries: int = 0) -> Any:
+    def anthropic(self, root: str, api_key: str | None, *, max_retries: int = 0) -> Any:
         return self._anthropic.AsyncAnthropic(
             base_url=root, api_key=api_key, http_client=self._shared, max_retries=max_retries
         )

@@ -6,7 +6,8 @@ Knows: values.  Knows not: protocols, servers.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 _MOST_CHARS = 300  # of a value in a report: enough to see what is wrong with a chunk
@@ -22,32 +23,65 @@ class ExpectationError(Exception):
         self.got = shown(got)
 
 
+@dataclass(frozen=True, slots=True)
+class Some:
+    """Stands for every value that `holds`; `words` name them."""
+
+    words: str
+    holds: Callable[[Any], object]
+
+
+TEXT = Some("a string that is not empty", lambda got: isinstance(got, str) and got)
+FULL = Some("at least one", lambda got: got)
+EMPTY = Some("none", lambda got: not got)
+
+
+def over(least: int) -> Some:
+    return Some(f"more than {least}", lambda got: got is not None and got > least)
+
+
+def at_most(most: int) -> Some:
+    return Some(f"at most {most}", lambda got: got <= most)
+
+
+def one_of(*allowed: object) -> Some:
+    return Some(f"one of {', '.join(map(shown, allowed))}", lambda got: got in allowed)
+
+
+def containing(part: str) -> Some:
+    return Some(f"{shown(part)} in it", lambda got: part in (got or ""))
+
+
+def without(*strings: str) -> Some:
+    return Some(f"none of {shown(strings)} in it", lambda got: not any(string in str(got) for string in strings))
+
+
+def beginning(start: str) -> Some:
+    return Some(f"beginning with {shown(start)}", lambda got: got.startswith(start))
+
+
+def ending(end: str) -> Some:
+    return Some(f"ending with {shown(end)}", lambda got: got.endswith(end))
+
+
 def equal(what: str, got: object, expected: object) -> None:
-    if got != expected or type(got) is bool is not type(expected):
+    """`got` is `expected`, or one of the values that it stands for."""
+    if isinstance(expected, Some):
+        that(what, expected.holds(got), expected.words, got)
+    elif got != expected or type(got) is bool is not type(expected):
         raise ExpectationError(what, shown(expected), got)
+
+
+def parts(got: Any, **expected: object) -> None:
+    """Attributes, or keys, of `got` are as `equal` wants them."""
+    for name, value in expected.items():
+        equal(name, got.get(name) if isinstance(got, Mapping) else getattr(got, name), value)
 
 
 def that(what: str, holds: object, expected: str, got: object) -> None:
     """`expected` says in words what `holds` tests of `got`."""
     if not holds:
         raise ExpectationError(what, expected, got)
-
-
-def one_of(what: str, got: object, allowed: Collection[object]) -> None:
-    if got not in allowed:
-        raise ExpectationError(what, f"one of {', '.join(map(shown, allowed))}", got)
-
-
-def text(what: str, got: object) -> str:
-    """`got`, which must be a string with something in it."""
-    if not isinstance(got, str) or not got:
-        raise ExpectationError(what, "a string that is not empty", got)
-    return got
-
-
-def contains(what: str, got: str | None, part: str) -> None:
-    if part not in (got or ""):
-        raise ExpectationError(what, f"{shown(part)} in it", got)
 
 
 def json_object(what: str, got: str | None) -> dict[str, Any]:
@@ -59,12 +93,6 @@ def json_object(what: str, got: str | None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ExpectationError(what, "the text of a JSON object", got)
     return value
-
-
-def rising(what: str, got: Sequence[int]) -> None:
-    """`got` counts up by one from 0."""
-    if list(got) != list(range(len(got))):
-        raise ExpectationError(what, "0, 1, … without a gap", list(got))
 
 
 def shown(value: object) -> str:

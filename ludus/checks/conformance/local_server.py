@@ -35,7 +35,7 @@ from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import new_key
 from ludus.text.chat import ChatText
-from ludus.types import SessionRecord, Turn
+from ludus.types import Sampling, SessionRecord, Turn
 
 CONTEXT_LENGTH = 4096
 KEEP_ALIVE_S = 0.2  # so that a case about silence is short
@@ -119,6 +119,11 @@ class LocalSession:
     def calls(self) -> tuple[ObservedCall, ...]:
         """What the engine was asked and what it handed over."""
         return self._server.engine.observed(self.session.id)
+
+    @property
+    def sampling(self) -> Sampling:
+        """What the first call was sampled with."""
+        return self.calls[0].call.sampling
 
     @property
     def turns(self) -> tuple[Turn, ...]:

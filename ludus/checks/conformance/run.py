@@ -16,6 +16,7 @@ from ludus.checks.conformance.clients import Clients
 from ludus.checks.conformance.expect import ExpectationError, shown
 from ludus.checks.conformance.local_server import LocalServer
 from ludus.checks.conformance.probe import KEY, Probe, Target
+from ludus.checks.conformance.words import CHAT, WORDS
 from ludus.errors import UserError
 from ludus.gateway.dialects.base import DEFAULT_MODEL
 
@@ -124,7 +125,8 @@ async def play_one(case: Case, target: Target, clients: Clients, timeout_s: floa
     if case.ours is not None and target.server is None:
         return CaseResult(case, "skipped", f"not offered: {case.ours}")
     began_at = time.monotonic()
-    probe = Probe(target, clients, None if target.server is None else target.server.open())
+    own = None if target.server is None else target.server.open()
+    probe = Probe(target, clients, own, WORDS.get(case.protocol, CHAT))
     verdict: Verdict = "failed"
     what, expected, got = "", "", ""
     try:

@@ -6,47 +6,30 @@ Knows: the files of cases.  Knows not: what they try.
 from __future__ import annotations
 
 import fnmatch
-from types import ModuleType
 
 from ludus.checks.conformance.case import PROTOCOLS, TOPICS, Case, found
 from ludus.checks.conformance.cases import (
     access,
     administration,
     chat_fields,
-    chat_forms,
     chat_stream,
     chat_text,
     chat_tools,
     completions,
     errors,
     laws,
-    message_tools,
     messages,
     refusals,
-    response_tools,
     responses,
     sessions,
+    taken,
+    tool_laws,
 )
 from ludus.errors import UserError
 
-FILES: tuple[ModuleType, ...] = (
-    chat_text,
-    chat_stream,
-    chat_tools,
-    chat_fields,
-    chat_forms,
-    responses,
-    response_tools,
-    messages,
-    message_tools,
-    completions,
-    access,
-    errors,
-    sessions,
-    administration,
-    refusals,
-    laws,
-)
+CHAT = (chat_text, chat_stream, chat_tools, chat_fields)
+OTHERS = (responses, messages, completions, access, errors, sessions, administration)
+FILES = (*CHAT, *OTHERS, taken, refusals, laws, tool_laws)
 
 
 def all_cases() -> tuple[Case, ...]:

@@ -17,7 +17,7 @@ from tests.checks.conformance.conftest import PlayOwn
 async def record_is_checked(probe: Probe) -> None:
     """A record that lost a turn, a token or a call is not taken."""
     for _ in range(2):
-        await probe.chat()
+        await probe.ask()
     record, calls = probe.local.session.snapshot(), probe.local.calls
     check_record(record, calls)
     with pytest.raises(ExpectationError, match="turns in the record"):

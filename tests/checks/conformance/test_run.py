@@ -85,13 +85,13 @@ def test_a_server_that_is_none_is_the_users_error() -> None:
 @case("chat", "text")
 async def keeps(probe: Probe) -> None:
     """Always."""
-    await probe.chat()
+    await probe.ask()
 
 
 @case("chat", "text")
 async def breaks(probe: Probe) -> None:
     """Never."""
-    expect.equal("content", (await probe.chat()).choices[0].message.content, "no colour")
+    expect.equal("content", (await probe.ask()).text, "no colour")
 
 
 @case("chat", "text")
@@ -109,7 +109,7 @@ async def hangs(probe: Probe) -> None:
 @case("chat", "text")
 async def is_refused(probe: Probe) -> None:
     """A request that is refused."""
-    await probe.chat(temperature=-1)
+    await probe.ask(temperature=-1)
 
 
 def test_every_end_of_a_case_is_a_verdict(play_own: PlayOwn) -> None:

@@ -3,196 +3,152 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from ludus.checks.conformance import expect
-from ludus.checks.conformance.case import Case
-from ludus.checks.conformance.cases.asks import (
-    ASK_WEATHER,
-    CHAT_TOOLS,
-    MESSAGE_TOOLS,
-    QUESTION,
-    RESPONSE_TOOLS,
-    chat_schema,
-    check_error,
-)
-from ludus.checks.conformance.probe import ASK, Fields, Probe
+from ludus.checks.conformance.asks import ASK, Item, check_error, message, user
+from ludus.checks.conformance.case import EXTENSION, named
+from ludus.checks.conformance.expect import containing
+from ludus.checks.conformance.probe import Probe
+from ludus.checks.conformance.words import CHAT, MESSAGES, RESPONSES, USAGE_CHUNK, Fields, Words, chat_schema
 
-CHAT = "/chat/completions"
-KING = {"role": "king", "content": "Name a colour."}
-SMELL = {"type": "smell", "smell": "rose"}
-CALLING: Fields = {"messages": ASK_WEATHER, "tools": CHAT_TOOLS}
-LOST = {"type": "function", "function": {"name": "get_lost"}}
+KING = message("king", "Name a colour.")
+SMELL = user([{"type": "smell", "smell": "rose"}])
+IMAGE = user([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}])
+TELEPATHY: Fields = {"tools": [{"type": "telepathy"}]}
+HAIKU = {"type": "haiku"}
 MISSPELT = {"extra_body": {"temprature": 1}}
+MISSPELT_NAMED = {"param": "temprature", "code": "unknown_parameter", "message": containing("'temperature'")}
 
 
-def messages(*told: Any) -> Fields:
-    return {"messages": list(told)}
+def messages(*told: Item) -> Fields:
+    return {"messages": told}
 
 
-def user(content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content}
+def choosing(words: Words, choice: Any = None) -> Fields:
+    """A question with tools; the choice is of one that is not offered, if no other is named."""
+    return {**words.calling, "tool_choice": choice or words.choose("get_lost")}
 
 
 # What is refused, by the names of the cases, and its fields on top of those that every request of the protocol has.
-FIELDS: dict[str, dict[str, tuple[str, Fields]]] = {
-    "chat": {
-        "n/no_choices": ("n=0", {"n": 0}),
-        "sampling fields/large_bias": ("a logit_bias beyond 100", {"logit_bias": {"5": 101}}),
-        "sampling fields/strange_bias": ("a logit_bias of no token", {"logit_bias": {"red": 1}}),
-        "sampling fields/cold": ("a negative temperature", {"temperature": -1}),
-        "sampling fields/words": ("a temperature in words", {"temperature": "hot"}),
-        "sampling fields/large_top_p": ("top_p above 1", {"top_p": 1.5}),
-        "sampling fields/large_penalty": ("a penalty above 2", {"presence_penalty": 2.5}),
-        "stop/numeric_stop": ("a stop that is a number", {"stop": 5}),
-        "limits/negative_limit": ("max_tokens=-1", {"max_tokens": -1}),
-        "limits/no_room": ("max_tokens=0", {"max_tokens": 0}),
-        "limits/long_prompt": ("a prompt beyond the context", messages(user("red green " * 200_000))),
-        "logprobs/top_alone": ("top_logprobs without logprobs", {"top_logprobs": 2}),
-        "logprobs/too_many_top": ("a 21st likeliest token", {"logprobs": True, "top_logprobs": 21}),
-        "tools/unknown_type": ("a tool of an unknown type", {"tools": [{"type": "telepathy"}]}),
-        "tools/unnamed": ("a tool without a name", {"tools": [{"type": "function", "function": {}}]}),
-        "forced tools/unknown_name": ("a choice that names no offered tool", {**CALLING, "tool_choice": LOST}),
-        "forced tools/required_without_tools": ("required without tools", {"tool_choice": "required"}),
-        "forced tools/unknown_choice": ("an unknown tool_choice", {**CALLING, "tool_choice": "perhaps"}),
-        "structured output/unknown_format": ("an unknown type of response", {"response_format": {"type": "haiku"}}),
-        "structured output/bad_schema": ("a schema that is none", {"response_format": chat_schema({"type": "colour"})}),
-        "reasoning/strange_effort": ("an unknown reasoning_effort", {"reasoning_effort": "heroic"}),
-    },
-    "errors": {
-        "errors/empty_messages": ("an empty list of messages", messages()),
-        "errors/text_messages": ("text in the place of messages", {"messages": "Name a colour."}),
-        "errors/no_role": ("a message without a role", messages({"content": "Name a colour."})),
-        "errors/unknown_role": ("a role that is unknown to the protocol", messages(KING)),
-        "errors/no_content": ("a user's message without content", messages({"role": "user"})),
-        "errors/numeric_content": ("content that is a number", messages(user(7))),
-        "errors/unknown_part": ("a part of content of an unknown type", messages(user([SMELL]))),
-        "errors/nameless_result": (
-            "a tool's result that names no call",
-            messages(*ASK, {"role": "tool", "content": "18 degrees"}),
-        ),
-        "errors/misspelt": ("a misspelt field", MISSPELT),
-        "errors/options_without_stream": ("stream_options without stream", {"stream_options": {"include_usage": True}}),
-    },
-    "responses": {
-        "limits/no_room": ("max_output_tokens=0", {"max_output_tokens": 0}),
-        "errors/misspelt": ("a misspelt field", MISSPELT),
-        "errors/unknown_item": ("an item of an unknown type", {"input": [{"type": "telepathy"}]}),
-        "errors/unknown_role": ("a role that is unknown to the protocol", {"input": [KING]}),
-        "tools/unknown_tool": ("a tool of an unknown type", {"tools": [{"type": "telepathy"}]}),
-        "forced tools/unknown_name": (
-            "a choice that names no offered tool",
-            {"input": QUESTION, "tools": RESPONSE_TOOLS, "tool_choice": {"type": "function", "name": "get_lost"}},
-        ),
-        "structured output/unknown_format": ("an unknown format", {"text": {"format": {"type": "haiku"}}}),
-    },
-    "messages": {
-        "sampling fields/cold": ("a negative temperature", {"temperature": -1}),
-        "errors/unknown_block": ("a block of an unknown type", messages(user([SMELL]))),
-        "errors/misspelt": ("a misspelt field", MISSPELT),
-        "forced tools/unknown_name": (
-            "a choice that names no offered tool",
-            {"messages": ASK_WEATHER, "tools": MESSAGE_TOOLS, "tool_choice": {"type": "tool", "name": "get_lost"}},
-        ),
-    },
-    "completions": {
-        "errors/unknown_ids": ("a token id beyond the vocabulary", {"prompt": [10_000_000]}),
-        "errors/misspelt": ("a misspelt field", MISSPELT),
-    },
+FIELDS: dict[str, tuple[str, Fields]] = {
+    "chat n/no_choices": ("n=0", {"n": 0}),
+    "chat sampling fields/large_bias": ("a logit_bias beyond 100", {"logit_bias": {"5": 101}}),
+    "chat sampling fields/strange_bias": ("a logit_bias of no token", {"logit_bias": {"red": 1}}),
+    "chat sampling fields/cold": ("a negative temperature", {"temperature": -1}),
+    "chat sampling fields/words": ("a temperature in words", {"temperature": "hot"}),
+    "chat sampling fields/large_top_p": ("top_p above 1", {"top_p": 1.5}),
+    "chat sampling fields/large_penalty": ("a penalty above 2", {"presence_penalty": 2.5}),
+    "chat stop/numeric_stop": ("a stop that is a number", {"stop": 5}),
+    "chat limits/negative_limit": ("max_tokens=-1", {"max_tokens": -1}),
+    "chat limits/no_room": ("max_tokens=0", {"max_tokens": 0}),
+    "chat limits/long_prompt": ("a prompt beyond the context", messages(user("red green " * 200_000))),
+    "chat logprobs/top_alone": ("top_logprobs without logprobs", {"top_logprobs": 2}),
+    "chat logprobs/too_many_top": ("a 21st likeliest token", {"logprobs": True, "top_logprobs": 21}),
+    "chat tools/unknown_type": ("a tool of an unknown type", TELEPATHY),
+    "chat tools/unnamed": ("a tool without a name", {"tools": [CHAT.offer({})]}),
+    "chat forced tools/unknown_name": ("a choice that names no offered tool", choosing(CHAT)),
+    "chat forced tools/required_without_tools": ("required without tools", {"tool_choice": "required"}),
+    "chat forced tools/unknown_choice": ("an unknown tool_choice", choosing(CHAT, "perhaps")),
+    "chat structured output/unknown_format": ("an unknown type of response", {"response_format": HAIKU}),
+    "chat structured output/bad_schema": (
+        "a schema that is none",
+        {"response_format": chat_schema({"type": "colour"})},
+    ),
+    "chat reasoning/strange_effort": ("an unknown reasoning_effort", {"reasoning_effort": "heroic"}),
+    "errors errors/empty_messages": ("an empty list of messages", messages()),
+    "errors errors/text_messages": ("text in the place of messages", {"messages": "Name a colour."}),
+    "errors errors/no_role": ("a message without a role", messages({"content": "Name a colour."})),
+    "errors errors/unknown_role": ("a role that is unknown to the protocol", messages(KING)),
+    "errors errors/no_content": ("a user's message without content", messages({"role": "user"})),
+    "errors errors/numeric_content": ("content that is a number", messages(user(7))),
+    "errors errors/unknown_part": ("a part of content of an unknown type", messages(SMELL)),
+    "errors errors/nameless_result": ("a result that names no call", messages(*ASK, message("tool", "18 degrees"))),
+    "errors errors/misspelt": ("a misspelt field", MISSPELT),
+    "errors errors/options_without_stream": ("stream_options without stream", USAGE_CHUNK),
+    "responses limits/no_room": ("max_output_tokens=0", {"max_output_tokens": 0}),
+    "responses errors/misspelt": ("a misspelt field", MISSPELT),
+    "responses errors/unknown_item": ("an item of an unknown type", {"input": [{"type": "telepathy"}]}),
+    "responses errors/unknown_role": ("a role that is unknown to the protocol", {"input": [KING]}),
+    "responses tools/unknown_tool": ("a tool of an unknown type", TELEPATHY),
+    "responses forced tools/unknown_name": ("a choice that names no offered tool", choosing(RESPONSES)),
+    "responses structured output/unknown_format": ("an unknown format", {"text": {"format": HAIKU}}),
+    "messages sampling fields/cold": ("a negative temperature", {"temperature": -1}),
+    "messages errors/unknown_block": ("a block of an unknown type", messages(SMELL)),
+    "messages errors/misspelt": ("a misspelt field", MISSPELT),
+    "messages forced tools/unknown_name": ("a choice that names no offered tool", choosing(MESSAGES)),
+    "completions errors/unknown_ids": ("a token id beyond the vocabulary", {"prompt": [10_000_000]}),
+    "completions errors/misspelt": ("a misspelt field", MISSPELT),
+}
+# The same where the error's fields are Ludus's own: what they hold.
+NAMED: dict[str, tuple[str, Fields, Fields]] = {
+    "chat n/too_many_choices": ("n=129, more than the protocol's own server takes,", {"n": 129}, {"param": "n"}),
+    "chat stop/empty_stop": ("an empty stop string", {"stop": ""}, {"param": "stop"}),
+    "errors errors/image": ("an image, where text only is read,", messages(IMAGE), {"code": "unsupported_content"}),
+    "errors errors/misspelt_named": ("a misspelt field, with the one that was meant,", MISSPELT, MISSPELT_NAMED),
 }
 
 Sent = Callable[[Probe], Any]
 """The body: a JSON value, or bytes."""
 
 
-def chat_bytes(probe: Probe) -> bytes:
-    return json.dumps(probe.chat_fields()).encode()
+def bytes_of(probe: Probe) -> bytes:
+    return json.dumps(probe.fields()).encode()
+
+
+def cold_stream(probe: Probe) -> Fields:
+    return probe.fields(temperature=-1, stream=True)
 
 
 # Requests without an SDK, and the statuses that are right; without any, 400 and 422.
-BODIES: dict[str, dict[str, tuple[str, Sent, *tuple[int, ...]]]] = {
-    "errors": {
-        "errors/no_json": ("a body that is no JSON", lambda _: b"{messages: []}"),
-        "errors/cut_json": ("a body that is cut", lambda p: chat_bytes(p)[:-2]),
-        "errors/empty_body": ("an empty body", lambda _: b""),
-        "errors/list_body": ("a body that is a list", lambda p: [p.chat_fields()]),
-        "errors/no_utf8": ("a body that is no UTF-8", lambda p: chat_bytes(p).replace(b"colours", b"\xff\xfe\xfd")),
-        "errors/deep_json": (
-            "JSON nested a hundred thousand deep",
-            lambda _: b'{"messages": ' + b"[" * 100_000,
-            400,
-            413,
-            422,
-        ),
-        "errors/no_messages": ("a request without messages", lambda p: {"model": p.model}, 400),
-        "errors/stream_in_words": ("a stream in words", lambda p: {**p.chat_fields(), "stream": "please"}),
-        "errors/refused_stream": ("a stream that cannot be", lambda p: {**p.chat_fields(n=0), "stream": True}),
-    },
-    "responses": {
-        "errors/no_input": ("a request without input", lambda p: {"model": p.model}, 400),
-        "errors/refused_stream": (
-            "a stream that cannot be",
-            lambda p: {**p.response_fields(temperature=-1), "stream": True},
-        ),
-        "errors/unknown_previous": (
-            "an unknown previous_response_id",
-            lambda p: p.response_fields(previous_response_id="resp_nobody"),
-            404,
-            400,
-        ),
-    },
-    "messages": {
-        "limits/no_limit": ("a request without max_tokens", lambda p: {"model": p.model, "messages": ASK}, 400),
-        "errors/error_shape": ("an empty list of messages", lambda p: p.message_fields(messages=[]), 400),
-        "errors/no_json": ("a body that is no JSON", lambda _: b"{", 400),
-        "errors/refused_stream": (
-            "a stream that cannot be",
-            lambda p: {**p.message_fields(temperature=-1), "stream": True},
-            400,
-        ),
-    },
-    "completions": {
-        "errors/no_prompt": ("a request without a prompt", lambda p: {"model": p.model}),
-    },
+BODIES: dict[str, tuple[str, Sent, *tuple[int, ...]]] = {
+    "errors errors/no_json": ("a body that is no JSON", lambda _: b"{messages: []}"),
+    "errors errors/cut_json": ("a body that is cut", lambda p: bytes_of(p)[:-2]),
+    "errors errors/empty_body": ("an empty body", lambda _: b""),
+    "errors errors/list_body": ("a body that is a list", lambda p: [p.fields()]),
+    "errors errors/no_utf8": ("a body that is no UTF-8", lambda p: bytes_of(p).replace(b"colours", b"\xff\xfe\xfd")),
+    "errors errors/deep_json": ("JSON nested deep", lambda _: b'{"messages": ' + b"[" * 100_000, 400, 413, 422),
+    "errors errors/no_messages": ("a request without messages", lambda p: {"model": p.model}, 400),
+    "errors errors/stream_in_words": ("a stream in words", lambda p: p.fields(stream="please")),
+    "errors errors/refused_stream": ("a stream that cannot be", lambda p: p.fields(n=0, stream=True)),
+    "responses errors/no_input": ("a request without input", lambda p: {"model": p.model}, 400),
+    "responses errors/refused_stream": ("a stream that cannot be", cold_stream),
+    "responses errors/unknown_previous": (
+        "an unknown previous_response_id",
+        lambda p: p.fields(previous_response_id="resp_nobody"),
+        404,
+        400,
+    ),
+    "messages limits/no_limit": ("a request without max_tokens", lambda p: {"model": p.model, "messages": ASK}, 400),
+    "messages errors/error_shape": ("an empty list of messages", lambda p: p.fields(messages=[]), 400),
+    "messages errors/no_json": ("a body that is no JSON", lambda _: b"{", 400),
+    "messages errors/refused_stream": ("a stream that cannot be", cold_stream, 400),
+    "completions errors/no_prompt": ("a request without a prompt", lambda p: {"model": p.model}),
 }
 
 
-PATHS = {"responses": "/responses", "messages": "/messages", "completions": "/completions"}
+async def _refuses(fields: Fields, error: Fields, probe: Probe) -> None:
+    await probe.refused(probe.ask(**fields), **error)
 
 
-async def _refuses(protocol: str, fields: Fields, probe: Probe) -> None:
-    asks = {"responses": probe.respond, "messages": probe.message, "completions": probe.complete}
-    await probe.refused(asks.get(protocol, probe.chat)(**fields))
-
-
-async def _refuses_body(protocol: str, sent: Sent, statuses: tuple[int, ...], probe: Probe) -> None:
+async def _refuses_body(sent: Sent, statuses: tuple[int, ...], probe: Probe) -> None:
     body = sent(probe)
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answer = await probe.post(PATHS.get(protocol, CHAT), content=content)
-    error = check_error(answer, *(statuses or (400, 422)), of_messages=protocol == "messages")
-    if protocol == "messages":
-        expect.equal("type of the error", error["type"], "invalid_request_error")
+    answer = await probe.post(content=body if isinstance(body, bytes) else json.dumps(body).encode())
+    check_error(answer, *(statuses or (400, 422)), of_messages=probe.words is MESSAGES)
+    if probe.words is MESSAGES:
+        expect.equal("type of the error", answer.json()["error"]["type"], "invalid_request_error")
 
 
-def _cases() -> Iterator[Case]:
-    protocol: Any
-    topic: Any
-    for protocol, rows in FIELDS.items():
-        for name, (what, fields) in rows.items():
-            topic, _, title = name.partition("/")
-            yield Case(protocol, topic, f"{what} is refused", partial(_refuses, protocol, fields), title=title)
-    for protocol, bodies in BODIES.items():
-        for name, (what, sent, *statuses) in bodies.items():
-            topic, _, title = name.partition("/")
-            yield Case(
-                protocol,
-                topic,
-                f"{what} is refused",
-                partial(_refuses_body, protocol, sent, tuple(statuses)),
-                title=title,
-            )
-
-
-REFUSED = tuple(_cases())
+REFUSED = (
+    *(named(name, f"{what} is refused", partial(_refuses, fields, {})) for name, (what, fields) in FIELDS.items()),
+    *(
+        named(name, f"{what} is refused", partial(_refuses, fields, error), EXTENSION)
+        for name, (what, fields, error) in NAMED.items()
+    ),
+    *(
+        named(name, f"{what} is refused", partial(_refuses_body, sent, tuple(statuses)))
+        for name, (what, sent, *statuses) in BODIES.items()
+    ),
+)
