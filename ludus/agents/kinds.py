@@ -20,14 +20,12 @@ class AgentKind(Protocol):
     All of them ask the model by tokens, in the process of their session.
     """
 
-    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> AgentAdapter:
-        """What plays the agent, made with `kwargs`. settings: of the run, where there is one.
+    def __call__(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> AgentAdapter:
+        """What plays the agent, made with `kwargs`; None: the rows name theirs. settings: of the run, where there is
+        one.
 
         Raises UserError where it cannot play.
         """
-
-    def of_rows(self, settings: Settings) -> AgentAdapter:
-        """What plays rows that name their agent themselves. Raises UserError if there is no such agent."""
 
 
 def kind_of(workflow: object, kinds: Mapping[str, str] | None = None) -> str | None:
@@ -74,4 +72,4 @@ def resolve_workflow(
             "program; with rollout.agent.mode=subproc an agent reaches it by HTTP: "
             "`async def run(self, data, **extra_kwargs)`. Set rollout.agent.mode=inline"
         )
-    return load_kind(kind).of_agent(workflow, kwargs or {}, settings)
+    return load_kind(kind)(workflow, kwargs or {}, settings)

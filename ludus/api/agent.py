@@ -40,7 +40,7 @@ def choose_agent(
     named_by_rows = config.row_kind(rows) if workflow is None and config.workflow is None else None
     if named_by_rows is not None:
         _say_processes(config)
-        return load_kind(named_by_rows).of_rows(config)
+        return load_kind(named_by_rows)(None, {}, config)
     if workflow is None and config.workflow is None:
         raise ConfigError(
             "no agent was given: set workflow='pkg.mod:Name', or pass workflow=… in Python; agent loops are played "

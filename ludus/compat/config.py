@@ -19,9 +19,9 @@ from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.rollout import settings as rollout
 from ludus.settings import OneOf, Settings
 
-_AREAL = "ludus.compat.areal.adapter:KIND"
-_REALHF = "ludus.compat.realhf.adapter:KIND"
-_VERL = "ludus.compat.verl.adapter:KIND"
+_AREAL = "ludus.compat.areal.adapter:from_rollout_workflow"
+_REALHF = "ludus.compat.realhf.adapter:from_queue"
+_VERL = "ludus.compat.verl.adapter:from_run"
 
 
 class LoopSettings(Settings):

@@ -43,20 +43,7 @@ class RolloutWorkflowAdapter:
         return read_handback(returned, engine.session.snapshot())
 
 
-class RolloutKind:
-    """Workflows with `arun_episode`."""
-
-    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> RolloutWorkflowAdapter:
-        return from_rollout_workflow(workflow, kwargs)
-
-    def of_rows(self, settings: Settings) -> RolloutWorkflowAdapter:
-        raise UserError("rows name no rollout workflow; set workflow='pkg.mod:Name'")
-
-
-KIND = RolloutKind()
-
-
-def from_rollout_workflow(workflow: Any, kwargs: Mapping[str, Any]) -> RolloutWorkflowAdapter:
+def from_rollout_workflow(workflow: Any, kwargs: Mapping[str, Any], _: Settings | None) -> RolloutWorkflowAdapter:
     """The adapter of a class, which is instantiated here, once, with `kwargs`, or of an instance.
 
     Raises UserError if it cannot be made, or its `arun_episode` is not async or takes other arguments.

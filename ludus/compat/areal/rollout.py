@@ -32,7 +32,7 @@ class AgentWorkflow(ABC):
 class RolloutWorkflow(ABC):
     """A workflow that plays one episode. Inheriting is optional: the method is enough."""
 
-    agent_kind: ClassVar[str] = "ludus.compat.areal.adapter:KIND"
+    agent_kind: ClassVar[str] = "ludus.compat.areal.adapter:from_rollout_workflow"
 
     @abstractmethod
     async def arun_episode(self, engine: Any, data: Any) -> Any:

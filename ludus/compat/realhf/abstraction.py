@@ -18,7 +18,7 @@ from ludus.settings import did_you_mean, import_object
 class AgentAbstraction:
     """A registered agent and the arguments of its constructor."""
 
-    agent_kind: ClassVar[str] = "ludus.compat.realhf.adapter:KIND"
+    agent_kind: ClassVar[str] = "ludus.compat.realhf.adapter:from_queue"
 
     type_: str = "null"
     args: dict[str, Any] = field(default_factory=dict)

@@ -75,21 +75,10 @@ class QueueAdapter:
         return result_of(samples, session.snapshot())
 
 
-class QueueKind:
-    """Agents with `collect_trajectory`, and abstractions of registered ones."""
+def from_queue(workflow: Any, kwargs: Mapping[str, Any], _: Settings | None) -> QueueAdapter:
+    """The adapter of an agent with `collect_trajectory`, or of the abstraction of a registered one.
 
-    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> QueueAdapter:
-        return from_queue(workflow, kwargs)
-
-    def of_rows(self, settings: Settings) -> QueueAdapter:
-        raise UserError("rows name no queue agent; set workflow='pkg.mod:Name'")
-
-
-KIND = QueueKind()
-
-
-def from_queue(workflow: Any, kwargs: Mapping[str, Any]) -> QueueAdapter:
-    """The adapter of a queue agent. kwargs: `env` is its environment, the others go to the constructor of a class.
+    kwargs: `env` is its environment, the others go to the constructor of a class.
 
     Raises UserError where the agent, its arguments or the environment cannot be.
     """

@@ -24,7 +24,7 @@ ALL_AGENTS: dict[str, Any] = {
 class Agent:
     """Base of queue agents. One instance plays all episodes, many at once."""
 
-    agent_kind: ClassVar[str] = "ludus.compat.realhf.adapter:KIND"
+    agent_kind: ClassVar[str] = "ludus.compat.realhf.adapter:from_queue"
 
     takes_prompt = True
     """False: the environment gives the first observation, and rows need no prompt; `packed_prompts` is then empty."""

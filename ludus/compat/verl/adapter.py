@@ -118,18 +118,10 @@ class LoopAdapter:
         return score
 
 
-class LoopKind:
-    """Agent loops, given as a class or named by rows."""
-
-    def of_agent(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> LoopAdapter:
-        return from_loop(workflow, kwargs, plan_of(settings) if isinstance(settings, Config) else LoopPlan())
-
-    def of_rows(self, settings: Settings) -> LoopAdapter:
-        assert isinstance(settings, Config), "rows name loops where the configuration knows them"
-        return LoopAdapter(plan_of(settings))
-
-
-KIND = LoopKind()
+def from_run(cls: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> LoopAdapter:
+    """The adapter of a loop's class (None: rows name theirs) in a run of these settings. Raises as `from_loop`."""
+    plan = plan_of(settings) if isinstance(settings, Config) else LoopPlan()
+    return LoopAdapter(plan) if cls is None else from_loop(cls, kwargs, plan)
 
 
 def plan_of(config: Config) -> LoopPlan:

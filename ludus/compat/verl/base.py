@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from ludus.agents.tools import EpisodeTools
 from ludus.compat.verl.config_view import DictConfigWrap
 from ludus.compat.verl.output import AgentLoopOutput
+from ludus.compat.verl.plan import LoopPlan, LoopResources
 from ludus.compat.verl.server import AsyncLLMServerManager
 from ludus.compat.verl.tokens import LoopTokenizer
 
@@ -21,7 +23,7 @@ from ludus.compat.verl.tokens import LoopTokenizer
 class AgentLoopBase(ABC):
     """Derive from it, name it with `@register`, and write `run`."""
 
-    agent_kind: ClassVar[str] = "ludus.compat.verl.adapter:KIND"
+    agent_kind: ClassVar[str] = "ludus.compat.verl.adapter:from_run"
     _class_initialized = False
 
     def __init__(
@@ -89,6 +91,20 @@ class AgentLoopBase(ABC):
         )
         assert not isinstance(ids, str), "ids were asked for"
         return ids
+
+    # ---- for the loops that come with Ludus
+
+    def _resources(self) -> LoopResources:
+        """Tools and simulated users of the run; none where the loop is played outside of one."""
+        run = self.trainer_config.run
+        return run if isinstance(run, LoopResources) else LoopResources.load(LoopPlan())
+
+    def open_tools(self, agent_data: Any = None, **kwargs: Any) -> EpisodeTools:
+        """The tools that the run's files name, for one trajectory: an async context manager. kwargs: those of `run`."""
+        selection = (kwargs.get("extra_info") or {}).get("tool_selection")
+        return self._resources().tool_set.open(
+            kwargs.get("tools_kwargs"), selection, tokenizer=self.tokenizer.text.tokenizer, agent_data=agent_data
+        )
 
 
 @contextmanager

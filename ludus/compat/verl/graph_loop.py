@@ -10,8 +10,7 @@ anew lose no token; a graph that fails is an episode that failed, and a limit th
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
@@ -23,14 +22,11 @@ from ludus.agents.langchain.model import ChatModel
 from ludus.agents.tools import EpisodeTools
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.compat.verl.graph_tools import LimitedTools, NodeLimits, calls_something
-from ludus.compat.verl.messages import message_value
-from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
-from ludus.compat.verl.plan import LoopPlan, LoopResources
+from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, trajectory_of
 from ludus.episodes.limits import LIMIT_CODES
 from ludus.errors import AgentError, UserError
 from ludus.runs.interactions import tool_json
-from ludus.text.template import ChatTemplate
-from ludus.types import Message, SessionRecord
+from ludus.types import SessionRecord
 
 _LEAST_STEPS = 50
 """Of a graph, for what stands around its agent and tools."""
@@ -96,21 +92,9 @@ class ReactAgentLoop(AgentLoopBase):
                 ended_by = error.code
         return make_output(session.snapshot(), ended_by=ended_by, episode_tools=episode_tools)
 
-    @asynccontextmanager
-    async def open_tools(self, **kwargs: Any) -> AsyncIterator[EpisodeTools | None]:
-        """The tools that the run's files name, for one trajectory; `kwargs` are those of `run`. None: it has none."""
-        run = self.trainer_config.run
-        if not isinstance(run, LoopResources):
-            yield None
-            return
-        selection = (kwargs.get("extra_info") or {}).get("tool_selection")
-        tokenizer = self.tokenizer.text.tokenizer
-        async with run.tool_set.open(kwargs.get("tools_kwargs"), selection, tokenizer=tokenizer) as episode_tools:
-            yield episode_tools
-
     def chat_model(self) -> ChatModel:
         """The model of this trajectory, without tools."""
-        plan = self._plan()
+        plan = self._resources().plan
         return ChatModel(
             client=self.server_manager,
             response_length=plan.response_length,
@@ -122,15 +106,14 @@ class ReactAgentLoop(AgentLoopBase):
         self, sampling_params: Mapping[str, Any], episode_tools: EpisodeTools | None = None
     ) -> RunnableConfig:
         """What the graph is invoked with. episode_tools: tools beside those of the class."""
-        plan, text, model = self._plan(), self.tokenizer.text, self.chat_model()
+        plan, model = self._resources().plan, self.chat_model()
         tools = [*self.tools, *(tool_json(spec) for spec in (() if episode_tools is None else episode_tools.specs))]
         turns = plan.multi_turn
         most = turns.max_assistant_turns
         limits = NodeLimits(
             max_parallel_calls=turns.max_parallel_calls,
             each=plan.tool_limits,
-            tokenizer=text.tokenizer,
-            shows_lone_answers=_shows_lone_answers(text.template),
+            text=self.tokenizer.text,
             episode_tools=episode_tools,
         )
         return {
@@ -153,10 +136,6 @@ class ReactAgentLoop(AgentLoopBase):
             cls.graph = self.build_graph()
         return cls.graph
 
-    def _plan(self) -> LoopPlan:
-        run = self.trainer_config.run
-        return run.plan if isinstance(run, LoopResources) else LoopPlan()
-
 
 def make_output(
     record: SessionRecord, *, ended_by: str = "answer", episode_tools: EpisodeTools | None = None
@@ -170,26 +149,21 @@ def make_output(
     if not record.turns:
         raise UserError("the graph never asked the model; its nodes find it in config['configurable']['model']")
     last = record.turns[-1]
-    messages: tuple[Message, ...] = (*last.messages, last.reply)
     episode = current_episode()
     calls = () if episode is None else [span for span in episode.spans.snapshot() if span.kind == "tool"]
     tools_s = sum(span.finished_at - span.started_at for span in calls)
-    outputs = outputs_of(
+    return trajectory_of(
         record,
+        record.turns,
+        (*last.messages, last.reply),
+        episode_tools,
+        ended_by=ended_by,
         num_turns=2 * len(record.turns),
         metrics=AgentLoopMetrics(
             generate_sequences=sum(turn.finished_at - turn.started_at for turn in record.turns),
             tool_calls=tools_s,
         ),
         extra_fields={
-            "ended_by": ended_by,
-            "truncated": ended_by != "answer" or last.sampled.stop_reason == "length",
-            "messages": [message_value(message) for message in messages],
-            **(
-                {}
-                if episode_tools is None
-                else {"tool_rewards": list(episode_tools.call_rewards), "tool_scores": dict(episode_tools.rewards)}
-            ),
             "metrics": {
                 **({} if episode_tools is None else episode_tools.metrics),  # of the run's own tools; these are of all
                 "tools/num_calls": float(len(calls)),
@@ -198,7 +172,6 @@ def make_output(
             },
         },
     )
-    return outputs if len(outputs) > 1 else outputs[0]
 
 
 def convert_to_agent_output(
@@ -233,11 +206,3 @@ def _num_rounds(messages: Sequence[BaseMessage]) -> int:
         isinstance(message, ToolMessage) and not isinstance(earlier, ToolMessage)
         for earlier, message in zip(before, messages, strict=False)
     )
-
-
-def _shows_lone_answers(template: ChatTemplate) -> bool:
-    try:
-        template.render((Message("user", "?"), Message("assistant", "?"), Message("tool", "!", tool_call_id="lone")))
-    except AgentError:
-        return False
-    return True

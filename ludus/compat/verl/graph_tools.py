@@ -21,8 +21,9 @@ from langgraph.types import Command
 from ludus.agents.langchain.messages import UNDECODED
 from ludus.agents.tools.answer import ToolLimits, shorten
 from ludus.agents.tools.episode_tools import EpisodeTools, ToolResult, too_many, undecoded
+from ludus.compat.verl.messages import undecoded_answers
 from ludus.runs.spans import span
-from ludus.text.tokenizer import Tokenizer
+from ludus.text.chat import ChatText
 from ludus.types import ToolCall
 
 
@@ -34,10 +35,8 @@ class NodeLimits:
     """Calls of one answer that are run. None: all."""
     each: ToolLimits = field(default_factory=ToolLimits)
     """Of one call, and of its answer."""
-    tokenizer: Tokenizer | None = None
-    """Counts the tokens of answers. None: they are not limited."""
-    shows_lone_answers: bool = True
-    """The template shows a tool's message that answers no call."""
+    text: ChatText | None = None
+    """Counts the tokens of answers, and says what its template can show. None: they are not limited."""
     episode_tools: EpisodeTools | None = None
     """The run's own tools, which the node runs beside those of LangChain. None: there are none."""
 
@@ -98,6 +97,7 @@ def calls_something(message: BaseMessage) -> bool:
 
 async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | Command[Any]]]) -> Any:
     limits, call = limits_of(request.runtime.config), request.tool_call
+    tokenizer = None if limits.text is None else limits.text.tokenizer
     with span("tool", call["name"], inputs=call["args"]) as record:
         asking = request.state.get("messages") if isinstance(request.state, Mapping) else None
         record.turn_id = asking[-1].id if asking else None
@@ -108,7 +108,7 @@ async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | 
             message = _message(call, ToolResult(f"Error: {words}", error=words))
         if isinstance(message, ToolMessage):
             if isinstance(message.content, str):
-                message.content = shorten(message.content, limits.each, limits.tokenizer)
+                message.content = shorten(message.content, limits.each, tokenizer)
             record.outputs = message.content
             record.error = str(message.content) if message.status == "error" else None
     return message
@@ -122,6 +122,11 @@ def _told(error: Exception) -> str:
 def _undecoded(message: AIMessage, limits: NodeLimits) -> list[BaseMessage]:
     """The answer to text that began as a call and is none: as a tool, where the template can show that."""
     told = [undecoded(raw, message.id).text for raw in message.response_metadata.get(UNDECODED, ())]
-    if not limits.shows_lone_answers:
-        return [HumanMessage(text) for text in told]
-    return [ToolMessage(text, tool_call_id=f"undecoded{idx}", status="error") for idx, text in enumerate(told)]
+    if not told or limits.text is None:
+        return [ToolMessage(text, tool_call_id=f"undecoded{idx}", status="error") for idx, text in enumerate(told)]
+    return [
+        ToolMessage(answer.content or "", tool_call_id=answer.tool_call_id or "", status="error")
+        if answer.role == "tool"
+        else HumanMessage(answer.content or "")
+        for answer in undecoded_answers(limits.text.template, told)
+    ]

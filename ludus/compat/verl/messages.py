@@ -5,13 +5,14 @@ Knows: OpenAI's chat messages, columns of tables.  Knows not: templates, models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ludus.errors import UserError
+from ludus.errors import AgentError, UserError
 from ludus.gateway.dialects.base import ReadMessages
 from ludus.gateway.dialects.chat.dialect import CHAT
 from ludus.runs.interactions import message_json
+from ludus.text.template import ChatTemplate
 from ludus.types import Message, Sampling, ToolSpec
 
 
@@ -38,6 +39,17 @@ def read_tools(values: Iterable[Any] | None) -> tuple[ToolSpec, ...]:
 def message_value(message: Message) -> dict[str, Any]:
     """A message as OpenAI's protocol writes it."""
     return {**message_json(message), "content": message.content or ""}
+
+
+def undecoded_answers(template: ChatTemplate, texts: Sequence[str]) -> list[Message]:
+    """The answers to what began as calls and is none: a tool's, where the template shows one without a call, else the
+    user's."""
+    answers = [Message("tool", text, tool_call_id=f"undecoded{idx}") for idx, text in enumerate(texts)]
+    try:
+        template.render((Message("user", "?"), Message("assistant", "?"), *answers))
+    except AgentError:
+        return [Message("user", "\n".join(texts))]
+    return answers
 
 
 def plain(value: Any) -> Any:

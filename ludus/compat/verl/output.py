@@ -10,10 +10,12 @@ from typing import Any
 
 import pydantic
 
+from ludus.agents.tools import EpisodeTools
+from ludus.compat.verl.messages import message_value
 from ludus.episodes.claim import TokenRow
 from ludus.errors import UserError
 from ludus.runs.interactions import path_of
-from ludus.types import SessionRecord, Turn
+from ludus.types import Message, SessionRecord, Turn
 
 
 class AgentLoopMetrics(pydantic.BaseModel):
@@ -86,6 +88,31 @@ class AgentLoopOutput(pydantic.BaseModel):
         """The sequence as it is matched with the record."""
         mask = [0] * len(self.prompt_ids) + self.response_mask
         return TokenRow([*self.prompt_ids, *self.response_ids], mask, self.reward_score)
+
+
+def trajectory_of(
+    record: SessionRecord,
+    turns: Sequence[Turn],
+    messages: Sequence[Message],
+    tools: EpisodeTools | None,
+    *,
+    ended_by: str,
+    extra_fields: Mapping[str, Any],
+    **shared: Any,
+) -> AgentLoopOutput | list[AgentLoopOutput]:
+    """What the loops that come with Ludus return of these turns: one output, or several where there are several paths.
+
+    tools: closed.  ended_by: `answer`, `user`, or the name of the limit that was met.
+    """
+    told = {
+        "tool_rewards": [] if tools is None else list(tools.call_rewards),
+        "tool_scores": {} if tools is None else dict(tools.rewards),
+        "ended_by": ended_by,
+        "truncated": ended_by not in ("answer", "user") or turns[-1].sampled.stop_reason == "length",
+        "messages": [message_value(message) for message in messages],
+    }
+    outputs = outputs_of(record, turns, extra_fields={**extra_fields, **told}, **shared)
+    return outputs if len(outputs) > 1 else outputs[0]
 
 
 def outputs_of(record: SessionRecord, turns: Sequence[Turn] | None = None, **shared: Any) -> list[AgentLoopOutput]:

@@ -12,7 +12,7 @@ gets an answer, also one that cannot be decoded, is unknown, or is one too many.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,9 +23,9 @@ from ludus.agents.tools import EpisodeTools, ToolResult
 from ludus.agents.tools.episode_tools import too_many
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
 from ludus.compat.verl.interaction import BaseInteraction, read_reply
-from ludus.compat.verl.messages import message_value, read_messages
-from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
-from ludus.compat.verl.plan import LoopPlan, LoopResources
+from ludus.compat.verl.messages import message_value, read_messages, undecoded_answers
+from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, trajectory_of
+from ludus.compat.verl.plan import LoopPlan
 from ludus.episodes.limits import LIMIT_CODES
 from ludus.errors import AgentError, UserError
 from ludus.runs.spans import span
@@ -47,8 +47,8 @@ class AgentData:
     """One trajectory as it grows; tools that take `agent_data` are given it."""
 
     messages: list[Message]
-    episode_tools: EpisodeTools | None = None
-    """None: before it is opened."""
+    episode_tools: EpisodeTools = field(init=False)
+    """Open while the trajectory runs."""
     tools_kwargs: Mapping[str, Any] = field(default_factory=dict)
     interaction: BaseInteraction | None = None
     """None: nobody answers the model but tools."""
@@ -71,39 +71,35 @@ class AgentData:
     def assistant_turns(self) -> int:
         return len(self.turns)
 
-    @property
-    def is_truncated(self) -> bool:
-        """A limit ended the trajectory, or cut its last answer."""
-        was_cut = bool(self.turns) and self.turns[-1].sampled.stop_reason == "length"
-        return was_cut or self.ended_by not in ("answer", "user")
-
 
 class ToolAgentLoop(AgentLoopBase):
     """Answers until it calls no more tools. Derive from it to change a step."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
-        extra = kwargs.get("extra_info") or {}
-        run = self._run_parts()
-        self._check_format(run.plan)
+        self._check_format(self._resources().plan)
         data = AgentData(
             messages=list(read_messages(kwargs["raw_prompt"])),
             tools_kwargs=kwargs.get("tools_kwargs") or {},
             interaction_kwargs=kwargs.get("interaction_kwargs") or {},
         )
-        async with (
-            run.tool_set.open(
-                data.tools_kwargs,
-                extra.get("tool_selection"),
-                tokenizer=self.tokenizer.text.tokenizer,
-                agent_data=data,
-            ) as episode_tools,
-            self._user(data, run),
-        ):
-            data.episode_tools = episode_tools
+        async with self.open_tools(data, **kwargs) as data.episode_tools, self._user(data):
             state = AgentState.PENDING
             while state is not AgentState.TERMINATED:
                 state = await self._step(state, data, sampling_params)
-        return self._output(data, episode_tools)
+        return trajectory_of(
+            self.server_manager.session.snapshot(),
+            data.turns,
+            data.messages,
+            data.episode_tools,
+            ended_by=data.ended_by,
+            num_turns=1 + data.user_turns + data.assistant_turns,
+            metrics=AgentLoopMetrics.model_validate(data.timing),
+            extra_fields={
+                **data.extra_fields,
+                "turn_scores": data.turn_scores,
+                "metrics": data.episode_tools.metrics,
+            },
+        )
 
     async def _step(self, state: AgentState, data: AgentData, sampling_params: dict[str, Any]) -> AgentState:
         match state:
@@ -118,7 +114,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def _handle_pending_state(self, data: AgentData, sampling_params: dict[str, Any]) -> AgentState:
         """Raises UserError for a prompt that is longer than it may be: a part of it would say something else."""
-        plan = self._run_parts().plan
+        plan = self._resources().plan
         data.num_first_prompt = self._count_prompt(data)
         if plan.prompt_length is not None and data.num_first_prompt > plan.prompt_length:
             raise UserError(
@@ -135,7 +131,7 @@ class ToolAgentLoop(AgentLoopBase):
             with simple_timer("generate_sequences", data.timing):
                 turn = await self.server_manager.complete(
                     data.messages,
-                    tools=_open_tools(data).specs,
+                    tools=data.episode_tools.specs,
                     sampling_params=_capped(sampling_params, room, self.server_manager.session.sampling.max_new_tokens),
                     template_kwargs=self.data_config.get("apply_chat_template_kwargs"),
                 )
@@ -153,8 +149,8 @@ class ToolAgentLoop(AgentLoopBase):
         return self._limit_met(data) or AgentState.PROCESSING_TOOLS
 
     async def _handle_processing_tools_state(self, data: AgentData) -> AgentState:
-        turn, episode_tools = data.turns[-1], _open_tools(data)
-        most = self._run_parts().plan.multi_turn.max_parallel_calls
+        turn, episode_tools = data.turns[-1], data.episode_tools
+        most = self._resources().plan.multi_turn.max_parallel_calls
         calls, rest = turn.reply.tool_calls[:most], turn.reply.tool_calls[most:]
         with simple_timer("tool_calls", data.timing):
             results = await asyncio.gather(*(self._call_tool(call, data) for call in calls))
@@ -164,7 +160,7 @@ class ToolAgentLoop(AgentLoopBase):
             for call, result in zip(turn.reply.tool_calls, results, strict=True)
         ]
         undecoded = [episode_tools.undecoded(raw, turn_id=turn.id).text for raw in turn.undecoded]
-        data.messages += self._undecoded_messages(data.messages, undecoded)
+        data.messages += undecoded_answers(self.tokenizer.text.template, undecoded)
         data.user_turns += 1
         return AgentState.GENERATING
 
@@ -189,15 +185,9 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def _call_tool(self, call: ToolCall, data: AgentData) -> ToolResult:
         """What a tool answers; whatever goes wrong is its text."""
-        return await _open_tools(data).call(call, turn_id=data.turns[-1].id)
+        return await data.episode_tools.call(call, turn_id=data.turns[-1].id)
 
     # ---- parts
-
-    def _run_parts(self) -> LoopResources:
-        run = self.trainer_config.run
-        if not isinstance(run, LoopResources):
-            raise UserError(f"{type(self).__name__} needs the tools of a run; play it as a workflow or by its name")
-        return run
 
     def _check_format(self, plan: LoopPlan) -> None:
         own, wanted = self.tokenizer.text.parser.name, plan.multi_turn.format
@@ -209,7 +199,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     def _limit_met(self, data: AgentData) -> AgentState | None:
         """The end, if neither another answer nor a message before it is allowed. None: both are."""
-        turns = self._run_parts().plan.multi_turn
+        turns = self._resources().plan.multi_turn
         if turns.max_assistant_turns is not None and data.assistant_turns >= turns.max_assistant_turns:
             return _end(data, "max_assistant_turns")
         if turns.max_user_turns is not None and data.user_turns >= turns.max_user_turns:
@@ -217,12 +207,12 @@ class ToolAgentLoop(AgentLoopBase):
         return None
 
     @asynccontextmanager
-    async def _user(self, data: AgentData, run: LoopResources) -> AsyncIterator[None]:
+    async def _user(self, data: AgentData) -> AsyncIterator[None]:
         """The row's simulated user, for the length of the block; none where the row asks for none."""
         if not data.interaction_kwargs:
             yield
             return
-        data.interaction = run.users.find(data.interaction_kwargs.get("name"))
+        data.interaction = self._resources().users.find(data.interaction_kwargs.get("name"))
         await data.interaction.start_interaction(data.request_id, **data.interaction_kwargs)
         try:
             yield
@@ -232,53 +222,17 @@ class ToolAgentLoop(AgentLoopBase):
     def _count_prompt(self, data: AgentData) -> int:
         request = ChatRequest(
             tuple(data.messages),
-            _open_tools(data).specs,
+            data.episode_tools.specs,
             template_kwargs=self.data_config.get("apply_chat_template_kwargs"),
         )
         return self.server_manager.session.count_prompt_tokens(request)
 
     def _room(self, data: AgentData) -> int | None:
         """Tokens that the response may still have before the next request. None: any number."""
-        length = self._run_parts().plan.response_length
+        length = self._resources().plan.response_length
         if length is None:
             return None
         return length if not data.turns else length - (self._count_prompt(data) - data.num_first_prompt)
-
-    def _undecoded_messages(self, before: Sequence[Message], texts: Sequence[str]) -> list[Message]:
-        """The answer to calls that are none: as a tool's answers, where the template shows one without a
-        call, else as the user's."""
-        if not texts:
-            return []
-        answers = [Message("tool", text, tool_call_id=f"undecode{idx}") for idx, text in enumerate(texts)]
-        try:
-            self.tokenizer.text.template.render((*before, *answers))
-        except AgentError:
-            return [Message("user", "\n".join(texts))]
-        return answers
-
-    def _output(self, data: AgentData, episode_tools: EpisodeTools) -> AgentLoopOutput | list[AgentLoopOutput]:
-        outputs = outputs_of(
-            self.server_manager.session.snapshot(),
-            data.turns,
-            num_turns=1 + data.user_turns + data.assistant_turns,
-            metrics=AgentLoopMetrics.model_validate(data.timing),
-            extra_fields={
-                **data.extra_fields,
-                "tool_rewards": list(episode_tools.call_rewards),
-                "tool_scores": dict(episode_tools.rewards),
-                "turn_scores": data.turn_scores,
-                "ended_by": data.ended_by,
-                "truncated": data.is_truncated,
-                "messages": [message_value(message) for message in data.messages],
-                "metrics": episode_tools.metrics,
-            },
-        )
-        return outputs if len(outputs) > 1 else outputs[0]
-
-
-def _open_tools(data: AgentData) -> EpisodeTools:
-    assert data.episode_tools is not None, "the tools are open while the trajectory runs"
-    return data.episode_tools
 
 
 def _end(data: AgentData, why: str) -> AgentState:
