@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
+from ludus.agents.signatures import accepted, is_async
 from ludus.errors import UserError
 from ludus.settings import did_you_mean
 
@@ -97,7 +98,7 @@ def _from_instance(instance: object, name: str, may_block: bool) -> WorkflowAdap
     if not callable(run):
         raise UserError(f"the workflow {name} has no method `run`; pass {FORMS}")
     _check_callable(run, f"{name}.run", may_block)
-    return WorkflowAdapter(name=name, function=run, accepted=_accepted(run))
+    return WorkflowAdapter(name=name, function=run, accepted=accepted(run, skip=1))
 
 
 def _from_function(function: Any, kwargs: Mapping[str, Any], may_block: bool) -> WorkflowAdapter:
@@ -105,17 +106,16 @@ def _from_function(function: Any, kwargs: Mapping[str, Any], may_block: bool) ->
         raise UserError(f"the workflow is {function!r:.200} of type {type(function).__name__}; pass {FORMS}")
     name = getattr(function, "__qualname__", type(function).__qualname__)
     _check_callable(function, name, may_block)
-    accepted = _accepted(function)
-    unknown = sorted(set(kwargs) - accepted) if accepted is not None else []
+    taken = accepted(function, skip=1)
+    unknown = sorted(set(kwargs) - taken) if taken is not None else []
     if unknown:
-        known = ", ".join(sorted(accepted or ()))
+        known = ", ".join(sorted(taken or ()))
         raise UserError(f"{name} takes no argument {unknown[0]!r} (from workflow_kwargs); it takes: {known}")
-    return WorkflowAdapter(name=name, function=function, accepted=accepted, extra_kwargs=kwargs)
+    return WorkflowAdapter(name=name, function=function, accepted=taken, extra_kwargs=kwargs)
 
 
 def _check_callable(function: Any, name: str, may_block: bool) -> None:
-    call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    if not (may_block or inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)):
+    if not (may_block or is_async(function)):
         raise UserError(
             f"{name} must be async (`async def`); blocking calls inside it are fine. "
             "With rollout.agent.mode=subproc it need not be"
@@ -124,11 +124,3 @@ def _check_callable(function: Any, name: str, may_block: bool) -> None:
     by_name_alone = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
     if not parameters or parameters[0].kind in by_name_alone:
         raise UserError(f"{name} must take the row as its first argument: `async def run(self, data, **extra_kwargs)`")
-
-
-def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:
-    parameters = list(inspect.signature(function).parameters.values())
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(parameter.name for parameter in parameters[1:] if parameter.kind in by_name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ludus.errors import UserError
+from ludus.errors import ConfigError, UserError
 from ludus.settings import import_object
 
 HERE = "ludus.compat"
@@ -151,6 +152,20 @@ def find(reference: str) -> Any:
         return import_object(reference)
     except UserError as error:
         raise type(error)(f"{error}{hint(reference)}") from None
+
+
+def find_class(reference: object, base: type, where: str) -> Any:
+    """The subclass of `base` that an import string names.
+
+    where: what stands before it in error messages.  Raises ConfigError.
+    """
+    try:
+        cls = find(str(reference))
+    except UserError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if not (inspect.isclass(cls) and issubclass(cls, base)):
+        raise ConfigError(f"{where}={reference!r} must be a subclass of {base.__name__}, but is {cls!r:.100}")
+    return cls
 
 
 def install() -> None:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypedDict, TypeVar, overload
 
+from ludus.agents.signatures import is_async
 from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.deadline import DeadlineError, with_deadline
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
@@ -59,7 +60,7 @@ class FunctionTool(BaseTool):
 
     async def setup(self) -> None:
         """Raises UserError if the function cannot be sent to a process."""
-        if self._runs_in == "thread" or _is_async(self._function):
+        if self._runs_in == "thread" or is_async(self._function):
             return
         try:
             self._remote = RemoteFunction.of(self._function)
@@ -83,7 +84,7 @@ class FunctionTool(BaseTool):
     ) -> Any:
         """What the function returns. Raises DeadlineError after `timeout_s`."""
         arguments = parameters if self._signature is None else self._signature.read(parameters)
-        if _is_async(self._function):
+        if is_async(self._function):
             return await with_deadline(self._function(**arguments), timeout_s)
         if self._runs_in == "thread":
             return await with_deadline(_in_thread(lambda: self._function(**arguments)), timeout_s)
@@ -144,11 +145,6 @@ def tool_of(value: object) -> FunctionTool | None:
     if mark is None or not callable(value):
         return None
     return FunctionTool(value, name=mark["name"], schema=mark["schema"], runs_in=mark["runs_in"])
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    return inspect.iscoroutinefunction(call)
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:

@@ -7,13 +7,13 @@ Invariant: no method of the tool runs longer than it may.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from ludus.agents.signatures import accepted
 from ludus.agents.tools.answer import ToolOutput, as_reward, read_answer
 from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.deadline import with_deadline
@@ -117,9 +117,5 @@ def _takes(method: Callable[..., Any], name: str) -> bool:
 
 def _accepted(method: Callable[..., Any]) -> frozenset[str] | None:
     """Names that may be given to the method, beside what it is always given. None: all."""
-    parameters = list(inspect.signature(method).parameters.values())
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    names = (parameter.name for parameter in parameters if parameter.kind in by_name)
-    return frozenset(names) - {"instance_id", "parameters", "timeout_s"}
+    names = accepted(method)
+    return None if names is None else names - {"instance_id", "parameters", "timeout_s"}

@@ -93,7 +93,10 @@ class LoopAdapter:
         outputs = _read_outputs(returned, spec.name)
         if outputs is None:
             return None
-        score = await self._score(outputs, row, tokenizer)
+        score = None
+        if all(output.reward_score is None for output in outputs):
+            score = await score_outputs(outputs, row, self._compute_score, tokenizer)
+            outputs[-1].reward_score = score.reward
         extra = outputs[-1].extra_fields
         kept = {name: extra[name] for name in extra if name not in ("messages", "metrics")}  # those are in the record
         claimed = claim_rows(
@@ -106,16 +109,6 @@ class LoopAdapter:
         if any(output.reward_score is not None for output in others):
             return claimed
         return replace(claimed, reward=last.reward_score)  # one number, of all
-
-    async def _score(
-        self, outputs: Sequence[AgentLoopOutput], row: Mapping[str, Any], tokenizer: LoopTokenizer
-    ) -> Score | None:
-        """What the outputs did not say themselves, set on the last of them. None: they did."""
-        if any(output.reward_score is not None for output in outputs):
-            return None
-        score = await score_outputs(outputs, row, self._compute_score, tokenizer)
-        outputs[-1].reward_score = score.reward
-        return score
 
 
 def from_run(cls: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> LoopAdapter:
@@ -202,14 +195,13 @@ def _read_outputs(returned: object, name: str) -> list[AgentLoopOutput] | None:
     """None: the loop rejected the episode. Raises UserError for what is no output."""
     if returned is None:
         return None
-    outputs: list[AgentLoopOutput] = []
-    for output in returned if isinstance(returned, list | tuple) else [returned]:
-        if not isinstance(output, AgentLoopOutput):
-            raise UserError(
-                f"run of {name} returned a {type(output).__name__}; allowed: an AgentLoopOutput, a list of them, or "
-                "None to reject the episode"
-            )
-        outputs.append(output)
+    outputs: list[Any] = list(returned) if isinstance(returned, list | tuple) else [returned]
+    wrong = next((type(output).__name__ for output in outputs if not isinstance(output, AgentLoopOutput)), None)
+    if wrong is not None:
+        raise UserError(
+            f"run of {name} returned a {wrong}; allowed: an AgentLoopOutput, a list of them, or None to reject the "
+            "episode"
+        )
     if not outputs:
         raise UserError(f"run of {name} returned an empty list; return None to reject the episode")
     return outputs

@@ -62,16 +62,10 @@ VERIFIERS: Mapping[str, Verifier] = {
 """By the column `data_source`."""
 
 
-def verifier_of(data_source: object) -> Verifier:
-    """The verifier of a data source; `math` and `aime` begin the names of many. Raises UserError that names those
-    there are."""
+def verifier_of(data_source: object) -> Verifier | None:
+    """The verifier of a data source; `math` and `aime` begin the names of many. None: there is none."""
     name = str(data_source)
-    if name in VERIFIERS:
-        return VERIFIERS[name]
-    if name.startswith(("aime", "math")):
-        return mathematics
-    hint = did_you_mean(name, VERIFIERS, ".")
-    raise UserError(f"no verifier knows the data_source {data_source!r}{hint} There are: {', '.join(VERIFIERS)}")
+    return VERIFIERS.get(name, mathematics if name.startswith(("aime", "math")) else None)
 
 
 async def default_compute_score(
@@ -82,6 +76,9 @@ async def default_compute_score(
 ) -> float:
     """The score of an answer by its data source. Raises UserError for a source that nobody knows."""
     verify = verifier_of(data_source)
+    if verify is None:
+        hint = did_you_mean(str(data_source), VERIFIERS, ".")
+        raise UserError(f"no verifier knows the data_source {data_source!r}{hint} There are: {', '.join(VERIFIERS)}")
     if ground_truth is None:
         raise UserError(f"the row of {data_source!r} has no reward_model.ground_truth to compare the answer with")
     return await verify(solution_str, str(ground_truth))

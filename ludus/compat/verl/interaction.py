@@ -6,7 +6,6 @@ Invariant: `start_interaction` and `finalize_interaction` run once in a trajecto
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +14,9 @@ from uuid import uuid4
 
 import pydantic
 
-from ludus.compat.names import find
+from ludus.compat.names import find_class
 from ludus.errors import ConfigError, UserError
-from ludus.settings import Settings, did_you_mean, load_yaml
+from ludus.settings import Settings, did_you_mean, read_yaml
 
 
 class BaseInteraction(ABC):
@@ -81,7 +80,11 @@ class Interactions:
             return cls({})
         path = Path(config_path).expanduser()
         users: dict[str, BaseInteraction] = {}
-        for idx, entry in enumerate(_read_file(path)):
+        try:
+            entries = InteractionFile(**read_yaml(path)).interaction
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        for idx, entry in enumerate(entries):
             made = _make(entry, f"{path}: interaction.{idx}")
             if made.name in users:
                 raise ConfigError(f"{path}: two interactions are called {made.name!r}; name one of them otherwise")
@@ -113,22 +116,8 @@ def read_reply(returned: object, name: str) -> tuple[bool, str, float | None]:
     return bool(is_over), text, None if score is None else float(score)
 
 
-def _read_file(path: Path) -> Sequence[InteractionEntry]:
-    data = load_yaml(path, "the interactions in")
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold `interaction:`, a list, but holds a {type(data).__name__}")
-    try:
-        return InteractionFile(**data).interaction
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-
-
 def _make(entry: InteractionEntry, where: str) -> BaseInteraction:
-    cls = find(entry.class_name)
-    if not (inspect.isclass(cls) and issubclass(cls, BaseInteraction)):
-        raise ConfigError(
-            f"{where}: class_name={entry.class_name!r} must be a subclass of BaseInteraction, but is {cls!r:.100}"
-        )
+    cls = find_class(entry.class_name, BaseInteraction, f"{where}: class_name")
     name = entry.name or cls.__name__.lower().removesuffix("interaction") or cls.__name__.lower()
     made: BaseInteraction = cls({**entry.config, "name": name})
     made.name = name

@@ -5,14 +5,13 @@ Knows: names, classes, the keys of the YAML.  Knows not: rows, episodes.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ludus.compat.names import find
+from ludus.compat.names import find_class
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.errors import ConfigError, UserError
 from ludus.settings import did_you_mean, import_object, load_yaml
@@ -65,7 +64,7 @@ def registered_loops(config_path: str | None = None) -> dict[str, LoopSpec]:
 
 
 def find_loop(loops: Mapping[str, LoopSpec], name: object) -> LoopSpec:
-    """Raises UserError that names the did_you_mean, and all that there are."""
+    """Raises UserError that names the nearest, and all that there are."""
     if isinstance(name, str) and name in loops:
         return loops[name]
     hint = did_you_mean(str(name), loops, ".")
@@ -83,13 +82,7 @@ def read_loops(path: Path) -> dict[str, LoopSpec]:
 def _read_entry(entry: Any, where: str) -> tuple[str, LoopSpec]:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str) or "_target_" not in entry:
         raise ConfigError(f"{where} must have a `name` and a `_target_`, got {entry!r:.200}")
-    target = str(entry["_target_"])
-    try:
-        cls = find(target)
-    except UserError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    if not (inspect.isclass(cls) and issubclass(cls, AgentLoopBase)):
-        raise ConfigError(f"{where}: _target_={target!r} must be a subclass of AgentLoopBase, but is {cls!r:.100}")
+    cls = find_class(entry["_target_"], AgentLoopBase, f"{where}: _target_")
     kwargs = {key: value for key, value in entry.items() if key not in ("name", "_target_")}
     nested = [key for key, value in kwargs.items() if isinstance(value, Mapping) and "_target_" in value]
     if nested:

@@ -8,7 +8,6 @@ What the model wrote is scored, and not what tools answered: a tool that prints 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from ludus.agents.signatures import is_async
 from ludus.compat.verl.data_sources import VERIFIERS, default_compute_score, verifier_of
 from ludus.compat.verl.output import AgentLoopOutput
 from ludus.compat.verl.settings import CustomRewardSettings
@@ -59,9 +59,9 @@ async def score_outputs(
 
     compute_score: the run's own. None: the verifier of the row's data source says it, else its tools or its user.
     """
-    last = outputs[-1]
+    last, ground_truth = outputs[-1], (row.get("reward_model") or {}).get("ground_truth")
     if compute_score is None:
-        if not _has_verifier(row):
+        if ground_truth is None or verifier_of(row.get("data_source")) is None:
             return _score_of_parts(last, row)
         compute_score = default_compute_score
     begun = time.perf_counter()
@@ -70,11 +70,11 @@ async def score_outputs(
     given = {
         "data_source": row.get("data_source"),
         "solution_str": solution,
-        "ground_truth": (row.get("reward_model") or {}).get("ground_truth"),
+        "ground_truth": ground_truth,
         "extra_info": {**(row.get("extra_info") or {}), "num_turns": last.num_turns, **last.extra_fields},
     }
     name = getattr(compute_score, "__name__", type(compute_score).__name__)
-    with span("reward", name, inputs={"solution_str": solution, "ground_truth": given["ground_truth"]}) as record:
+    with span("reward", name, inputs={"solution_str": solution, "ground_truth": ground_truth}) as record:
         returned = await _call(compute_score, given)
         record.outputs = returned
     score = _read_score(returned, name, time.perf_counter() - begun)
@@ -84,8 +84,7 @@ async def score_outputs(
 
 
 async def _call(function: ComputeScore, given: Mapping[str, Any]) -> Any:
-    call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    if inspect.iscoroutinefunction(call):
+    if is_async(function):
         return await function(**given)
     return await asyncio.to_thread(function, **given)  # it may compute for long, and others play on this loop
 
@@ -108,17 +107,6 @@ def _number(value: Any, name: str) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise UserError(f"{name} returned {value!r:.200}; allowed: a number, or a mapping with `score`") from None
-
-
-def _has_verifier(row: Mapping[str, Any]) -> bool:
-    """The row has a solution, and of a known data source."""
-    if (row.get("reward_model") or {}).get("ground_truth") is None:
-        return False
-    try:
-        verifier_of(row.get("data_source"))
-    except UserError:
-        return False
-    return True
 
 
 def _score_of_parts(output: AgentLoopOutput, row: Mapping[str, Any]) -> Score:
