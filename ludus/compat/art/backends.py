@@ -222,7 +222,6 @@ class Backend(ABC):
     async def delete_checkpoints(self, model: TrainableSpec, keep: Collection[int]) -> None:
         """Delete all checkpoints but those of these steps and the newest."""
 
-    @abstractmethod
     async def fork(
         self,
         model: TrainableSpec,
@@ -236,6 +235,11 @@ class Backend(ABC):
         from_project: None: the model's own.  not_after_step: the newest checkpoint up to this step. None: the newest.
         Raises UserError if there is none, or if `model` has checkpoints already.
         """
+        asked = ForkArguments(from_model=from_model, from_project=from_project, not_after_step=not_after_step)
+        return await self._fork(model, asked)
+
+    @abstractmethod
+    async def _fork(self, model: TrainableSpec, asked: ForkArguments) -> int: ...
 
     @abstractmethod
     async def close(self) -> None:

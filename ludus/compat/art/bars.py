@@ -9,13 +9,14 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 
-class Bar(Protocol):
-    """How far something has come."""
+class Bar:
+    """How far something has come. Nobody sees this one; tqdm's have the same methods."""
 
-    total: float | None
+    def __init__(self, total: float | None = None) -> None:
+        self.total = total
 
     def update(self, n: float = 1) -> object: ...
 
@@ -24,28 +25,15 @@ class Bar(Protocol):
     def set_postfix(self, ordered_dict: Mapping[str, object]) -> object: ...
 
 
-class NoBar:
-    """The bar that nobody sees."""
-
-    def __init__(self, total: float | None) -> None:
-        self.total = total
-
-    def update(self, n: float = 1) -> None: ...
-
-    def refresh(self) -> None: ...
-
-    def set_postfix(self, ordered_dict: Mapping[str, object]) -> None: ...
-
-
 @contextmanager
 def progress_bar(description: str | None, total: int, *, unit: str = "it") -> Iterator[Bar]:
     """A bar for the length of the block. description: None: none is shown."""
     tqdm = None if description is None else _tqdm()
     if tqdm is None:
-        yield NoBar(total)
-        return
-    with tqdm(total=total, desc=description, unit=unit) as bar:
-        yield bar
+        yield Bar(total)
+    else:
+        with tqdm(total=total, desc=description, unit=unit) as bar:
+            yield bar
 
 
 def _tqdm() -> Any:

@@ -14,47 +14,47 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.config import Config
 from ludus.loop.batch import BatchRules
-from ludus.models.settings import LoraSettings, ModelSettings
-from ludus.settings import Idle, acting, merged
-from ludus.trainer.settings import OptimizerSettings, TrainerSettings
+from ludus.settings import Idle, Settings, acting, merged
 
 ANY_AGE = 2**31
 """Versions that no token is older than."""
 CISPO_EPSILON_HIGH = 4.0
 PPO_EPSILON = 0.2
 
-# Keys of a run that say where episodes come from, or when it ends; here the user's own loop does.
-_DEAF = (
-    "workflow",
-    "train_dataset",
-    "valid_dataset",
-    "eval",
-    "eval_gconfig",
-    "checkpoint",
-    "total_train_steps",
-    "total_train_epochs",
-    "total_train_seconds",
-)
+# Keys of a run that do not act, by the reason: the user's own loop does what they say.
+_IDLE = {
+    "your own loop plays, evaluates and ends": (
+        "workflow train_dataset valid_dataset eval eval_gconfig checkpoint total_train_steps total_train_epochs "
+        "total_train_seconds"
+    ),
+    "your own code starts the rollouts": (
+        "rollout.max_concurrent_rollouts rollout.retries rollout.min_members rollout.episode_timeout_s "
+        "rollout.max_consecutive_failures"
+    ),
+    "a group has as many trajectories as you give it": "gconfig.n_samples",
+}
 
 
 def default_config() -> Config:
     """What a backend does unless it is told otherwise: ART's LoRA, learning rate, loss and weight of a trajectory."""
-    return Config(
-        model=ModelSettings(lora=LoraSettings(rank=8, alpha=16.0)),
-        algorithm=AlgorithmSettings.model_validate({"name": "cispo", "normaliser": "episode"}),
-        trainer=TrainerSettings(optimizer=OptimizerSettings(lr=TrainConfig().learning_rate)),
+    return Config.of(
+        {
+            "model": {"lora": {"rank": 8, "alpha": 16.0}},
+            "algorithm": {"name": "cispo", "normaliser": "episode"},
+            "trainer": {"optimizer": {"lr": TrainConfig().learning_rate}},
+        }
     )
 
 
 def check_config(config: Config) -> Config:
     """The configuration without what does not act where the user's own loop plays; a warning names it."""
-    own = "your own loop plays, evaluates and ends"
-    idle = [Idle(name, own) for name in _DEAF if config.is_set(name)]
-    for name in ("max_concurrent_rollouts", "retries", "min_members", "episode_timeout_s", "max_consecutive_failures"):
-        if config.rollout.is_set(name):
-            idle.append(Idle(f"rollout.{name}", "your own code starts the rollouts"))
-    if config.gconfig.is_set("n_samples"):
-        idle.append(Idle("gconfig.n_samples", "a group has as many trajectories as you give it"))
+    idle = []
+    for why, names in _IDLE.items():
+        for name in names.split():
+            part, _, key = name.rpartition(".")
+            settings: Settings = getattr(config, part) if part else config
+            if settings.is_set(key):
+                idle.append(Idle(name, why))
     return acting(config, idle)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -44,16 +44,26 @@ def iterate_dataset(
         )
     if len(dataset) == 0:
         raise UserError("the dataset has no items")
-    num_epoch_steps = -(-len(dataset) // groups_per_step)
-    num_steps = num_epoch_steps * num_epochs
+    num_steps = -(-len(dataset) // groups_per_step) * num_epochs
     with progress_bar("train" if use_tqdm else None, num_steps, unit="batch") as bar:
         bar.update(min(initial_step, num_steps))
-        for epoch in range(initial_step // num_epoch_steps, num_epochs):
-            order = list(range(len(dataset)))
-            random.Random(epoch).shuffle(order)
-            first = max(0, initial_step - epoch * num_epoch_steps)
-            for epoch_step in range(first, num_epoch_steps):
-                part = order[epoch_step * groups_per_step : (epoch_step + 1) * groups_per_step]
-                step = epoch * num_epoch_steps + epoch_step
-                yield DatasetBatch([dataset[index] for index in part], step, epoch, epoch_step)
-                bar.update(1)
+        for batch in epoch_parts(dataset, groups_per_step, num_epochs, initial_step, lambda epoch: epoch):
+            yield batch
+            bar.update(1)
+
+
+def epoch_parts(
+    items: Sequence[ItemT], size: int, epochs: int, initial_step: int, seed: Callable[[int], int | str | None]
+) -> Iterator[DatasetBatch[ItemT]]:
+    """Parts of `size` items, the last of an epoch perhaps smaller, without those before `initial_step`.
+
+    seed: of an epoch's order. None: the order as it is.
+    """
+    num_epoch_steps = -(-len(items) // size)
+    for epoch in range(initial_step // num_epoch_steps, epochs):
+        order = list(range(len(items)))
+        if seed(epoch) is not None:
+            random.Random(seed(epoch)).shuffle(order)
+        for epoch_step in range(max(0, initial_step - epoch * num_epoch_steps), num_epoch_steps):
+            part = [items[index] for index in order[epoch_step * size : (epoch_step + 1) * size]]
+            yield DatasetBatch(part, epoch * num_epoch_steps + epoch_step, epoch, epoch_step)

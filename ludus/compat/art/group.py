@@ -12,16 +12,14 @@ import copy
 import inspect
 import traceback
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping
-from contextvars import ContextVar
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import pydantic
 
-from ludus.compat.art.rollout import Gathering, Rollout, start_rollout
+from ludus.compat.art.rollout import Rollout
+from ludus.compat.art.tally import Member, RolloutTally, current_tally, in_order, settle
 from ludus.compat.art.trajectory import Scalar, Trajectory
 from ludus.errors import UserError
-
-Member = Trajectory | BaseException | Awaitable[Trajectory]
 
 
 class Failure(pydantic.BaseModel):
@@ -32,30 +30,12 @@ class Failure(pydantic.BaseModel):
     traceback: str = ""
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        """The exception's own type, message and traceback."""
-        text = "".join(traceback.format_exception(error))
-        return cls(type=type(error).__name__, message=str(error), traceback=text)
-
-
-class Tally(Protocol):
-    """Counts what becomes of rollouts that are gathered together."""
-
-    gathering: Gathering
-
-    def next_group_idx(self) -> int: ...
-
-    def begin(self, num_rollouts: int) -> None:
-        """So many rollouts start."""
-
-    def finish(self, trajectory: Trajectory) -> None:
-        """One has returned."""
-
-    def fail(self, error: Exception) -> None:
-        """One has raised. Raises the error if that is one too many."""
-
-
-current_tally: ContextVar[Tally | None] = ContextVar("ludus_tally", default=None)
+    def of(cls, error: BaseException | Failure | Mapping[str, Any]) -> Failure:
+        """An exception's own type, message and traceback, or what was read back."""
+        if isinstance(error, BaseException):
+            text = "".join(traceback.format_exception(error))
+            return cls(type=type(error).__name__, message=str(error), traceback=text)
+        return cls.model_validate(error)
 
 
 class TrajectoryGroup(pydantic.BaseModel):
@@ -88,7 +68,7 @@ class TrajectoryGroup(pydantic.BaseModel):
         failures = [error for error in members if isinstance(error, BaseException) and not is_pending]
         super().__init__(
             trajectories=[] if is_pending else [each for each in members if not isinstance(each, BaseException)],
-            exceptions=[_failure(error) for error in (*exceptions, *failures)],
+            exceptions=[Failure.of(error) for error in (*exceptions, *failures)],
             metadata=dict(metadata or {}),
             metrics=dict(metrics or {}),
             logs=list(logs or ()),
@@ -143,7 +123,7 @@ class TrajectoryGroup(pydantic.BaseModel):
     async def _whole(self) -> Self:
         if self._pending is not None:
             if self._playing is None:
-                self._playing = asyncio.ensure_future(self._play(self._pending, current_tally.get()))
+                self._playing = asyncio.ensure_future(self._play(self._pending, current_tally.get() or RolloutTally()))
             try:
                 await self._playing
             except asyncio.CancelledError:
@@ -152,24 +132,18 @@ class TrajectoryGroup(pydantic.BaseModel):
                 raise
         return self
 
-    async def _play(self, members: list[Member], tally: Tally | None) -> None:
-        group_idx = 0 if tally is None else tally.next_group_idx()
-        gathering = Gathering() if tally is None else tally.gathering
-        if tally is not None:
-            tally.begin(len(members))
+    async def _play(self, members: list[Member], tally: RolloutTally) -> None:
+        group_idx = next(tally.group_idxs)
+        tally.begin(len(members))
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(settle(member, Rollout(gathering, group_idx, member_idx), tally))
-                    for member_idx, member in enumerate(members)
-                ]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            settled = await in_order(
+                settle(member, Rollout(tally.gathering, group_idx, member_idx), tally)
+                for member_idx, member in enumerate(members)
+            )
         finally:
             close_unplayed(members)
-        settled = [task.result() for task in tasks]
         self.trajectories = [each for each in settled if isinstance(each, Trajectory)]
-        self.exceptions = [*self.exceptions, *(_failure(each) for each in settled if isinstance(each, Exception))]
+        self.exceptions = [*self.exceptions, *(Failure.of(each) for each in settled if isinstance(each, Exception))]
         self._pending = None
 
     def _check_whole(self) -> None:
@@ -180,27 +154,6 @@ class TrajectoryGroup(pydantic.BaseModel):
             )
 
 
-async def settle(member: Member, rollout: Rollout, tally: Tally | None) -> Trajectory | Exception:
-    """What one member returned or raised; raises it if nobody tolerates that."""
-    try:
-        if isinstance(member, BaseException):
-            raise member
-        found: object = await start_rollout(member, rollout) if isinstance(member, Awaitable) else member
-        if not isinstance(found, Trajectory):
-            raise UserError(
-                f"a rollout of the group returned {found!r:.100} of type {type(found).__name__}; it must return a "
-                "Trajectory (or use capture_auto_trajectory or capture_yielded_trajectory)"
-            )
-    except Exception as error:
-        if tally is None:
-            raise
-        tally.fail(error)
-        return error
-    if tally is not None:
-        tally.finish(found)
-    return found
-
-
 def close_unplayed(members: Iterable[object]) -> None:
     """Coroutines that never started, because another one failed first, end without a warning."""
     for member in members:
@@ -208,9 +161,3 @@ def close_unplayed(members: Iterable[object]) -> None:
             close_unplayed(member.unplayed)
         elif inspect.iscoroutine(member):
             member.close()  # does nothing to one that has ended
-
-
-def _failure(error: BaseException | Failure | Mapping[str, Any]) -> Failure:
-    if isinstance(error, BaseException):
-        return Failure.of(error)
-    return error if isinstance(error, Failure) else Failure.model_validate(error)

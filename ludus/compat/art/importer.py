@@ -12,20 +12,20 @@ imitated, not reinforced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.importing.files import Row, json_lines, json_lines_or_yaml, parse_json, read_rows, read_text
-from ludus.compat.importing.report import Entry, lines, write_text
+from ludus.compat.importing.report import Entry, Fate, lines, write_text
 from ludus.errors import UserError
 
 _SUFFIXES = (".parquet", ".jsonl", ".yaml", ".yml")
-_OF_GROUPS = ("group_index", "group_metadata", "group_metrics", "group_logs")
-_OF_TRAJECTORIES = ("reward", "metrics", "metadata", "tools", "logs", "messages", "additional_histories")
-_COLUMNS = frozenset((*_OF_GROUPS, *_OF_TRAJECTORIES))
+_OF_BOTH = ("metadata", "metrics", "logs")
+_OF_GROUPS = ("group_index", *(f"group_{name}" for name in _OF_BOTH))
+_OF_TRAJECTORIES = ("reward", "tools", *_OF_BOTH)
 _NOT_NEEDED = {
     "tensors": "batches that were trained on already",
     "logs": "the log of another engine",
@@ -66,22 +66,11 @@ def import_model(folder: Path) -> ImportedModel:
     folder = folder.resolve()
     model = ImportedModel(folder.name, folder.parent.parent.name if folder.parent.name == "models" else folder.name)
     for path in sorted(folder.iterdir()):
-        if path.name == "trajectories" and path.is_dir():
-            for found in sorted(path.rglob("*")):
-                if found.is_file():
-                    _trajectories(model, found, found.relative_to(folder))
-        elif path.name == "checkpoints" and path.is_dir():
-            _checkpoints(model, path)
-        elif path.name == "history.jsonl":
-            _history(model, path)
-        elif path.name == "state.json":
-            model.files["state.json"] = read_text(path)
-            model.entries.append(Entry("state.json", "taken"))
-        elif path.name == "model.json":
-            _about(model, path)
+        if path.name in _READERS:
+            _READERS[path.name](model, path)
         else:
             note = _NOT_NEEDED.get(path.name)
-            fate: Any = "left out" if note is None else "not needed"
+            fate: Fate = "left out" if note is None else "not needed"
             model.entries.append(Entry(path.name, fate, note or "nobody here reads it"))
     return model
 
@@ -100,6 +89,12 @@ def write_model(model: ImportedModel, out: Path) -> list[Path]:
 
 
 # ---- trajectories
+
+
+def _all_trajectories(model: ImportedModel, folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            _trajectories(model, path, path.relative_to(folder.parent))
 
 
 def _trajectories(model: ImportedModel, path: Path, name: Path) -> None:
@@ -126,52 +121,39 @@ def _trajectories(model: ImportedModel, path: Path, name: Path) -> None:
 
 
 def _groups(path: Path, odd: set[str]) -> Iterator[dict[str, Any]]:
-    if path.suffix != ".parquet":
-        for group in json_lines_or_yaml(read_text(path), path):
-            yield {
-                "trajectories": [_told(trajectory, odd) for trajectory in group.get("trajectories", ())],
-                **{name: group[name] for name in ("metadata", "metrics", "logs") if group.get(name)},
-            }
-        return
-    by_index: dict[int, list[Row]] = {}
-    for row in read_rows(path):
-        odd |= {name for name in row if name not in _COLUMNS}
-        by_index.setdefault(int(row.get("group_index") or 0), []).append(row)
-    for rows in by_index.values():
-        first = rows[0]
-        about = {name: _decoded(first.get(f"group_{name}")) for name in ("metadata", "metrics", "logs")}
+    if path.suffix == ".parquet":
+        by_index: dict[int, list[Row]] = {}
+        for row in read_rows(path):
+            by_index.setdefault(int(row.get("group_index") or 0), []).append(row)
+        written: list[Any] = [
+            {"trajectories": rows, **{name: rows[0].get(f"group_{name}") for name in _OF_BOTH}}
+            for rows in by_index.values()
+        ]
+    else:
+        written = json_lines_or_yaml(read_text(path), path)
+    for group in written:
+        about = {name: _decoded(group.get(name)) for name in _OF_BOTH}
         yield {
-            "trajectories": [_flat(row) for row in rows],
+            "trajectories": [_trajectory(trajectory, odd) for trajectory in group.get("trajectories", ())],
             **{name: value for name, value in about.items() if value},
         }
 
 
-def _told(trajectory: Mapping[str, Any], odd: set[str]) -> dict[str, Any]:
-    """A trajectory of JSON lines, which has nearly our fields."""
+def _trajectory(told: Mapping[str, Any], odd: set[str]) -> dict[str, Any]:
+    """A trajectory of JSON lines, which has nearly our fields, or of a row of Parquet, whose mappings are JSON."""
     found: dict[str, Any] = {}
-    for name, value in trajectory.items():
+    for name, value in told.items():
+        if value is None or name in _OF_GROUPS:
+            continue
         if name in ("messages_and_choices", "messages"):
             found["messages_and_choices"] = [_item(message) for message in value]
         elif name == "additional_histories":
-            found[name] = [_history_of(history) for history in value or ()]
-        elif name in ("reward", "metrics", "metadata", "tools", "logs"):
-            if value is not None:
-                found[name] = value
-        elif value is not None:
+            found[name] = [_history_of(history) for history in _decoded(value)]
+        elif name in _OF_TRAJECTORIES:
+            found[name] = _decoded(value)
+        else:
             odd.add(name)
     return found
-
-
-def _flat(row: Row) -> dict[str, Any]:
-    """A trajectory of a row of Parquet, whose mappings are JSON."""
-    fields = {name: _decoded(row.get(name)) for name in ("metrics", "metadata", "tools", "logs")}
-    histories = [_history_of(history) for history in _decoded(row.get("additional_histories")) or ()]
-    return {
-        "messages_and_choices": [_item(message) for message in row.get("messages") or ()],
-        "reward": row.get("reward") or 0.0,
-        "additional_histories": histories,
-        **{name: value for name, value in fields.items() if value is not None},
-    }
 
 
 def _history_of(history: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,6 +198,11 @@ def _history(model: ImportedModel, path: Path) -> None:
     model.entries.append(Entry(path.name, "taken", f"{len(rows)} rows"))
 
 
+def _state(model: ImportedModel, path: Path) -> None:
+    model.files[path.name] = read_text(path)
+    model.entries.append(Entry(path.name, "taken"))
+
+
 def _about(model: ImportedModel, path: Path) -> None:
     told = parse_json(read_text(path), repr(str(path)))
     known = ("name", "project", "base_model")
@@ -234,7 +221,7 @@ def _checkpoints(model: ImportedModel, folder: Path) -> None:
         model.entries.append(Entry(f"checkpoints/{path.name}", *_newest(path)))
 
 
-def _newest(path: Path) -> tuple[Any, str]:
+def _newest(path: Path) -> tuple[Fate, str]:
     config = path / "adapter_config.json"
     if not config.is_file():
         return "left out", "there is no adapter of PEFT in it"
@@ -243,3 +230,12 @@ def _newest(path: Path) -> tuple[Any, str]:
         note = f"its base {base} is rounded to 4 bits, which Ludus does not load: name the base it was made of there"
         return "left out", note
     return "taken", f"where it is: model.path={path} goes on with it, on {base}"
+
+
+_READERS: Mapping[str, Callable[[ImportedModel, Path], None]] = {
+    "trajectories": _all_trajectories,
+    "checkpoints": _checkpoints,
+    "history.jsonl": _history,
+    "state.json": _state,
+    "model.json": _about,
+}

@@ -14,7 +14,7 @@ from typing import Any
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import BackendError
-from ludus.rewards.chat.base import ChatModel, Usage
+from ludus.rewards.chat.base import ChatModel
 from ludus.rewards.judge.attempts import Attempt
 from ludus.rewards.judge.prompt import DEFAULT_RUBRIC
 from ludus.rewards.judge.ruler import (
@@ -87,20 +87,15 @@ def _rewarded(trajectory: Trajectory, score: TrajectoryScore) -> Trajectory:
 
 
 def _metrics(judgement: Judgement) -> dict[str, float]:
-    return {
-        **_usage_metrics(judgement.usage),
-        "judge/unusable_answers": judgement.num_unusable,
-        "judge/clamped_scores": judgement.num_clamped,
-        "judge/spread": judgement.spread,
-    }
-
-
-def _usage_metrics(usage: Usage) -> dict[str, float]:
+    usage = judgement.usage
     cost = {} if usage.cost_usd is None else {"judge/cost_usd": usage.cost_usd}
     return {
         "judge/calls": usage.num_calls,
         "judge/cached": usage.num_cached,
         "judge/prompt_tokens": usage.num_prompt_tokens,
         "judge/completion_tokens": usage.num_completion_tokens,
+        "judge/unusable_answers": judgement.num_unusable,
+        "judge/clamped_scores": judgement.num_clamped,
+        "judge/spread": judgement.spread,
         **cost,
     }

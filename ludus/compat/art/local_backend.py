@@ -15,6 +15,7 @@ from pathlib import Path
 from ludus.api.hosted import HostedModel, fork_checkpoint
 from ludus.compat.art.backends import (
     Backend,
+    ForkArguments,
     InferenceEndpoint,
     OnProgress,
     TrainableSpec,
@@ -73,7 +74,7 @@ class LocalBackend(Backend):
         server = self._server
         return InferenceEndpoint(
             base_url=f"{server.base_url}/v1",
-            api_key=served.outside_key,
+            api_key=served.sessions.outside,
             inference_name=model.name,
             headers=served.headers,
             transport=lambda http: InProcessTransport(server, http),
@@ -118,20 +119,14 @@ class LocalBackend(Backend):
         hosted = (await self.hosted(model)).model
         await asyncio.to_thread(hosted.keep_checkpoints, frozenset(keep))
 
-    async def fork(
-        self,
-        model: TrainableSpec,
-        from_model: str,
-        *,
-        from_project: str | None = None,
-        not_after_step: int | None = None,
-    ) -> int:
-        source = self._folder(from_project or model.project, from_model)
+    async def _fork(self, model: TrainableSpec, asked: ForkArguments) -> int:
+        source = self._folder(asked.from_project or model.project, asked.from_model)
         folder = self._folder(model.project, model.name)
         if folder in self._models or latest_checkpoint(folder / "checkpoints") is not None:
             raise UserError(f"{model.name!r} has begun already; fork into a new name, before the model is registered")
-        how = {"not_after_step": not_after_step}
-        return await asyncio.to_thread(fork_checkpoint, source, folder, model.base_model, **how)
+        return await asyncio.to_thread(
+            fork_checkpoint, source, folder, model.base_model, not_after_step=asked.not_after_step
+        )
 
     async def close(self) -> None:
         await asyncio.gather(*self._models.values(), return_exceptions=True)

@@ -12,35 +12,41 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from weakref import WeakKeyDictionary
 
-from ludus.compat.art.rollout import Gathering, Rollout
+from ludus.compat.art.rollout import Gathering, Rollout, current_rollout
 from ludus.episodes.outcome import Told
 
 
 class RolloutSessions:
-    """Those of the rollouts that ask one model."""
+    """Those of the rollouts that ask one model, and one for whatever asks outside of rollouts."""
 
-    def __init__(self, begin: Callable[[str, str], str], end: Callable[[str, Told], Awaitable[None]]) -> None:
-        """begin: from a group and a name within it, what requests in the session carry.  end: is given that again."""
+    def __init__(
+        self,
+        step: Callable[[], int],
+        begin: Callable[[str | None, str], str],
+        end: Callable[[str, Told], Awaitable[None]],
+    ) -> None:
+        """step: the model's own, now.  begin: from a group (None: of none) and a name within it, what requests in the
+        session carry.  end: is given that again."""
+        self._step = step
         self._begin = begin
         self._end = end
         self._playing: dict[Rollout, str] = {}
         self._gatherings: WeakKeyDictionary[Gathering, str] = WeakKeyDictionary()
         self._num_gatherings: Counter[int] = Counter()
         """By step, so that a model that goes on from a step is asked with the same seeds."""
+        self.outside = begin(None, f"s{step():06d}-outside")
+        """What requests outside of rollouts carry."""
 
     def __repr__(self) -> str:
         return f"RolloutSessions(playing={len(self._playing)})"
 
-    def of(self, rollout: Rollout, *, step: int) -> str:
-        """What a request of the rollout carries. step: the model's own; at a gathering's first request it names the
-        gathering for good. Raises UserError if the rollout has ended."""
+    def now(self) -> str:
+        """What a request that is made now carries. Raises UserError if its rollout has ended."""
+        rollout = current_rollout()
+        if rollout is None:
+            return self.outside
         if rollout not in self._playing:
-            gathering = rollout.gathering
-            if gathering not in self._gatherings:
-                self._num_gatherings[step] += 1
-                self._gatherings[gathering] = f"s{step:06d}-{self._num_gatherings[step]:04d}"
-            group_id = f"{self._gatherings[gathering]}-g{rollout.group_idx:04d}"
-            carried = self._begin(group_id, f"m{rollout.member_idx:03d}")
+            carried = self._begin(self._group_id(rollout), f"m{rollout.member_idx:03d}")
 
             async def end(error: BaseException | None) -> None:
                 del self._playing[rollout]
@@ -50,10 +56,13 @@ class RolloutSessions:
             self._playing[rollout] = carried
         return self._playing[rollout]
 
-
-def outside_name(step: int) -> str:
-    """Of the session for whatever asks outside of rollouts."""
-    return f"s{step:06d}-outside"
+    def _group_id(self, rollout: Rollout) -> str:
+        """The step at a gathering's first request names the gathering for good."""
+        if rollout.gathering not in self._gatherings:
+            step = self._step()
+            self._num_gatherings[step] += 1
+            self._gatherings[rollout.gathering] = f"s{step:06d}-{self._num_gatherings[step]:04d}"
+        return f"{self._gatherings[rollout.gathering]}-g{rollout.group_idx:04d}"
 
 
 def ending_of(error: BaseException | None) -> Told:

@@ -21,7 +21,7 @@ from ludus.compat.art.backends import (
 )
 from ludus.compat.art.configs import batch_rules, learning_rate
 from ludus.compat.art.rollout import current_rollout
-from ludus.compat.art.rollout_sessions import RolloutSessions, outside_name
+from ludus.compat.art.rollout_sessions import RolloutSessions
 from ludus.compat.art.schedule import learning_rates
 from ludus.compat.art.settle import settle_groups
 from ludus.compat.art.turns import TurnRecords
@@ -49,21 +49,17 @@ class ServedModel:
         )
         self.episodes = Episodes(model.run.local.recorder, records, idle_s=IDLE_S, most_by_key=None, fit=records.fit)
         self._server = server
-        self._rollouts = RolloutSessions(self._begin, self._end)
-        self.outside_key = self._open(SessionSpec(outside_name(model.step)))
-        """Of the session for whatever asks outside of rollouts."""
+        self.sessions = RolloutSessions(lambda: model.step, self._begin, self._end)
 
     def __repr__(self) -> str:
-        return f"ServedModel({self.model!r}, {self._rollouts!r}, {self.records!r})"
+        return f"ServedModel({self.model!r}, {self.sessions!r}, {self.records!r})"
 
     def headers(self) -> Mapping[str, str]:
         """Of a request that is made now."""
         rollout = current_rollout()
-        if rollout is None:
-            return {}
         # The gateway says to what an ended rollout left running that its session has ended.
-        key = _ENDED if rollout.has_ended else self._rollouts.of(rollout, step=self.model.step)
-        return {"authorization": f"Bearer {key}"}
+        has_ended = rollout is not None and rollout.has_ended
+        return {"authorization": f"Bearer {_ENDED if has_ended else self.sessions.now()}"}
 
     async def train(self, asked: TrainArguments, on_progress: OnProgress) -> TrainResult:
         """One step on the groups."""
@@ -121,14 +117,12 @@ class ServedModel:
             on_progress(TrainProgress("checkpoint"))
         return TrainResult(step=self.model.step, metrics=dict(metrics), checkpoint_path=path)
 
-    def _open(self, spec: SessionSpec) -> str:
+    def _begin(self, group_id: str | None, name: str) -> str:
         """The key of a new session, which the gateway of all models reaches."""
-        handle, key = self.episodes.open(spec)
+        session_id = name if group_id is None else f"{group_id}-{name}"
+        handle, key = self.episodes.open(SessionSpec(session_id, group_id=group_id))
         self._server.keys.bind(key, handle)
         return key
-
-    def _begin(self, group_id: str, name: str) -> str:
-        return self._open(SessionSpec(f"{group_id}-{name}", group_id=group_id))
 
     async def _end(self, key: str, ending: Told) -> None:
         handle = self._server.keys.get(key)

@@ -13,7 +13,6 @@ import os
 import uuid
 import weakref
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,7 @@ from ludus.compat.art.backends import (
     TrainResult,
     TrainSFTArguments,
 )
-from ludus.compat.art.rollout import current_rollout
-from ludus.compat.art.rollout_sessions import RolloutSessions, outside_name
+from ludus.compat.art.rollout_sessions import RolloutSessions
 from ludus.episodes.outcome import Told
 from ludus.errors import UserError
 
@@ -86,8 +84,10 @@ class ServerBackend(Backend):
         self._has_met = False
         self._id = uuid.uuid4().hex[:12]
         """Tells our sessions from those of other clients."""
-        self._models: dict[str, _Asked] = {}
-        """By path."""
+        self._steps: dict[str, int] = {}
+        """By path of the model, the last that the server reported."""
+        self._sessions: dict[str, RolloutSessions] = {}
+        """By path of the model; of those that were registered."""
         self._transports: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Any]] = weakref.WeakKeyDictionary()
         """Connections to models, of the loops that they were made on."""
 
@@ -128,11 +128,12 @@ class ServerBackend(Backend):
 
     async def prepare(self, model: TrainableSpec) -> InferenceEndpoint:
         view = await self._register(model)
+        sessions = self._sessions[_path(model)]
         return InferenceEndpoint(
             base_url=self._client.base_url + view.inference_path,
             api_key=self._key,
             inference_name=view.inference_name,
-            headers=lambda: self._session_headers(model),
+            headers=lambda: {SESSION: sessions.now()},
             transport=self._transport,
         )
 
@@ -152,7 +153,7 @@ class ServerBackend(Backend):
             "config": asked.config.model_dump(mode="json", exclude_unset=True),
         }
         result = TrainResult(**await self._run(model, asked.kind, arguments, on_event, idempotency_key))
-        self._asked(model).step = result.step
+        self._steps[_path(model)] = result.step
         return result
 
     async def get_step(self, model: TrainableSpec) -> int:
@@ -163,15 +164,7 @@ class ServerBackend(Backend):
     async def delete_checkpoints(self, model: TrainableSpec, keep: Collection[int]) -> None:
         await self._client.post(ModelView, f"{_path(model)}/checkpoints", KeepCheckpoints(steps=sorted(keep)))
 
-    async def fork(
-        self,
-        model: TrainableSpec,
-        from_model: str,
-        *,
-        from_project: str | None = None,
-        not_after_step: int | None = None,
-    ) -> int:
-        asked = ForkArguments(from_model=from_model, from_project=from_project, not_after_step=not_after_step)
+    async def _fork(self, model: TrainableSpec, asked: ForkArguments) -> int:
         await self._meet()
         await self._client.post(ModelView, f"/models?{LOAD}=false", _registration(model))
         return int((await self._run(model, asked.kind, asked.model_dump()))["step"])
@@ -200,8 +193,15 @@ class ServerBackend(Backend):
         # The server answers after a while even if it is still loading, so that nobody on the way loses patience.
         while (view := await self._client.post(ModelView, "/models", _registration(model))).step is None:
             pass
-        asked = self._asked(model)
-        asked.step, asked.outside = view.step, asked.outside or outside_name(view.step)
+        path = _path(model)
+        self._steps[path] = view.step
+        if path not in self._sessions:
+
+            async def end(session: str, ending: Told) -> None:
+                ended = EndSession.model_validate({"session": session, "outcome": ending.kind, "reason": ending.reason})
+                await self._client.tell(f"{path}/sessions/end", ended)
+
+            self._sessions[path] = RolloutSessions(lambda: self._steps[path], self._session, end)
         return view
 
     async def _run(
@@ -215,21 +215,8 @@ class ServerBackend(Backend):
         job = SubmitJob(kind=kind, arguments=arguments)
         return await self._client.run_job(_path(model), job, idempotency_key=idempotency_key, on_event=on_event)
 
-    def _asked(self, model: TrainableSpec) -> _Asked:
-        path = _path(model)
-
-        async def end(session: str, ending: Told) -> None:
-            ended = EndSession.model_validate({"session": session, "outcome": ending.kind, "reason": ending.reason})
-            await self._client.tell(f"{path}/sessions/end", ended)
-
-        sessions = RolloutSessions(lambda group_id, name: f"{self._id}:{group_id}/{name}", end)
-        return self._models.setdefault(path, _Asked(sessions))
-
-    def _session_headers(self, model: TrainableSpec) -> Mapping[str, str]:
-        asked, rollout = self._asked(model), current_rollout()
-        if rollout is None:
-            return {SESSION: f"{self._id}:{asked.outside}"}
-        return {SESSION: asked.sessions.of(rollout, step=asked.step)}
+    def _session(self, group_id: str | None, name: str) -> str:
+        return f"{self._id}:{name}" if group_id is None else f"{self._id}:{group_id}/{name}"
 
 
 async def _open(launched: LaunchedServer) -> None:
@@ -243,17 +230,6 @@ async def _open(launched: LaunchedServer) -> None:
         if error is None:
             await asyncio.to_thread(launched.undo)
         raise
-
-
-@dataclass(eq=False, slots=True)
-class _Asked:
-    """A model, as far as this client has asked it."""
-
-    sessions: RolloutSessions
-    step: int = 0
-    """The last that the server reported."""
-    outside: str = ""
-    """Name of the session for whatever asks outside of rollouts. Empty: it was not registered yet."""
 
 
 def _registration(model: TrainableSpec) -> RegisterModel:

@@ -8,17 +8,16 @@ chunks is the same as one without a break.
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pydantic
-
 from ludus.compat.art.backends import TrainSFTConfig
+from ludus.compat.art.dataset import epoch_parts
 from ludus.compat.art.schedule import Method, create_lr_schedule
 from ludus.compat.art.trainable import TrainableModel
 from ludus.compat.art.trajectory import Trajectory
+from ludus.compat.importing.files import read_text
 from ludus.errors import UserError
 from ludus.runs.metrics import Metrics
 
@@ -44,13 +43,8 @@ def iterate_file(
     shuffle: another order in each epoch.  initial_skip: so many are left out, for a run that goes on.
     Raises UserError for a line that is no conversation, with its number.
     """
-    trajectories = _read(Path(file_path))
-    given = 0
-    for epoch in range(epochs):
-        for index in _order(len(trajectories), epoch, seed=seed, shuffle=shuffle):
-            given += 1
-            if given > initial_skip:
-                yield trajectories[index].model_copy(deep=True)
+    for part in epoch_parts(_read(Path(file_path)), 1, epochs, initial_skip, _order(seed, shuffle)):
+        yield part.items[0].model_copy(deep=True)
 
 
 def create_sft_dataset_iterator(
@@ -78,19 +72,11 @@ def create_sft_dataset_iterator(
     num_batches = -(-len(trajectories) // batch_size)
     warmup_steps = round(warmup_ratio * num_batches * epochs)
     rates = create_lr_schedule(num_batches * epochs, peak_lr, schedule_type, warmup_steps)
-    step = 0
-    for epoch in range(epochs):
-        order = _order(len(trajectories), epoch, seed=seed, shuffle=shuffle)
-        for epoch_step, first in enumerate(range(0, num_batches, chunk_size)):
-            if step >= initial_step:
-                last = min(first + chunk_size, num_batches)
-                part = [trajectories[index] for index in order[first * batch_size : last * batch_size]]
-                offset = epoch * num_batches
-                config = TrainSFTConfig(
-                    learning_rate=tuple(rates[offset + first : offset + last]), batch_size=batch_size
-                )
-                yield SFTDatasetChunk(part, config, step, epoch, epoch_step)
-            step += 1
+    for part in epoch_parts(trajectories, chunk_size * batch_size, epochs, initial_step, _order(seed, shuffle)):
+        first = part.epoch * num_batches + part.epoch_step * chunk_size
+        last = first + -(-len(part.items) // batch_size)
+        config = TrainSFTConfig(learning_rate=tuple(rates[first:last]), batch_size=batch_size)
+        yield SFTDatasetChunk(part.items, config, part.step, part.epoch, part.epoch_step)
 
 
 async def train_sft_from_file(
@@ -121,36 +107,24 @@ async def train_sft_from_file(
     return [(await model.train_sft(chunk.trajectories, chunk.config)).metrics for chunk in chunks]
 
 
-def _order(count: int, epoch: int, *, seed: int, shuffle: bool) -> list[int]:
-    order = list(range(count))
-    if shuffle:
-        random.Random(f"{seed}/{epoch}").shuffle(order)
-    return order
+def _order(seed: int, shuffle: bool) -> Callable[[int], str | None]:
+    return lambda epoch: f"{seed}/{epoch}" if shuffle else None
 
 
 def _read(path: Path) -> list[Trajectory]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"cannot read {str(path)!r}: {error.strerror}") from None
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
             found.append(Trajectory(messages_and_choices=row["messages"], tools=row.get("tools")))
-        except pydantic.ValidationError as error:
-            raise _no_conversation(number, path, error.errors()[0]["msg"]) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _no_conversation(number, path, f"{type(error).__name__}: {error}") from None
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(
+                f"line {number} of {str(path)!r} is no conversation ({what:.200}); allowed: JSON objects with "
+                "'messages', and 'tools' if there are any"
+            ) from None
     if not found:
         raise UserError(f"{str(path)!r} holds no conversation")
     return found
-
-
-def _no_conversation(number: int, path: Path, what: str) -> UserError:
-    return UserError(
-        f"line {number} of {str(path)!r} is no conversation ({what:.200}); allowed: JSON objects with 'messages', and "
-        "'tools' if there are any"
-    )

@@ -75,19 +75,15 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
             sdk = importlib.import_module("openai")
         except ModuleNotFoundError:
             raise UserError("a client of the model needs OpenAI's SDK: pip install openai") from None
-        known: dict[str, Any] = {"http_client": self.http_client(), **options}
-        if self._base_url() is not None:
-            known.setdefault("base_url", self._base_url())
-        if self._api_key() is not None:
-            known.setdefault("api_key", self._api_key())
-        return sdk.AsyncOpenAI(**known)
+        address, key = self._address
+        return sdk.AsyncOpenAI(**{"http_client": self.http_client(), "base_url": address, "api_key": key, **options})
 
     def http_client(self) -> Any:
         """An AsyncClient, of the module that OpenAI's SDK takes, whose requests go to the model."""
         name = sdk_http_module()
         http = importlib.import_module(name)
         if name not in self._transports:
-            self._transports[name] = ModelTransport(http, self._endpoint)
+            self._transports[name] = ModelTransport(http, self._prepare)
         return http.AsyncClient(
             transport=self._transports[name], timeout=http.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         )
@@ -140,14 +136,14 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         """Replace the state as a whole; it is written whole or not at all."""
         self.log_files.write_state(state)
 
-    async def _endpoint(self) -> InferenceEndpoint | None:
+    async def _prepare(self) -> InferenceEndpoint | None:
+        """Where it is now. None: where its own base URL says."""
         return None
 
-    def _base_url(self) -> str | None:
-        return self.inference_base_url
-
-    def _api_key(self) -> str | None:
-        return self.inference_api_key
+    @property
+    def _address(self) -> tuple[str | None, str | None]:
+        """Base URL and key of a client. None: what the SDK itself takes."""
+        return self.inference_base_url, self.inference_api_key
 
 
 class TrainableModel(Model[ConfigT]):
@@ -262,11 +258,6 @@ class TrainableModel(Model[ConfigT]):
             self.inference_model_name = self._inference.inference_name
         return self._inference
 
-    async def _endpoint(self) -> InferenceEndpoint | None:
-        return await self._prepare()
-
-    def _base_url(self) -> str | None:
-        return self.inference_base_url or PLACEHOLDER
-
-    def _api_key(self) -> str | None:
-        return self.inference_api_key or "unregistered"
+    @property
+    def _address(self) -> tuple[str | None, str | None]:
+        return self.inference_base_url or PLACEHOLDER, self.inference_api_key or "unregistered"

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from ludus.compat.art.assemble import read_answer
 from ludus.compat.art.backends import InferenceEndpoint
-from ludus.compat.art.exchanges import OnExchange, exchange_listeners
+from ludus.compat.art.exchanges import exchange_listeners
 
 PLACEHOLDER = "http://model.ludus.invalid/v1"
 """The base URL of a client whose model has none yet."""
@@ -49,8 +48,15 @@ class ModelTransport:
             request.headers["accept-encoding"] = "identity"  # what is overheard is read as it comes
         response = await self._transport(endpoint).handle_async_request(request)
         if listeners and response.status_code == 200:
-            exchange = _Exchange(await request.aread(), response.headers.get("content-type", ""), listeners)
-            response.stream = self._stream_class(response.stream, exchange)
+            asked, content_type = json.loads(await request.aread()), response.headers.get("content-type", "")
+
+            def tell(body: bytes) -> None:
+                answer = read_answer(body, content_type)
+                if answer is not None:
+                    for listener in listeners:
+                        listener(asked, answer)
+
+            response.stream = self._stream_class(response.stream, tell)
         return response
 
     async def aclose(self) -> None:
@@ -79,40 +85,22 @@ class ModelTransport:
         return self._http.URL(f"{base_url}/{path}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    request: bytes
-    content_type: str
-    listeners: tuple[OnExchange, ...]
-
-    def tell(self, body: bytes) -> None:
-        answer = read_answer(body, self.content_type)
-        asked: Mapping[str, Any] = json.loads(self.request)
-        if answer is not None:
-            for listener in self.listeners:
-                listener(asked, answer)
-
-
 class _Overheard:
     """The body of a response, kept while it is read; told once it was read to its end."""
 
-    def __init__(self, stream: Any, exchange: _Exchange) -> None:
+    def __init__(self, stream: Any, tell: Callable[[bytes], None]) -> None:
         self._stream = stream
-        self._exchange = exchange
+        self._tell = tell
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         parts: list[bytes] = []
         async for part in self._stream:
             parts.append(part)
             if part.rstrip().endswith(b"[DONE]"):  # who iterates over events stops here
-                self._tell(parts)
+                self._tell(b"".join(parts))
+                parts.clear()
             yield part
-        self._tell(parts)
+        self._tell(b"".join(parts))
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-    def _tell(self, parts: list[bytes]) -> None:
-        if parts:
-            self._exchange.tell(b"".join(parts))
-            parts.clear()
