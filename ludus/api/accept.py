@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
-from ludus.rollout.pool import GroupFilter
+from ludus.rollout.groups import GroupFilter
 from ludus.runs.interactions import interactions
 from ludus.settings import import_object
 from ludus.types import Group

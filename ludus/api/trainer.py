@@ -34,8 +34,8 @@ from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import NullObserver, Observer, RunSummary
 from ludus.loop.train import INTERRUPT, RunComponents, TrainPlan, train
 from ludus.processes.blocking import run_blocking
+from ludus.rollout.groups import GroupFilter
 from ludus.rollout.online import OnGateway, OnlineRollouts
-from ludus.rollout.pool import GroupFilter
 from ludus.rollout.settings import OnlineSettings
 from ludus.rollout.tasks import Row, derive_seed
 from ludus.runs.exporters.base import NoExporter
@@ -258,7 +258,7 @@ class Trainer:
                 turn_discount=config.rollout.agent.turn_discount,
                 export_style=config.rollout.agent.export_style,
                 row_tokens=config.trainer.row_tokens,
-                max_head_offpolicyness=config.rollout.max_head_offpolicyness,
+                max_token_age=config.rollout.max_token_age,
                 accept=accept,
             ),
             evaluation=evaluation,

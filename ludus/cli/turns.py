@@ -13,7 +13,7 @@ from ludus.compat.config import Config
 from ludus.episodes.export import TurnCredit, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.loop.batch import BatchRules, credit_groups
-from ludus.rollout.pool import discard_reason, small_group_mask
+from ludus.rollout.groups import discard_reason, small_group_mask
 from ludus.runs.view import Decode, TokenView, TurnView, view_turns
 from ludus.types import Episode, Group
 
@@ -80,7 +80,7 @@ def _rules(config: Config, *, is_alone: bool) -> BatchRules:
         turn_discount=config.rollout.agent.turn_discount,
         export_style=config.rollout.agent.export_style,
         row_tokens=config.trainer.row_tokens,
-        max_head_offpolicyness=config.rollout.max_head_offpolicyness,
+        max_token_age=config.rollout.max_token_age,
     )
 
 

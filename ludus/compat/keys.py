@@ -45,7 +45,8 @@ class Key:
     """A key whose meaning depends on its value alone."""
 
     ours: tuple[str, ...] = ()
-    """Ours with the same meaning; more than one: all get the value. `a.*` of a pattern `b.*`: the same name below."""
+    """Ours with the same meaning; more than one: all get the value, but for `a.b=text`, which gets the text. `a.*` of a
+    pattern `b.*`: the same name below."""
     convert: Callable[[Any], Any] = lambda value: value
     """None as its result: the key is as if it had not been given."""
     note: str = ""
@@ -61,7 +62,8 @@ class Key:
             return Meaning("left out", self.otherwise or f"it is {happens} here, as {self.note}")
         if self.ours:
             own = self.convert(value)
-            ours = {} if own is None else dict.fromkeys(self.ours, own)
+            named = [] if own is None else [each.partition("=") for each in self.ours]
+            ours = {name: text or own for name, _, text in named}
             return Meaning("changed" if ours and self.note else "taken" if ours else "not needed", self.note, ours)
         return Meaning("not needed", self.note)
 

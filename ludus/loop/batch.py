@@ -25,7 +25,7 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.episodes.export import Exported, ExportStyle, TurnCredit, count_trained, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.reward import masked_answers
-from ludus.rollout.pool import Discarded, GroupFilter, TakenGroups
+from ludus.rollout.groups import Discarded, GroupFilter, TakenGroups
 from ludus.types import Episode, Group
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,8 @@ class BatchRules:
     turn_discount: float
     export_style: ExportStyle
     row_tokens: int
-    max_head_offpolicyness: int
+    max_token_age: int | None
+    """Versions by which a trained token may be older than the weights it trains. None: any number."""
     accept: GroupFilter | None = None
     """Of the user. None: every group is accepted that can be trained on."""
 
@@ -66,7 +67,8 @@ def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int) -> Built
     groups = sorted(taken.groups, key=lambda group: group.id)
     could_be_trained = _advantages(groups, rules)
     by_group = _mask_flat(could_be_trained, rules)
-    bounds = _Bounds(version - rules.max_head_offpolicyness, rules.algorithm.max_sequence_tokens)
+    stale_before = None if rules.max_token_age is None else version - rules.max_token_age
+    bounds = _Bounds(stale_before, rules.algorithm.max_sequence_tokens)
     # a group that teaches nothing counts in the mean all the same: what one of ten teaches moves the weights a tenth
     counts = [bounds.count(*each) for members in could_be_trained for each in members]
     weights = iter(algorithm_of(rules.algorithm).weights(counts))
@@ -108,7 +110,7 @@ def _warn_of_fewer(minibatches: int, num_groups: int) -> None:
 class _Bounds:
     """Which tokens of an episode can be trained whatever their credit."""
 
-    stale_before: int
+    stale_before: int | None
     max_tokens: int | None
 
     def count(self, episode: Episode, credit: Credit) -> int:

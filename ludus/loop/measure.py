@@ -14,7 +14,7 @@ from time import perf_counter
 from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BuiltBatch
 from ludus.loop.memory import peak_rss_mb, rss_mb
-from ludus.rollout.pool import TakenGroups
+from ludus.rollout.groups import TakenGroups
 from ludus.runs.metrics import merge_means
 from ludus.types import EngineStats
 

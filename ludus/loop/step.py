@@ -18,7 +18,7 @@ from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BatchRules, build_batch
 from ludus.loop.measure import TrainingClock, batch_metrics, ledger_metrics, memory_metrics, rollout_metrics
 from ludus.loop.trainer_thread import TrainerThread
-from ludus.rollout.pool import TakenGroups
+from ludus.rollout.groups import TakenGroups
 from ludus.runs.metrics import Metrics
 from ludus.runs.store import RunStore
 

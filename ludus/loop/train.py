@@ -31,7 +31,8 @@ from ludus.loop.observer import Observer, RunSummary
 from ludus.loop.settings import CheckpointSettings, EvalSettings
 from ludus.loop.step import Learner, train_step
 from ludus.loop.trainer_thread import TrainerThread
-from ludus.rollout.pool import GroupSource, PlayEpisode, RolloutPool, TakenGroups
+from ludus.rollout.groups import GroupSource, TakenGroups
+from ludus.rollout.pool import PlayEpisode, RolloutPool
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import GroupStream, Row
 from ludus.runs.store import RunStore

@@ -13,7 +13,6 @@ in the order in which they end, those that can be trained on; each is then compa
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -27,13 +26,10 @@ from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import new_key
 from ludus.http.tls import Tls
-from ludus.rollout.pool import Cursor, Discarded, GroupFilter, TakenGroups, discard_reason, small_group_mask
+from ludus.rollout.groups import Cursor, GroupFilter, TakenGroups, WaitingGroups, discard_reason
 from ludus.rollout.settings import GenerationSettings, OnlineSettings, RolloutSettings
-from ludus.rollout.staleness import oldest_trainable_version
 from ludus.runs.store import RunStore
 from ludus.types import Episode, Group
-
-logger = logging.getLogger(__name__)
 
 OnGateway = Callable[[str, str], None]
 """Told the gateway's address and its admin key."""
@@ -57,22 +53,20 @@ class OnlineRollouts:
         """version: steps trained already.  admin_key: None makes one.  on_gateway: None: it is called by nothing."""
         self._settings = settings
         self._generation = generation
-        self._group_filter = group_filter
         self._on_gateway = on_gateway
-        self._version = version
         self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
         self._growing: dict[str, _Growing] = {}
         self._alone: list[Episode] = []
         """Sessions without a group that wait for enough others."""
         self._num_groups_alone = 0
-        self._accepted: list[Group] = []
-        self._discarded: list[Discarded] = []
-        self._fault: Exception | None = None
+        self._num_complete = 0
+        self._waiting = WaitingGroups(
+            settings, n_samples=generation.n_samples, version=version, group_filter=group_filter
+        )
         self._admin_key = admin_key or new_key()
         assert isinstance(settings.agent, OnlineSettings), "sessions are those of others"
         self._agent = settings.agent
-        archive = RunArchive(store, step=lambda: self._version + 1, on_kept=self.arrived)
+        archive = RunArchive(store, step=lambda: self._waiting.version + 1, on_kept=self.arrived)
         self._episodes = Episodes(recorder, archive, idle_s=settings.episode_timeout_s, fit=self._fit)
         self._server = GatewayServer(
             self._episodes.keys,
@@ -82,7 +76,7 @@ class OnlineRollouts:
 
     def __repr__(self) -> str:
         waiting = sum(len(group.members) for group in self._growing.values()) + len(self._alone)
-        return f"OnlineRollouts({self._server!r}, waiting_groups={len(self._accepted)}, waiting_sessions={waiting})"
+        return f"OnlineRollouts({self._server!r}, waiting_groups={len(self._waiting)}, waiting_sessions={waiting})"
 
     async def __aenter__(self) -> OnlineRollouts:
         self._server.start(self._agent.host, self._agent.port)
@@ -98,7 +92,7 @@ class OnlineRollouts:
     @property
     def version(self) -> int:
         """Of the weights that sample now."""
-        return self._version
+        return self._waiting.version
 
     @property
     def cursor(self) -> Cursor:
@@ -106,35 +100,23 @@ class OnlineRollouts:
         return Cursor()
 
     async def take(self, num_groups: int) -> TakenGroups:
-        """Wait for so many complete groups of which some token is not too old to be trained.
-
-        Raises what the group filter raised.
-        """
-        while True:
-            self._discard_stale()
-            if len(self._accepted) >= num_groups:
-                break
-            if self._fault is not None:
-                raise self._fault
-            self._changed.clear()
-            await self._changed.wait()
-        chosen, self._accepted = self._accepted[:num_groups], self._accepted[num_groups:]
-        discarded, self._discarded = self._discarded, []
-        return TakenGroups(tuple(chosen), tuple(sorted(discarded, key=lambda item: item.episode.id)))
+        """As `GroupSource.take`. Raises what the group filter raised."""
+        while not self._waiting.is_ready(num_groups):
+            await self._waiting.wait()
+        return self._waiting.take_nowait(num_groups)
 
     def give_back(self, taken: TakenGroups) -> None:
-        self._accepted[:0] = taken.groups
-        self._discarded[:0] = taken.discarded
+        self._waiting.give_back(taken)
 
     def drain_nowait(self) -> TakenGroups:
-        groups, self._accepted = self._accepted, []
-        discarded, self._discarded = self._discarded, []
-        waiting = [*self._alone, *(episode for group in self._growing.values() for episode in group.members)]
+        self._waiting.discard(self._alone, "unused")
+        for growing in self._growing.values():
+            self._waiting.discard(growing.members, "unused")
         self._alone, self._growing = [], {}
-        return TakenGroups(tuple(groups), (*discarded, *(Discarded(episode, "unused") for episode in waiting)))
+        return self._waiting.drain_nowait()
 
     def advance(self, version: int) -> None:
-        self._version = version
+        self._waiting.version = version
 
     def pause_admission(self) -> None:
         """Others are answered whatever the loop does; there is nothing to pause."""
@@ -165,12 +147,12 @@ class OnlineRollouts:
     def _enter(self, episode: Episode, group_size: int | None) -> None:
         mask = discard_reason(episode)
         if mask is not None:
-            self._discarded.append(Discarded(episode, mask))
+            self._waiting.discard([episode], mask)
         if episode.group_id == episode.id:
             self._enter_alone(episode, mask)
         else:
             self._enter_group(episode, mask, group_size or self._generation.n_samples)
-        self._changed.set()
+        self._waiting.notify()
 
     def _enter_alone(self, episode: Episode, mask: MaskReason | None) -> None:
         if mask is not None:
@@ -178,7 +160,7 @@ class OnlineRollouts:
         self._alone.append(episode)
         if len(self._alone) == self._generation.n_samples:
             self._num_groups_alone += 1
-            group_id = f"alone-v{self._version:06d}-{self._num_groups_alone:06d}"
+            group_id = f"alone-v{self.version:06d}-{self._num_groups_alone:06d}"
             members, self._alone = self._alone, []
             self._settle(Group(group_id, group_id, tuple(members)))
 
@@ -192,26 +174,8 @@ class OnlineRollouts:
             self._settle(Group(episode.group_id, episode.task_id, tuple(growing.members)))
 
     def _settle(self, group: Group) -> None:
-        mask = small_group_mask(len(group.episodes), self._generation.n_samples, self._settings)
-        if mask is None and self._group_filter is not None:
-            try:
-                mask = self._group_filter(group)
-            except Exception as error:  # the user's own: its fault reaches whoever takes the next batch
-                self._fault, mask = error, "unused"
-        if mask is None:
-            self._accepted.append(group)
-        else:
-            self._reject(group, mask)
-
-    def _discard_stale(self) -> None:
-        oldest = oldest_trainable_version(self._version, self._settings.max_head_offpolicyness)
-        for group in [group for group in self._accepted if _newest_version(group) < oldest]:
-            self._accepted.remove(group)
-            self._reject(group, "stale")
-
-    def _reject(self, group: Group, mask: MaskReason) -> None:
-        logger.info("group.rejected id=%s mask=%s members=%d", group.id, mask, len(group.episodes))
-        self._discarded.extend(Discarded(episode, mask) for episode in group.episodes)
+        self._num_complete += 1
+        self._waiting.enter(group, self._num_complete)
 
 
 @dataclass(slots=True)
@@ -222,11 +186,6 @@ class _Growing:
     members: list[Episode] = field(default_factory=list)
     """Those that can be trained on."""
     num_ended: int = 0
-
-
-def _newest_version(group: Group) -> int:
-    turns = [turn for episode in group.episodes for turn in episode.session.turns]
-    return max(version for turn in turns for version in turn.sampled.versions)
 
 
 def _least(*values: int | None) -> int | None:

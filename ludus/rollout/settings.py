@@ -78,14 +78,20 @@ class RolloutSettings(Settings):
     max_concurrent_rollouts: int = pydantic.Field(default=64, ge=1)
     """Episodes that play at the same time."""
     max_head_offpolicyness: int = pydantic.Field(default=0, ge=0)
-    """Versions by which a trained token may be older than the weights it trains; 0 is the synchronous schedule."""
+    """How far rollouts run ahead: a group starts where its batch trains weights at most so many versions newer. 0 is
+    the synchronous schedule."""
+    stale_tokens: Literal["mask", "train"] = "mask"
+    """What becomes of tokens sampled by weights more than `max_head_offpolicyness` versions older than those they
+    train. mask: they are not trained, and a batch waits for the groups whose first tokens the next could not train.
+    train: as in AReaL, that number bounds how far rollouts run ahead and nothing else; tokens of any age are
+    trained."""
     oversample: float = pydantic.Field(default=0.0, ge=0.0, le=4.0)
     """So large a share of a batch is played on top; the first groups that are complete make the batch, so that it does
     not wait for the slowest."""
     oversample_rest: Literal["keep", "cancel"] | None = None
     """What becomes of the groups on top when a batch is full. keep: they play on, under the new weights too, and are in
     a later batch. cancel: those that are played the longest end, and are not trained on. None: keep where
-    `max_head_offpolicyness` lets tokens of the weights before be trained."""
+    tokens of the weights before may be trained."""
     agent: Annotated[AgentSettings, OneOf(AGENTS, "inline")] = InlineSettings()
     actors: dict[str, ActorSettings] = pydantic.Field(default_factory=dict)
     """By name the models that play a part in episodes and are never trained, such as `user_simulator`."""
@@ -113,7 +119,7 @@ class RolloutSettings(Settings):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        if self.oversample > 0 and self.oversample_rest == "keep" and self.max_head_offpolicyness == 0:
+        if self.oversample > 0 and self.oversample_rest == "keep" and self.max_token_age == 0:
             raise ConfigError(
                 "oversample_rest='keep' goes on with tokens of the weights before, and max_head_offpolicyness=0 trains "
                 "none of those; set max_head_offpolicyness to 1 or more, or oversample_rest to 'cancel'"
@@ -132,7 +138,12 @@ class RolloutSettings(Settings):
     @property
     def keeps_rest(self) -> bool:
         """Groups on top play on when a batch is full."""
-        return self.oversample_rest != "cancel" and self.max_head_offpolicyness > 0
+        return self.oversample_rest != "cancel" and self.max_token_age != 0
+
+    @property
+    def max_token_age(self) -> int | None:
+        """Versions by which a trained token may be older than the weights it trains. None: any number."""
+        return self.max_head_offpolicyness if self.stale_tokens == "mask" else None
 
     def num_extra_groups(self, batch_size: int) -> int:
         """Groups that play on top of those that batches need."""

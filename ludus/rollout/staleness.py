@@ -1,4 +1,4 @@
-"""How many groups may start now, and which sampled tokens are too old to train on. Pure.
+"""How many groups may start now, and whether a batch has to wait for old ones. Pure.
 
 Knows: counts and versions.  Knows not: who plays, who trains.
 With `max_head_offpolicyness=0` no group starts before the weights it will train are published: a synchronous run.
@@ -7,6 +7,7 @@ With over-sampling so many groups more are under way as are played on top, whate
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -53,6 +54,16 @@ def num_surplus_groups(counts: RolloutCounts, *, batch_size: int, max_head_offpo
     return max(0, counts.num_accepted_groups + counts.num_running_groups - ahead)
 
 
-def oldest_trainable_version(version: int, max_head_offpolicyness: int) -> int:
-    """Tokens sampled by an older version than this are masked `stale` when weights `version` are trained."""
-    return version - max_head_offpolicyness
+def is_worth_waiting(
+    waiting: Sequence[int], playing: Sequence[int], num_groups: int, *, version: int, max_age: int
+) -> bool:
+    """A batch of the oldest complete groups would leave behind groups that no batch in time has room for, and one that
+    plays is older than what it would be made of.
+
+    waiting, playing: for each complete group, and for each that is not, the version of the weights that sampled its
+    first token; the complete ones rise.  num_groups: of each batch.  version: of the weights that the next one trains.
+    max_age: versions by which a trained token may be older.
+    """
+    left = sorted((*waiting[num_groups:], *playing))
+    is_late = any(oldest + max_age < version + 1 + idx // num_groups for idx, oldest in enumerate(left))
+    return is_late and min(playing, default=version) < waiting[num_groups - 1]

@@ -11,14 +11,14 @@ import pytest
 
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.loop.batch import BatchRules, build_batch, episode_returns, flat_group_mask
-from ludus.rollout.pool import Discarded, TakenGroups
+from ludus.rollout.groups import Discarded, TakenGroups
 from ludus.types import Episode, Group, Outcome, Sampling
 
 MakeEpisode = Callable[..., Episode]
 
 
 def rules(*, ahead: int = 0, discount: float = 1.0, style: Any = "individual", **algorithm: Any) -> BatchRules:
-    return BatchRules(AlgorithmSettings(**algorithm), discount, style, row_tokens=64, max_head_offpolicyness=ahead)
+    return BatchRules(AlgorithmSettings(**algorithm), discount, style, row_tokens=64, max_token_age=ahead)
 
 
 def group(*episodes: Episode, name: str = "g0") -> Group:

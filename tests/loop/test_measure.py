@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ludus.loop.measure import rollout_metrics
-from ludus.rollout.pool import TakenGroups
+from ludus.rollout.groups import TakenGroups
 from ludus.types import Episode, Group, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
 
 FORKS = (None, "edit", "edit", "reasoning_stripped")

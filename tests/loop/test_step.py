@@ -14,7 +14,7 @@ from ludus.loop.measure import TrainingClock
 from ludus.loop.step import TrainStepResult, train_step
 from ludus.loop.train import RunComponents
 from ludus.loop.trainer_thread import TrainerThread
-from ludus.rollout.pool import TakenGroups
+from ludus.rollout.groups import TakenGroups
 from ludus.runs.store import RunStore
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Episode, Group

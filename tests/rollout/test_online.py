@@ -15,8 +15,8 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import MaskReason
 from ludus.episodes.recorder import Recorder
+from ludus.rollout.groups import GroupFilter, TakenGroups
 from ludus.rollout.online import OnlineRollouts
-from ludus.rollout.pool import GroupFilter, TakenGroups
 from ludus.rollout.settings import GenerationSettings, OnlineSettings, RolloutSettings
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.errors import ConfigError
-from ludus.rollout.pool import RolloutPool, TakenGroups
+from ludus.rollout.groups import TakenGroups
+from ludus.rollout.pool import RolloutPool
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
 from ludus.types import Episode, Outcome, OutcomeKind, SessionRecord

@@ -12,7 +12,8 @@ import pytest
 
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
-from ludus.rollout.pool import RolloutPool, TakenGroups
+from ludus.rollout.groups import TakenGroups
+from ludus.rollout.pool import RolloutPool
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
 from ludus.types import Episode, Group, Outcome, OutcomeKind, SessionRecord

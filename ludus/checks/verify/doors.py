@@ -48,7 +48,7 @@ from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import new_key
 from ludus.loop.batch import BatchRules, build_batch
-from ludus.rollout.pool import TakenGroups
+from ludus.rollout.groups import TakenGroups
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
@@ -60,7 +60,7 @@ from ludus.types import Call, Episode, Group
 N_MEMBERS = 4
 NUM_FOLLOW_UPS = 3
 _RULES = BatchRules(
-    algorithm=AlgorithmSettings(), turn_discount=1.0, export_style="concat", row_tokens=4096, max_head_offpolicyness=0
+    algorithm=AlgorithmSettings(), turn_discount=1.0, export_style="concat", row_tokens=4096, max_token_age=0
 )
 _GROUP_ID = "step000001-g0000"
 

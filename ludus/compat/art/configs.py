@@ -16,8 +16,6 @@ from ludus.compat.config import Config
 from ludus.loop.batch import BatchRules
 from ludus.settings import Idle, Settings, acting, merged
 
-ANY_AGE = 2**31
-"""Versions that no token is older than."""
 CISPO_EPSILON_HIGH = 4.0
 PPO_EPSILON = 0.2
 
@@ -75,13 +73,13 @@ def batch_rules(config: core.Config, asked: TrainConfig) -> BatchRules:
     given, agent = asked.model_fields_set, config.rollout.agent
     oldest = asked.max_steps_off_policy
     if oldest is None and config.rollout.is_set("max_head_offpolicyness"):
-        oldest = config.rollout.max_head_offpolicyness
+        oldest = config.rollout.max_token_age
     return BatchRules(
         algorithm=algorithm_settings(config, asked),
         turn_discount=asked.turn_discount if "turn_discount" in given else agent.turn_discount,
         export_style=agent.export_style,
         row_tokens=config.trainer.row_tokens,
-        max_head_offpolicyness=ANY_AGE if oldest is None else oldest,
+        max_token_age=oldest,
     )
 
 

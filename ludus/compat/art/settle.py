@@ -20,7 +20,7 @@ from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
 from ludus.errors import UserError
-from ludus.rollout.pool import TakenGroups
+from ludus.rollout.groups import TakenGroups
 from ludus.types import Episode, Group
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from ludus.episodes.limits import Limits
 from ludus.episodes.outcome import Told
 from ludus.errors import AgentError
 from ludus.loop.batch import account_discarded
-from ludus.rollout.pool import Discarded
+from ludus.rollout.groups import Discarded
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import derive_seed
 from ludus.runs.store import RunStore

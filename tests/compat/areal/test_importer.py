@@ -73,6 +73,7 @@ def test_what_has_the_same_meaning_is_taken() -> None:
     assert (config.trainer.optimizer.betas, config.rollout.agent.turn_discount) == ((0.9, 0.999), 0.9)
     assert (config.gconfig.n_samples, config.gconfig.top_k) == (4, 0)
     assert config.train_dataset.batch_size == 16
+    assert (config.rollout.max_head_offpolicyness, config.rollout.stale_tokens) == (2, "train")
 
 
 def test_every_key_that_is_set_is_in_the_report() -> None:

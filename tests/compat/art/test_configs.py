@@ -14,7 +14,6 @@ from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.art.configs import (
-    ANY_AGE,
     algorithm_settings,
     batch_rules,
     check_config,
@@ -34,7 +33,7 @@ def test_defaults_are_arts() -> None:
     assert learning_rate(config, asked) == 5e-6
     rules = batch_rules(config, asked)
     assert rules.algorithm == AlgorithmSettings(name="cispo", normaliser="episode")
-    assert rules.algorithm.loss == CispoSettings(clip_high=4.0) and rules.max_head_offpolicyness == ANY_AGE
+    assert rules.algorithm.loss == CispoSettings(clip_high=4.0) and rules.max_token_age is None
 
 
 @pytest.mark.parametrize(
@@ -65,12 +64,12 @@ def test_what_is_given_acts_and_what_is_not_leaves_the_configuration() -> None:
     assert learning_rate(config, silent) == 1e-3
     rules = batch_rules(config, silent)
     assert rules.algorithm == config.algorithm
-    assert (rules.turn_discount, rules.max_head_offpolicyness) == (0.5, 3)
+    assert (rules.turn_discount, rules.max_token_age) == (0.5, 3)
     said = TrainConfig(learning_rate=1e-4, beta=0.0, scale_rewards=True, turn_discount=1.0, max_steps_off_policy=0)
     assert learning_rate(config, said) == 1e-4
     rules = batch_rules(config, said)
     assert (rules.algorithm.advantage, rules.algorithm.kl) == (GroupSettings(scale="std"), None)
-    assert (rules.turn_discount, rules.max_head_offpolicyness) == (1.0, 0)
+    assert (rules.turn_discount, rules.max_token_age) == (1.0, 0)
 
 
 def test_a_model_differs_in_its_own_keys() -> None:

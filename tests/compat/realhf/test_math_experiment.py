@@ -145,6 +145,7 @@ def test_the_guide_of_the_originals(tmp_path):
     keys = ["my_param=0.5", f"dataset.path={rows}", "actor.path=m", "max_head_offpolicyness=2", "experiment_name=x"]
     config = load_config(None, keys, config_class=ref(SeedConfig))
     assert (config.train_dataset.path, config.model.path, config.rollout.max_head_offpolicyness) == (str(rows), "m", 2)
+    assert config.rollout.stale_tokens == "train"
     assert config.name == "x" and config.config_kwargs == {"my_param": 0.5}
     agent_adapter = choose_agent(config)
     assert agent_adapter._agent.turn_level_discount == 0.5 and list(agent_adapter._env.id2info) == ["a"]
