@@ -34,7 +34,7 @@ from ludus.loop.measure import TrainingClock
 from ludus.loop.sft import SftSettings, supervised_batches
 from ludus.loop.step import OnStage, train_step
 from ludus.loop.trainer_thread import TrainerThread
-from ludus.rollout.pool import TakenGroups
+from ludus.rollout.groups import TakenGroups
 from ludus.runs.metrics import Metrics, merge_means
 from ludus.settings import read_yaml
 
