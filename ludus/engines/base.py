@@ -18,10 +18,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from ludus.errors import UserError
 from ludus.types import Call, EngineStats, Sampled, TokenChunk
 
 OnTokens = Callable[[TokenChunk], None]
 """Called on the event loop that awaits `generate`; must not block."""
+
+
+def check_length(prompt_ids: Sequence[int], context_length: int, advice: str = "shorten the history") -> None:
+    """Raises UserError for a prompt that leaves no room for a token."""
+    if len(prompt_ids) >= context_length:
+        raise UserError(
+            f"the prompt has {len(prompt_ids)} tokens and must be shorter than the context of {context_length}; "
+            f"{advice}"
+        )
 
 
 class WeightSource(Protocol):

@@ -13,20 +13,19 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as TokenSequence
 from functools import lru_cache
 
-from ludus.engines.base import OnTokens, WeightSource
-from ludus.engines.sequence import SampledToken, StopStrings
-from ludus.engines.sequence import Sequence as Running
+from ludus.engines.base import OnTokens, WeightSource, check_length
+from ludus.engines.sequence import SampledToken, Sequence
 from ludus.errors import BackendError, UserError
 from ludus.processes.notifier import Notifier
 from ludus.text.constraint import Constraints
-from ludus.text.stream import Detokenizer
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
 
-Answer = str | Sequence[int]
+Answer = str | TokenSequence[int]
 Answers = Iterable[Answer] | Callable[[Call], Answer]
 Ended = tuple[StopReason, str | None]
 """Why an answer ended, and the stop string that ended it."""
@@ -115,7 +114,7 @@ class ScriptedEngine:
         self._is_paused = False
         self._changed.notify()
 
-    async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+    async def score(self, token_ids: TokenSequence[int]) -> tuple[float, ...]:
         return tuple(map(_logprob, token_ids[1:]))
 
     def stats(self) -> EngineStats:
@@ -138,33 +137,21 @@ class ScriptedEngine:
             self._aborted |= self._running
         self._changed.notify()
 
-    def _begin(self, call: Call) -> Running:
-        num_prompt, sampling = len(call.prompt_ids), call.sampling
-        if num_prompt >= self.context_length:
-            raise UserError(
-                f"the prompt has {num_prompt} tokens and must be shorter than the context of {self.context_length}; "
-                "shorten the history"
-            )
+    def _begin(self, call: Call) -> Sequence:
+        check_length(call.prompt_ids, self.context_length)
         with self._lock:
             if self._is_closed:
                 raise BackendError("the engine is closed; open a new one")
             if call.id in self._running:
                 raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
-            running = Running(
-                call=call,
-                seed=len(self._calls) if sampling.seed is None else sampling.seed,
-                arrival=len(self._calls),
-                max_tokens=num_prompt + call.num_new_tokens(self.context_length),
-                stop_ids=sampling.stop_ids(self._tokenizer.stop_ids),
-                stop_strings=StopStrings(sampling.stop, Detokenizer(self._tokenizer)) if sampling.stop else None,
-                token_ids=list(call.prompt_ids),
-                constraint=None if sampling.grammar is None else self._constraints.start(sampling.grammar),
-            )
+            number, known = len(self._calls), (self._tokenizer, self._constraints)
+            seed = number if call.sampling.seed is None else call.sampling.seed
+            running = Sequence.begin(call, seed, *known, arrival=number, context_length=self.context_length)
             self._calls.append(call)
             self._running.add(call.id)
             return running
 
-    def _say(self, running: Running, token: int, on_tokens: OnTokens | None) -> Ended | None:
+    def _say(self, running: Sequence, token: int, on_tokens: OnTokens | None) -> Ended | None:
         """Why the answer ends with this token. None: it goes on. Raises BackendError if the call forbids it."""
         is_banned = any(idx == token and bias <= _BAN for idx, bias in running.call.sampling.logit_bias)
         if is_banned or (running.constraint is not None and not running.constraint.allows(token)):

@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from ludus.text.constraint import Constraint
+from ludus.text.constraint import Constraint, Constraints
 from ludus.text.stream import Detokenizer
+from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, StopReason
 
 _log = logging.getLogger(__name__)
@@ -78,6 +79,23 @@ class Sequence:
     """Version of all keys and values in `pages`. None: several, so nobody may share them."""
     num_cached_tokens: int | None = None
     """Prompt tokens found at the first admission. None: not admitted yet."""
+
+    @classmethod
+    def begin(
+        cls, call: Call, seed: int, tokenizer: Tokenizer, constraints: Constraints, *, arrival: int, context_length: int
+    ) -> Sequence:
+        """The call before its first token."""
+        sampling = call.sampling
+        return cls(
+            call=call,
+            seed=seed,
+            arrival=arrival,
+            max_tokens=len(call.prompt_ids) + call.num_new_tokens(context_length),
+            stop_ids=sampling.stop_ids(tokenizer.stop_ids),
+            stop_strings=StopStrings(sampling.stop, Detokenizer(tokenizer)) if sampling.stop else None,
+            token_ids=list(call.prompt_ids),
+            constraint=None if sampling.grammar is None else constraints.start(sampling.grammar),
+        )
 
     def __repr__(self) -> str:
         sampled = len(self.logprobs)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.kernels.library import ADDRESS, COUNT, SIZE, load_library
+from ludus.kernels.library import ADDRESS, COUNT, FRACTION, SIZE, load_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,8 @@ class AdamWStep:
 
 
 class _Step(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_float) for name in ("lr", "beta1", "beta2", "eps", "decay", "correction1", "correction2")
-    ] + [("seed", ctypes.c_uint32)]
+    _names = ("lr", "beta1", "beta2", "eps", "decay", "correction1", "correction2")
+    _fields_ = [*((name, FRACTION) for name in _names), ("seed", ctypes.c_uint32)]
 
 
 class NativeHalfStep:

@@ -14,21 +14,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.kernels.library import ADDRESS, COUNT, DTYPES, load_library, refuse
+from ludus.kernels.library import ADDRESS, COUNT, DTYPES, FRACTION, SIZE, load_library, refuse
 
 
 class _Logits(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("num_rows", ctypes.c_int64),
-        ("vocabulary", ctypes.c_int64),
-        ("softcap", ctypes.c_float),
-        ("dtype", ctypes.c_int32),
-    ]
+    _fields_ = [("data", ADDRESS), ("num_rows", SIZE), ("vocabulary", SIZE), ("softcap", FRACTION), ("dtype", COUNT)]
 
 
 class _Choices(ctypes.Structure):
-    _fields_ = [("targets", ctypes.c_void_p), ("temperatures", ctypes.c_void_p)]
+    _fields_ = [("targets", ADDRESS), ("temperatures", ADDRESS)]
 
 
 class NativeSoftmax:
@@ -52,9 +46,7 @@ class NativeSoftmax:
     ) -> tuple[Tensor, Tensor, Tensor]:
         results_3C = torch.empty(3, len(logits_CV))
         logits, choices = _described(logits_CV, targets_C, temperatures_C, softcap)
-        self._summarise(
-            ctypes.byref(logits), ctypes.byref(choices), results_3C.data_ptr(), torch.get_num_threads()
-        )  # fmt: skip
+        self._summarise(ctypes.byref(logits), ctypes.byref(choices), results_3C.data_ptr(), torch.get_num_threads())
         return results_3C[0], results_3C[1], results_3C[2]
 
     def differentiate(

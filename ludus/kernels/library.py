@@ -21,8 +21,8 @@ DTYPES: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: 0, torch.bf
 
 # The sums of one head must stay in registers and first-level cache.
 MAX_HEAD_DIM = 256
-ADDRESS, SIZE, COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-"""Kinds of arguments: any pointer, int64_t, int32_t."""
+ADDRESS, SIZE, COUNT, FRACTION = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+"""Kinds of arguments: any pointer, int64_t, int32_t, float."""
 
 
 @dataclass(frozen=True, slots=True)

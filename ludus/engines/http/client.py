@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from ludus.engines.base import OnTokens, WeightSource
+from ludus.engines.base import OnTokens, WeightSource, check_length
 from ludus.engines.http.base import (
     CONNECT_TIMEOUT_S,
     UNPUBLISHED,
@@ -87,11 +87,7 @@ class HttpEngine:
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         """The sampled answer. Raises UserError for what cannot be recorded exactly, with the setting that helps."""
-        if len(call.prompt_ids) >= self.context_length:
-            raise UserError(
-                f"the prompt has {len(call.prompt_ids)} tokens and must be shorter than the context of "
-                f"{self.context_length}; shorten the history"
-            )
+        check_length(call.prompt_ids, self.context_length)
         self.protocol.check(call)
         loop = asyncio.get_running_loop()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 
+from ludus.engines.base import check_length
 from ludus.engines.local.draws.select import choose_sampling_kernel
 from ludus.engines.local.graphs import choose_capture
 from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel
@@ -21,11 +22,10 @@ from ludus.engines.local.pages import PagePool
 from ludus.engines.local.runner import Runner
 from ludus.engines.local.scheduler import Scheduler
 from ludus.engines.local.settings import InferenceSettings
-from ludus.engines.sequence import SampledToken, Sequence, StopStrings
+from ludus.engines.sequence import SampledToken, Sequence
 from ludus.errors import UserError
 from ludus.models.load import LoadedModel
 from ludus.text.constraint import Constraints
-from ludus.text.stream import Detokenizer
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, EngineStats, Sampled, StopReason, TokenChunk
 
@@ -104,18 +104,8 @@ class EngineCore:
         """Queue a call that `check` has passed."""
         if call.id in self._sequences:
             raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
-        sampling = call.sampling
-        strings = StopStrings(sampling.stop, Detokenizer(self._tokenizer)) if sampling.stop else None
-        sequence = Sequence(
-            call=call,
-            seed=seed,
-            arrival=self._counters.num_calls,
-            max_tokens=len(call.prompt_ids) + call.num_new_tokens(self.context_length),
-            stop_ids=sampling.stop_ids(self._tokenizer.stop_ids),
-            stop_strings=strings,
-            token_ids=list(call.prompt_ids),
-            constraint=None if sampling.grammar is None else self._constraints.start(sampling.grammar),
-        )
+        known, arrival = (self._tokenizer, self._constraints), self._counters.num_calls
+        sequence = Sequence.begin(call, seed, *known, arrival=arrival, context_length=self.context_length)
         self._sequences[call.id] = sequence
         self._scheduler.add(sequence)
         self._count(num_calls=1)
@@ -195,11 +185,8 @@ def check_prompt(token_ids: TokenSequence[int], *, vocab_size: int, context_leng
     """Raises UserError if the model cannot read `token_ids`."""
     if not token_ids:
         raise UserError("the prompt is empty; a call needs at least one token")
-    if len(token_ids) >= context_length:
-        raise UserError(
-            f"the prompt has {len(token_ids)} tokens and must be shorter than the context of {context_length}; "
-            "shorten the history, or raise engine.kv_bytes if the model's own context is longer"
-        )
+    advice = "shorten the history, or raise engine.kv_bytes if the model's own context is longer"
+    check_length(token_ids, context_length, advice)
     if min(token_ids) < 0 or max(token_ids) >= vocab_size:
         wrong = next(token for token in token_ids if not 0 <= token < vocab_size)
         raise UserError(f"token id {wrong} of the prompt is outside the model's vocabulary 0..{vocab_size - 1}")
@@ -243,14 +230,8 @@ def check_bias(logit_bias: TokenSequence[tuple[int, float]], *, vocab_size: int)
 
 def _num_pages(model: LoadedModel, settings: InferenceSettings) -> int:
     """Pages that fit into `kv_bytes`, but never more than all sequences together could fill."""
-    config = model.config
-    page_bytes = PagedCache.page_bytes(
-        num_layers=config.num_layers,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        dtype=model.head_weight.dtype,
-    )
+    page_bytes = PagedCache.page_bytes(model.config, model.head_weight.dtype)
     num_pages = settings.kv_bytes // page_bytes
     if num_pages < 1:
         raise UserError(f"engine.kv_bytes={settings.kv_bytes} holds no page; one page takes {page_bytes} bytes")
-    return min(num_pages, settings.max_running * -(-config.context_length // PAGE_TOKENS))
+    return min(num_pages, settings.max_running * -(-model.config.context_length // PAGE_TOKENS))

@@ -84,7 +84,7 @@ class LocalEngine:
         self._submit(_Command(lambda: self._add(call, waiter), waiter.fail))
         if call.id in self._aborted:
             self._aborted.discard(call.id)
-            self._submit(_Command(lambda: self._abort(call.id), _ignore))
+            self._submit(_Command(lambda: self._abort(call.id)))
         try:
             sampled: Sampled = await waiter.future
         except BaseException:  # cancelled, or refused by `on_tokens`: nobody waits for the rest
@@ -167,7 +167,7 @@ class LocalEngine:
                 self._core.abort(call_id)
 
         with self._changed:
-            self._commands.append(_Command(drop, _ignore))
+            self._commands.append(_Command(drop))
             self._changed.notify()
 
     # -- what the engine's thread does
@@ -191,7 +191,9 @@ class LocalEngine:
         """Returns at once when there is work, else when there is a command or a deadline is over."""
         with self._changed:
             if not self._has_work:
-                self._changed.wait_for(lambda: bool(self._commands), timeout=self._patience_s())
+                deadlines = [waiter.deadline_at for waiter in self._waiters.values() if waiter.deadline_at is not None]
+                timeout_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+                self._changed.wait_for(lambda: bool(self._commands), timeout=timeout_s)
             commands = list(self._commands)
             self._commands.clear()
             return commands
@@ -269,19 +271,10 @@ class LocalEngine:
             waiter.fail(error)
         self._waiters.clear()
 
-    def _patience_s(self) -> float | None:
-        """Seconds until the next deadline. None: there is none."""
-        deadlines = [waiter.deadline_at for waiter in self._waiters.values() if waiter.deadline_at is not None]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-
     def _expire(self, now: float) -> None:
-        overdue = [
-            call_id
-            for call_id, waiter in self._waiters.items()
-            if waiter.deadline_at is not None and waiter.deadline_at <= now
-        ]
-        for call_id in overdue:
-            self._abort(call_id)
+        for call_id, waiter in tuple(self._waiters.items()):
+            if waiter.deadline_at is not None and waiter.deadline_at <= now:
+                self._abort(call_id)
 
     def _deliver(self, progress: list[CallProgress]) -> None:
         """Hand tokens and answers to the loops that wait for them; one wake-up per loop."""
@@ -302,7 +295,7 @@ class _Command:
     """Something for the engine's thread to do between two steps; `fail` notifies its caller that it was not done."""
 
     run: Callable[[], None]
-    fail: Callable[[BaseException], None]
+    fail: Callable[[BaseException], None] = lambda _: None
 
 
 @dataclass(slots=True, eq=False)
@@ -348,10 +341,6 @@ def _call_on(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> boo
     except RuntimeError:
         return False
     return True
-
-
-def _ignore(error: BaseException) -> None:
-    del error
 
 
 KIND = LocalKind(LocalEngine)

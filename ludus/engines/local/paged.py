@@ -18,22 +18,14 @@ from torch import Tensor
 from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, RaggedBatch
 from ludus.engines.local.kernels.eager import causal_attention
 from ludus.kernels.library import AttentionRule
+from ludus.models.config import ModelConfig
 
 
 class PagedCache:
     """Keys and values of all layers in pages; memory is touched page by page as it is used."""
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        num_pages: int,
-        num_kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        shape = (num_layers, num_pages, num_kv_heads, 2, PAGE_TOKENS * head_dim)
+    def __init__(self, config: ModelConfig, num_pages: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        shape = (config.num_layers, num_pages, config.num_kv_heads, 2, PAGE_TOKENS * config.head_dim)
         self._layers = _zeros(shape, dtype, device)
 
     def __repr__(self) -> str:
@@ -41,8 +33,8 @@ class PagedCache:
         return f"<PagedCache layers={num_layers} pages={num_pages} {self._layers.dtype}>"
 
     @staticmethod
-    def page_bytes(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-        return num_layers * num_kv_heads * 2 * PAGE_TOKENS * head_dim * dtype.itemsize
+    def page_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+        return config.num_layers * config.num_kv_heads * 2 * PAGE_TOKENS * config.head_dim * dtype.itemsize
 
     def layer(self, layer_idx: int) -> Tensor:
         """Cache of one layer, as kernels take it."""
@@ -66,18 +58,17 @@ class PagedPlan:
         self._chunks = chunks
 
     def attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
-        num_rows = len(self._chunks)
+        num_rows, shape = len(self._chunks), (1, q.shape[2], q.shape[1], q.shape[3])
+        rows = (q[0], k[0], v[0])
         if num_rows == q.shape[2]:
-            out = q.new_empty(1, num_rows, q.shape[1], q.shape[3])
-            self._attend(layer_idx, q[0], k[0], v[0], rule, out[0])
+            out = q.new_empty(shape)
+            into = out[0]
         else:  # rows behind them only fill up the matrices
-            out = q.new_zeros(1, q.shape[2], q.shape[1], q.shape[3])
-            own = slice(0, num_rows)
-            self._attend(layer_idx, q[0, :, own], k[0, :, own], v[0, :, own], rule, out[0, own])
+            out = q.new_zeros(shape)
+            into = out[0, :num_rows]
+            rows = (q[0, :, :num_rows], k[0, :, :num_rows], v[0, :, :num_rows])
+        self._kernel.attend(*rows, self._cache.layer(layer_idx), chunks=self._chunks, rule=rule, out=into)
         return out
-
-    def _attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule, out: Tensor) -> None:
-        self._kernel.attend(q, k, v, self._cache.layer(layer_idx), chunks=self._chunks, rule=rule, out=out)
 
 
 class CausalPlan:

@@ -67,10 +67,6 @@ class PagePool:
         """Pages that hold `num_tokens` tokens."""
         return -(-num_tokens // self.page_tokens)
 
-    def refs(self, page: int) -> int:
-        """Number of tables that hold `page`."""
-        return self._refs[page]
-
     def match(self, version: int, token_ids: TokenSequence[int], *, max_tokens: int) -> PrefixMatch:
         """The longest known prefix of `token_ids`, of at most `max_tokens` tokens. Changes nothing."""
         pages: list[int] = []
@@ -145,18 +141,6 @@ class PagePool:
             if page in self._evictable:
                 del self._evictable[page]
                 self._free.append(page)
-
-    def check(self) -> None:
-        """Raise AssertionError if an invariant is broken; for tests."""
-        states = [*self._free, *self._evictable, *(page for page in range(self.num_pages) if self._refs[page])]
-        assert sorted(states) == list(range(self.num_pages)), "a page is in no state or in two"
-        order = {page: at for at, page in enumerate(self._evictable)}
-        for page, entry in self._entries.items():
-            assert page not in self._free, f"free page {page} can be found"
-            if entry.parent >= 0:
-                assert len(self._entries[entry.parent].token_ids) == self.page_tokens, "a partial page has a child"
-                assert self._refs[entry.parent] > 0 or order[entry.parent] > order[page], "eviction would cut a chain"
-            assert len(entry.token_ids) == self.page_tokens or self._refs[page] <= 1, "a partial page is shared"
 
     def _best_child(self, parent: int, wanted: tuple[int, ...]) -> tuple[int | None, int]:
         best, best_common = None, 0

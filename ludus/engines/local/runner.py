@@ -39,14 +39,7 @@ class Runner:
         head = model.head_weight
         self._model = model
         self._kernel = kernel
-        self._cache = PagedCache(
-            num_layers=model.config.num_layers,
-            num_pages=num_pages,
-            num_kv_heads=model.config.num_kv_heads,
-            head_dim=model.config.head_dim,
-            dtype=head.dtype,
-            device=head.device,
-        )
+        self._cache = PagedCache(model.config, num_pages, dtype=head.dtype, device=head.device)
         self._sampler = Sampler(head, draws)
         self._graphs: DecodeGraphs | None = None
         if capture is not None and isinstance(kernel, FlexKernel):

@@ -12,6 +12,7 @@ import transformers
 from ludus.engines.local.core import EngineCore
 from ludus.engines.local.kernels.select import choose_kernel
 from ludus.engines.local.paged import PagedCache
+from ludus.engines.local.pages import PagePool
 from ludus.engines.local.settings import InferenceSettings
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.settings import ModelSettings
@@ -72,12 +73,7 @@ def make_core(loaded: Callable[..., LoadedModel], tokenizer_folder: Path) -> Cal
     def make(name: str = "llama", dtype: str = "float32", num_pages: int = 256, **settings: object) -> EngineCore:
         model = loaded(name, dtype)
         config = model.config
-        page_bytes = PagedCache.page_bytes(
-            num_layers=config.num_layers,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            dtype=model.head_weight.dtype,
-        )
+        page_bytes = PagedCache.page_bytes(config, model.head_weight.dtype)
         chosen = InferenceSettings(kv_bytes=num_pages * page_bytes, **settings)
         kernel = choose_kernel(chosen.kernels, model.head_weight, head_dim=config.head_dim)
         return EngineCore(model, Tokenizer.load(tokenizer_folder), chosen, kernel)
@@ -101,3 +97,16 @@ def run_calls() -> Callable[..., dict[str, Sampled]]:
         return answers
 
     return run
+
+
+def check_pages(pool: PagePool) -> None:
+    """Raises AssertionError if an invariant of `pages.py` is broken."""
+    held, entries = [page for page in range(pool.num_pages) if pool._refs[page]], pool._entries
+    assert sorted([*pool._free, *pool._evictable, *held]) == list(range(pool.num_pages)), "a page is in no state or two"
+    order = {page: at for at, page in enumerate(pool._evictable)}
+    for page, entry in entries.items():
+        assert page not in pool._free, f"free page {page} can be found"
+        if entry.parent >= 0:
+            assert len(entries[entry.parent].token_ids) == pool.page_tokens, "a partial page has a child"
+            assert pool._refs[entry.parent] > 0 or order[entry.parent] > order[page], "eviction would cut a chain"
+        assert len(entry.token_ids) == pool.page_tokens or pool._refs[page] <= 1, "a partial page is shared"

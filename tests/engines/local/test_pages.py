@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.engines.local.pages import PagePool
+from tests.engines.local.conftest import check_pages
 
 
 def test_a_prefix_is_found_to_the_token() -> None:
@@ -34,9 +35,9 @@ def test_a_page_computed_twice_is_kept_once() -> None:
     assert first is not None and second is not None
     pool.register(0, range(8), first, num_tokens=8)
     pool.register(0, range(8), second, num_tokens=8)
-    assert second == first and pool.refs(first[0]) == 2
+    assert second == first and pool._refs[first[0]] == 2
     assert pool.num_available == 4
-    pool.check()
+    check_pages(pool)
 
 
 def test_freed_pages_stay_findable_until_they_are_needed_oldest_first() -> None:
@@ -51,7 +52,7 @@ def test_freed_pages_stay_findable_until_they_are_needed_oldest_first() -> None:
     assert pool.allocate(2) is not None
     assert pool.match(0, range(100, 108), max_tokens=8).num_tokens == 0
     assert pool.match(0, range(8), max_tokens=8).num_tokens == 8
-    pool.check()
+    check_pages(pool)
 
 
 def test_too_many_pages_at_once_change_nothing() -> None:
@@ -71,10 +72,10 @@ def test_older_versions_are_forgotten_and_held_pages_stay_with_their_holder() ->
     pool.release(idle)
     pool.drop_versions_before(1)
     assert pool.match(0, range(4), max_tokens=4).num_tokens == 0
-    pool.check()
+    check_pages(pool)
     pool.release(held)
     assert pool.num_available == 4
-    pool.check()
+    check_pages(pool)
 
 
 @dataclass
@@ -140,7 +141,7 @@ class World:
     def write(self, holder: Holder, start: int) -> None:
         for at in range(start, len(holder.tokens)):
             page, place = holder.pages[at // self.pool.page_tokens], at % self.pool.page_tokens
-            assert self.pool.refs(page) == 1, "a shared page is written to"
+            assert self.pool._refs[page] == 1, "a shared page is written to"
             self.content[page][place] = holder.tokens[at]
 
     def read(self, holder: Holder) -> list[int | None]:
@@ -158,7 +159,7 @@ def test_no_sequence_ever_loses_or_mixes_its_tokens(seed: int, num_pages: int, p
             getattr(world, action)()
         elif world.holders:
             getattr(world, action)(world.rng.choice(world.holders))
-        world.pool.check()
+        check_pages(world.pool)
         assert all(world.read(holder) == holder.tokens for holder in world.holders)
     world.publish()
     assert world.pool.num_available == num_pages

@@ -12,6 +12,7 @@ from ludus.engines.local.pages import PagePool
 from ludus.engines.local.scheduler import Scheduler, StepPlan
 from ludus.engines.sequence import SampledToken, Sequence
 from ludus.types import Call, Sampling
+from tests.engines.local.conftest import check_pages
 
 
 def make_sequence(arrival: int, prompt_ids: TokenSequence[int], *, num_new: int = 4) -> Sequence:
@@ -113,7 +114,7 @@ def test_everything_that_fits_alone_finishes(seed: int) -> None:
         assert plan.scheduled or not (scheduler.running or scheduler.waiting), "a step does nothing while calls wait"
         assert not any(len(item.sequence.pages) * 4 < item.start + item.num_tokens for item in plan.scheduled)
         execute_command(scheduler, plan)
-        scheduler.pool.check()
+        check_pages(scheduler.pool)
         num_steps += 1
         assert num_steps < 20_000, "the schedule goes round in circles"
     assert all(len(sequence.token_ids) == sequence.max_tokens for sequence in sequences)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ludus.engines.local.draws.base import SamplingRequest, top_pairs
 from ludus.engines.sequence import SampledToken
-from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse
+from ludus.kernels.library import ADDRESS, COUNT, DTYPES, FRACTION, SIZE, load_library, refuse
 from ludus.types import MAX_KEPT_IDS
 
 # `Request` of sampling.cpp: seven numbers, then ten counts and indices
@@ -26,23 +26,18 @@ _NONE = -1
 
 class _Logits(ctypes.Structure):
     _fields_ = [
-        ("values", ctypes.c_void_p),
-        ("row_stride", ctypes.c_int64),
-        ("vocab_size", ctypes.c_int64),
-        ("softcap", ctypes.c_float),
-        ("dtype", ctypes.c_int32),
+        ("values", ADDRESS),
+        ("row_stride", SIZE),
+        ("vocab_size", SIZE),
+        ("softcap", FRACTION),
+        ("dtype", COUNT),
     ]
 
 
 class _Extras(ctypes.Structure):
     """What requests refer to by index."""
 
-    _fields_ = [
-        ("texts", ctypes.c_void_p),
-        ("bias_ids", ctypes.c_void_p),
-        ("biases", ctypes.c_void_p),
-        ("masks", ctypes.c_char_p),
-    ]
+    _fields_ = [("texts", ADDRESS), ("bias_ids", ADDRESS), ("biases", ADDRESS), ("masks", ctypes.c_char_p)]
 
 
 class _Results(ctypes.Structure):

@@ -16,6 +16,7 @@ from ludus.kernels.library import (
     ADDRESS,
     COUNT,
     DTYPES,
+    SIZE,
     AttentionRule,
     HeadsStruct,
     RuleStruct,
@@ -31,13 +32,8 @@ class _Shape(ctypes.Structure):
 
 class _Rows(ctypes.Structure):
     _fields_ = [
-        ("page_ids", ctypes.c_void_p),
-        ("table_start", ctypes.c_void_p),
-        ("num_seen", ctypes.c_void_p),
-        ("slots", ctypes.c_void_p),
-        ("num_rows", ctypes.c_int64),
-        ("num_seen_in_all", ctypes.c_int64),
-        ("any_neighbours", ctypes.c_int32),
+        *((name, ADDRESS) for name in ("page_ids", "table_start", "num_seen", "slots")),
+        *(("num_rows", SIZE), ("num_seen_in_all", SIZE), ("any_neighbours", COUNT)),
     ]
 
 
