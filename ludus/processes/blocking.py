@@ -27,10 +27,13 @@ def run_blocking(main: Coroutine[Any, Any, ResultT]) -> ResultT:
     loop = asyncio.new_event_loop()
     task = loop.create_task(main)
 
+    async def wait() -> ResultT:
+        return await task
+
     def work() -> None:
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                result.set_result(runner.run(_wait(task)))
+                result.set_result(runner.run(wait()))
         except BaseException as error:  # the boundary of the thread: it rises in the caller
             result.set_exception(error)
 
@@ -42,10 +45,6 @@ def run_blocking(main: Coroutine[Any, Any, ResultT]) -> ResultT:
         loop.call_soon_threadsafe(task.cancel)
         raise
     return result.result()
-
-
-async def _wait(task: asyncio.Task[ResultT]) -> ResultT:
-    return await task
 
 
 def stream_blocking(function: Callable[[], AsyncGenerator[ItemT, None]]) -> Iterator[ItemT]:

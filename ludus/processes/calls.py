@@ -56,6 +56,10 @@ class RemoteFunction:
         return cls(dumps(factory, "the factory"), is_factory=True)
 
 
+Function = Callable[..., Any] | RemoteFunction
+Kwargs = Mapping[str, Any] | None
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerCall:
     """One call of a function in a process."""
@@ -72,9 +76,9 @@ class WorkerCall:
     @classmethod
     def of(
         cls,
-        function: Callable[..., Any] | RemoteFunction,
+        function: Function,
         args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: Kwargs = None,
         *,
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
@@ -152,9 +156,9 @@ class CallEnd:
             case TimedOut(timeout_s):
                 raise WorkerTimeoutError(f"the call took longer than {timeout_s} s; its process was killed")
             case Crashed(how):
-                said = self.output.stderr.strip()[-500:]
+                last = self.output.stderr.strip()[-500:]
                 raise WorkerCrashedError(
-                    f"the process of the call ended ({how})" + (f"; it last said: {said}" if said else "")
+                    f"the process of the call ended ({how})" + (f"; it last wrote: {last}" if last else "")
                 )
 
 

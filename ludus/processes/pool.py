@@ -8,18 +8,18 @@ the program.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.processes.calls import CallEnd, Crashed, Output, RemoteFunction, WorkerCall
+from ludus.processes.calls import CallEnd, Crashed, Function, Kwargs, Output, WorkerCall
 from ludus.processes.process import WorkerProcess
 
 OUTPUT_BYTES = 64 * 1024
@@ -37,6 +37,7 @@ class WorkerPool:
     def __init__(self, num_workers: int, *, name: str = "worker") -> None:
         if num_workers < 1:
             raise UserError(f"num_workers={num_workers} must be at least 1")
+        self.num_workers = num_workers
         self._staff = _Staff(name, [_Slot(f"ludus-{name}-{idx}") for idx in range(num_workers)])
         self._finalizer = weakref.finalize(self, self._staff.close)
 
@@ -46,14 +47,8 @@ class WorkerPool:
     def __enter__(self) -> WorkerPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def num_workers(self) -> int:
-        return self._staff.num_slots
 
     def pids(self) -> tuple[int, ...]:
         """Of the processes that live."""
@@ -78,32 +73,20 @@ class WorkerPool:
             self._staff.release(job)
 
     async def call(
-        self,
-        function: Callable[..., Any] | RemoteFunction,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-        env: Mapping[str, str] | None = None,
+        self, function: Function, args: Sequence[Any] = (), kwargs: Kwargs = None, *, timeout_s: float | None = None
     ) -> Any:
         """What the function returns in a process, or raises there; a coroutine function is awaited there.
 
-        timeout_s: from the moment at which the function begins.  env: environment variables for this call.
+        timeout_s: from the moment at which the function begins.
         Raises WorkerTimeoutError, WorkerCrashedError, and UserError for what cannot be sent.
         """
-        return (await self.run(WorkerCall.of(function, args, kwargs, timeout_s=timeout_s, env=env))).result()
+        return (await self.run(WorkerCall.of(function, args, kwargs, timeout_s=timeout_s))).result()
 
     def call_blocking(
-        self,
-        function: Callable[..., Any] | RemoteFunction,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-        env: Mapping[str, str] | None = None,
+        self, function: Function, args: Sequence[Any] = (), kwargs: Kwargs = None, *, timeout_s: float | None = None
     ) -> Any:
         """`call` for code that does not await; it holds up its thread."""
-        job = _QueuedCall(WorkerCall.of(function, args, kwargs, timeout_s=timeout_s, env=env))
+        job = _QueuedCall(WorkerCall.of(function, args, kwargs, timeout_s=timeout_s))
         self._staff.submit(job)
         try:
             return job.future.result().result()
@@ -195,10 +178,6 @@ class _Staff:
         busy = len(self._slots) - len(self._free)
         return f"{self._name}, workers={len(self._slots)}, busy={busy}, waiting={len(self._waiting)}"
 
-    @property
-    def num_slots(self) -> int:
-        return len(self._slots)
-
     def pids(self) -> tuple[int, ...]:
         processes = [slot.process for slot in self._slots]
         return tuple(process.pid for process in processes if process is not None)
@@ -259,7 +238,7 @@ class _Staff:
         """The job's process is killed, or the job is forgotten where it has none yet."""
         with self._changed:
             job.is_cancelled = True
-            if job in self._waiting:
+            with contextlib.suppress(ValueError):
                 self._waiting.remove(job)
             for slot in self._slots:
                 slot.next = None if slot.next is job else slot.next
@@ -279,8 +258,7 @@ class _Staff:
                 slot.thread.join()
 
     def _kill(self, slots: Sequence[_Slot]) -> None:
-        for slot in slots:
-            process = slot.process
+        for process in [slot.process for slot in slots]:
             if process is not None:
                 process.kill()
 

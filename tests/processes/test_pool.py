@@ -234,7 +234,10 @@ def test_the_environment_is_the_calls_own(pool: WorkerPool) -> None:
         os.environ["PATH"] = "spoiled"
         return found
 
-    assert pool.call_blocking(read_and_spoil, env={"LUDUS_TEST_A": "1"}) == ("1", os.environ["PATH"])
+    assert asyncio.run(pool.run(WorkerCall.of(read_and_spoil, env={"LUDUS_TEST_A": "1"}))).result() == (
+        "1",
+        os.environ["PATH"],
+    )
     assert pool.call_blocking(read_and_spoil) == (None, os.environ["PATH"])
     assert "LUDUS_TEST_A" not in os.environ
 

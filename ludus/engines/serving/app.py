@@ -32,11 +32,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from ludus.engines.base import Engine
-from ludus.engines.serving.requests import AbortBody, GenerateBody, PathBody, ScoreBody, TextBody, read
+from ludus.engines.serving.requests import AbortBody, GenerateBody, PathBody, ScoreBody, TextBody
 from ludus.engines.serving.weight_receiver import WeightReceiver
 from ludus.errors import AgentError, BackendError, LudusError, UserError
 from ludus.http.api import application, guarded
-from ludus.http.body import MAX_BODY_BYTES
+from ludus.http.body import MAX_BODY_BYTES, read_model
 from ludus.http.keys import is_key, keys_of
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, TokenChunk
@@ -71,7 +71,7 @@ class EngineApi:
 
     def build(self) -> FastAPI:
         """The application."""
-        api = guarded(self._check_key, read, most_bytes=MAX_BODY_BYTES)
+        api = guarded(self._check_key, read_model, most_bytes=MAX_BODY_BYTES)
         api.get("/v1/models")(self.models)
         api.get("/stats")(self.stats)
         api.post("/tokenize")(self.tokenize)
@@ -120,7 +120,7 @@ class EngineApi:
             return StreamingResponse(self._events(call), media_type="text/event-stream")
         sampled = await self._sampled(call, request)
         chunk = TokenChunk(sampled.token_ids, sampled.logprobs, sampled.versions)
-        choice = {**_choice(chunk, sampled.top_logprobs), **_ending(sampled)}
+        choice = {**_choice(chunk, sampled.top_logprobs), **_end(sampled)}
         return JSONResponse({"request_id": call.id, "choices": [choice], "usage": _usage(call, sampled)})
 
     async def _sampled(self, call: Call, request: Request) -> Sampled:
@@ -145,7 +145,7 @@ class EngineApi:
             while (chunk := await chunks.get()) is not None:
                 yield _event({"request_id": call.id, "choices": [_choice(chunk, ())]})
             sampled = await sampling
-            last = {**_choice(TokenChunk((), (), ()), ()), **_ending(sampled), "top_logprobs": sampled.top_logprobs}
+            last = {**_choice(TokenChunk((), (), ()), ()), **_end(sampled), "top_logprobs": sampled.top_logprobs}
             yield _event({"request_id": call.id, "choices": [last]})
             yield _event({"request_id": call.id, "choices": [], "usage": _usage(call, sampled)})
         except LudusError as error:
@@ -194,23 +194,19 @@ class EngineApi:
 
 
 def _choice(chunk: TokenChunk, tops: Sequence[Sequence[tuple[int, float]]]) -> dict[str, Any]:
-    told = itertools.zip_longest(chunk.token_ids, chunk.logprobs, tops, fillvalue=())
-    names = ("token_id", "logprob")
     content = [
-        {"token_id": token, "logprob": logprob, "top_logprobs": [dict(zip(names, pair, strict=True)) for pair in top]}
-        for token, logprob, top in told
+        {
+            "token_id": token,
+            "logprob": logprob,
+            "top_logprobs": [{"token_id": each, "logprob": its} for each, its in top],
+        }
+        for token, logprob, top in itertools.zip_longest(chunk.token_ids, chunk.logprobs, tops, fillvalue=())
     ]
-    return {
-        "index": 0,
-        "token_ids": chunk.token_ids,
-        "logprobs": {"content": content},
-        "versions": chunk.versions,
-        "finish_reason": None,
-        "stop_reason": None,
-    }
+    about = {"token_ids": chunk.token_ids, "logprobs": {"content": content}, "versions": chunk.versions}
+    return {"index": 0, **about, "finish_reason": None, "stop_reason": None}
 
 
-def _ending(sampled: Sampled) -> dict[str, Any]:
+def _end(sampled: Sampled) -> dict[str, Any]:
     """What is known when the answer is whole."""
     return {
         "finish_reason": sampled.stop_reason,
@@ -222,12 +218,8 @@ def _ending(sampled: Sampled) -> dict[str, Any]:
 
 def _usage(call: Call, sampled: Sampled) -> Mapping[str, Any]:
     num_prompt, num_sampled = len(call.prompt_ids), len(sampled.token_ids)
-    return {
-        "prompt_tokens": num_prompt,
-        "completion_tokens": num_sampled,
-        "total_tokens": num_prompt + num_sampled,
-        "prompt_tokens_details": {"cached_tokens": sampled.num_cached_tokens},
-    }
+    sizes = {"prompt_tokens": num_prompt, "completion_tokens": num_sampled, "total_tokens": num_prompt + num_sampled}
+    return {**sizes, "prompt_tokens_details": {"cached_tokens": sampled.num_cached_tokens}}
 
 
 def _event(body: Mapping[str, Any]) -> str:

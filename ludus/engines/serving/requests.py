@@ -6,28 +6,21 @@ Invariant: a field that would change the answer and is not known here is refused
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from dataclasses import fields
 
 import pydantic
 
-from ludus.errors import UserError
+from ludus.http.body import Body
 from ludus.types import Call, Sampling
 
 
-class _Body(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-
-BodyT = TypeVar("BodyT", bound=_Body)
-
-
-class StructuredOutputs(_Body):
+class StructuredOutputs(Body):
     """What the answer is held to."""
 
     grammar: str | None = None
 
 
-class SamplingParams(_Body):
+class SamplingParams(Body):
     """How one answer is drawn; the defaults sample the model's own distribution."""
 
     temperature: float = pydantic.Field(default=1.0, ge=0)
@@ -49,32 +42,23 @@ class SamplingParams(_Body):
     """Taken because vLLM needs it for stop strings; no text is sent here either way."""
 
     def sampling(self) -> Sampling:
+        same = SamplingParams.model_fields.keys() & {each.name for each in fields(Sampling)} - {"logit_bias"}
         return Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
-            seed=self.seed,
+            **{name: getattr(self, name) for name in same},
             max_new_tokens=self.max_tokens,
-            stop=self.stop,
-            stop_token_ids=self.stop_token_ids,
-            ignore_eos=self.ignore_eos,
             top_logprobs=self.logprobs,
             logit_bias=tuple(sorted(self.logit_bias.items())),
             grammar=self.structured_outputs.grammar,
         )
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """What a stream holds besides the tokens; usage is always sent."""
 
     include_usage: bool = True
 
 
-class GenerateBody(_Body):
+class GenerateBody(Body):
     """Body of a request for tokens."""
 
     token_ids: tuple[int, ...] = pydantic.Field(min_length=1)
@@ -91,43 +75,26 @@ class GenerateBody(_Body):
         return Call(self.request_id or otherwise, "", self.token_ids, self.sampling_params.sampling())
 
 
-class TextBody(_Body):
+class TextBody(Body):
     """Body of a request to tokenize."""
 
     prompt: str
     add_special_tokens: bool = False
 
 
-class ScoreBody(_Body):
+class ScoreBody(Body):
     """Body of a request for the logprobs of given tokens."""
 
     token_ids: tuple[int, ...] = pydantic.Field(min_length=2)
 
 
-class AbortBody(_Body):
+class AbortBody(Body):
     """Body of a request to end running calls."""
 
     request_ids: tuple[str, ...] = pydantic.Field(min_length=1)
 
 
-class PathBody(_Body):
+class PathBody(Body):
     """Body of a request to read new weights from a file that this machine has."""
 
     path: str
-
-
-def read(kind: type[BodyT], body: bytes) -> BodyT:
-    """The request in `body`. Raises UserError that names the field at fault."""
-    try:
-        return kind.model_validate_json(body)
-    except pydantic.ValidationError as error:
-        raise UserError(
-            "; ".join(_fault(each) for each in error.errors(include_url=False, include_context=False))
-        ) from None
-
-
-def _fault(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"]) or "the body"
-    if error["type"] == "extra_forbidden":
-        return f"{where} is not known here; remove it"
-    return f"{where}={error['input']!r}: {error['msg']}"

@@ -310,9 +310,17 @@ def test_ends_calls_by_name(url: str) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        ("/inference/v1/generate", {"token_ids": [3], "n": 2}, "n is not known here"),
-        ("/inference/v1/generate", {"token_ids": [3], "sampling_params": {"best_of": 2}}, "sampling_params.best_of is"),
-        ("/inference/v1/generate", {"token_ids": [3], "sampling_params": {"top_p": 0}}, "sampling_params.top_p=0"),
+        ("/inference/v1/generate", {"token_ids": [3], "n": 2}, "argument supplied: n."),
+        (
+            "/inference/v1/generate",
+            {"token_ids": [3], "sampling_params": {"best_of": 2}},
+            "sampling_params.best_of",
+        ),
+        (
+            "/inference/v1/generate",
+            {"token_ids": [3], "sampling_params": {"top_p": 0}},
+            "sampling_params.top_p",
+        ),
         ("/inference/v1/generate", {"token_ids": [3], "model": "other"}, "'other' is not served here"),
         ("/inference/v1/generate", {"token_ids": []}, "token_ids"),
         ("/inference/v1/generate", {"token_ids": [3] * 600}, "context"),
