@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ludus.agents.adapter import EpisodeContext, EpisodeInfo
+from ludus.agents.adapter import AgentAdapter, EpisodeContext, EpisodeInfo
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.thread import AgentThread
 from ludus.api.agent import choose_agent
-from ludus.cli.proxy import ExternalSession, RecordingProxy
+from ludus.cli.proxy import ExternalReply, RecordingProxy
 from ludus.cli.turns import TurnRow
 from ludus.compat.config import Config
 from ludus.episodes.episode import finish
@@ -39,7 +39,7 @@ def play_external(config: Config, rows: Sequence[Row], *, url: str, api_key: str
     Settings that do not act on an outside model are named in a warning.
     """
     config = acting(config, list(_idle(config)))
-    run_blocking(_Outside(config, url, api_key, on_episode).play_all(rows))
+    run_blocking(_play_all(config, choose_agent(config, None, None), rows, RecordingProxy(url, api_key), on_episode))
 
 
 def _idle(config: Config) -> Iterator[Idle]:
@@ -53,69 +53,56 @@ def _idle(config: Config) -> Iterator[Idle]:
             yield Idle(f"gconfig.{name}", "with --url the agent's requests are passed on as they are")
 
 
-class _Outside:
-    """Plays the configured agent with the model behind `url`."""
+async def _play_all(
+    config: Config, agent: AgentAdapter, rows: Sequence[Row], proxy: RecordingProxy, on_episode: OnEpisode
+) -> None:
+    agents, shared = AgentThread(), SharedClients()
+    slots = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
+    timeout_s = config.rollout.episode_timeout_s
+    http: Any = importlib.import_module(sdk_http_module())
 
-    def __init__(self, config: Config, url: str, api_key: str, on_episode: OnEpisode) -> None:
-        self._config = config
-        self._agent = choose_agent(config, None, None)
-        self._proxy = RecordingProxy(url, api_key)
-        self._agents = AgentThread()
-        self._shared = SharedClients()
-        self._on_episode = on_episode
-        self._slots = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
-
-    async def play_all(self, rows: Sequence[Row]) -> None:
-        with self._proxy, self._agents:
-            async with self._agents.hosting(self._agent), asyncio.TaskGroup() as group:
-                for row_idx, row in enumerate(rows):
-                    for sample_idx in range(self._config.gconfig.n_samples):
-                        group.create_task(self._play_one(row, f"row{row_idx:05d}", sample_idx))
-            self._agents.submit(self._shared.aclose())
-
-    async def _play_one(self, row: Row, group_id: str, sample_idx: int) -> None:
-        settings = self._config.rollout
+    async def play(row: Row, group_id: str, sample_idx: int) -> None:
         info = EpisodeInfo(f"{group_id}-m{sample_idx:02d}", group_id, group_id, is_eval=True)
-        async with self._slots, process_for(self._agent, info.episode_id):
-            started_at, timeout_s = time.time(), settings.episode_timeout_s
+        async with slots, process_for(agent, info.episode_id):
+            started_at = time.time()
             deadline_at = None if timeout_s is None else time.monotonic() + timeout_s
-            base_url = self._proxy.open(Limits(max_turns=settings.max_turns, deadline_at=deadline_at))
-            http: Any = importlib.import_module(sdk_http_module())
-            client = http.AsyncClient(timeout=_TIMEOUT_S)
-            context = EpisodeContext(
-                base_url,
-                "ludus",
-                client,
-                info=info,
-                deadline_at=deadline_at,
-                clients=self._shared,
-                actors=settings.actors,
-            )
-            ending = await play_to_end(self._agents, self._agent, row, context, timeout_s=timeout_s)
-            self._agents.submit(client.aclose())  # nobody waits: the agent may block its thread still
-            session = self._proxy.close(base_url)
+            url = proxy.open(Limits(max_turns=config.rollout.max_turns, deadline_at=deadline_at))
+            client, actors = http.AsyncClient(timeout=_TIMEOUT_S), config.rollout.actors
+            known: dict[str, Any] = {"info": info, "deadline_at": deadline_at, "clients": shared, "actors": actors}
+            context = EpisodeContext(url, "ludus", client, **known)
+            ending = await play_to_end(agents, agent, row, context, timeout_s=timeout_s)
+            agents.submit(client.aclose())  # nobody waits: the agent may block its thread still
+            session = proxy.close(url)
         episode = finish(
             SessionSpec(info.episode_id, group_id=group_id, is_eval=True),
-            session.record,
+            session.graph.snapshot(),
             ending,
             started_at=started_at,
             refused=session.refused,
             metrics=means(context.agent_metrics),
             spans=context.spans.snapshot(),
         )
-        self._on_episode(episode, [*_turn_rows(episode, session)])
+        on_episode(episode, _turn_rows(episode, session.replies))
+
+    with proxy, agents:
+        async with agents.hosting(agent), asyncio.TaskGroup() as group:
+            for row_idx, row in enumerate(rows):
+                for sample_idx in range(config.gconfig.n_samples):
+                    group.create_task(play(row, f"row{row_idx:05d}", sample_idx))
+        agents.submit(shared.aclose())
 
 
-def _turn_rows(episode: Episode, session: ExternalSession) -> Iterator[TurnRow]:
-    for number, turn in enumerate(session.record.turns, start=1):
-        reply = session.replies[turn.id]
-        yield TurnRow(
+def _turn_rows(episode: Episode, replies: Mapping[str, ExternalReply]) -> list[TurnRow]:
+    return [
+        TurnRow(
             number=number,
-            reply=reply.message.content or "",
-            num_tokens=reply.num_tokens,
+            reply=turn.reply.content or "",
+            num_tokens=replies[turn.id].num_tokens,
             num_trained=None,
-            mean_logprob=reply.mean_logprob,
+            mean_logprob=replies[turn.id].mean_logprob,
             reward=episode.rewards.get(turn.id),
             advantage=None,
             note="outside model",
         )
+        for number, turn in enumerate(episode.session.turns, start=1)
+    ]

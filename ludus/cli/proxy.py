@@ -11,8 +11,10 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 import httpx
@@ -24,12 +26,12 @@ from starlette.routing import Route
 
 from ludus.episodes.graph import SessionGraph
 from ludus.episodes.limits import NO_LIMITS, Limits
-from ludus.errors import AgentError
+from ludus.errors import AgentError, BackendError
 from ludus.gateway.dialects.base import error_reply
 from ludus.gateway.dialects.chat.dialect import CHAT
 from ludus.http.server import HttpServer
 from ludus.http.sse import DONE, whole_data
-from ludus.types import Message, Sampled, Sampling, SessionRecord
+from ludus.types import Message, Sampled, Sampling
 
 _TIMEOUT_S = 600.0  # what OpenAI's SDK waits
 _CHAT_PATH = "chat/completions"
@@ -38,34 +40,60 @@ _HOP_HEADERS = ("host", "content-length", "connection", "transfer-encoding", "ac
 
 @dataclass(frozen=True, slots=True)
 class ExternalReply:
-    """What is known of one answer of an outside model."""
+    """What is known of the tokens of one answer."""
 
-    id: str
-    message: Message
     num_tokens: int | None
     """None: the model did not say."""
     mean_logprob: float | None
     """None: the model gave no logprobs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalSession:
-    """One episode with an outside model: its turns without tokens, and the answers by turn id."""
-
-    record: SessionRecord
-    replies: Mapping[str, ExternalReply]
-    refused: frozenset[str]
-    """Codes of the limits that requests met."""
-
-
 @dataclass(slots=True)
-class _Session:
+class ExternalSession:
+    """One episode with an outside model: its turns without tokens, and what is known of those by turn id."""
+
     graph: SessionGraph
     limits: Limits
     replies: dict[str, ExternalReply] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    """Codes of the limits that requests met."""
     num_calls: int = 0
     """Chat requests that were answered or still run."""
+
+    def begin_call(self) -> None:
+        """Raises AgentError where a limit is met."""
+        try:
+            self.limits.check(num_turns=self.num_calls, num_asked=1, num_tokens=0, now=time.monotonic())
+        except AgentError as error:
+            self.refused.add(error.code)
+            raise
+        self.num_calls += 1
+
+    def add_turn(self, body: bytes, answer: bytes) -> None:
+        """The first choice becomes a turn; a body without messages does not."""
+        asked = json.loads(body)
+        if not isinstance(asked, dict) or not isinstance(asked.get("messages"), list):
+            return
+        events = [json.loads(data) for data in whole_data(answer) if data != DONE] or [json.loads(answer)]
+        choices = [choice for event in events for choice in event.get("choices", ()) if choice.get("index", 0) == 0]
+        logprobs = [token["logprob"] for one in choices for token in (one.get("logprobs") or {}).get("content") or ()]
+        counts = [event["usage"]["completion_tokens"] for event in events if event.get("usage")]
+        said = [one.get("message") or {"content": (one.get("delta") or {}).get("content")} for one in choices]
+        messages = [Message(fields["role"], _text(fields)) for fields in asked["messages"]]
+        follows = self.graph.match(messages, "").follows
+        turn = self.graph.add_turn(
+            turn_id=str(events[0]["id"]),
+            prompt_ids=(0,),  # an outside model tells no ids, and the graph wants a root to stand on
+            prefix=None,
+            follows=None if follows is None else follows.id,
+            fork=None,
+            messages=messages,
+            reply=Message("assistant", "".join(map(_text, said))),
+            sampled=Sampled((), (), (), "stop"),
+            sampling=Sampling(),
+        )
+        num_tokens = counts[-1] if counts else len(logprobs) or None
+        self.replies[turn.id] = ExternalReply(num_tokens, fmean(logprobs) if logprobs else None)
 
 
 class RecordingProxy:
@@ -74,9 +102,9 @@ class RecordingProxy:
     def __init__(self, url: str, api_key: str) -> None:
         self._url = url.rstrip("/")
         self._api_key = api_key
-        self._open: dict[str, _Session] = {}
+        self._open: dict[str, ExternalSession] = {}
         self._has_logprobs = True
-        routes = [Route("/s/{secret}/v1/{rest:path}", self._pass_on, methods=["GET", "POST"])]
+        routes = [Route("/s/{secret}/v1/{rest:path}", self._answer, methods=["GET", "POST"])]
         self._server = HttpServer(Starlette(routes=routes), name="recording-proxy", beside=self._until_stopped)
         self._client = httpx.AsyncClient(timeout=_TIMEOUT_S)
 
@@ -93,63 +121,39 @@ class RecordingProxy:
     def open(self, limits: Limits = NO_LIMITS) -> str:
         """The base URL of a new session. limits: max_tokens cannot act, since nobody tells how many were sampled."""
         secret = secrets.token_urlsafe(24)
-        self._open[secret] = _Session(SessionGraph(secret), limits)
+        self._open[secret] = ExternalSession(SessionGraph(secret), limits)
         return f"{self._server.base_url}/s/{secret}/v1"
 
     def close(self, base_url: str) -> ExternalSession:
         """What was said in the session; its URL is unknown from now on."""
-        session = self._open.pop(base_url.split("/")[-2])
-        return ExternalSession(session.graph.snapshot(), dict(session.replies), frozenset(session.refused))
+        return self._open.pop(base_url.split("/")[-2])
 
     async def _until_stopped(self) -> None:
         async with self._client:
             await asyncio.Event().wait()
 
+    async def _answer(self, request: Request) -> Response:
+        try:
+            return await self._pass_on(request)
+        except (AgentError, BackendError) as error:
+            reply = error_reply(error)
+            return JSONResponse(CHAT.error(reply), reply.status)
+
     async def _pass_on(self, request: Request) -> Response:
         session = self._open.get(request.path_params["secret"])
         if session is None:
-            return JSONResponse({"error": {"message": "this episode has ended", "code": "session_closed"}}, 401)
+            raise AgentError("this episode has ended", status=httpx.codes.UNAUTHORIZED, code="session_closed")
         body = await request.body()
-        is_call = request.method == "POST" and request.path_params["rest"] == _CHAT_PATH
-        if is_call:
-            try:
-                session.limits.check(num_turns=session.num_calls, num_asked=1, num_tokens=0, now=time.monotonic())
-            except AgentError as error:
-                session.refused.add(error.code)
-                told = error_reply(error)
-                return JSONResponse(CHAT.error(told), told.status)
-        session.num_calls += is_call
+        if request.method != "POST" or request.path_params["rest"] != _CHAT_PATH:
+            return _relayed(await self._send(request, body), lambda _: None)
+        session.begin_call()
+        is_ok = False
         try:
             answer = await self._send(request, body)
-        except httpx.TransportError as error:
-            session.num_calls -= is_call
-            return self._unreachable(error)
-        session.num_calls -= is_call and answer.status_code != httpx.codes.OK
-        return await self._relay(session, body, answer, is_call and answer.status_code == httpx.codes.OK)
-
-    async def _relay(self, session: _Session, body: bytes, answer: httpx.Response, is_chat: bool) -> Response:
-        headers = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_HEADERS}
-        kept: list[bytes] = []
-
-        async def relay() -> AsyncIterator[bytes]:
-            is_open = is_chat
-            async for chunk in answer.aiter_bytes():
-                kept.append(chunk)
-                if is_open and b"[DONE]" in chunk:  # the agent may end the episode as soon as it has read this
-                    is_open = _remember(session, body, b"".join(kept))
-                yield chunk
-
-        is_stream = str(answer.headers.get("content-type", "")).startswith("text/event-stream")
-        if is_chat and not is_stream:
-            content = await answer.aread()
-            _remember(session, body, content)
-            return Response(content, answer.status_code, headers)
-        return StreamingResponse(relay(), answer.status_code, headers, background=BackgroundTask(answer.aclose))
-
-    def _unreachable(self, error: httpx.TransportError) -> Response:
-        message = f"the model at {self._url} cannot be reached: {type(error).__name__}: {error}"
-        body = {"error": {"message": message, "type": "api_connection_error", "param": None, "code": "unreachable"}}
-        return JSONResponse(body, httpx.codes.BAD_GATEWAY)
+            is_ok = answer.status_code == httpx.codes.OK
+        finally:
+            session.num_calls -= not is_ok
+        return _relayed(answer, partial(session.add_turn, body) if is_ok else lambda _: None)
 
     async def _send(self, request: Request, body: bytes) -> httpx.Response:
         asked = _with_logprobs(body) if self._has_logprobs and request.method == "POST" else None
@@ -162,11 +166,35 @@ class RecordingProxy:
         return await self._send_once(request, body)
 
     async def _send_once(self, request: Request, body: bytes) -> httpx.Response:
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_HEADERS}
-        headers["authorization"] = f"Bearer {self._api_key}"
+        headers = {**_passed(request.headers), "authorization": f"Bearer {self._api_key}"}
         url = f"{self._url}/{request.path_params['rest']}"
         outgoing = self._client.build_request(request.method, url, content=body, headers=headers)
-        return await self._client.send(outgoing, stream=True)
+        try:
+            return await self._client.send(outgoing, stream=True)
+        except httpx.TransportError as error:
+            words = f"the model at {self._url} cannot be reached: {type(error).__name__}: {error}"
+            raise BackendError(words) from error
+
+
+def _relayed(answer: httpx.Response, on_whole: Callable[[bytes], object]) -> Response:
+    """The answer as it comes. on_whole: gets all of it before its end is passed on: the agent may then end the
+    episode."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        kept = [b""]
+        async for chunk in answer.aiter_bytes():
+            yield kept[-1]
+            kept.append(chunk)
+        on_whole(b"".join(kept))
+        yield kept[-1]
+
+    return StreamingResponse(
+        chunks(), answer.status_code, _passed(answer.headers), background=BackgroundTask(answer.aclose)
+    )
+
+
+def _passed(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in _HOP_HEADERS}
 
 
 def _with_logprobs(body: bytes) -> bytes | None:
@@ -180,63 +208,10 @@ def _with_logprobs(body: bytes) -> bytes | None:
     return json.dumps(fields | {"logprobs": True}).encode()
 
 
-def _remember(session: _Session, body: bytes, answer: bytes) -> bool:
-    """Add the first choice as a turn. False, always: nothing is left to remember; what is no chat is let pass."""
-    asked = json.loads(body)
-    if not isinstance(asked, dict) or not isinstance(asked.get("messages"), list):
-        return False
-    reply = _read_stream(answer) if asked.get("stream") else _read_whole(json.loads(answer))
-    messages = [_message(fields) for fields in asked["messages"]]
-    match = session.graph.match(messages, "")
-    session.replies[reply.id] = reply
-    session.graph.add_turn(
-        turn_id=reply.id,
-        prompt_ids=(0,),  # an outside model tells no ids, and the graph wants a root to stand on
-        prefix=None,
-        follows=None if match.follows is None else match.follows.id,
-        fork=None,
-        messages=messages,
-        reply=reply.message,
-        sampled=Sampled((), (), (), "stop"),
-        sampling=Sampling(),
-    )
-    return False
-
-
-def _read_whole(body: Mapping[str, Any]) -> ExternalReply:
-    choice = body["choices"][0]
-    logprobs = (choice.get("logprobs") or {}).get("content") or []
-    return ExternalReply(
-        id=str(body["id"]),
-        message=_message(choice["message"]),
-        num_tokens=(body.get("usage") or {}).get("completion_tokens"),
-        mean_logprob=_mean([token["logprob"] for token in logprobs]),
-    )
-
-
-def _read_stream(answer: bytes) -> ExternalReply:
-    events = [json.loads(data) for data in whole_data(answer) if data != DONE]
-    choices = [choice for event in events for choice in event.get("choices", ()) if choice.get("index", 0) == 0]
-    text = "".join((choice.get("delta") or {}).get("content") or "" for choice in choices)
-    logprobs = [token["logprob"] for one in choices for token in (one.get("logprobs") or {}).get("content") or ()]
-    counts = [event["usage"]["completion_tokens"] for event in events if event.get("usage")]
-    return ExternalReply(
-        id=str(events[0]["id"]),
-        message=Message("assistant", text),
-        num_tokens=counts[-1] if counts else len(logprobs) or None,
-        mean_logprob=_mean(logprobs),
-    )
-
-
-def _message(fields: Mapping[str, Any]) -> Message:
+def _text(fields: Mapping[str, Any]) -> str:
+    """Of a message; its calls stand behind what it says."""
     content = fields.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content)
-    calls = "".join(
-        f"{call['function']['name']}({call['function']['arguments']})" for call in fields.get("tool_calls") or ()
-    )
-    return Message(fields["role"], f"{content or ''}{calls}")
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+    functions = [call["function"] for call in fields.get("tool_calls") or ()]
+    return "".join([content or "", *(f"{function['name']}({function['arguments']})" for function in functions)])

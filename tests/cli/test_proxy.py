@@ -36,9 +36,9 @@ def proxy(tokenizer_folder: Path) -> Iterator[RecordingProxy]:
 
 
 def _only(session: ExternalSession) -> tuple[str | None, int | None, float | None]:
-    (turn,) = session.record.turns
+    (turn,) = session.graph.snapshot().turns
     reply = session.replies[turn.id]
-    return reply.message.content, reply.num_tokens, reply.mean_logprob
+    return turn.reply.content, reply.num_tokens, reply.mean_logprob
 
 
 def test_streamed_and_unstreamed_answers_are_kept_alike(proxy: RecordingProxy) -> None:
@@ -69,7 +69,7 @@ def test_turns_follow_each_other(proxy: RecordingProxy) -> None:
                 messages += [answer["choices"][0]["message"], {"role": "user", "content": "lower"}]
 
     asyncio.run(talk())
-    first, second = proxy.close(base_url).record.turns
+    first, second = proxy.close(base_url).graph.snapshot().turns
     assert first.follows is None and second.follows == first.id
 
 
@@ -79,5 +79,5 @@ def test_errors_of_the_model_reach_the_agent(proxy: RecordingProxy) -> None:
     answer = httpx.post(f"{base_url}/chat/completions", content=json.dumps({"messages": ASKED, "nonsense": 1}))
     assert answer.status_code == 400 and "nonsense" in answer.json()["error"]["message"]
     assert httpx.get(f"{base_url}/models").status_code == 200
-    assert proxy.close(base_url).record.turns == ()
+    assert proxy.close(base_url).graph.snapshot().turns == ()
     assert httpx.get(f"{base_url}/models").status_code == 401
