@@ -97,7 +97,7 @@ def replay(message: Message) -> list[Delta]:
     deltas: list[Delta] = []
     if message.reasoning is not None:
         deltas.append(ReasoningDelta(message.reasoning))
-    if message.content:
+    if message.content is not None:
         deltas.append(ContentDelta(message.content))
     for idx, call in enumerate(message.tool_calls):
         deltas.append(ToolCallDelta(idx, call.id, call.name, call.arguments))

@@ -9,13 +9,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ludus.errors import AgentError
 from ludus.settings import nearest
 
 _NUMBER = re.compile(r"\[\d+\]")
+Refused = Mapping[str, tuple[object, str]]
+"""By name the one value besides null that asks for nothing, and what to do instead."""
+
+
+def names(text: str) -> frozenset[str]:
+    """Those in `text`, which has blanks between them."""
+    return frozenset(text.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +30,22 @@ class FieldTable:
     """The fields of one kind of JSON object, each in one of three classes."""
 
     honoured: frozenset[str]
-    ignored: frozenset[str] = frozenset()
+    ignored: frozenset[str]
     """Accepted, and an answer names them, because they cannot change a token."""
-    refused: Mapping[str, tuple[object, str]] = field(default_factory=dict)
-    """They would change tokens. The one value besides null that asks for nothing, and what to do instead."""
+    refused: Refused
+    """They would change tokens."""
+
+    @classmethod
+    def of(
+        cls,
+        honoured: str,
+        ignored: str = "",
+        refused: Mapping[str, tuple[object, str]] = {},
+        *,
+        also: Iterable[str] = (),
+    ) -> FieldTable:
+        """also: more that are honoured. The rest as of `names`."""
+        return cls(names(honoured).union(also), names(ignored), refused)
 
     @property
     def known(self) -> frozenset[str]:
@@ -44,8 +63,8 @@ class FieldTable:
             value = body.get(name)
             if value is not None and value != harmless:
                 raise unsupported(join(at, name), instead)
-        place = _NUMBER.sub("", at)
-        return tuple(join(place, name) for name in sorted(self.ignored) if body.get(name) is not None)
+        path = _NUMBER.sub("", at)
+        return tuple(join(path, name) for name in sorted(self.ignored) if body.get(name) is not None)
 
 
 def refuse_unknown(body: Mapping[str, Any], known: Collection[str], *, at: str = "") -> None:
@@ -174,6 +193,22 @@ def read_choice(body: Mapping[str, Any], name: str, allowed: Collection[str], *,
     if value is not None and value not in allowed:
         raise wrong_value(value, ", ".join(map(repr, allowed)), join(at, name))
     return value
+
+
+def read_kind(
+    body: Mapping[str, Any],
+    tables: Mapping[str, FieldTable],
+    ignored: dict[str, None],
+    *,
+    at: str,
+    name: str = "type",
+) -> str:
+    """The string under `name`, which says by what table the object is read; `ignored` gets what it names of that."""
+    kind = require_text(body, name, at=at)
+    if kind not in tables:
+        raise wrong_value(kind, ", ".join(map(repr, tables)), join(at, name))
+    ignored.update(dict.fromkeys(tables[kind].check(body, at=at)))
+    return kind
 
 
 def numbered(at: str, entries: Sequence[Any], start: int = 0) -> Iterator[tuple[str, Any]]:

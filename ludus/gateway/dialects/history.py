@@ -1,15 +1,25 @@
-"""The history of a request: only its entries that are new are read.
+"""The history of a request: only its entries that are new are read; and the text that stands in one.
 
 Knows: what a session's earlier requests were read as.  Knows not: what an entry looks like in a protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ludus.gateway.dialects.base import JsonObject, ReadMessages
-from ludus.gateway.dialects.fields import as_object, missing, numbered, read_array, wrong_value
+from ludus.gateway.dialects.fields import (
+    FieldTable,
+    as_object,
+    missing,
+    no_text,
+    numbered,
+    read_array,
+    require_text,
+    wrong_type,
+    wrong_value,
+)
 from ludus.types import Message
 
 ReadEntry = Callable[[JsonObject, str], tuple[Message, ...]]
@@ -32,3 +42,25 @@ def read_entries(at: str, entries: list[Any], read: ReadMessages, read_entry: Re
         messages.append(read_entry(as_object(entry, where), where))
     read.remember(entries, messages)
     return [message for each in messages for message in each], len(entries) - num_known
+
+
+def read_content(value: Any, param: str, parts: Mapping[str, FieldTable], ignored: dict[str, None]) -> str:
+    """Text, or parts of it, which follow one another with nothing between, as templates that take parts write them."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if not isinstance(value, list):
+        raise wrong_type(value, "a string or an array of text parts", param)
+    texts = []
+    for at, entry in numbered(param, value):
+        part = as_object(entry, at)
+        check_part(part, at, parts, ignored)
+        texts.append(require_text(part, "text", at=at))
+    return "".join(texts)
+
+
+def check_part(part: JsonObject, at: str, parts: Mapping[str, FieldTable], ignored: dict[str, None]) -> None:
+    """Adds to `ignored` what the part names of it. Raises AgentError if it is none of `parts`, which are by type."""
+    kind = require_text(part, "type", at=at)
+    if kind not in parts:
+        raise no_text(kind, parts, at)
+    ignored.update(dict.fromkeys(parts[kind].check(part, at=at)))

@@ -18,14 +18,15 @@ from ludus.gateway.dialects.base import (
     StreamWriter,
     TokenCounter,
 )
+from ludus.gateway.dialects.events import event
 from ludus.gateway.dialects.fields import FieldTable, read_boolean, read_object, wrong_value
 from ludus.types import Turn
 
 # JSON has no infinity; OpenAI's servers write this for a token that cannot occur.
 LEAST_LOGPROB = -9999.0
 DONE = b"data: [DONE]\n\n"
-"""The end of a stream, where the events themselves do not tell it."""
-STREAM_OPTIONS = FieldTable(frozenset({"include_usage"}), frozenset({"include_obfuscation"}))
+"""The end of a stream, where the events themselves do not say so."""
+STREAM_OPTIONS = FieldTable.of("include_usage", "include_obfuscation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,33 @@ def usage_json(answer: Answer) -> JsonObject:
     }
 
 
+class ChunkWriter:
+    """The events of a streamed answer with choices."""
+
+    def __init__(self, parsed: ParsedRequest, kind: str, model_name: str, created_at: float) -> None:
+        self._include_usage = parsed.include_usage
+        self._head: JsonObject = {"id": "", "object": kind, "created": int(created_at), "model": model_name}
+
+    def start(self, own_id: str) -> None:
+        self._head["id"] = own_id
+
+    def chunk(self, choice_idx: int, more: JsonObject, last: JsonObject) -> bytes:
+        """more: what the choice has grown by.  last: what is known of it when it is whole."""
+        choice = {"index": choice_idx, **more, "logprobs": None, "finish_reason": None, **last}
+        chunk = {**self._head, "choices": [choice]}
+        return event({**chunk, "usage": None} if self._include_usage else chunk)
+
+    def end(self, answer: Answer) -> bytes:
+        """What comes behind the last choice."""
+        usage = {**self._head, "choices": [], "usage": usage_json(answer)}
+        return (event(usage) if self._include_usage else b"") + DONE
+
+    def error(self, error: ErrorReply) -> bytes:
+        return event(error_json(error)) + DONE
+
+
 def tokens_json(turn: Turn, answer: Answer) -> Iterator[tuple[JsonObject, list[JsonObject]]]:
-    """Every sampled token with its text, bytes and logprob, and the likeliest in its place."""
+    """Every sampled token with its text, bytes and logprob, and the likeliest that it could have been."""
     sampled = turn.sampled
     top = sampled.top_logprobs or ((),) * len(sampled.token_ids)
     for token_id, logprob, likeliest in zip(sampled.token_ids, sampled.logprobs, top, strict=True):
@@ -96,6 +122,6 @@ def tokens_json(turn: Turn, answer: Answer) -> Iterator[tuple[JsonObject, list[J
 
 def _token(token_id: int, logprob: float, answer: Answer) -> JsonObject:
     text = answer.token_text(token_id)
-    # A token that is only a part of a character has no text of its own, hence no bytes to tell.
+    # A token that is only a part of a character has no text of its own, hence no bytes.
     raw = None if "\ufffd" in text else list(text.encode())
     return {"token": text, "bytes": raw, "logprob": max(logprob, LEAST_LOGPROB)}

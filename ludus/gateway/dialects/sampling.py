@@ -10,25 +10,22 @@ import dataclasses
 import math
 
 from ludus.gateway.dialects.base import JsonObject
-from ludus.gateway.dialects.fields import read_array, read_integer, read_number, read_object, wrong_type, wrong_value
+from ludus.gateway.dialects.fields import (
+    names,
+    read_array,
+    read_integer,
+    read_number,
+    read_object,
+    wrong_type,
+    wrong_value,
+)
 from ludus.types import Sampling
 
 MAX_TOP_LOGPROBS = 20  # as OpenAI's own, like the range of a bias
 MAX_LOGIT_BIAS = 100.0
 _MOST_DIGITS = 9  # of a token id: no vocabulary has a billion entries, and longer numbers are no ids
-SAMPLING_FIELDS = frozenset(
-    [
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "seed",
-        "stop_token_ids",
-        "logit_bias",
-    ]
+SAMPLING_FIELDS = names(
+    "temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed stop_token_ids logit_bias"
 )
 """Of every protocol. The stop strings, the limit of tokens and logprobs have names of their own in each."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

@@ -72,6 +72,21 @@ def read_tool_choice(
     return allowed_tools(read_text(choice, "mode", at=at), names, at)
 
 
+def read_tool_use(
+    body: JsonObject,
+    read_tool: Callable[[JsonObject, str], ToolSpec],
+    name_of: Callable[[JsonObject, str], str],
+    *,
+    nested: str | None = None,
+) -> ToolUse:
+    """What OpenAI's protocols write about tools. read_tool: one tool, given its path.  The rest: of the choice."""
+    return tool_use(
+        tuple([read_tool(tool, at) for at, tool in read_objects(body, "tools")]),
+        read_tool_choice(body.get("tool_choice"), name_of, nested=nested),
+        parallel=read_boolean(body, "parallel_tool_calls", True),
+    )
+
+
 def tool_use(tools: tuple[ToolSpec, ...], choice: ToolChoiceRule, *, parallel: bool) -> ToolUse:
     """What `choice` makes of `tools`; without tools, nothing. Raises AgentError for one that they cannot meet."""
     names = [tool.name for tool in tools]

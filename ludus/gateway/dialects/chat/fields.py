@@ -9,45 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ludus.gateway.dialects.fields import FieldTable
+from ludus.gateway.dialects.fields import FieldTable, Refused
 from ludus.gateway.dialects.sampling import SAMPLING_FIELDS
 
 LIMITS = ("max_tokens", "max_completion_tokens")
-REQUEST = FieldTable(
-    honoured=SAMPLING_FIELDS
-    | frozenset(
-        [
-            *LIMITS,
-            "messages",
-            "model",
-            "tools",
-            "tool_choice",
-            "parallel_tool_calls",
-            "response_format",
-            "reasoning_effort",
-            "n",
-            "stop",
-            "logprobs",
-            "top_logprobs",
-            "stream",
-            "stream_options",
-            "chat_template_kwargs",
-        ]
-    ),
-    ignored=frozenset(
-        [
-            "metadata",
-            "prediction",
-            "prompt_cache_key",
-            "prompt_cache_options",
-            "prompt_cache_retention",
-            "safety_identifier",
-            "service_tier",
-            "store",
-            "user",
-        ]
-    ),
-    refused={
+REQUEST = FieldTable.of(
+    "messages model tools tool_choice parallel_tool_calls response_format reasoning_effort n stop"
+    " logprobs top_logprobs stream stream_options chat_template_kwargs",
+    "metadata prediction prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier"
+    " service_tier store user",
+    {
         "audio": (None, "The model writes text only."),
         "function_call": ("none", "Use 'tool_choice'."),
         "functions": ([], "Use 'tools'."),
@@ -56,29 +27,30 @@ REQUEST = FieldTable(
         "verbosity": ("medium", "Ask for it in a message."),
         "web_search_options": (None, "Offer a search tool in 'tools'."),
     },
+    also=(*SAMPLING_FIELDS, *LIMITS),
 )
-TOOL = FieldTable(frozenset({"type", "function"}))
-FUNCTION = FieldTable(frozenset({"name", "description", "parameters", "strict"}))
-TEXT_PART = FieldTable(frozenset({"type", "text"}), frozenset({"prompt_cache_breakpoint"}))
-TOOL_CALL = FieldTable(frozenset({"id", "type", "function", "index"}))
+TOOL = FieldTable.of("type function")
+FUNCTION = FieldTable.of("name description parameters strict")
+PARTS: Mapping[str, FieldTable] = {"text": FieldTable.of("type text", "prompt_cache_breakpoint")}
+TOOL_CALL = FieldTable.of("id type function index")
 # The SDK's helpers add what they parsed to what they hand out.
-CALLED = FieldTable(frozenset({"name", "arguments"}), frozenset({"parsed_arguments"}))
+CALLED = FieldTable.of("name arguments", "parsed_arguments")
 
 # The SDK hands out messages with these, so agents send them back; they must be empty.
-_EMPTY: Mapping[str, tuple[object, str]] = {
+_EMPTY: Refused = {
     name: (harmless, "Leave it out; the model's own replies never have it.")
     for name, harmless in (("refusal", ""), ("annotations", []), ("audio", {}), ("function_call", {}))
 }
 MESSAGES: Mapping[str, FieldTable] = {
-    "system": FieldTable(frozenset({"role", "content", "name"})),
-    "developer": FieldTable(frozenset({"role", "content", "name"})),
-    "user": FieldTable(frozenset({"role", "content", "name"})),
-    "assistant": FieldTable(
-        frozenset({"role", "content", "name", "tool_calls", "reasoning_content", "reasoning"}),
+    "system": FieldTable.of("role content name"),
+    "developer": FieldTable.of("role content name"),
+    "user": FieldTable.of("role content name"),
+    "assistant": FieldTable.of(
+        "role content name tool_calls reasoning_content reasoning",
         # What the SDK parsed, and what LiteLLM makes of the fields of an answer that it does not know.
-        frozenset({"parsed", "provider_specific_fields"}),
+        "parsed provider_specific_fields",
         _EMPTY,
     ),
-    "tool": FieldTable(frozenset({"role", "content", "name", "tool_call_id"})),
+    "tool": FieldTable.of("role content name tool_call_id"),
 }
 """By role."""

@@ -8,26 +8,23 @@ from __future__ import annotations
 from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
 from ludus.gateway.dialects.chat import fields
 from ludus.gateway.dialects.fields import (
-    as_object,
     join,
     missing,
-    no_text,
-    numbered,
     read_boolean,
     read_choice,
     read_integer,
+    read_kind,
     read_object,
     read_objects,
     read_text,
     require_text,
     unsupported,
-    wrong_type,
     wrong_value,
 )
-from ludus.gateway.dialects.history import read_messages
+from ludus.gateway.dialects.history import read_content, read_messages
 from ludus.gateway.dialects.openai import read_stream
 from ludus.gateway.dialects.sampling import EFFORTS, read_sampling
-from ludus.gateway.dialects.tools import ToolUse, read_format, read_function, read_tool_choice, tool_use
+from ludus.gateway.dialects.tools import read_format, read_function, read_tool_use
 from ludus.types import ChatRequest, Message, ResponseFormat, Sampling, ToolCall, ToolSpec
 
 MAX_CHOICES = 128  # as OpenAI's own
@@ -41,7 +38,7 @@ def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> Pa
     streaming = read_stream(body)
     ignored_inside = dict[str, None]()
     messages, num_new = read_messages(body, read, lambda entry, at: (_message(entry, at, ignored_inside),))
-    use = _tool_use(body)
+    use = read_tool_use(body, _tool, _named, nested="allowed_tools")
     request = ChatRequest(
         messages=tuple(messages),
         tools=use.tools,
@@ -69,17 +66,14 @@ def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> Pa
 
 
 def _message(entry: JsonObject, at: str, ignored: dict[str, None]) -> Message:
-    role = require_text(entry, "role", at=at)
-    if role not in fields.MESSAGES:
-        raise wrong_value(role, ", ".join(fields.MESSAGES), join(at, "role"))
-    ignored.update(dict.fromkeys(fields.MESSAGES[role].check(entry, at=at)))
-    content = _content(entry, at, ignored)
+    role = read_kind(entry, fields.MESSAGES, ignored, at=at, name="role")
+    content, param = entry.get("content"), join(at, "content")
     if content is None and role != "assistant":
-        raise missing(join(at, "content"))
+        raise missing(param)
     reasoning = read_text(entry, "reasoning_content", at=at)
     return Message(
         role=role,  # type: ignore[arg-type]  # a key of MESSAGES
-        content=content,
+        content=None if content is None else read_content(content, param, fields.PARTS, ignored),
         reasoning=read_text(entry, "reasoning", at=at) if reasoning is None else reasoning,
         tool_calls=tuple(
             [_tool_call(call, call_at, ignored) for call_at, call in read_objects(entry, "tool_calls", at=at)]
@@ -87,27 +81,6 @@ def _message(entry: JsonObject, at: str, ignored: dict[str, None]) -> Message:
         tool_call_id=require_text(entry, "tool_call_id", at=at) if role == "tool" else None,
         name=read_text(entry, "name", at=at),
     )
-
-
-def _content(entry: JsonObject, at: str, ignored: dict[str, None]) -> str | None:
-    """The text of a message; parts follow one another with nothing between, as templates that take parts write them."""
-    content = entry.get("content")
-    if content is None or isinstance(content, str):
-        return content
-    param = join(at, "content")
-    if not isinstance(content, list):
-        raise wrong_type(content, "a string or an array of text parts", param)
-    return "".join(
-        [_text_part(as_object(part, part_at), part_at, ignored) for part_at, part in numbered(param, content)]
-    )
-
-
-def _text_part(part: JsonObject, at: str, ignored: dict[str, None]) -> str:
-    kind = require_text(part, "type", at=at)
-    if kind != "text":
-        raise no_text(kind, ("text",), at)
-    ignored.update(dict.fromkeys(fields.TEXT_PART.check(part, at=at)))
-    return require_text(part, "text", at=at)
 
 
 def _tool_call(call: JsonObject, at: str, ignored: dict[str, None]) -> ToolCall:
@@ -124,15 +97,6 @@ def _tool_call(call: JsonObject, at: str, ignored: dict[str, None]) -> ToolCall:
 
 
 # Tools and the form of the answer
-
-
-def _tool_use(body: JsonObject) -> ToolUse:
-    tools = tuple([_tool(tool, at) for at, tool in read_objects(body, "tools")])
-    return tool_use(
-        tools,
-        read_tool_choice(body.get("tool_choice"), _named, nested="allowed_tools"),
-        parallel=read_boolean(body, "parallel_tool_calls", True),
-    )
 
 
 def _tool(tool: JsonObject, at: str) -> ToolSpec:

@@ -5,12 +5,9 @@ Knows: the shapes of the protocol.  Knows not: how a request is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
+from ludus.episodes.reply import replay
 from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest
-from ludus.gateway.dialects.events import event
-from ludus.gateway.dialects.openai import DONE, error_json, tokens_json, usage_json
+from ludus.gateway.dialects.openai import ChunkWriter, tokens_json, usage_json
 from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta, ToolCallBroken, ToolCallDelta
 from ludus.types import Message, Turn
 
@@ -42,22 +39,16 @@ class ChatStream:
 
     def __init__(self, parsed: ParsedRequest, model_name: str, created_at: float) -> None:
         self._parsed = parsed
-        self._head: JsonObject = {
-            "id": "",
-            "object": "chat.completion.chunk",
-            "created": int(created_at),
-            "model": model_name,
-        }
+        self._chunks = ChunkWriter(parsed, "chat.completion.chunk", model_name, created_at)
         self._begun: set[int] = set()
         self._broken: dict[int, list[int]] = {}
         """By choice: tool calls that were begun and are none."""
 
     def start(self, turn_ids: tuple[str, ...], num_prompt_tokens: int) -> bytes:
-        self._head["id"] = turn_ids[0]
+        self._chunks.start(turn_ids[0])
         # In the first chunk of a choice too: SDKs that put an answer together keep what they do not know from there.
-        return b"".join(
-            self._chunk(i, {"role": "assistant"}, {"turn_id": turn_id}) for i, turn_id in enumerate(turn_ids)
-        )
+        parts = [self._chunk(i, {"role": "assistant"}, turn_id=turn_id) for i, turn_id in enumerate(turn_ids)]
+        return b"".join(parts)
 
     def delta(self, choice_idx: int, delta: Delta) -> bytes:
         self._begun.add(choice_idx)
@@ -67,32 +58,23 @@ class ChatStream:
         return self._chunk(choice_idx, _delta_json(delta))
 
     def finish(self, answer: Answer) -> bytes:
-        parts = [self._end(i, turn, answer) for i, turn in enumerate(answer.turns)]
-        if self._parsed.include_usage:
-            parts.append(event({**self._head, "choices": [], "usage": usage_json(answer)}))
-        return b"".join(parts) + DONE
+        return b"".join([self._end(i, turn, answer) for i, turn in enumerate(answer.turns)]) + self._chunks.end(answer)
 
     def error(self, error: ErrorReply) -> bytes:
-        return event(error_json(error)) + DONE
+        return self._chunks.error(error)
 
     def _end(self, choice_idx: int, turn: Turn, answer: Answer) -> bytes:
         # A retry may be answered by the turn of the first try, which has no deltas of its own to send again.
-        deltas = () if choice_idx in self._begun else _whole_reply(turn.reply)
+        deltas = () if choice_idx in self._begun else replay(turn.reply)
         begun = b"".join(self._chunk(choice_idx, _delta_json(delta)) for delta in deltas)
         logprobs = _logprobs(turn, answer) if self._parsed.logprobs else None
         broken = self._broken.get(choice_idx)
-        last = {
-            "logprobs": logprobs,
-            "finish_reason": turn.finish_reason,
-            "turn_id": turn.id,
-            **({"ludus": {"undecoded_tool_calls": broken}} if broken else {}),
-        }
-        return begun + self._chunk(choice_idx, {}, last)
+        undecoded = {"ludus": {"undecoded_tool_calls": broken}} if broken else {}
+        last = {"logprobs": logprobs, "finish_reason": turn.finish_reason, "turn_id": turn.id, **undecoded}
+        return begun + self._chunk(choice_idx, {}, **last)
 
-    def _chunk(self, choice_idx: int, delta: JsonObject, last: Mapping[str, Any] = {}) -> bytes:
-        choice = {"index": choice_idx, "delta": delta, "logprobs": None, "finish_reason": None, **last}
-        chunk = {**self._head, "choices": [choice]}
-        return event({**chunk, "usage": None} if self._parsed.include_usage else chunk)
+    def _chunk(self, choice_idx: int, delta: JsonObject, **last: object) -> bytes:
+        return self._chunks.chunk(choice_idx, {"delta": delta}, last)
 
 
 def _message_json(reply: Message) -> JsonObject:
@@ -105,15 +87,6 @@ def _message_json(reply: Message) -> JsonObject:
             for call in reply.tool_calls
         ]
     return message
-
-
-def _whole_reply(reply: Message) -> Iterable[Delta]:
-    if reply.reasoning is not None:
-        yield ReasoningDelta(reply.reasoning)
-    if reply.content is not None:
-        yield ContentDelta(reply.content)
-    for i, call in enumerate(reply.tool_calls):
-        yield ToolCallDelta(i, call.id, call.name, call.arguments)
 
 
 def _delta_json(delta: Delta) -> JsonObject:

@@ -9,12 +9,12 @@ from ludus.gateway.dialects.fields import FieldTable
 from ludus.gateway.dialects.sampling import SAMPLING_FIELDS
 
 LIMITS = ("max_tokens",)
-REQUEST = FieldTable(
-    honoured=SAMPLING_FIELDS
-    | frozenset([*LIMITS, "prompt", "model", "n", "stop", "logprobs", "echo", "stream", "stream_options"]),
-    ignored=frozenset({"user"}),
-    refused={
+REQUEST = FieldTable.of(
+    "prompt model n stop logprobs echo stream stream_options",
+    "user",
+    {
         "best_of": (1, "Ask for 'n' completions and choose among them."),
         "suffix": ("", "The model writes what follows a prompt; leave it out."),
     },
+    also=(*SAMPLING_FIELDS, *LIMITS),
 )

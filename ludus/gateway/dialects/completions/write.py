@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from ludus.episodes.ids import COMPLETION, shown_id
 from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest
-from ludus.gateway.dialects.events import event
-from ludus.gateway.dialects.openai import DONE, error_json, tokens_json, usage_json
+from ludus.gateway.dialects.openai import ChunkWriter, tokens_json, usage_json
 from ludus.text.parsers.base import ContentDelta, Delta
 from ludus.types import Turn
 
@@ -24,8 +23,14 @@ def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
         }
         for i, turn in enumerate(answer.turns)
     ]
-    head = _head(answer.turns[0].id, int(answer.turns[0].started_at), model_name)
-    return {**head, "choices": choices, "usage": usage_json(answer)}
+    return {
+        "id": shown_id(answer.turns[0].id, COMPLETION),
+        "object": "text_completion",
+        "created": int(answer.turns[0].started_at),
+        "model": model_name,
+        "choices": choices,
+        "usage": usage_json(answer),
+    }
 
 
 class CompletionStream:
@@ -33,13 +38,11 @@ class CompletionStream:
 
     def __init__(self, parsed: ParsedRequest, model_name: str, created_at: float) -> None:
         self._parsed = parsed
-        self._model_name = model_name
-        self._created_at = int(created_at)
-        self._head: JsonObject = {}
+        self._chunks = ChunkWriter(parsed, "text_completion", model_name, created_at)
         self._begun: set[int] = set()
 
     def start(self, turn_ids: tuple[str, ...], num_prompt_tokens: int) -> bytes:
-        self._head = _head(turn_ids[0], self._created_at, self._model_name)
+        self._chunks.start(shown_id(turn_ids[0], COMPLETION))
         texts = [echoed(self._parsed, i) for i in range(len(turn_ids))]
         return b"".join([self._chunk(i, text) for i, text in enumerate(texts) if text])
 
@@ -49,13 +52,10 @@ class CompletionStream:
         return self._chunk(choice_idx, delta.text)
 
     def finish(self, answer: Answer) -> bytes:
-        parts = [self._end(i, turn, answer) for i, turn in enumerate(answer.turns)]
-        if self._parsed.include_usage:
-            parts.append(event({**self._head, "choices": [], "usage": usage_json(answer)}))
-        return b"".join(parts) + DONE
+        return b"".join([self._end(i, turn, answer) for i, turn in enumerate(answer.turns)]) + self._chunks.end(answer)
 
     def error(self, error: ErrorReply) -> bytes:
-        return event(error_json(error)) + DONE
+        return self._chunks.error(error)
 
     def _end(self, choice_idx: int, turn: Turn, answer: Answer) -> bytes:
         # A retry may be answered by the turn of the first try, which has no deltas of its own to send again.
@@ -64,20 +64,13 @@ class CompletionStream:
         return self._chunk(choice_idx, late, logprobs=logprobs, finish_reason=turn.finish_reason)
 
     def _chunk(self, choice_idx: int, text: str, **last: object) -> bytes:
-        choice = {"index": choice_idx, "text": text, "logprobs": None, "finish_reason": None, **last}
-        chunk = {**self._head, "choices": [choice]}
-        return event({**chunk, "usage": None} if self._parsed.include_usage else chunk)
+        return self._chunks.chunk(choice_idx, {"text": text}, last)
 
 
 def echoed(parsed: ParsedRequest, choice_idx: int) -> str:
     """The prompt of a choice, where the answer is to begin with it."""
     prompts = parsed.repeated.get("prompts")
     return str(prompts[choice_idx // parsed.request.n]) if prompts else ""
-
-
-def _head(turn_id: str, created_at: int, model_name: str) -> JsonObject:
-    shown = shown_id(turn_id, COMPLETION)
-    return {"id": shown, "object": "text_completion", "created": created_at, "model": model_name}
 
 
 def _logprobs(turn: Turn, answer: Answer) -> JsonObject:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from ludus.episodes.ids import turn_id_of
 from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
@@ -18,11 +17,11 @@ from ludus.gateway.dialects.fields import (
     as_object,
     join,
     missing,
-    no_text,
     numbered,
     read_boolean,
     read_choice,
     read_integer,
+    read_kind,
     read_object,
     read_objects,
     read_text,
@@ -31,7 +30,7 @@ from ludus.gateway.dialects.fields import (
     wrong_type,
     wrong_value,
 )
-from ludus.gateway.dialects.history import read_messages
+from ludus.gateway.dialects.history import check_part, read_content, read_messages
 from ludus.gateway.dialects.messages import fields
 from ludus.gateway.dialects.sampling import read_sampling
 from ludus.gateway.dialects.tools import ToolChoiceRule, ToolUse, read_format, read_function, tool_use
@@ -92,11 +91,7 @@ def _thread(body: JsonObject) -> str | None:
     thread = read_object(body, "thread")
     if not thread:
         return None
-    kind = require_text(thread, "type", at="thread")
-    if kind not in fields.THREADS:
-        raise wrong_value(kind, ", ".join(map(repr, fields.THREADS)), "thread.type")
-    fields.THREADS[kind].check(thread, at="thread")
-    if kind == "create":
+    if read_kind(thread, fields.THREADS, {}, at="thread") == "create":
         return None
     for name in fields.KEPT_BY_THREADS:
         if body.get(name) is not None:
@@ -117,7 +112,7 @@ def _system(body: JsonObject, ignored: dict[str, None]) -> tuple[Message, ...]:
         if len(kept) < len(blocks):
             ignored["system.x-anthropic-billing-header"] = None
         value = kept
-    text = _text(value, "system", ignored)
+    text = read_content(value, "system", fields.TEXTS, ignored)
     return (Message("system", text),) if text else ()
 
 
@@ -145,19 +140,12 @@ def _message(entry: JsonObject, at: str, ignored: dict[str, None]) -> tuple[Mess
         raise wrong_type(content, "a string or an array of blocks", param)
     blocks = [(block_at, as_object(block, block_at)) for block_at, block in numbered(param, content)]
     for block_at, block in blocks:
-        _check_block(block, block_at, fields.BLOCKS_OF[role], ignored)
+        check_part(block, block_at, fields.BLOCKS_OF[role], ignored)
     if role == "assistant":
         return (_assistant(blocks),)
     if role == "system":
         return (Message("system", "".join([require_text(block, "text", at=at) for at, block in blocks])),)
     return _user(blocks, ignored)
-
-
-def _check_block(block: JsonObject, at: str, kinds: Sequence[str], ignored: dict[str, None]) -> None:
-    kind = require_text(block, "type", at=at)
-    if kind not in kinds:
-        raise no_text(kind, kinds, at)
-    ignored.update(dict.fromkeys(fields.BLOCKS[kind].check(block, at=at)))
 
 
 def _assistant(blocks: Sequence[tuple[str, JsonObject]]) -> Message:
@@ -194,24 +182,10 @@ def _user(blocks: Sequence[tuple[str, JsonObject]], ignored: dict[str, None]) ->
             texts.append(require_text(block, "text", at=at))
             continue
         say()
-        result = _text(block.get("content", ""), join(at, "content"), ignored)
+        result = read_content(block.get("content"), join(at, "content"), fields.TEXTS, ignored)
         messages.append(Message("tool", result, tool_call_id=require_text(block, "tool_use_id", at=at)))
     say()
     return tuple(messages) or (Message("user", ""),)
-
-
-def _text(value: Any, param: str, ignored: dict[str, None]) -> str:
-    """Text, or blocks of it, which follow one another with nothing between."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if not isinstance(value, list):
-        raise wrong_type(value, "a string or an array of text blocks", param)
-    texts = []
-    for at, entry in numbered(param, value):
-        block = as_object(entry, at)
-        _check_block(block, at, ("text",), ignored)
-        texts.append(require_text(block, "text", at=at))
-    return "".join(texts)
 
 
 # Tools, thinking and the form of the answer
@@ -230,10 +204,7 @@ def _choice(choice: JsonObject) -> tuple[ToolChoiceRule, bool]:
     """The choice, and whether several calls may stand in one answer."""
     if not choice:
         return ToolChoiceRule(), True
-    kind = require_text(choice, "type", at="tool_choice")
-    if kind not in fields.TOOL_CHOICES:
-        raise wrong_value(kind, ", ".join(map(repr, fields.TOOL_CHOICES)), "tool_choice.type")
-    fields.TOOL_CHOICES[kind].check(choice, at="tool_choice")
+    kind = read_kind(choice, fields.TOOL_CHOICES, {}, at="tool_choice")
     forced = require_text(choice, "name", at="tool_choice") if kind == "tool" else None
     parallel = not read_boolean(choice, "disable_parallel_tool_use", False, at="tool_choice")
     return ToolChoiceRule(MODES[kind], forced), parallel  # type: ignore[arg-type]  # a value of MODES
@@ -254,10 +225,7 @@ def _thinking(body: JsonObject, ignored: dict[str, None]) -> tuple[str | None, i
     thinking = read_object(body, "thinking")
     if not thinking:
         return effort, None
-    kind = require_text(thinking, "type", at="thinking")
-    if kind not in fields.THINKING:
-        raise wrong_value(kind, ", ".join(map(repr, fields.THINKING)), "thinking.type")
-    ignored.update(dict.fromkeys(fields.THINKING[kind].check(thinking, at="thinking")))
+    kind = read_kind(thinking, fields.THINKING, ignored, at="thinking")
     if kind == "enabled":
         return effort, read_integer(thinking, "budget_tokens", 1, low=1, at="thinking")
     return ("none" if kind == "disabled" else effort), None

@@ -14,14 +14,13 @@ from dataclasses import replace
 from ludus.episodes.ids import turn_id_of
 from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
 from ludus.gateway.dialects.fields import (
-    as_object,
     join,
     missing,
-    no_text,
+    names,
     numbered,
     read_array,
-    read_boolean,
     read_choice,
+    read_kind,
     read_object,
     read_objects,
     read_text,
@@ -30,29 +29,18 @@ from ludus.gateway.dialects.fields import (
     wrong_type,
     wrong_value,
 )
-from ludus.gateway.dialects.history import read_entries
+from ludus.gateway.dialects.history import read_content, read_entries
 from ludus.gateway.dialects.openai import read_stream
 from ludus.gateway.dialects.responses import fields
 from ludus.gateway.dialects.sampling import EFFORTS, read_sampling
-from ludus.gateway.dialects.tools import ToolUse, read_format, read_function, read_tool_choice, tool_use
+from ludus.gateway.dialects.tools import read_format, read_function, read_tool_use
 from ludus.types import ChatRequest, Message, ResponseFormat, Sampling, ToolCall, ToolSpec
 
 ROLES = ("user", "assistant", "system", "developer")
-TEXTS = ("input_text", "output_text")
 SUMMARIES = ("auto", "concise", "detailed")
-REPEATED = (
-    "instructions",
-    "max_output_tokens",
-    "metadata",
-    "previous_response_id",
-    "prompt_cache_key",
-    "reasoning",
-    "safety_identifier",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "user",
+REPEATED = names(
+    "instructions max_output_tokens metadata previous_response_id prompt_cache_key reasoning safety_identifier text"
+    " tool_choice tools top_logprobs user"
 )
 """What an answer repeats as it was written."""
 WIRE_NAMES = {"reasoning_effort": "reasoning.effort"}
@@ -70,7 +58,9 @@ def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> Pa
     instructions = read_text(body, "instructions")
     head = () if instructions is None else (Message("system", instructions),)
     previous = read_text(body, "previous_response_id")
-    use = _tool_use(body, ignored)
+    use = read_tool_use(
+        body, lambda tool, at: _tool(tool, at, ignored), lambda entry, at: require_text(entry, "name", at=at)
+    )
     read_object(body, "metadata")
     request = ChatRequest(
         messages=(*head, *merged(items)),
@@ -147,12 +137,10 @@ def _together(one: str | None, other: str | None) -> str | None:
 
 
 def _item(item: JsonObject, at: str, ignored: dict[str, None]) -> Message:
-    kind = read_text(item, "type", at=at) or "message"
-    if kind == "item_reference":
+    if item.get("type") == "item_reference":
         raise unsupported(join(at, "type"), "Send the item itself, or 'previous_response_id'.")
-    if kind not in fields.ITEMS:
-        raise wrong_value(kind, ", ".join(map(repr, fields.ITEMS)), join(at, "type"))
-    ignored.update(dict.fromkeys(fields.ITEMS[kind].check(item, at=at)))
+    typed = item if item.get("type") is not None else {**item, "type": "message"}
+    kind = read_kind(typed, fields.ITEMS, ignored, at=at)
     if kind == "message":
         return _message(item, at, ignored)
     if kind == "reasoning":
@@ -173,22 +161,9 @@ def _message(item: JsonObject, at: str, ignored: dict[str, None]) -> Message:
 
 
 def _text(item: JsonObject, name: str, at: str, ignored: dict[str, None]) -> str:
-    value, param = item.get(name), join(at, name)
-    if value is None:
-        raise missing(param)
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise wrong_type(value, "a string or an array of text parts", param)
-    return "".join([_part(as_object(part, part_at), part_at, ignored) for part_at, part in numbered(param, value)])
-
-
-def _part(part: JsonObject, at: str, ignored: dict[str, None]) -> str:
-    kind = require_text(part, "type", at=at)
-    if kind not in TEXTS:
-        raise no_text(kind, TEXTS, at)
-    ignored.update(dict.fromkeys(fields.PARTS[kind].check(part, at=at)))
-    return require_text(part, "text", at=at)
+    if item.get(name) is None:
+        raise missing(join(at, name))
+    return read_content(item[name], join(at, name), fields.TEXTS, ignored)
 
 
 def _thinking(item: JsonObject, at: str) -> str | None:
@@ -198,22 +173,13 @@ def _thinking(item: JsonObject, at: str) -> str | None:
         for part_at, part in parts:
             if part.get("type") != kind:
                 raise wrong_value(part.get("type"), repr(kind), join(part_at, "type"))
-            fields.PARTS[kind].check(part, at=part_at)
+            fields.THOUGHTS[kind].check(part, at=part_at)
         if parts:
             return "".join([require_text(part, "text", at=part_at) for part_at, part in parts])
     return None
 
 
 # Tools, thinking and the form of the answer
-
-
-def _tool_use(body: JsonObject, ignored: dict[str, None]) -> ToolUse:
-    tools = tuple([_tool(tool, at, ignored) for at, tool in read_objects(body, "tools")])
-    return tool_use(
-        tools,
-        read_tool_choice(body.get("tool_choice"), lambda entry, at: require_text(entry, "name", at=at)),
-        parallel=read_boolean(body, "parallel_tool_calls", True),
-    )
 
 
 def _tool(tool: JsonObject, at: str, ignored: dict[str, None]) -> ToolSpec:
