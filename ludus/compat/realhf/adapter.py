@@ -153,15 +153,13 @@ def rows_of(sample: SequenceSample) -> list[TokenRow]:
 
 
 def _environment(env: Any) -> Any:
-    if env is None:
-        return make_env(EnvServiceAbstraction())
-    if isinstance(env, EnvServiceAbstraction):
-        return make_env(env)
-    if isinstance(env, Mapping):
-        unknown = sorted(set(env) - {"type_", "args"})
+    if env is None or isinstance(env, Mapping):
+        unknown = sorted(set(env or ()) - {"type_", "args"})
         if unknown:
             raise UserError(f"env has the unknown key {unknown[0]!r}; it takes type_ and args")
-        return make_env(EnvServiceAbstraction(**env))
+        env = EnvServiceAbstraction(**(env or {}))
+    if isinstance(env, EnvServiceAbstraction):
+        return make_env(env)
     if isinstance(env, str):
         env = find(ALL_ENV_CLASSES, env) or import_object(env)
     if inspect.isclass(env):

@@ -12,6 +12,7 @@ from ludus.agents.environments.base import EnvironmentService
 from ludus.compat.realhf.abstraction import AgentAbstraction, make, register
 from ludus.compat.realhf.sample import SequenceSample
 
+Queue = asyncio.Queue[Any]
 ALL_AGENTS: dict[str, Any] = {
     "null": "ludus.compat.realhf.null_agent:NullAgent",
     "math-single-step": "ludus.compat.realhf.math_agents:MathSingleStepAgent",
@@ -30,11 +31,7 @@ class Agent:
     """False: the environment gives the first observation, and rows need no prompt; `packed_prompts` is then empty."""
 
     async def collect_trajectory(
-        self,
-        prompt: SequenceSample,
-        env: EnvironmentService,
-        obs_queue: asyncio.Queue[Any],
-        act_queue: asyncio.Queue[Any],
+        self, prompt: SequenceSample, env: EnvironmentService, obs_queue: Queue, act_queue: Queue
     ) -> list[SequenceSample]:
         """What is to be trained of one episode; an empty list rejects it.
 

@@ -8,8 +8,7 @@ request that the session refuses is raised where its answer is awaited.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -18,43 +17,32 @@ from ludus.episodes.session import Session
 from ludus.errors import UserError
 from ludus.types import ChatRequest
 
-
-@dataclass(frozen=True, slots=True)
-class _Observation:
-    qid: Hashable
-    token_ids: tuple[int, ...]
-    gconfig: GenerationHyperparameters
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """In the place of an answer."""
-
-    error: BaseException
+_Observation = tuple[Hashable, tuple[int, ...], GenerationHyperparameters]
 
 
 class ObservationQueue(asyncio.Queue[Any]):
-    """Takes `(qid, token_ids, gconfig)` and nothing else."""
+    """Takes `(qid, token_ids, gconfig)` and nothing else, and holds none of it: each is asked at once."""
+
+    def __init__(self, ask: Callable[[_Observation], None]) -> None:
+        super().__init__()
+        self._ask = ask
 
     def put_nowait(self, item: Any) -> None:
-        super().put_nowait(_read(item))
+        self._ask(_read(item))
 
 
 class ActionQueue(asyncio.Queue[Any]):
-    """Gives a `BundledGenerationOutputs` for each observation, or raises why there is none."""
+    """Holds tasks that have ended; gives a `BundledGenerationOutputs` for each, or raises why there is none."""
 
     def get_nowait(self) -> Any:
-        item = super().get_nowait()
-        if isinstance(item, _Refused):
-            raise item.error
-        return item
+        return super().get_nowait().result()
 
 
 class Inference:
     """Answers the observations of one episode. Use as an async context manager; leaving it aborts what still runs."""
 
     def __init__(self, session: Session) -> None:
-        self.obs_queue = ObservationQueue()
+        self.obs_queue = ObservationQueue(self._ask)
         self.act_queue = ActionQueue()
         self._session = session
         self._asked: asyncio.Queue[asyncio.Task[BundledGenerationOutputs]] = asyncio.Queue()
@@ -64,7 +52,6 @@ class Inference:
         return f"Inference({self._session!r}, tasks={len(self._tasks)})"
 
     async def __aenter__(self) -> Inference:
-        self._start(self._take())
         self._start(self._give())
         return self
 
@@ -82,29 +69,22 @@ class Inference:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _take(self) -> None:
-        while True:
-            observation = await self.obs_queue.get()
-            self._asked.put_nowait(self._start(self._answer(observation)))
+    def _ask(self, observation: _Observation) -> None:
+        self._asked.put_nowait(self._start(self._answer(*observation)))
 
     async def _give(self) -> None:
         while True:
             task = await self._asked.get()
             await asyncio.wait({task})
-            error = task.exception()
-            self.act_queue.put_nowait(task.result() if error is None else _Refused(error))
+            task.exception()  # asyncio is not to warn of one that nobody waits for
+            self.act_queue.put_nowait(task)
 
-    async def _answer(self, observation: _Observation) -> BundledGenerationOutputs:
-        gconfig = observation.gconfig
-        turns = await self._session.complete(
-            ChatRequest(
-                messages=(),
-                prompt=observation.token_ids,
-                sampling=gconfig.sampling(self._session.sampling),
-                n=gconfig.n,
-            )
-        )
-        return BundledGenerationOutputs.from_turns(observation.qid, observation.token_ids, turns)
+    async def _answer(
+        self, qid: Hashable, token_ids: tuple[int, ...], gconfig: GenerationHyperparameters
+    ) -> BundledGenerationOutputs:
+        sampling = gconfig.sampling(self._session.sampling)
+        turns = await self._session.complete(ChatRequest(messages=(), prompt=token_ids, sampling=sampling, n=gconfig.n))
+        return BundledGenerationOutputs.from_turns(qid, token_ids, turns)
 
 
 def _read(item: Any) -> _Observation:
@@ -118,4 +98,4 @@ def _read(item: Any) -> _Observation:
         raise UserError(f"the token ids of an observation must be integers, got {token_ids!r:.200}") from None
     if not ids:
         raise UserError("an observation needs at least one token id, got none")
-    return _Observation(qid, ids, GenerationHyperparameters.of(gconfig))
+    return qid, ids, GenerationHyperparameters.of(gconfig)

@@ -90,17 +90,17 @@ class AsyncPPOMATHConfig(AsyncRLExperimentConfig, PPOMATHConfig):
 
     @property
     def agent(self) -> AgentAbstraction:
-        return AgentAbstraction(
-            "math-single-step",
-            args={
-                "gconfig": self.generation_config,
-                "tokenizer_path": self.actor.path,
-                "success_rate_lb": self.success_rate_lb,
-                "success_rate_ub": self.success_rate_ub,
-                "reward_scaling": self.ppo.reward_output_scaling,
-                "reward_bias": self.ppo.reward_output_bias,
-            },
-        )
+        bounds = {"success_rate_lb": self.success_rate_lb, "success_rate_ub": self.success_rate_ub}
+        return self._mathematician("math-single-step", bounds)
+
+    def _mathematician(self, type_: str, args: Mapping[str, Any]) -> AgentAbstraction:
+        shared = {
+            "gconfig": self.generation_config,
+            "tokenizer_path": self.actor.path,
+            "reward_scaling": self.ppo.reward_output_scaling,
+            "reward_bias": self.ppo.reward_output_bias,
+        }
+        return AgentAbstraction(type_, {**shared, **args})
 
     @property
     def env(self) -> EnvServiceAbstraction:
@@ -120,17 +120,8 @@ class AsyncPPOMATHMultiTurnConfig(AsyncPPOMATHConfig):
 
     @property
     def agent(self) -> AgentAbstraction:
-        return AgentAbstraction(
-            "math-multi-turn",
-            args={
-                "gconfig": self.generation_config,
-                "tokenizer_path": self.actor.path,
-                "reward_scaling": self.ppo.reward_output_scaling,
-                "reward_bias": self.ppo.reward_output_bias,
-                "turn_level_discount": self.turn_level_discount,
-                "num_turns": self.num_turns,
-            },
-        )
+        turns = {"turn_level_discount": self.turn_level_discount, "num_turns": self.num_turns}
+        return self._mathematician("math-multi-turn", turns)
 
     def settings(self) -> Mapping[str, Any]:
         """An episode has one conversation, whatever `group_size` says: the original set it to `num_turns`."""

@@ -5,29 +5,24 @@ Knows: the queues.  Knows not: tasks.
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from dataclasses import dataclass
 
 from ludus.agents.environments.base import EnvironmentService
-from ludus.compat.realhf.agent import Agent
+from ludus.compat.realhf.agent import Agent, Queue
 from ludus.compat.realhf.generation import GenerationHyperparameters
 from ludus.compat.realhf.sample import SequenceSample
 from ludus.compat.realhf.trajectory import TrajectoryBuilder
 
 
+@dataclass(eq=False)
 class NullAgent(Agent):
     """Asks `episode_length` times with the prompt, and returns `traj_size` samples, all with reward 0."""
 
-    def __init__(self, episode_length: int = 1, traj_size: int = 1) -> None:
-        self.episode_length = episode_length
-        self.traj_size = traj_size
+    episode_length: int = 1
+    traj_size: int = 1
 
     async def collect_trajectory(
-        self,
-        prompt: SequenceSample,
-        env: EnvironmentService,
-        obs_queue: asyncio.Queue[Any],
-        act_queue: asyncio.Queue[Any],
+        self, prompt: SequenceSample, env: EnvironmentService, obs_queue: Queue, act_queue: Queue
     ) -> list[SequenceSample]:
         _, token_ids = next(prompt.sequences("packed_prompts"))
         trajectory = TrajectoryBuilder(prompt)

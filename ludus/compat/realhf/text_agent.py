@@ -5,12 +5,12 @@ Knows: the queues, the chat template, rewards of steps.  Knows not: which enviro
 
 from __future__ import annotations
 
-import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from ludus.agents.adapter import current_episode
 from ludus.agents.environments.base import EnvironmentService
-from ludus.compat.realhf.agent import Agent
+from ludus.compat.realhf.agent import Agent, Queue
 from ludus.compat.realhf.generation import GenerationHyperparameters
 from ludus.compat.realhf.math_agents import discounted
 from ludus.compat.realhf.prompts import ROW
@@ -22,34 +22,26 @@ from ludus.types import Message
 _SUCCESS = ("success", "is_success")
 
 
+@dataclass(eq=False)
 class TextEnvironmentAgent(Agent):
     """Plays until the environment ends, or for `max_turns` answers."""
 
     takes_prompt = False
 
-    def __init__(
-        self,
-        gconfig: Any = None,
-        system_prompt: str | None = None,
-        max_turns: int = 8,
-        turn_level_discount: float = 1.0,
-    ) -> None:
-        """system_prompt: None: the first message is the first observation.
-        turn_level_discount: what the return of an answer keeps of the next one's.
-        """
-        if max_turns < 1:
-            raise UserError(f"max_turns={max_turns} must be 1 or more")
-        self.gconfig = GenerationHyperparameters.of(gconfig).new(n=1)
-        self.system_prompt = system_prompt
-        self.max_turns = max_turns
-        self.turn_level_discount = turn_level_discount
+    gconfig: Any = None
+    system_prompt: str | None = None
+    """None: the first message is the first observation."""
+    max_turns: int = 8
+    turn_level_discount: float = 1.0
+    """What the return of an answer keeps of the next one's."""
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise UserError(f"max_turns={self.max_turns} must be 1 or more")
+        self.gconfig = GenerationHyperparameters.of(self.gconfig).new(n=1)
 
     async def collect_trajectory(
-        self,
-        prompt: SequenceSample,
-        env: EnvironmentService,
-        obs_queue: asyncio.Queue[Any],
-        act_queue: asyncio.Queue[Any],
+        self, prompt: SequenceSample, env: EnvironmentService, obs_queue: Queue, act_queue: Queue
     ) -> list[SequenceSample]:
         episode = current_episode()
         assert episode is not None and episode.session is not None, "an agent adapter plays this"

@@ -6,12 +6,12 @@ Invariant: every answer is one sequence, with its own mask, reward and versions.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from ludus.compat.realhf.agent import Queue
 from ludus.compat.realhf.generation import BundledGenerationOutputs
 from ludus.compat.realhf.sample import SequenceSample, import_torch
 
@@ -20,15 +20,16 @@ class TrajectoryBuilder:
     """Collects the answers of one episode."""
 
     def __init__(self, prompt: SequenceSample) -> None:
+        self.qid: str = prompt.ids[0]
         self._prompt = prompt
         self._born_at = time.time()
         self._bundles: list[BundledGenerationOutputs] = []
 
     async def ask(
-        self, obs_queue: asyncio.Queue[Any], act_queue: asyncio.Queue[Any], token_ids: Sequence[int], gconfig: Any
+        self, obs_queue: Queue, act_queue: Queue, token_ids: Sequence[int], gconfig: Any
     ) -> BundledGenerationOutputs:
         """The answers to these tokens; they are the trajectory's next."""
-        await obs_queue.put((self._prompt.ids[0], token_ids, gconfig))
+        await obs_queue.put((self.qid, token_ids, gconfig))
         bundle: BundledGenerationOutputs = await act_queue.get()
         self.add(bundle)
         return bundle
@@ -62,7 +63,7 @@ class TrajectoryBuilder:
             keys=set(lists),
             trailing_shapes=dict.fromkeys(lists, ()),
             dtypes={key: dtype for key, (dtype, _) in lists.items()},
-            ids=[self._prompt.ids[0]],
+            ids=[self.qid],
             seqlens={key: [[len(row) for row in rows]] for key, (_, rows) in lists.items()},
             data={key: torch.tensor([*chain(*rows)], dtype=dtype) for key, (dtype, rows) in lists.items()},
             metadata={name: list(values) for name, values in (metadata or {}).items()},
