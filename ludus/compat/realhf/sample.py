@@ -7,7 +7,7 @@ Invariant: the data of a key holds exactly what its `seqlens` say, unless valida
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -20,14 +20,16 @@ from ludus.errors import UserError
 _VALIDATES: ContextVar[bool] = ContextVar("ludus_sequence_sample_validates", default=True)
 
 # Lengths that `from_default` derives from that of a whole sequence.
-_LENGTHS = (
-    "seq_no_eos_mask greedy_seq_no_eos_mask loss_mask rewards greedy_rewards base_scores task_ids",
-    """input_ids packed_seq seq packed_logits_mask logits_mask prompt_mask greedy_prompt_mask packed_input_ids
-    greedy_packed_input_ids values packed_prompts""",
-    """packed_logprobs prox_logp logprobs packed_ref_logprobs ref_logprobs old_logp ref_logp advantages ppo_loss_mask
-    kl_rewards returns""",
-)
-_ONE, _WHOLE, _WITHOUT_FIRST = (frozenset(names.split()) for names in _LENGTHS)
+_ONE = "seq_no_eos_mask greedy_seq_no_eos_mask loss_mask rewards greedy_rewards base_scores task_ids"
+_WHOLE = """input_ids packed_seq seq packed_logits_mask logits_mask prompt_mask greedy_prompt_mask packed_input_ids
+    greedy_packed_input_ids values packed_prompts"""
+_WITHOUT_FIRST = """packed_logprobs prox_logp logprobs packed_ref_logprobs ref_logprobs old_logp ref_logp advantages
+    ppo_loss_mask kl_rewards returns"""
+_LENGTHS: dict[str, Callable[[int], int]] = {
+    **dict.fromkeys(_ONE.split(), lambda _: 1),
+    **dict.fromkeys(_WHOLE.split(), lambda whole: whole),
+    **dict.fromkeys(_WITHOUT_FIRST.split(), lambda whole: whole - 1),
+}
 
 
 @dataclass
@@ -90,16 +92,16 @@ class SequenceSample:
     def __repr__(self) -> str:
         return f"SequenceSample(ids={self.ids}, keys={sorted(self.keys)}, has_data={self.data is not None})"
 
+    @property
+    def _tables(self) -> dict[str, dict[str, Any]]:
+        """What there is by key, by the name of its field."""
+        described = {"seqlens": self.seqlens, "trailing_shapes": self.trailing_shapes, "dtypes": self.dtypes}
+        return described if self.data is None else {**described, "data": self.data}
+
     def _validate(self) -> None:
         if len(set(self.ids)) != len(self.ids):
             raise ValueError(f"ids must differ, got {self.ids}")
-        tables: dict[str, Mapping[str, Any]] = {
-            "seqlens": self.seqlens,
-            "trailing_shapes": self.trailing_shapes,
-            "dtypes": self.dtypes,
-            **({} if self.data is None else {"data": self.data}),
-        }
-        for name, table in tables.items():
+        for name, table in self._tables.items():
             if set(table) != self.keys:
                 raise KeyError(f"{name} has the keys {sorted(table)}, and the sample {sorted(self.keys)}")
         for key, lengths in self.seqlens.items():
@@ -145,6 +147,11 @@ class SequenceSample:
 
         Raises NotImplementedError for a key whose name says nothing about its length.
         """
+        unknown = next((key for key in data if key not in _LENGTHS), None)
+        if unknown is not None:
+            raise NotImplementedError(
+                f"the name {unknown!r} does not say how long it is; make the SequenceSample itself"
+            )
         lengths = [item[0] if isinstance(item, list) else item for item in seqlens]
         for name, values in (metadata or {}).items():
             if not isinstance(values, list) or len(values) != len(lengths):
@@ -152,9 +159,9 @@ class SequenceSample:
         return cls(
             keys=set(data),
             ids=list(ids),
-            seqlens={key: [[_length(key, length)] for length in lengths] for key in data},
-            trailing_shapes={key: None if value is None else tuple(value.shape[1:]) for key, value in data.items()},
-            dtypes={key: None if value is None else value.dtype for key, value in data.items()},
+            seqlens={key: [[_LENGTHS[key](length)] for length in lengths] for key in data},
+            trailing_shapes=_each(data, lambda _, value: tuple(value.shape[1:])),
+            dtypes=_each(data, lambda _, value: value.dtype),
             data=dict(data),
             metadata=dict(metadata or {}),
         )
@@ -182,22 +189,13 @@ class SequenceSample:
         """The items of all samples, in order. keys: None: those of the first."""
         first = samples[0]
         chosen = set(first.keys if keys is None else keys)
-        data: dict[str, Any] | None = None
-        if first.data is not None:
-            tensors = {key: [(sample.data or {})[key] for sample in samples] for key in chosen}
-            data = {key: None if of[0] is None else import_torch().cat(of) for key, of in tensors.items()}
-        with cls.disable_validation():
-            return cls(
-                keys=chosen,
-                dtypes={key: first.dtypes[key] for key in chosen},
-                trailing_shapes={key: first.trailing_shapes[key] for key in chosen},
-                ids=[item for sample in samples for item in sample.ids],
-                seqlens={key: [item for sample in samples for item in sample.seqlens[key]] for key in chosen},
-                data=data,
-                metadata={
-                    name: [value for sample in samples for value in sample.metadata[name]] for name in first.metadata
-                },
-            )
+        part = first.select(chosen)
+        return part._changed(
+            ids=[item for sample in samples for item in sample.ids],
+            seqlens={key: [item for sample in samples for item in sample.seqlens[key]] for key in chosen},
+            data=_each(part.data, lambda key, _: import_torch().cat([(each.data or {})[key] for each in samples])),
+            metadata={name: [item for sample in samples for item in sample.metadata[name]] for name in first.metadata},
+        )
 
     def split_with_spec(self, spec: SequenceSplitSpec) -> list[SequenceSample]:
         """The parts that `spec` names."""
@@ -234,12 +232,8 @@ class SequenceSample:
     def select(self, keys: Iterable[str]) -> SequenceSample:
         """The sample with these keys alone."""
         chosen = set(keys)
-        tables = {"dtypes": self.dtypes, "trailing_shapes": self.trailing_shapes, "seqlens": self.seqlens}
-        if self.data is not None:
-            tables["data"] = self.data
-        return self._changed(
-            keys=chosen, **{name: {key: table[key] for key in chosen} for name, table in tables.items()}
-        )
+        tables = {name: {key: table[key] for key in chosen} for name, table in self._tables.items()}
+        return self._changed(keys=chosen, **tables)
 
     def meta(self) -> SequenceSample:
         """The description without the data."""
@@ -252,27 +246,22 @@ class SequenceSample:
         if self.ids != other.ids:
             raise ValueError(f"only samples of the same ids go together: {self.ids} and {other.ids}")
         self.keys = self.keys | other.keys
-        self.trailing_shapes.update(other.trailing_shapes)
-        self.dtypes.update(other.dtypes)
-        self.seqlens.update(other.seqlens)
         self.metadata.update(other.metadata)
-        if self.data is not None and other.data is not None:
-            self.data.update(other.data)
+        own = self._tables
+        for name, table in other._tables.items():
+            own.get(name, {}).update(table)
 
     def remap_keys_(self, remap: Mapping[str, str]) -> None:
         """Renames keys."""
-        tables: tuple[dict[str, Any] | None, ...] = (self.seqlens, self.trailing_shapes, self.dtypes, self.data)
-        for table in tables:
-            if table is not None:
-                renamed = {remap.get(key, key): value for key, value in table.items()}
-                table.clear()
-                table.update(renamed)
+        for table in self._tables.values():
+            renamed = {remap.get(key, key): value for key, value in table.items()}
+            table.clear()
+            table.update(renamed)
         self.keys = {remap.get(key, key) for key in self.keys}
 
     def to_device(self, device: Any) -> SequenceSample:
         """This sample, its data moved."""
-        if self.data is not None:
-            self.data = {key: None if value is None else value.to(device) for key, value in self.data.items()}
+        self.data = _each(self.data, lambda _, value: value.to(device))
         return self
 
     def cpu(self) -> SequenceSample:
@@ -289,11 +278,9 @@ class SequenceSample:
             "ids": self.ids,
             "keys": sorted(self.keys),
             "trailing_shapes": self.trailing_shapes,
-            "dtypes": {key: None if dtype is None else str(dtype) for key, dtype in self.dtypes.items()},
+            "dtypes": _each(self.dtypes, lambda _, dtype: str(dtype)),
             "seqlens": self.seqlens,
-            "data": None
-            if self.data is None
-            else {key: None if value is None else value.tolist() for key, value in self.data.items()},
+            "data": _each(self.data, lambda _, value: value.tolist()),
             "metadata": self.metadata,
         }
 
@@ -301,22 +288,14 @@ class SequenceSample:
     def from_json_compatible(cls, data: Mapping[str, Any]) -> SequenceSample:
         """The sample that `as_json_compatible` wrote."""
         torch = import_torch()
-        dtypes = {
-            key: None if name is None else getattr(torch, name.removeprefix("torch."))
-            for key, name in data["dtypes"].items()
-        }
-        values = data["data"]
-        if values is not None:
-            values = {
-                key: None if value is None else torch.tensor(value, dtype=dtypes[key]) for key, value in values.items()
-            }
+        dtypes = _each(data["dtypes"], lambda _, name: getattr(torch, name.removeprefix("torch.")))
         return cls(
             keys=set(data["keys"]),
             trailing_shapes=dict(data["trailing_shapes"]),
             dtypes=dtypes,
             ids=list(data["ids"]),
             seqlens=data["seqlens"],
-            data=values,
+            data=_each(data["data"], lambda key, value: torch.tensor(value, dtype=dtypes[key])),
             metadata=dict(data["metadata"]),
         )
 
@@ -324,17 +303,13 @@ class SequenceSample:
         return sum(map(sum, self.seqlens[key]))
 
     def _part(self, start: int, end: int) -> SequenceSample:
-        data: dict[str, Any] | None = None
-        if self.data is not None:
-            data = {}
-            for key, value in self.data.items():
-                first = sum(map(sum, self.seqlens[key][:start]))
-                last = first + sum(map(sum, self.seqlens[key][start:end]))
-                data[key] = None if value is None else value[first:last]
+        def positions(key: str) -> slice:
+            return slice(*(sum(map(sum, self.seqlens[key][:idx])) for idx in (start, end)))
+
         return self._changed(
             ids=self.ids[start:end],
             seqlens={key: lengths[start:end] for key, lengths in self.seqlens.items()},
-            data=data,
+            data=_each(self.data, lambda key, value: value[positions(key)]),
             metadata={name: values[start:end] for name, values in self.metadata.items()},
         )
 
@@ -352,14 +327,11 @@ def import_torch() -> ModuleType:
     return torch
 
 
-def _length(key: str, whole: int) -> int:
-    if key in _ONE:
-        return 1
-    if key in _WHOLE:
-        return whole
-    if key in _WITHOUT_FIRST:
-        return whole - 1
-    raise NotImplementedError(f"the name {key!r} does not say how long it is; make the SequenceSample itself")
+def _each(table: Mapping[str, Any] | None, change: Callable[[str, Any], Any]) -> Any:
+    """The table with its values changed, each from its key and itself; None stays None, also instead of a table."""
+    if table is None:
+        return None
+    return {key: None if value is None else change(key, value) for key, value in table.items()}
 
 
 def _first_fit(lengths: Sequence[int], spec: MicroBatchSpec) -> list[list[int]]:
