@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from importlib import import_module, resources
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,32 +32,33 @@ GROUPS = {
     "verify": "Check the laws of Ludus on this machine: each command ends with ok or FAILED, and exit code 0 or 1.",
     "bench": "Measure this machine: Ludus and a peer do the same work in fresh processes, in turn.",
 }
+_PACKAGE = Path(__file__).parents[1]
 _CHECKS = ("parity", "ledger", "packing", "resume", "ranks", "credit", "dialects", "doors")
 _BENCHES = ("sample", "train", "step", "gateway", "turns", "publish", "trace", "replicas", "overlap")
 COMMANDS = {
-    "train": "train:train",
-    "rollout": "rollout:rollout",
-    "eval": "eval:evaluate",
-    "status": "runs:status",
-    "stop": "runs:stop",
-    "report": "report:report",
-    "export": "export:export",
-    "gateway": "gateway:gateway",
-    "serve": "serve:serve",
-    "doctor": "doctor:doctor",
-    "conformance": "conformance:conformance",
-    "role": "role:role",
-    "import art": "imports:import_art_folder",
-    "import verl": "imports:import_verl_rows",
-    "import areal": "imports:import_areal_yaml",
-    "models list": "models:list_models",
-    "models get": "models:get_model",
-    "models path": "models:print_path",
-    "models random": "models:make_random",
-    "data gsm8k": "data:gsm8k",
-    "engine serve": "engine:serve",
-    **{f"verify {name}": f"verify:{name}" for name in _CHECKS},
-    **{f"bench {name}": f"bench:{name}" for name in _BENCHES},
+    "train": "cli.train:train",
+    "rollout": "cli.rollout:rollout",
+    "eval": "cli.eval:evaluate",
+    "status": "cli.runs:status",
+    "stop": "cli.runs:stop",
+    "report": "cli.report:report",
+    "export": "cli.export:export",
+    "gateway": "cli.gateway:gateway",
+    "serve": "cli.serve:serve",
+    "doctor": "cli.doctor:doctor",
+    "conformance": "cli.conformance:conformance",
+    "role": "cli.role:role",
+    "import art": "cli.imports:import_art_folder",
+    "import verl": "cli.imports:import_verl_rows",
+    "import areal": "cli.imports:import_areal_yaml",
+    "models list": "cli.models:list_models",
+    "models get": "cli.models:get_model",
+    "models path": "cli.models:print_path",
+    "models random": "cli.models:make_random",
+    "data gsm8k": "cli.data:gsm8k",
+    "engine serve": "cli.engine:serve",
+    **{f"verify {name}": f"checks.verify.{name}:verify_{name}" for name in _CHECKS},
+    **{f"bench {name}": f"cli.bench:{name}" for name in _BENCHES},
 }
 """Of each command its module and function, whose docstring begins with what lists of commands say of it."""
 
@@ -66,7 +68,7 @@ class Command(TyperCommand):
 
     def __init__(self, name: str, path: str) -> None:
         self._module, _, self._function = path.partition(":")
-        source = resources.files("ludus.cli").joinpath(f"{self._module}.py").read_text(encoding="utf-8")
+        source = _PACKAGE.joinpath(*self._module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
         said = re.search(rf'^def {self._function}\(.*?"""(.+?)(?:\n\n|""")', source, re.DOTALL | re.MULTILINE)
         assert said is not None, f"{path} has a docstring"
         super().__init__(name, help=" ".join(said[1].split()), hidden=name == "role")
@@ -74,7 +76,10 @@ class Command(TyperCommand):
     def load(self) -> TyperCommand:
         """The command itself."""
         app = typer.Typer(rich_markup_mode="rich", add_completion=False)
-        app.command(self.name)(getattr(import_module(f"ludus.cli.{self._module}"), self._function))
+        function = getattr(import_module(f"ludus.{self._module}"), self._function)
+        if self._module.startswith("checks.verify"):
+            function = import_module("ludus.cli.verify").command(function)
+        app.command(self.name)(function)
         loaded: Any = typer.main.get_command(app)
         return loaded  # type: ignore[no-any-return]  # typer says Command, and makes its own
 

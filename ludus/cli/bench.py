@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +23,7 @@ from ludus.checks.bench.workloads import (
     SampleWork,
     StepWork,
     TraceWork,
+    TrainKind,
     TrainWork,
     TurnsWork,
     Workload,
@@ -55,13 +55,6 @@ Profile = Annotated[bool, typer.Option("--profile", help="Show where Ludus's tim
 Tokenizer = Annotated[str, typer.Option("--model", help="Its tokenizer is used: an embedded name, a folder, a hub id.")]
 
 CURVES = Path("bench") / "curves"
-
-
-class TrainKind(StrEnum):
-    """What is trained."""
-
-    DENSE = "dense"
-    GROUP = "group"
 
 
 def sample(
@@ -98,7 +91,7 @@ def train(
     vs: Annotated[str | None, typer.Option(help="transformers, or full: Ludus without LoRA and checkpointing.")] = None,
     work: Annotated[
         TrainKind, typer.Option(help="dense: 8 x 256 tokens, optimizer included. group: 8 x (200 shared + 32).")
-    ] = TrainKind.DENSE,
+    ] = "dense",
     lora: Annotated[bool, typer.Option("--lora", help="Train adapters of rank 16 alone, on both sides.")] = False,
     checkpointing: Annotated[
         bool, typer.Option("--checkpointing", help="Recompute layers in the backward pass, on both sides.")
@@ -126,8 +119,8 @@ def train(
     folder, settings = _folder(model, overrides), tuple(overrides or ())
     if memory:
         return _memory(MemoryWork(str(folder), settings, vocab_size=vocab_size(folder), steps=steps), as_json)
-    rows, num_shared = train_rows(work.value, vocab_size(folder))
-    full = TrainWork(str(folder), settings, kind=work.value, rows=rows, shared_tokens=num_shared, steps=steps)
+    rows, num_shared = train_rows(work, vocab_size(folder))
+    full = TrainWork(str(folder), settings, kind=work, rows=rows, shared_tokens=num_shared, steps=steps)
     asked = replace(full, lora_rank=LORA_RANK if lora else None, checkpointing=checkpointing)
     if profile:
         return _profile("train", asked, as_json)

@@ -53,9 +53,10 @@ class Bar:
         """One more is done; whatever a callback is told with it is not looked at."""
         self._progress.advance(self._task)
 
-    def reach(self, done: int) -> None:
-        """So many are done, the surplus not counted."""
-        self._progress.update(self._task, completed=min(done, self._progress.tasks[0].total or done))
+    def reach(self, done: int, total: int | None = None) -> None:
+        """So many are done, the surplus not counted. total: None: as many as were told before."""
+        total = total or int(self._progress.tasks[0].total or done)
+        self._progress.update(self._task, completed=min(done, total), total=total)
 
     def begin(self, name: str) -> None:
         """What `name` names begins, so what was begun before it is done."""
@@ -64,7 +65,7 @@ class Bar:
 
 
 @contextmanager
-def counting(label: str, total: int, *, quiet: bool = False, console: Console | None = None) -> Iterator[Bar]:
+def counting(label: str, total: int | None, *, quiet: bool = False, console: Console | None = None) -> Iterator[Bar]:
     """A bar with the time left, on stderr unless a console is named, and only where somebody watches."""
     console = console or Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
+from ludus.checks.verify.verdict import OnDone, ignore
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.types import ChatRequest, Message, Sampling, SessionRecord
@@ -40,7 +40,7 @@ _WORDS = tuple(_QUESTIONS.split())
 
 
 async def play_conversations(
-    recorder: Recorder, *, tokens: int, seed: int, on_token: Callable[[int], object] | None = None
+    recorder: Recorder, *, tokens: int, seed: int, on_done: OnDone = ignore
 ) -> tuple[SessionRecord, ...]:
     """Records with at least so many sampled tokens in all; the same seed asks the same questions."""
     talks = [_Talk(recorder, seed, idx) for idx in range(len(SAMPLINGS))]
@@ -49,8 +49,7 @@ async def play_conversations(
         async with asyncio.TaskGroup() as group:
             turns = [group.create_task(talk.next_turn()) for talk in talks]
         done += sum(turn.result() for turn in turns)
-        if on_token is not None:
-            on_token(done)
+        on_done(done, tokens)
     return tuple(record for talk in talks for record in talk.records())
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 from ludus.checks.verify.chat import THINKING_TEMPLATE
+from ludus.checks.verify.verdict import MODEL, Verdict
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
@@ -41,40 +42,51 @@ class CreditRow:
     """None: no reward was given to this turn itself."""
     got: float | None
     """None: no return reaches the turn."""
-    expected: float | None
+    by_hand: float | None
 
     @property
     def abs_diff(self) -> float:
         """Infinite where only one of the two is None."""
-        if self.got is None or self.expected is None:
-            return 0.0 if self.got is self.expected else math.inf
-        return abs(self.got - self.expected)
+        if self.got is None or self.by_hand is None:
+            return 0.0 if self.got is self.by_hand else math.inf
+        return abs(self.got - self.by_hand)
 
 
 @dataclass(frozen=True, slots=True)
-class CreditResult:
+class CreditResult(Verdict):
     model: str
-    rows: tuple[CreditRow, ...]
+    turns: int
+    max_abs_diff: float
+    rows: tuple[CreditRow, ...] = field(repr=False)
+    seed: int = 0
+    """Nothing is random."""
 
-    @property
-    def max_abs_diff(self) -> float:
-        return max(row.abs_diff for row in self.rows)
+    @classmethod
+    def of(cls, model: str, rows: tuple[CreditRow, ...], seed: int = 0) -> CreditResult:
+        return cls(model, len(rows), max(row.abs_diff for row in rows), rows, seed)
 
     @property
     def ok(self) -> bool:
         return self.max_abs_diff <= TOLERANCE
 
-    def to_json(self) -> dict[str, object]:
-        turns, difference = len(self.rows), self.max_abs_diff
-        return {"check": "credit", "model": self.model, "turns": turns, "max_abs_diff": difference, "ok": self.ok}
+    @property
+    def details(self) -> Sequence[Mapping[str, object]]:
+        return [asdict(row) for row in self.rows]
 
 
-def verify_credit(*, model: str) -> CreditResult:
-    """Every episode of this file, turn by turn, in the tokens of `model`; its weights are not read."""
+def verify_credit(*, model: str = MODEL, seed: int = 0) -> CreditResult:
+    """Do turns get the returns that a person computes by hand?
+
+    Episodes that branch, whose reasoning is stripped, and that call
+    sub-agents are run through the recorder. The answers are written down:
+    of the model only its tokenizer is used, and --seed changes nothing.
+
+    Example:  ludus verify credit
+    """
     folder = resolve_model(model)
     plain = ChatText.load(folder, chat_template="chatml-tools")
     thinking = ChatText.load(folder, chat_template=str(THINKING_TEMPLATE))
-    return CreditResult(model, run_blocking(_play_all(plain, thinking)))
+    return CreditResult.of(model, run_blocking(_play_all(plain, thinking)), seed)
 
 
 async def _play_all(plain: ChatText, thinking: ChatText) -> tuple[CreditRow, ...]:
@@ -132,7 +144,7 @@ class _Play:
                 fork=turn.fork,
                 reward=episode.rewards.get(turn.id),
                 got=returns[turn.id],
-                expected=expected[names[turn.id]],
+                by_hand=expected[names[turn.id]],
             )
             for turn in record.turns
         ]

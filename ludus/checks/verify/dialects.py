@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from ludus.checks.verify.agents import AGENTS, MakeAgent, converse
 from ludus.checks.verify.answers import WORDS, digest, rng_of, sampled_ids, some_words
 from ludus.checks.verify.chat import chat_of_words
+from ludus.checks.verify.verdict import Verdict
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.export import TurnCredit, export_session
 from ludus.episodes.keys import SessionKeys
@@ -40,7 +41,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class DialectsResult:
+class DialectsResult(Verdict):
     seed: int
     traces: Mapping[str, Trace] = field(default_factory=dict)
     """By the agent's name."""
@@ -67,8 +68,15 @@ class DialectsResult:
         }
 
 
-def verify_dialects(*, seed: int, agents: Mapping[str, MakeAgent] = AGENTS) -> DialectsResult:
-    """The same conversation by every agent, each in a session of its own."""
+def verify_dialects(*, seed: int = 0, agents: Mapping[str, MakeAgent] = AGENTS) -> DialectsResult:
+    """Does an agent get the same tokens in every wire protocol?
+
+    One agent with two tools is run through the official SDKs of OpenAI
+    (Chat Completions, Responses) and Anthropic (Messages), streamed and not.
+    What is recorded of each must be the same: token ids, masks, logprobs.
+
+    Example:  ludus verify dialects --seed 7 --json
+    """
     text = chat_of_words(WORDS)
     traces: dict[str, Trace] = {}
     sessions = SessionKeys()

@@ -32,6 +32,7 @@ from ludus.checks.verify.families import (
     WorkflowAgent,
     trajectory_rollout,
 )
+from ludus.checks.verify.verdict import OnDone, Verdict, ignore
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.settle import settle_groups
 from ludus.compat.art.turns import TurnRecords
@@ -87,7 +88,7 @@ class TrainerInput:
 
 
 @dataclass(frozen=True, slots=True)
-class DoorsResult:
+class DoorsResult(Verdict):
     seed: int
     learned: Mapping[str, TrainerInput] = field(default_factory=dict)
     """By family."""
@@ -185,18 +186,22 @@ FAMILIES: Mapping[str, Play] = {
 }
 
 
-def verify_doors(
-    *, seed: int, families: Mapping[str, Play] = FAMILIES, on_family: Callable[[int], object] | None = None
-) -> DoorsResult:
-    """The same four dialogues by every family, in sessions of their own. `on_family` gets how many are done."""
+def verify_doors(*, seed: int = 0, families: Mapping[str, Play] = FAMILIES, on_done: OnDone = ignore) -> DoorsResult:
+    """Does a dialogue train the same, whichever family of agents has it?
+
+    The same four dialogues are run by a workflow, an agent loop, a
+    trajectory and a queue agent. Tokens, masks, logprobs and advantages
+    that would reach the trainer must be equal to the last bit.
+
+    Example:  ludus verify doors --seed 3 --json
+    """
     text = chat_of_words(WORDS)
     learned: dict[str, TrainerInput] = {}
     for name, play in families.items():
         engine = ScriptedEngine(_scripted_model(text, seed), text.tokenizer)
         setup = FamilySetup(text, Recorder(engine, text), _rows(seed))
         learned[name] = _learn(asyncio.run(play(setup)))
-        if on_family is not None:
-            on_family(len(learned))
+        on_done(len(learned), len(families))
     return DoorsResult(seed, learned)
 
 

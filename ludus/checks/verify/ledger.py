@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ludus.algorithms.pack import TrainSequence
 from ludus.checks.verify.chat import chat_of_words
 from ludus.checks.verify.trees import WORDS, PlayedTree, play_tree
+from ludus.checks.verify.verdict import OnDone, Verdict, ignore
 from ludus.episodes.export import Exported, ExportStyle, TurnCredit, export_session
 from ludus.episodes.ledger import MaskReason
 from ludus.processes.blocking import run_blocking
@@ -29,7 +30,7 @@ _REASONS: tuple[MaskReason, ...] = ("no_credit", "zero_advantage", "rejected", "
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerResult:
+class LedgerResult(Verdict):
     trees: int
     seed: int
     turns: int
@@ -48,16 +49,20 @@ class LedgerResult:
     def ok(self) -> bool:
         return self.unbalanced == 0
 
-    def to_json(self) -> dict[str, object]:
-        return {"check": "ledger", **asdict(self), "ok": self.ok}
+
+def verify_ledger(*, trees: int = 10_000, seed: int = 0, on_done: OnDone = ignore) -> LedgerResult:
+    """Is every sampled token trained once, or masked for one named reason?
+
+    Random chats with edits, retries, parallel sub-agents and dropped
+    history are run through the recorder with a scripted engine, exported
+    in both styles, and every token that the engine sampled is counted.
+
+    Example:  ludus verify ledger --trees 10000 --seed 7
+    """
+    return run_blocking(_verify(trees, seed, on_done))
 
 
-def verify_ledger(*, trees: int, seed: int, on_tree: Callable[[int], object] | None = None) -> LedgerResult:
-    """Run `trees` random chats, export them in every style and count. `on_tree` is called with how many are done."""
-    return run_blocking(_verify(trees, seed, on_tree))
-
-
-async def _verify(trees: int, seed: int, on_tree: Callable[[int], object] | None) -> LedgerResult:
+async def _verify(trees: int, seed: int, on_done: OnDone) -> LedgerResult:
     text = chat_of_words(WORDS)
     masked: Counter[MaskReason] = Counter()
     forks: Counter[ForkReason] = Counter()
@@ -75,8 +80,7 @@ async def _verify(trees: int, seed: int, on_tree: Callable[[int], object] | None
         forks.update(turn.fork for turn in tree.record.turns if turn.fork is not None)
         if not (is_recorded(tree) and is_balanced(tree.num_sampled, exports)):
             broken.append(number)
-        if on_tree is not None:
-            on_tree(number + 1)
+        on_done(number + 1, trees)
     by_reason = (dict(sorted(masked.items())), dict(sorted(forks.items())))
     return LedgerResult(trees, seed, turns, sampled, trained, *by_reason, len(broken), broken[0] if broken else None)
 

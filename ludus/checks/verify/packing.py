@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.api.local import open_local
 from ludus.checks.verify.conversations import play_conversations
 from ludus.checks.verify.parity import check_config, export_all
+from ludus.checks.verify.verdict import MODEL, Verdict
 from ludus.compat.config import Config
 from ludus.processes.blocking import run_blocking
 
@@ -29,7 +30,7 @@ _SESSIONS_PER_BATCH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class PackingResult:
+class PackingResult(Verdict):
     model: str
     seed: int
     batches: int
@@ -45,17 +46,21 @@ class PackingResult:
     worst_parameter_rel_diff: float
     """The same for the parameter that differs most in its own measure; reported, not judged: some gradients nearly
     vanish, and rounding is then most of them."""
+    tolerance: float = TOLERANCE
 
     @property
     def ok(self) -> bool:
-        return self.max_rel_diff <= TOLERANCE
-
-    def to_json(self) -> dict[str, object]:
-        return {"check": "packing", **asdict(self), "tolerance": TOLERANCE, "ok": self.ok}
+        return self.max_rel_diff <= self.tolerance
 
 
-def verify_packing(*, model: str, seed: int, tokens: int = _TOKENS) -> PackingResult:
-    """Sample about `tokens` tokens, give each turn a random advantage, and take both gradients of the policy loss."""
+def verify_packing(*, model: str = MODEL, seed: int = 0, tokens: int = _TOKENS) -> PackingResult:
+    """Is the gradient of packed rows that of one episode at a time?
+
+    Recorded conversations with shared prefixes are trained packed, and one
+    turn at a time, in fp32. The gradients may differ by 1e-5 of their size.
+
+    Example:  ludus verify packing --seed 3
+    """
     return run_blocking(_verify(check_config(model, "fp32", seed), tokens))
 
 

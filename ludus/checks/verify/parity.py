@@ -7,13 +7,14 @@ The trainer's side is the forward pass that every training step makes, over rows
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.api.local import open_local
 from ludus.checks.verify.conversations import play_conversations
+from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
 from ludus.compat.config import Config
 from ludus.episodes.export import TurnCredit, export_session
 from ludus.models.settings import ModelSettings
@@ -22,11 +23,12 @@ from ludus.types import SessionRecord
 
 TOLERANCE_FP32 = 1e-4
 """Both sides compute in fp32, in another order: rounding grows to some 1e-5 over thirty layers, mistakes far above."""
+Dtype = Literal["fp32", "bf16"]
 _DTYPES: Mapping[str, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
-class ParityResult:
+class ParityResult(Verdict):
     model: str
     dtype: str
     seed: int
@@ -47,25 +49,26 @@ class ParityResult:
     max_abs_diff: float
     """Of logprobs, between sampler and trainer."""
     mean_abs_diff: float
-
-    @property
-    def tolerance(self) -> float | None:
-        """None: the difference is reported, not judged; bf16 rounds differently in every batch."""
-        return TOLERANCE_FP32 if self.dtype == "fp32" else None
+    tolerance: float | None
+    """None: the difference is reported, not judged; bf16 rounds differently in every batch."""
 
     @property
     def ok(self) -> bool:
         return self.tolerance is None or self.max_abs_diff <= self.tolerance
 
-    def to_json(self) -> dict[str, object]:
-        return {"check": "parity", **asdict(self), "tolerance": self.tolerance, "ok": self.ok}
-
 
 def verify_parity(
-    *, dtype: str, tokens: int, model: str, seed: int, on_token: Callable[[int], object] | None = None
+    *, dtype: Dtype = "fp32", tokens: int = 1000, model: str = MODEL, seed: int = 0, on_done: OnDone = ignore
 ) -> ParityResult:
-    """Run conversations, then score what was sampled. dtype: fp32 or bf16."""
-    return run_blocking(_verify(check_config(model, dtype, seed), dtype, tokens, on_token))
+    """Do sampler and trainer agree on the logprob of every token?
+
+    Several conversations run at once through recorder and engine,
+    then the trainer scores exactly the recorded tokens. In fp32 the largest
+    difference must be at most 1e-4; in bf16 it is reported.
+
+    Example:  ludus verify parity --dtype fp32 --tokens 1000
+    """
+    return run_blocking(_verify(check_config(model, dtype, seed), dtype, tokens, on_done))
 
 
 def check_config(model: str, dtype: str, seed: int) -> Config:
@@ -73,9 +76,9 @@ def check_config(model: str, dtype: str, seed: int) -> Config:
     return Config(seed=seed, model=ModelSettings(path=model, dtype=_DTYPES[dtype]))
 
 
-async def _verify(config: Config, dtype: str, tokens: int, on_token: Callable[[int], object] | None) -> ParityResult:
+async def _verify(config: Config, dtype: str, tokens: int, on_done: OnDone) -> ParityResult:
     async with open_local(config) as local:
-        records = await play_conversations(local.recorder, tokens=tokens, seed=config.seed, on_token=on_token)
+        records = await play_conversations(local.recorder, tokens=tokens, seed=config.seed, on_done=on_done)
         batch = Batch.of(pack(export_all(records), row_tokens=config.trainer.row_tokens), version=0)
         seen = local.trainer(config).forward_backward(batch)
     turns = [turn for record in records for turn in record.turns]
@@ -93,6 +96,7 @@ async def _verify(config: Config, dtype: str, tokens: int, on_token: Callable[[i
         max_abs_diff=seen["train/logprob_gap_max"],
         mean_abs_diff=seen["train/logprob_gap_mean"],
         cached_tokens=sum(turn.sampled.num_cached_tokens for turn in turns),
+        tolerance=TOLERANCE_FP32 if dtype == "fp32" else None,
     )
 
 

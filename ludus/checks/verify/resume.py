@@ -16,11 +16,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from ludus.checks.verify.verdict import MODEL, Verdict
 from ludus.errors import BackendError, UserError
 from ludus.models.resolve import resolve_model
 from ludus.runs.codec import encode_episode
@@ -47,7 +48,7 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeResult:
+class ResumeResult(Verdict):
     model: str
     seed: int
     steps: int
@@ -65,12 +66,18 @@ class ResumeResult:
     def ok(self) -> bool:
         return self.tokens_lost == 0 and self.weights_equal and self.steps_resumed == self.steps
 
-    def to_json(self) -> dict[str, object]:
-        return {"check": "resume", **asdict(self), "ok": self.ok}
 
+def verify_resume(*, kill_at_step: int = 3, steps: int = 5, model: str = MODEL, seed: int = 0) -> ResumeResult:
+    """Does a run that was killed go on as if nothing had happened?
 
-def verify_resume(*, kill_at_step: int, steps: int, model: str, seed: int) -> ResumeResult:
-    """Train alone, train until the kill, resume, compare. Raises UserError if the run ends before the kill."""
+    `ludus train` is killed with SIGKILL in the middle of a step, resumed,
+    and compared with a run left alone: no recorded token may be lost, and
+    the final weights must be equal to the last bit.
+
+    Example:  ludus verify resume --kill-at-step 3
+
+    Raises UserError if the run ends before the kill.
+    """
     if not 1 <= kill_at_step <= steps:
         raise UserError(f"--kill-at-step {kill_at_step} is not a step of this run; it has steps 1 to {steps} (--steps)")
     with tempfile.TemporaryDirectory(prefix="ludus-resume-") as scratch:

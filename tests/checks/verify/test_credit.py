@@ -34,5 +34,5 @@ def test_the_recorder_makes_of_the_episodes_what_they_claim(tiny_model_folder: P
 def test_a_wrong_return_fails_the_check(tiny_model_folder: Path) -> None:
     """A return that is off, and one that should not exist, both count."""
     row = verify_credit(model=str(tiny_model_folder)).rows[0]
-    assert not CreditResult("any", (replace(row, got=0.9),)).ok
-    assert CreditResult("any", (replace(row, got=None),)).max_abs_diff == math.inf
+    assert not CreditResult.of("any", (replace(row, got=0.9),)).ok
+    assert CreditResult.of("any", (replace(row, got=None),)).max_abs_diff == math.inf

@@ -25,7 +25,7 @@ def play(num_trees: int) -> list[PlayedTree]:
 def test_random_chats_balance() -> None:
     """No tree of eighty breaks the law, and many reasons to mask and to fork occur."""
     seen: list[int] = []
-    result = verify_ledger(trees=80, seed=3, on_tree=seen.append)
+    result = verify_ledger(trees=80, seed=3, on_done=lambda num, _: seen.append(num))
     assert result.ok and result.unbalanced == 0
     assert result.sampled == result.trained + sum(result.masked.values())
     assert {"stale", "kept_set", "greedy", "aborted", "too_long", "no_credit"} <= set(result.masked)

@@ -72,7 +72,8 @@ def test_sampler_and_trainer_agree_in_fp32(tiny_model_folder: Path) -> None:
     """Logprobs of several conversations at once, each sampled in its own way, with shared prefixes and later turns,
     differ by rounding alone."""
     done: list[int] = []
-    result = verify_parity(dtype="fp32", tokens=300, model=str(tiny_model_folder), seed=5, on_token=done.append)
+    model = str(tiny_model_folder)
+    result = verify_parity(tokens=300, model=model, seed=5, on_done=lambda num, _: done.append(num))
     assert result.ok and result.max_abs_diff <= 1e-4
     assert result.tokens == done[-1] >= 300 and result.masked == 0
     assert result.kept_tokens > 80 and result.shaped_tokens > 60
