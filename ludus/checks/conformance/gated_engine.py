@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ludus.engines.base import Engine, OnTokens
+from ludus.processes.notifier import Notifier
 from ludus.types import Call, Sampled, TokenChunk
 
 
@@ -26,38 +27,17 @@ class ObservedCall:
 class TokenGate:
     """Stops the answers of one session after their first tokens, until it is released. Safe to use from any thread."""
 
-    def __init__(self, num_free: int) -> None:
+    def __init__(self, num_free: int, changed: Notifier) -> None:
         self.num_free = num_free
         self.was_reached = threading.Event()
         self.was_aborted = threading.Event()
-        self._is_released = threading.Event()
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-        self._lock = threading.Lock()
-
-    @property
-    def is_released(self) -> bool:
-        return self._is_released.is_set()
+        self.is_released = False
+        self._changed = changed
 
     def release(self) -> None:
         """The answers go on."""
-        self._is_released.set()
-        self.wake()
-
-    def wake(self) -> None:
-        with self._lock:
-            for loop, event in self._waiting:
-                loop.call_soon_threadsafe(event.set)
-            self._waiting.clear()
-
-    async def wait(self) -> None:
-        """Returns when the gate is released, or at `wake`."""
-        event = asyncio.Event()
-        self.was_reached.set()
-        with self._lock:
-            self._waiting.append((asyncio.get_running_loop(), event))
-            if self._is_released.is_set():
-                event.set()
-        await event.wait()
+        self.is_released = True
+        self._changed.notify()
 
 
 class Around:
@@ -75,81 +55,62 @@ class GatedEngine(Around):
 
     def __init__(self, inner: Engine) -> None:
         super().__init__(inner)
-        self._observed: dict[str, ObservedCall] = {}
+        self._observed: defaultdict[str, list[ObservedCall]] = defaultdict(list)
         self._gates: dict[str, TokenGate] = {}
-        """By session."""
-        self._gate_of_call: dict[str, TokenGate] = {}
-        """By call: where an abort must look for it."""
+        """Both by session."""
         self._aborted: set[str] = set()
+        self._changed = Notifier()
+        """Notified when a gate is released or a call aborted."""
 
     def __repr__(self) -> str:
-        return f"GatedEngine({self._inner!r}, observed={len(self._observed)})"
+        return f"GatedEngine({self._inner!r}, sessions={len(self._observed)})"
 
     def observed(self, session_id: str) -> tuple[ObservedCall, ...]:
         """The calls of a session, in order of arrival."""
-        return tuple(observed for observed in tuple(self._observed.values()) if observed.call.session_id == session_id)
+        return tuple(self._observed[session_id])
 
-    def hold(self, session_id: str, token_gate: TokenGate) -> None:
-        """From now on `token_gate` holds the answers of the session."""
-        self._gates[session_id] = token_gate
+    def hold(self, session_id: str, num_free: int) -> TokenGate:
+        """From now on every answer of the session stops after so many tokens, until the gate is released."""
+        self._gates[session_id] = TokenGate(num_free, self._changed)
+        return self._gates[session_id]
 
     def forget(self, session_id: str) -> None:
         """Nothing is kept of the session."""
-        for observed in self.observed(session_id):
-            del self._observed[observed.call.id]
+        self._observed.pop(session_id, None)
         self._gates.pop(session_id, None)
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
-        self._observed[call.id] = observed = ObservedCall(call)
+        observed = ObservedCall(call)
+        self._observed[call.session_id].append(observed)
         token_gate = self._gates.get(call.session_id)
-        if token_gate is None:
-            return await self._inner.generate(call, lambda chunk: _hand_over(observed, chunk, on_tokens))
-        self._gate_of_call[call.id] = token_gate
-        try:
-            return await self._generate_gated(observed, token_gate, on_tokens)
-        finally:
-            del self._gate_of_call[call.id]
-
-    async def _generate_gated(
-        self, observed: ObservedCall, token_gate: TokenGate, on_tokens: OnTokens | None
-    ) -> Sampled:
-        call = observed.call
         whole = await self._inner.generate(call)
-        for num_delivered, chunk in enumerate(_chunks(whole)):
-            if num_delivered == token_gate.num_free and call.id not in self._aborted:
-                await token_gate.wait()
+        tokens = zip(whole.token_ids, whole.logprobs, whole.versions, strict=True)
+        for num_delivered, (token_id, logprob, version) in enumerate(tokens):
+            if token_gate is not None and num_delivered == token_gate.num_free:
+                await self._wait(token_gate, call.id)
+            await asyncio.sleep(0)  # so that each token leaves before the next
             if call.id in self._aborted:
-                token_gate.was_aborted.set()
-                return _first(whole, num_delivered)
-            _hand_over(observed, chunk, on_tokens)
+                if token_gate is not None:
+                    token_gate.was_aborted.set()
+                return replace(cut(whole, num_delivered), stop_reason="abort", stop_string=None)
+            observed.token_ids.append(token_id)
+            if on_tokens is not None:
+                on_tokens(TokenChunk((token_id,), (logprob,), (version,)))
         return whole
+
+    async def _wait(self, token_gate: TokenGate, call_id: str) -> None:
+        """Returns when the gate is released or the call aborted."""
+        with self._changed.listening() as listener:
+            token_gate.was_reached.set()
+            while not token_gate.is_released and call_id not in self._aborted:
+                await listener.wait()
 
     async def abort(self, call_id: str) -> None:
         self._aborted.add(call_id)
-        if call_id in self._gate_of_call:
-            self._gate_of_call[call_id].wake()
-        await self._inner.abort(call_id)
+        self._changed.notify()
 
 
-def _hand_over(observed: ObservedCall, chunk: TokenChunk, on_tokens: OnTokens | None) -> None:
-    observed.token_ids.extend(chunk.token_ids)
-    if on_tokens is not None:
-        on_tokens(chunk)
-
-
-def _chunks(whole: Sampled) -> Iterator[TokenChunk]:
-    for token_id, logprob, version in zip(whole.token_ids, whole.logprobs, whole.versions, strict=True):
-        yield TokenChunk((token_id,), (logprob,), (version,))
-
-
-def _first(whole: Sampled, num: int) -> Sampled:
-    return replace(
-        whole,
-        token_ids=whole.token_ids[:num],
-        logprobs=whole.logprobs[:num],
-        versions=whole.versions[:num],
-        top_logprobs=whole.top_logprobs[:num],
-        kept_ids=whole.kept_ids[:num],
-        stop_reason="abort",
-        stop_string=None,
-    )
+def cut(whole: Sampled, end: int) -> Sampled:
+    """Of everything that stands beside the tokens what a slice to `end` leaves."""
+    beside = ("token_ids", "logprobs", "versions", "top_logprobs", "kept_ids")
+    return replace(whole, **{name: getattr(whole, name)[:end] for name in beside})

@@ -135,9 +135,7 @@ class LocalSession:
 
     def hold_tokens(self, num_free: int) -> TokenGate:
         """From now on every answer stops after so many tokens, until the gate is released."""
-        token_gate = TokenGate(num_free)
-        self._server.engine.hold(self.session.id, token_gate)
-        return token_gate
+        return self._server.engine.hold(self.session.id, num_free)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return self._server.text.tokenizer.encode(text)

@@ -16,7 +16,7 @@ from ludus.checks.conformance.clients import Clients
 from ludus.checks.conformance.faults import chat, engine, gateway, protocols
 from ludus.checks.conformance.faults.base import Fault
 from ludus.checks.conformance.local_server import LocalServer, ServerParts
-from ludus.checks.conformance.rewrite import NOTHING, RewritingApp
+from ludus.checks.conformance.rewrite import Rewrite, RewritingApp
 from ludus.checks.conformance.run import CaseResult, SuiteReport, local_target, run_cases
 
 FAULTS: tuple[Fault, ...] = found(Fault, chat, protocols, gateway, engine)
@@ -69,7 +69,7 @@ async def run_mutants(
     began_at = time.monotonic()
     results: list[MutantResult] = []
     async with Clients(WHOLE_TIMEOUT_S) as clients:
-        with LocalServer(ServerParts(app=lambda app: RewritingApp(app, NOTHING))) as server:
+        with LocalServer(ServerParts(app=lambda app: RewritingApp(app, Rewrite()))) as server:
             whole = await run_cases(cases, local_target(server), clients, timeout_s=WHOLE_TIMEOUT_S)
         sound = tuple(result.case for result in whole.of("passed"))
         for fault in faults:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ludus.checks.conformance.sse import DONE, Event, read_events, write_events
@@ -23,18 +24,19 @@ OnEvent = Callable[[Event], Sequence[Event]]
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What is changed. None, for each of them: nothing."""
+    """What is changed; without any of it everything is taken apart and put together again as it was."""
 
     path: str = ""
     """Only requests whose path ends like this."""
-    sent_headers: Callable[[Headers], Headers] | None = None
-    request: Callable[[Json], Json] | None = None
-    status: Callable[[int], int] | None = None
-    headers: Callable[[Headers], Headers] | None = None
-    body: Callable[[Json, Json], Json] | None = None
+    sent_headers: Callable[[Headers], Headers] = lambda headers: headers
+    request: Callable[[Json], Json] = lambda asked: asked
+    status: Callable[[int], int] = lambda status: status
+    headers: Callable[[Headers], Headers] = lambda headers: headers
+    body: Callable[[Json, Json], Json] = lambda body, _asked: body
     """The answer at once, and what was asked."""
-    events: Callable[[Json], OnEvent] | None = None
+    events: Callable[[Json], OnEvent] = lambda _asked: lambda event: [event]
     """Made for each stream, from what was asked."""
+    comment: Callable[[bytes], bytes] = lambda comment: comment
 
 
 class RewritingApp:
@@ -49,14 +51,13 @@ class RewritingApp:
         if not scope["path"].endswith(how.path):
             await self._app(scope, receive, send)
             return
-        if how.sent_headers is not None:
-            scope = {**scope, "headers": how.sent_headers(list(scope["headers"]))}
-        raw = await _whole_body(receive)
+        scope = {**scope, "headers": how.sent_headers(list(scope["headers"]))}
+        raw = await Request(scope, receive).body()
         asked = _object(raw)
-        if how.request is not None and asked:
+        if asked:
             asked = how.request(asked)
             raw = json.dumps(asked).encode()
-        await self._app(scope, _again(raw, receive), _Answer(how, asked, send))
+        await self._app(scope, again(raw, receive), _Answer(how, asked, send))
 
 
 class _Answer:
@@ -66,55 +67,36 @@ class _Answer:
         self._how = how
         self._send = send
         self._asked = asked
-        self._on_event = None if how.events is None else how.events(asked)
+        self._on_event = how.events(asked)
         self._head: Message | None = None
         self._is_stream = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             # Kept until the body is known: its length stands in the head.
-            self._head = self._changed_head(message)
+            self._head = message
+            self._is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
             return
-        body = self._changed_body(message.get("body", b""))
+        body = self._changed(message.get("body", b""))
         if self._head is not None:
-            await self._send(self._head if self._is_stream else _with_length(self._head, len(body)))
+            await self._send(self._changed_head(self._head, len(body)))
             self._head = None
         await self._send({**message, "body": body})
 
-    def _changed_head(self, head: Message) -> Message:
-        headers = list(head["headers"])
-        self._is_stream = any(value.startswith(b"text/event-stream") for _, value in headers)
-        status = head["status"] if self._how.status is None else self._how.status(head["status"])
-        return {
-            **head,
-            "status": status,
-            "headers": headers if self._how.headers is None else self._how.headers(headers),
-        }
+    def _changed_head(self, head: Message, num_bytes: int) -> Message:
+        headers = self._how.headers(list(head["headers"]))
+        if not self._is_stream:
+            others = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+            headers = [*others, (b"content-length", str(num_bytes).encode())]
+        return {**head, "status": self._how.status(head["status"]), "headers": headers}
 
-    def _changed_body(self, body: bytes) -> bytes:
+    def _changed(self, body: bytes) -> bytes:
         if self._is_stream:
-            return body if self._on_event is None else self._changed_events(body, self._on_event)
+            events = read_events(body.decode())
+            changed = (new for old in events for new in self._on_event(old))
+            return write_events(changed) if events else self._how.comment(body)
         answer = _object(body)
-        if self._how.body is None or not answer:
-            return body
-        return json.dumps(self._how.body(answer, self._asked), ensure_ascii=False).encode()
-
-    def _changed_events(self, body: bytes, on_event: OnEvent) -> bytes:
-        events = read_events(body.decode())
-        if not events:
-            return body  # a comment
-        return write_events(event for old in events for event in on_event(old))
-
-
-NOTHING = Rewrite(
-    sent_headers=lambda headers: headers,
-    request=lambda asked: asked,
-    status=lambda status: status,
-    headers=lambda headers: headers,
-    body=lambda body, _asked: body,
-    events=lambda _asked: lambda event: [event],
-)
-"""Everything is taken apart and put together again as it was."""
+        return json.dumps(self._how.body(answer, self._asked), ensure_ascii=False).encode() if answer else body
 
 
 def changed(event: Event, value: Json) -> Event:
@@ -134,29 +116,35 @@ def each_json(change: Callable[[Json], Json | None]) -> Callable[[Json], OnEvent
     return lambda _asked: on_event
 
 
+def places(value: Any, at: str) -> Iterator[tuple[Any, Any]]:
+    """Holder and key of what is at a path such as `choices.*.index`, where `*` is every element."""
+    name, _, rest = at.partition(".")
+    keys: Any = range(len(value or ())) if name == "*" else [name] if isinstance(value, dict) and name in value else []
+    for key in keys:
+        if rest:
+            yield from places(value[key], rest)
+        else:
+            yield value, key
+
+
 def put(at: str, new: Any, *kinds: str) -> Callable[..., Json]:
-    """Exchanges what stands at a path such as `choices.*.index`, where `*` is every element; what is not there stays.
+    """Exchanges what is at a path; what is not there stays.
 
     new: the value, or a function of the old one. kinds: only in events whose type begins so. None: in all.
     """
 
-    def walk(value: Any, names: Sequence[str]) -> None:
-        name, *rest = names
-        keys: Any = (
-            range(len(value or ())) if name == "*" else (name,) if isinstance(value, dict) and name in value else ()
-        )
-        for key in keys:
-            if rest:
-                walk(value[key], rest)
-            else:
-                value[key] = new(value[key]) if callable(new) else new
-
     def change(value: Json, *_asked: Json) -> Json:
         if not kinds or value.get("type", "").startswith(kinds):
-            walk(value, at.split("."))
+            for holder, key in places(value, at):
+                holder[key] = new(holder[key]) if callable(new) else new
         return value
 
     return change
+
+
+def text_of(event: Event, at: str) -> str:
+    """The text at a path of an event."""
+    return "" if event.data == DONE else "".join(holder[key] or "" for holder, key in places(event.json, at))
 
 
 def numbered(
@@ -171,37 +159,19 @@ def numbered(
     return events
 
 
+def again(raw: bytes, receive: Receive) -> Receive:
+    """Returns `raw` as the body, then whatever comes."""
+    left: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
+
+    async def told() -> Message:
+        return left.pop() if left else await receive()
+
+    return told
+
+
 def _object(raw: bytes) -> Json:
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-async def _whole_body(receive: Receive) -> bytes:
-    parts, more = [], True
-    while more:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        more = message["type"] == "http.request" and message.get("more_body", False)
-    return b"".join(parts)
-
-
-def _again(raw: bytes, receive: Receive) -> Receive:
-    """Returns `raw` as the body, then whatever comes."""
-    is_sent = False
-
-    async def told() -> Message:
-        nonlocal is_sent
-        if is_sent:
-            return await receive()
-        is_sent = True
-        return {"type": "http.request", "body": raw, "more_body": False}
-
-    return told
-
-
-def _with_length(head: Message, num_bytes: int) -> Message:
-    others = [(name, value) for name, value in head["headers"] if name.lower() != b"content-length"]
-    return {**head, "headers": [*others, (b"content-length", str(num_bytes).encode())]}

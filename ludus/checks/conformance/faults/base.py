@@ -1,6 +1,6 @@
 """One fault: what is wrong, the part of the server that has it, and the cases that should see it first.
 
-Knows: the parts of the server.  Knows not: how they are changed.
+Knows: the parts of the server.  Knows not: which faults there are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ludus.checks.conformance.local_server import ServerParts
 from ludus.checks.conformance.rewrite import Json, Rewrite, RewritingApp, each_json, put
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
+Change = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,41 +29,37 @@ class Fault:
     """Beginnings of the names of the cases to run first; the others follow if these see nothing."""
 
 
-def on_the_wire(name: str, says: str, rewrite: Rewrite, *near: str) -> Fault:
-    """A fault between the application and the socket."""
+def wire(name: str, says: str, *near: str, **how: Any) -> Fault:
+    """A fault between the application and the socket, on the path of the first case's protocol; fields of `Rewrite`."""
+    rewrite = Rewrite(**{"path": PATHS.get(near[0].partition("/")[0], ""), **how})
     return Fault(name, says, ServerParts(app=lambda app: RewritingApp(app, rewrite)), near)
 
 
-def answers(name: str, near: str, at: str) -> Callable[[Callable[[Any], Any]], Fault]:
-    """In every answer at once the function below it exchanges what is at a path; its docstring says what is wrong."""
-    return lambda new: on_the_wire(name, law_of(new), Rewrite(_path(near), body=put(at, new)), near)
+def answer(name: str, says: str, near: str, at: str, new: Any, **how: Any) -> Fault:
+    """In every answer at once something else is at a path; `new` as of `put`."""
+    return wire(name, says, near, body=put(at, new), **how)
 
 
-def events(name: str, near: str, at: str, *kinds: str) -> Callable[[Callable[[Any], Any]], Fault]:
+def event(name: str, says: str, near: str, at: str, new: Any, *kinds: str) -> Fault:
     """The same in every event of these kinds."""
-    return lambda new: on_the_wire(
-        name, law_of(new), Rewrite(_path(near), events=each_json(put(at, new, *kinds))), near
-    )
+    return wire(name, says, near, events=each_json(put(at, new, *kinds)))
 
 
-def without(name: str, near: str) -> Callable[[Callable[[Json], object]], Fault]:
-    """The events of which the function below it is true are missing; its docstring says so."""
+def answers(name: str, near: str, at: str, **how: Any) -> Callable[[Change], Fault]:
+    """The same by the function below it, whose docstring says what is wrong."""
+    return lambda new: answer(name, law_of(new), near, at, new, **how)
 
-    def make(is_dropped: Callable[[Json], object]) -> Fault:
-        change = each_json(lambda event: None if is_dropped(event) else event)
-        return on_the_wire(name, law_of(is_dropped), Rewrite(_path(near), events=change), near)
 
-    return make
+def events(name: str, near: str, at: str, *kinds: str) -> Callable[[Change], Fault]:
+    """The same in every event of these kinds."""
+    return lambda new: event(name, law_of(new), near, at, new, *kinds)
+
+
+def without(name: str, says: str, near: str, is_dropped: Callable[[Json], object]) -> Fault:
+    """Some events are missing."""
+    return wire(name, says, near, events=each_json(lambda event: None if is_dropped(event) else event))
 
 
 def unread(name: str, says: str, field: str, *near: str) -> Fault:
     """A field of requests is not read."""
-
-    def request(asked: Json) -> Json:
-        return {name: value for name, value in asked.items() if name != field}
-
-    return on_the_wire(name, says, Rewrite(_path(near[0]), request=request), *near)
-
-
-def _path(near: str) -> str:
-    return PATHS.get(near.partition("/")[0], "")
+    return wire(name, says, *near, request=lambda asked: {key: asked[key] for key in asked if key != field})

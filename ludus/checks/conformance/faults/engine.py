@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from ludus.checks.conformance.faults.base import Fault
-from ludus.checks.conformance.gated_engine import Around
+from ludus.checks.conformance.faults.base import Change, Fault
+from ludus.checks.conformance.gated_engine import Around, cut
 from ludus.checks.conformance.local_server import ServerParts
 from ludus.engines.base import Engine, OnTokens
 from ludus.types import Call, Sampled
@@ -19,13 +20,7 @@ from ludus.types import Call, Sampled
 class _Between(Around):
     """An engine whose calls and answers are changed; everything else is that of the engine behind it."""
 
-    def __init__(
-        self,
-        inner: Engine,
-        *,
-        call: Callable[[Call], Call] = lambda call: call,
-        sampled: Callable[[Sampled], Sampled] = lambda sampled: sampled,
-    ) -> None:
+    def __init__(self, inner: Engine, call: Callable[[Call], Call], sampled: Callable[[Sampled], Sampled]) -> None:
         super().__init__(inner)
         self._call = call
         self._sampled = sampled
@@ -34,15 +29,8 @@ class _Between(Around):
         return self._sampled(await self._inner.generate(self._call(call), on_tokens))
 
 
-def _last_lost(sampled: Sampled) -> Sampled:
-    cut = slice(-1)
-    return replace(
-        sampled,
-        token_ids=sampled.token_ids[cut],
-        logprobs=sampled.logprobs[cut],
-        versions=sampled.versions[cut],
-        top_logprobs=sampled.top_logprobs[cut],
-    )
+def _same(value: Any) -> Any:
+    return value
 
 
 def _last_changed(sampled: Sampled) -> Sampled:
@@ -53,16 +41,13 @@ def _first_prompt_token_lost(call: Call) -> Call:
     return replace(call, prompt_ids=call.prompt_ids[1:])
 
 
-def _between(name: str, says: str, **changes: Any) -> Fault:
-    def wrap(engine: Engine) -> Engine:
-        wrapped: Any = _Between(engine, **changes)
-        return wrapped  # type: ignore[no-any-return]  # the rest of the contract is the inner engine's
-
+def _between(name: str, says: str, *, call: Change = _same, sampled: Change = _same) -> Fault:
+    wrap: Any = partial(_Between, call=call, sampled=sampled)  # the rest of the contract is the inner engine's
     return Fault(name, says, ServerParts(engine=wrap), ("chat/text", "sessions/records"))
 
 
 ENGINE_FAULTS = (
-    _between("last token not recorded", "the record ends one token early", sampled=_last_lost),
+    _between("last token not recorded", "the record ends one token early", sampled=lambda sampled: cut(sampled, -1)),
     _between("another token recorded", "the last token of a record is another one", sampled=_last_changed),
     _between("prompt cut", "the engine gets a prompt without its first token", call=_first_prompt_token_lost),
 )

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ludus.checks.conformance.faults.base import answers, events, on_the_wire, unread, without
-from ludus.checks.conformance.rewrite import Json, Rewrite, changed, numbered, put
+from ludus.checks.conformance.faults.base import answer, answers, event, events, unread, wire, without
+from ludus.checks.conformance.rewrite import Json, changed, numbered
 from ludus.checks.conformance.sse import Event
 
+PREVIOUS = "previous_response_id"
+LAST = ("response.completed", "response.incomplete")
 
-def _gap(event: Event, number: int) -> list[Event]:
-    value = event.json
-    return [changed(event, {**value, "sequence_number": value["sequence_number"] + (number > 3)})]
+
+def _gap(old: Event, number: int) -> list[Event]:
+    value = old.json
+    return [changed(old, {**value, "sequence_number": value["sequence_number"] + (number > 3)})]
+
+
+GAP = numbered(_gap, lambda _: True)
 
 
 def _openai_error(body: Json, _asked: Json) -> Json:
     return {"error": body["error"]} if body.get("type") == "error" else body
 
 
-@events("every item in place 0", "responses/tools", "output_index")
-def every_item_in_place_0(_: Any) -> Any:
-    """Output_index is always 0."""
-    return 0
+def _begins(kind: str) -> Callable[[Json], bool]:
+    return lambda event: event["type"].startswith(kind)
+
+
+def _is_signature(event: Json) -> bool:
+    return bool(event.get("delta", {}).get("type") == "signature_delta")
 
 
 @events("done without its end", "responses/streaming", "text", "response.output_text.done")
@@ -30,22 +39,16 @@ def done_without_its_end(text: Any) -> Any:
     return text[:-1]
 
 
-@without("no part events", "responses/streaming")
-def no_part_events(event: Json) -> object:
-    """Content_part events are missing."""
-    return event["type"].startswith("response.content_part")
+@answers("end_turn instead of tool_use", "messages/tools", "stop_reason")
+def end_turn_instead_of_tool_use(end: Any) -> Any:
+    """A message with calls ends its turn."""
+    return "end_turn" if end == "tool_use" else end
 
 
-@events("empty at the end", "responses/streaming", "response.output", "response.completed", "response.incomplete")
-def empty_at_the_end(_: Any) -> Any:
-    """The last event's response has no items."""
-    return []
-
-
-@events("completed though cut", "responses/limits", "type", "response.incomplete")
-def completed_though_cut(_: Any) -> Any:
-    """An incomplete response ends with completed."""
-    return "response.completed"
+@answers("count off by one", "messages/count_tokens", "input_tokens", path="/count_tokens")
+def count_off_by_one(count: int) -> int:
+    """count_tokens counts one too many."""
+    return count + 1
 
 
 @events("delta in the next block", "messages/stream", "index", "content_block_delta")
@@ -54,63 +57,18 @@ def delta_in_the_next_block(index: Any) -> Any:
     return index + 1
 
 
-@without("no message_stop", "messages/streaming")
-def no_message_stop(event: Json) -> object:
-    """A stream lacks its last event."""
-    return event["type"] == "message_stop"
-
-
-@without("no content_block_stop", "messages/streaming")
-def no_content_block_stop(event: Json) -> object:
-    """Blocks are not closed."""
-    return event["type"] == "content_block_stop"
-
-
-@events("no output tokens", "messages/streaming", "usage.output_tokens", "message_delta")
-def no_output_tokens(_: Any) -> Any:
-    """Message_delta counts nothing."""
-    return 0
-
-
-@without("thinking not signed", "messages/reasoning")
-def thinking_not_signed(event: Json) -> object:
-    """Signature_delta is missing."""
-    return event.get("delta", {}).get("type") == "signature_delta"
-
-
-@answers("end_turn instead of tool_use", "messages/tools", "stop_reason")
-def end_turn_instead_of_tool_use(end: Any) -> Any:
-    """A message with calls ends its turn."""
-    return "end_turn" if end == "tool_use" else end
-
-
-@answers("stop sequence not told", "messages/stop", "stop_sequence")
-def stop_sequence_not_told(_: Any) -> Any:
-    """Stop_sequence is null."""
-    return None
-
-
 PROTOCOL_FAULTS = (
-    on_the_wire(
-        "gap in sequence_number",
-        "an event's number is left out",
-        Rewrite("/responses", events=numbered(_gap, lambda _: True)),
-        "responses/streaming",
-    ),
-    unread(
-        "previous response forgotten", "previous_response_id is not read", "previous_response_id", "responses/records"
-    ),
-    on_the_wire(
-        "count off by one",
-        "count_tokens counts one too many",
-        Rewrite("/count_tokens", body=put("input_tokens", lambda count: count + 1)),
-        "messages/count_tokens",
-    ),
+    event("every item in place 0", "output_index is always 0", "responses/tools", "output_index", 0),
+    event("empty at the end", "the last response has no items", "responses/streaming", "response.output", [], *LAST),
+    event("completed though cut", "a cut response ends with completed", "responses/limits", "type", LAST[0], LAST[1]),
+    event("no output tokens", "message_delta counts nothing", "messages/streaming", "usage.output_tokens", 0),
+    answer("stop sequence not told", "stop_sequence is null", "messages/stop", "stop_sequence", None),
+    without("no part events", "parts are not told", "responses/streaming", _begins("response.content_part")),
+    without("no message_stop", "a stream lacks its last event", "messages/streaming", _begins("message_stop")),
+    without("no content_block_stop", "blocks are not closed", "messages/streaming", _begins("content_block_stop")),
+    without("thinking not signed", "signature_delta is missing", "messages/reasoning", _is_signature),
+    wire("gap in sequence_number", "an event's number is left out", "responses/streaming", events=GAP),
+    wire("another protocol's error", "errors are those of OpenAI", "messages/errors", body=_openai_error),
+    unread("previous response forgotten", f"{PREVIOUS} is not read", PREVIOUS, "responses/records"),
     unread("system not read", "the system text is dropped", "system", "messages/text"),
-    on_the_wire(
-        "another protocol's error",
-        "Messages answers with OpenAI's error",
-        Rewrite("/messages", body=_openai_error),
-        "messages/errors",
-    ),
 )
