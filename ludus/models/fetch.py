@@ -80,9 +80,5 @@ def _convert(gguf: Path, folder: Path, name: str) -> None:
     model.config.name_or_path = name
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    generation = {
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    generation = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")

@@ -63,14 +63,8 @@ def _replace_forward(part: Any, forward: Callable[..., Any]) -> None:
 # ---- norms -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _FusedNorm:
-    part: nn.Module
-    rule: NormRule
-    rowwise: Rowwise
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return fused.norm(hidden, self.part.weight, self.rule, self.rowwise)  # type: ignore[arg-type]
+def _norm(part: Any, rule: NormRule, rowwise: Rowwise, hidden: Tensor) -> Tensor:
+    return fused.norm(hidden, part.weight, rule, rowwise)
 
 
 def _fuse_norms(module: nn.Module, rowwise: Rowwise) -> None:
@@ -84,9 +78,8 @@ def _fuse_norms(module: nn.Module, rowwise: Rowwise) -> None:
         key = (type(part), eps, part.weight.shape, part.weight.dtype)
         if key not in rules:
             rules[key] = _norm_rule(part, eps, rowwise)
-        rule = rules[key]
-        if rule is not None:
-            _replace_forward(part, _FusedNorm(part, rule, rowwise))
+        if (rule := rules[key]) is not None:
+            _replace_forward(part, partial(_norm, part, rule, rowwise))
 
 
 def _norm_rule(part: nn.Module, eps: float, rowwise: Rowwise) -> NormRule | None:
@@ -178,11 +171,9 @@ def _prove_siblings(layers: Sequence[Any], operations: Operations) -> None:
 
 def _can_stack(layers: Sequence[nn.Linear | None], owners: Counter[int]) -> bool:
     plain = [layer for layer in layers if layer is not None]
-    if len(plain) < len(layers):
-        return False
     kinds = {(each.in_features, each.weight.dtype, each.weight.device, each.bias is None) for each in plain}
     own = [parameter for layer in plain for parameter in layer.parameters()]
-    return len(kinds) == 1 and all(owners[parameter.data_ptr()] == 1 for parameter in own)
+    return len(plain) == len(layers) and len(kinds) == 1 and all(owners[parameter.data_ptr()] == 1 for parameter in own)
 
 
 def _plain(layer: Any) -> nn.Linear | None:
@@ -194,15 +185,9 @@ def _plain(layer: Any) -> nn.Linear | None:
 # ---- other linear layers ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _QuickLinear:
-    layer: Any
-    operations: Operations
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            return functional.linear(x, self.layer.weight, self.layer.bias)
-        return self.operations.linear(x, self.layer.weight, self.layer.bias)
+def _linear(layer: nn.Linear, operations: Operations, x: Tensor) -> Tensor:
+    multiply = functional.linear if torch.is_grad_enabled() else operations.linear
+    return multiply(x, layer.weight, layer.bias)
 
 
 def _replace_linears(module: nn.Module, operations: Operations) -> None:
@@ -210,7 +195,7 @@ def _replace_linears(module: nn.Module, operations: Operations) -> None:
         if type(part) is not nn.Linear or "forward" in vars(part):
             continue
         x = torch.randn(_PROBE_ROWS, part.in_features, dtype=part.weight.dtype, device=part.weight.device)
-        quick = _QuickLinear(part, operations)
+        quick = partial(_linear, part, operations)
         if _near(quick(x), part(x)):
             _replace_forward(part, quick)
 
@@ -263,20 +248,6 @@ def _fuse_gates(module: nn.Module, rowwise: Rowwise) -> None:
 # ---- rotary positions ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _FusedRotary:
-    original: Callable[..., tuple[Tensor, Tensor]]
-    rowwise: Rowwise
-
-    def __call__(
-        self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *rest: Any, **more: Any
-    ) -> tuple[Tensor, Tensor]:
-        is_usual = not rest and not more and len(q) == 1 and cos.shape == (1, q.shape[2], q.shape[3])
-        if not is_usual or q.dtype != cos.dtype:
-            return self.original(q, k, cos, sin, *rest, **more)
-        return fused.rotate(q, k, cos, sin, self.rowwise)
-
-
 def _fuse_rotary(module: nn.Module, rowwise: Rowwise, like: Tensor) -> None:
     rebound: dict[tuple[object, int], types.FunctionType | None] = {}
     for part in module.modules():
@@ -288,8 +259,7 @@ def _fuse_rotary(module: nn.Module, rowwise: Rowwise, like: Tensor) -> None:
         key = (function, head_dim)
         if key not in rebound:
             rebound[key] = _with_rotary(function, head_dim, rowwise, like)
-        own = rebound[key]
-        if own is not None:
+        if (own := rebound[key]) is not None:
             _replace_forward(part, types.MethodType(own, part))
 
 
@@ -305,7 +275,15 @@ def _with_rotary(
     pairs = zip(rowwise.rotate(q, k, cos, sin), original(q, k, cos, sin), strict=True)
     if not all(_same_rounding(*pair) for pair in pairs):
         return None
-    names = {**function.__globals__, _ROTARY: _FusedRotary(original, rowwise)}
+
+    def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        is_usual = not rest and not more and len(q) == 1 and cos.shape == (1, q.shape[2], q.shape[3])
+        if is_usual and q.dtype == cos.dtype:
+            return fused.rotate(q, k, cos, sin, rowwise)
+        turned: tuple[Tensor, Tensor] = original(q, k, cos, sin, *rest, **more)
+        return turned
+
+    names = {**function.__globals__, _ROTARY: rotate}
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy

@@ -34,7 +34,7 @@ from ludus.models.resolve import adapter_base, base_reference, resolve_model
 from ludus.models.settings import LoraSettings, ModelSettings
 
 # What belongs to a model folder beside configuration and weights; copied as it is.
-COMPANION_FILES = (
+_COMPANION_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
@@ -173,7 +173,7 @@ def save_model(model: LoadedModel, folder: Path, *, chat_template: str | None = 
             # "auto" asks the hub whether the vocabulary has grown; it never does here
             model.adapter.save_pretrained(str(folder), save_embedding_layers=False)
     remove_other_weights(model, folder, {WHOLE_FILE if model.adapter is None else ADAPTER_FILE})
-    copy_companions(model, folder, chat_template=chat_template)
+    copy_companions(model.folder, folder, chat_template=chat_template)
 
 
 def remove_other_weights(model: LoadedModel, folder: Path, written: Collection[str]) -> None:
@@ -187,10 +187,13 @@ def remove_other_weights(model: LoadedModel, folder: Path, written: Collection[s
                 path.unlink()
 
 
-def copy_companions(model: LoadedModel, folder: Path, *, chat_template: str | None) -> None:
-    """Write what belongs to a model's folder beside configuration and weights; arguments as of `save_model`."""
-    for name in COMPANION_FILES:
-        own, copied = model.folder / name, folder / name
+def copy_companions(source: Path, folder: Path, *, chat_template: str | None = None) -> None:
+    """Write what belongs to a model's folder beside configuration and weights, as it is in `source`.
+
+    chat_template: as of `save_model`.
+    """
+    for name in _COMPANION_FILES:
+        own, copied = source / name, folder / name
         # a model may be saved where it came from; what is there is then its own
         if own.is_file() and not (copied.exists() and own.samefile(copied)):
             shutil.copyfile(own, copied)

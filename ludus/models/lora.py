@@ -7,7 +7,7 @@ Invariant: with gradients off, or with anything but one plain adapter, peft's ow
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -21,7 +21,7 @@ def fuse_adapters(module: nn.Module) -> None:
     """Replace the forward of every LoRA layer in `module`."""
     for part in module.modules():
         if type(part) is LoraLinear and "forward" not in vars(part):
-            cast(Any, part).forward = _Adapted(part, part.forward)
+            cast(Any, part).forward = partial(_adapted, part, part.forward)
 
 
 def plain_adapter(part: nn.Module) -> LoraAdapter | None:
@@ -40,13 +40,6 @@ def plain_adapter(part: nn.Module) -> LoraAdapter | None:
     return LoraAdapter(down.weight, up.weight, layer.scaling[name])
 
 
-@dataclass(frozen=True, slots=True)
-class _Adapted:
-    part: Any
-    own: Callable[..., Tensor]
-
-    def __call__(self, x: Tensor, *rest: Any, **more: Any) -> Tensor:
-        adapter = plain_adapter(self.part) if torch.is_grad_enabled() and not rest and not more else None
-        if adapter is None:
-            return self.own(x, *rest, **more)
-        return add_adapter(self.part.base_layer(x), x, adapter)
+def _adapted(part: Any, own: Callable[..., Tensor], x: Tensor, *rest: Any, **more: Any) -> Tensor:
+    adapter = plain_adapter(part) if torch.is_grad_enabled() and not rest and not more else None
+    return own(x, *rest, **more) if adapter is None else add_adapter(part.base_layer(x), x, adapter)

@@ -6,7 +6,6 @@ Speed depends on shapes alone, so a benchmark needs no download of weights.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ludus.errors import UserError
 from ludus.models.config import ModelConfig
-from ludus.models.load import COMPANION_FILES, quiet
+from ludus.models.load import copy_companions, quiet
 from ludus.models.resolve import resolve_model
 
 
@@ -43,9 +42,7 @@ def make_untrained(config_file: Path, folder: Path, *, tokenizer: str, seed: int
         module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     with quiet():
         module.save_pretrained(folder)
-    for name in COMPANION_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+    copy_companions(source, folder)
 
 
 def _read_config(file: Path) -> Any:

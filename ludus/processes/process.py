@@ -89,21 +89,14 @@ class WorkerProcess:
         remote, is_kept = call.function, call.is_kept
         payload = None if remote.id in self._has else remote.payload
         request = (remote.id, payload, remote.is_factory, is_kept, call.arguments, dict(call.env))
-        if not self._send_nowait(request):
-            return self._crashed()
-        loading = self._answer(self._start_timeout_s)
-        if loading is None:
-            return self._crashed()
-        if isinstance(loading, TimedOut):
-            return CallEnd(loading, self._output())
-        if loading[0] == "unloaded":
-            return CallEnd(_ending(loading), self._output())
-        if is_kept:
-            self._has.add(remote.id)
-        answer = self._answer(call.timeout_s)
-        if answer is None:
-            return self._crashed()
-        return CallEnd(answer if isinstance(answer, TimedOut) else _ending(answer), self._output())
+        loading = self._answer(self._start_timeout_s) if self._send_nowait(request) else self._crashed()
+        if isinstance(loading, tuple) and loading[0] == "started":
+            if is_kept:
+                self._has.add(remote.id)
+            answer = self._answer(call.timeout_s)
+        else:
+            answer = loading
+        return CallEnd(_ending(answer) if isinstance(answer, tuple) else answer, self._output())
 
     def kill(self) -> None:
         """Ends the process and all that it started, at once. Does nothing where it has ended."""
@@ -136,8 +129,8 @@ class WorkerProcess:
             return False
         return True
 
-    def _answer(self, timeout_s: float | None) -> tuple[Any, ...] | TimedOut | None:
-        """The next message of the process. TimedOut: it was killed. None: it ended, or closed its socket."""
+    def _answer(self, timeout_s: float | None) -> tuple[Any, ...] | TimedOut | Crashed:
+        """The next message of the process. TimedOut: it was killed. Crashed: it ended, or closed its socket."""
         deadline_at = None if timeout_s is None else time.monotonic() + timeout_s
         while (message := self._next_message()) is None:
             left_s = _POLL_S if deadline_at is None else min(_POLL_S, deadline_at - time.monotonic())
@@ -146,7 +139,7 @@ class WorkerProcess:
                 self._end()
                 return TimedOut(timeout_s)
             if not self._listen(left_s):
-                return None
+                return self._crashed()
         return message
 
     def _listen(self, timeout_s: float) -> bool:
@@ -155,8 +148,11 @@ class WorkerProcess:
         for key, _ in ready:
             stream = key.data
             if stream is None:
-                data = self._receive_nowait()
-                if not data:
+                try:
+                    data = self._control.recv(1 << 20)
+                except ConnectionResetError:  # it was killed with a request unread
+                    data = b""
+                if not data:  # it closed its socket
                     return False
                 self._received += data
             elif not stream.drain_nowait():
@@ -173,25 +169,13 @@ class WorkerProcess:
         del self._received[:end]
         return message
 
-    def _crashed(self) -> CallEnd:
-        status = self._own_status()
-        self._end()
-        how = "it closed its socket" if status is None else _how(status)
-        return CallEnd(Crashed(how), self._output())
-
-    def _own_status(self) -> os.waitid_result | None:
-        """How the process ended by itself, looked at before its group is killed. None: it still lives."""
+    def _crashed(self) -> Crashed:
+        """How the process ended by itself, looked at before its group is killed."""
         patience_at = time.monotonic() + _POLL_S
         while (status := self._look()) is None and time.monotonic() < patience_at:
             time.sleep(_ENDING_S)
-        return status
-
-    def _receive_nowait(self) -> bytes:
-        """What the process sent. Empty: it closed its socket."""
-        try:
-            return self._control.recv(1 << 20)
-        except ConnectionResetError:  # it was killed with a request unread
-            return b""
+        self._end()
+        return Crashed("it closed its socket" if status is None else _how(status))
 
     def _look(self) -> os.waitid_result | None:
         """How the process ended, without waiting for it, so that its number stays its own. None: it lives."""

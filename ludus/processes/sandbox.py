@@ -14,13 +14,10 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -83,7 +80,11 @@ async def run_python(
     shows_last: the value of a last expression is printed, as notebooks do.
     """
     limits = limits or SandboxLimits()
-    with _scratch() as scratch, _Streams(limits.output_bytes) as streams:
+    with (
+        tempfile.TemporaryDirectory(prefix="ludus-sandbox-", ignore_cleanup_errors=True) as folder,
+        _Streams(limits.output_bytes) as streams,
+    ):
+        scratch = Path(folder)
         (scratch / "inside").mkdir()
         (scratch / "main.py").write_text(code, encoding="utf-8", errors="replace")
         (scratch / "stdin").write_text(stdin, encoding="utf-8", errors="replace")
@@ -92,7 +93,9 @@ async def run_python(
         try:
             exit_code = await _end_of(process, streams.is_ready, limits.timeout_s)
         finally:
-            _kill(process)
+            # Its whole group; where it has a process namespace, whatever left the group dies with its first.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
         time_s = time.perf_counter() - begun
         out, err = streams.rest()
@@ -111,18 +114,13 @@ class _Streams:
     """What a run prints and reports, read while it runs. Use as a context manager, on the event loop."""
 
     def __init__(self, output_bytes: int) -> None:
-        self._reads, self._writes = zip(*(os.pipe() for _ in range(3)), strict=True)
+        self._reads, self.writes = zip(*(os.pipe() for _ in range(3)), strict=True)
+        """Descriptors for output, errors and the report; those to write to are the run's, until `hand_over`."""
         for fd in self._reads:
             os.set_blocking(fd, False)
         self._captures = [Capture(fd, output_bytes) for fd in self._reads[:2]]
         self.is_ready = asyncio.Event()
         """The report is there: the code begins."""
-
-    @property
-    def writes(self) -> tuple[int, int, int]:
-        """Descriptors for output, errors and the report; the run's, until `hand_over`."""
-        out, err, report = self._writes
-        return out, err, report
 
     def __enter__(self) -> _Streams:
         loop = asyncio.get_running_loop()
@@ -139,9 +137,9 @@ class _Streams:
 
     def hand_over(self) -> None:
         """The run alone holds the ends that are written to."""
-        for fd in self._writes:
+        for fd in self.writes:
             os.close(fd)
-        self._writes = ()
+        self.writes = ()
 
     def rest(self) -> tuple[Capture, Capture]:
         """Output and errors, with what was still in the pipes; a process that escaped may write on, unread."""
@@ -167,15 +165,6 @@ class _Streams:
     def _hear_report(self) -> None:
         asyncio.get_running_loop().remove_reader(self._reads[2])
         self.is_ready.set()
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="ludus-sandbox-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _start(
@@ -225,9 +214,3 @@ async def _end_of(process: asyncio.subprocess.Process, is_ready: asyncio.Event, 
     finally:
         ended.cancel()
         ready.cancel()
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    """Its whole process group; where it has a process namespace, whatever left the group dies with its first."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -49,7 +49,7 @@ def export_model(
             model.module.generation_config.save_pretrained(folder)
         written = _write_whole(_sizes(model), tensors, folder, max_file_bytes)
     remove_other_weights(model, folder, written)
-    copy_companions(model, folder, chat_template=chat_template)
+    copy_companions(model.folder, folder, chat_template=chat_template)
 
 
 def _sizes(model: LoadedModel) -> dict[str, int]:
