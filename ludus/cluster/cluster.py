@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +31,6 @@ from ludus.cluster.workers import open_workers
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.weights import WeightFiles
-from ludus.errors import LudusError
 from ludus.processes.placement import RayScheduler, SlurmScheduler
 from ludus.text.tokenizer import Tokenizer
 
@@ -120,8 +119,9 @@ class Cluster:
 
     def check(self) -> None:
         """Raises what makes the end of the run, if something does."""
-        if self._failure is not None:
-            raise self._failure
+        failure = None if self._supervisor is None else self._supervisor.failure
+        if failure is not None:
+            raise failure
 
     async def unless_lost(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """What `work` returns. Raises what makes the end of the run as soon as something does."""
@@ -131,10 +131,6 @@ class Cluster:
 
     # ---- inside
 
-    @property
-    def _failure(self) -> LudusError | None:
-        return None if self._supervisor is None else self._supervisor.failure
-
     async def _supervision(self) -> Supervisor:
         if self._supervisor is None:
             launcher = _launcher(self._config, self._logs())
@@ -142,13 +138,14 @@ class Cluster:
                 self._stack.callback(clear_status, self._config.folder)
             supervisor = Supervisor(launcher, self.registry, on_change=self._tell)
             self._supervisor = await self._stack.enter_async_context(supervisor)
-            watching = asyncio.create_task(self._end_when_failed(supervisor), name="ludus-cluster")
+
+            async def end_when_failed() -> None:
+                await supervisor.failed()
+                self._end()
+
+            watching = asyncio.create_task(end_when_failed(), name="ludus-cluster")
             self._stack.callback(watching.cancel)
         return self._supervisor
-
-    async def _end_when_failed(self, supervisor: Supervisor) -> None:
-        await supervisor.failed()
-        self._end()
 
     def _end(self) -> None:
         self._is_end_asked = True  # first: who comes to be notified meanwhile is notified, perhaps twice
@@ -192,16 +189,11 @@ def head_view(config: Config, started_at: float, registry: Registry | None = Non
         pid=os.getpid(),
         host=socket.gethostname(),
         scheduler=config.scheduler.type,
-        job=_job(os.environ),
+        job=os.environ.get("SLURM_JOB_ID") or os.environ.get("RAY_JOB_ID"),
         url="" if registry is None else registry.url,
         key="" if registry is None else registry.key,
         started_at=started_at,
     )
-
-
-def _job(environment: Mapping[str, str]) -> str | None:
-    """What the scheduler calls the job that this process belongs to. None: it belongs to none."""
-    return environment.get("SLURM_JOB_ID") or environment.get("RAY_JOB_ID")
 
 
 def _launcher(config: Config, folder: Path) -> Launcher:

@@ -22,14 +22,15 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import pydantic
-from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from ludus.cluster.clock import AwakeClock
-from ludus.errors import BackendError
+from ludus.errors import AgentError, BackendError
+from ludus.http.api import application, guarded
+from ludus.http.body import MAX_BODY_BYTES, Body, read_model
 from ludus.http.keys import digest, is_key, keys_of, new_key
 from ludus.http.server import HttpServer
 
@@ -55,20 +56,15 @@ class Registered:
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
-class _Joining(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid")
-
+class _Heartbeat(Body):
     attempt: int
+
+
+class _Joining(_Heartbeat):
     url: str
     pid: int
     host: str
-    info: dict[str, Any] = {}
-
-
-class _Heartbeat(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid")
-
-    attempt: int
+    info: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -84,13 +80,11 @@ class _RoleEntry:
 class Registry:
     """The head's list of its processes. Safe to use from any thread; use as a context manager."""
 
-    def __init__(
-        self, config: str, *, host: str = "127.0.0.1", port: int = 0, on_stop: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, config: str, *, host: str = "127.0.0.1", on_stop: Callable[[], None] = lambda: None) -> None:
         """config: the run's, as text.  host: an address of this machine that the processes reach."""
         self.key = new_key()
         self._config = config
-        self._address = (host, port)
+        self._host = host
         self._on_stop = on_stop
         self._lock = threading.Lock()
         self._clock = AwakeClock()
@@ -104,7 +98,7 @@ class Registry:
         return f"Registry({self._http!r}, expected={len(self._entries)}, ready={ready})"
 
     def __enter__(self) -> Registry:
-        self._http.start(*self._address)
+        self._http.start(self._host)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -163,55 +157,36 @@ class Registry:
 
     # ---- over HTTP
 
-    def _app(self) -> Starlette:
-        role = "/roles/{name}/{index:int}"
-        return Starlette(
-            routes=[
-                Route("/config", self._guarded(self._tell), methods=["GET"]),
-                Route("/roles", self._guarded(self._list), methods=["GET"]),
-                Route(role, self._guarded(self._join), methods=["POST"]),
-                Route(f"{role}/beat", self._guarded(self._heartbeat), methods=["PUT"]),
-                Route("/stop", self._guarded(self._stop), methods=["POST"]),
-                Route("/serve/{service}/{rest:path}", self._guarded(self._serve), methods=["GET", "POST", "PUT"]),
-            ]
-        )
+    def _app(self) -> FastAPI:
+        role, api = "/roles/{name}/{index:int}", guarded(self._check_key, read_model, most_bytes=MAX_BODY_BYTES)
+        api.get("/config")(self._tell)
+        api.get("/roles")(self._list)
+        api.post(role)(self._join)
+        api.put(f"{role}/beat")(self._heartbeat)
+        api.post("/stop")(self._stop)
+        api.api_route("/serve/{service}/{rest:path}", methods=["GET", "POST", "PUT"])(self._serve)
+        return application(api, refuse=_refuse, no_route=_refuse)
 
-    def _guarded(self, answer: Service) -> Service:
-        expected = digest(self.key)
+    def _check_key(self, request: Request) -> None:
+        if not any(is_key(key, digest(self.key)) for key in keys_of(request.headers)):
+            raise AgentError("the key of the run is needed, as a bearer token", status=401)
 
-        async def guarded(request: Request) -> Response:
-            if not any(is_key(key, expected) for key in keys_of(request.headers)):
-                return _refusal(401, "the key of the run is needed, as a bearer token")
-            try:
-                return await answer(request)
-            except pydantic.ValidationError as error:
-                return _refusal(400, str(error))
-            except ClientDisconnect:
-                return Response(status_code=400)  # nobody is there to read it
-
-        return guarded
-
-    async def _tell(self, request: Request) -> Response:
-        name, index = request.query_params.get("role", ""), request.query_params.get("index", "")
+    async def _tell(self, role: str = "", index: str = "") -> Response:
         with self._lock:
-            entry = self._entries.get((name, int(index) if index.isdecimal() else -1))
+            entry = self._entries.get((role, int(index) if index.isdecimal() else -1))
         if entry is None:
-            return _refusal(404, f"the run has no process {name}-{index}")
+            raise AgentError(f"the run has no process {role}-{index}", status=404)
         return JSONResponse({"config": self._config, "task": dict(entry.task)})
 
-    async def _list(self, _request: Request) -> Response:
+    async def _list(self) -> Response:
         with self._lock:
             ready = [entry.registered for entry in self._entries.values() if entry.registered is not None]
         return JSONResponse({"roles": [asdict(registered) for registered in ready]})
 
-    async def _join(self, request: Request) -> Response:
-        joining = _Joining.model_validate_json(await request.body())
-        name, index = request.path_params["name"], request.path_params["index"]
+    async def _join(self, name: str, index: int, joining: _Joining) -> Response:
         registered = Registered(name, index, **joining.model_dump())
         with self._lock:
-            entry = self._entries.get((name, index))
-            if entry is None or entry.attempt != joining.attempt:
-                return _superseded(name, index)
+            entry = self._current(name, index, joining.attempt)
             entry.registered, entry.last_seen_at = registered, self._clock.now()
             found = [future for wanted, future in self._waiting if wanted == (name, index)]
             self._waiting = [each for each in self._waiting if each[0] != (name, index)]
@@ -221,30 +196,28 @@ class Registry:
         logger.info("role.joined role=%s-%d url=%s pid=%d host=%s", name, index, joining.url, joining.pid, joining.host)
         return Response(status_code=204)
 
-    async def _heartbeat(self, request: Request) -> Response:
-        beat = _Heartbeat.model_validate_json(await request.body())
-        name, index = request.path_params["name"], request.path_params["index"]
+    async def _heartbeat(self, name: str, index: int, beat: _Heartbeat) -> Response:
         with self._lock:
-            entry = self._entries.get((name, index))
-            if entry is None or entry.registered is None or entry.attempt != beat.attempt:
-                return _superseded(name, index)
-            entry.last_seen_at = self._clock.now()
+            self._current(name, index, beat.attempt).last_seen_at = self._clock.now()
         return Response(status_code=204)
 
-    async def _stop(self, _request: Request) -> Response:
+    def _current(self, name: str, index: int, attempt: int) -> _RoleEntry:
+        """Raises AgentError 409 for another than the latest start of a process."""
+        entry = self._entries.get((name, index))
+        if entry is None or entry.attempt != attempt:
+            raise AgentError(f"{name}-{index} was given up, and another start has its place; end", status=409)
+        return entry
+
+    async def _stop(self) -> Response:
         self._on_stop()
         return Response(status_code=202)
 
-    async def _serve(self, request: Request) -> Response:
-        answer = self._services.get(request.path_params["service"])
-        if answer is None:
-            return _refusal(404, f"nothing is served as {request.path_params['service']!r} yet")
-        return await answer(request)
+    async def _serve(self, service: str, request: Request) -> Response:
+        if service not in self._services:
+            raise AgentError(f"nothing is served as {service!r} yet", status=404)
+        return await self._services[service](request)
 
 
-def _superseded(name: str, index: int) -> Response:
-    return _refusal(409, f"{name}-{index} was given up, and another start has its place; end")
-
-
-def _refusal(status: int, message: str) -> Response:
-    return JSONResponse({"error": {"message": message}}, status)
+async def _refuse(_request: Request, error: Exception) -> Response:
+    status = error.status if isinstance(error, AgentError) else 404 if isinstance(error, HTTPException) else 500
+    return JSONResponse({"error": {"message": str(error)}}, status)

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,7 +54,7 @@ def end_process() -> None:
         time.sleep(_GRACE_S)
 
 
-class RoleClient:
+class RoleClient(AbstractContextManager["RoleClient"]):
     """One process of a run, as itself."""
 
     def __init__(self, head_url: str, key: str, name: str, index: int, *, attempt: int = 0) -> None:
@@ -92,10 +93,7 @@ class RoleClient:
 
     def role_spec(self) -> RoleSpec:
         """What the head has to say. Raises BackendError if it cannot be reached, UserError if it knows no such role."""
-        try:
-            response = self._http.get("/config", params={"role": self.name, "index": self.index})
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+        response = self._ask("GET", "/config", params={"role": self.name, "index": self.index})
         if response.is_error:
             raise UserError(f"the head at {self.head_url} refused {self.name}-{self.index}: {response.text[:300]}")
         told = response.json()
@@ -109,17 +107,9 @@ class RoleClient:
         url: where it answers; '' if it only asks.  on_head_lost: called on that thread.
         Raises BackendError if the head cannot be reached, or has another in this place.
         """
-        body = {
-            "attempt": self.attempt,
-            "url": url,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "info": dict(info or {}),
-        }
-        try:
-            response = self._http.post(f"/roles/{self.name}/{self.index}", json=body)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+        process = {"attempt": self.attempt, "pid": os.getpid(), "host": socket.gethostname()}
+        body = {**process, "url": url, "info": dict(info or {})}
+        response = self._ask("POST", f"/roles/{self.name}/{self.index}", json=body)
         if response.is_error:
             raise BackendError(f"the head refused {self.name}-{self.index}: {response.text[:300]}")
         self._beating = threading.Thread(
@@ -134,16 +124,17 @@ class RoleClient:
             self._beating.join()
         self._http.close()
 
-    def __enter__(self) -> RoleClient:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.leave()
 
     def _heartbeat(self, on_head_lost: Callable[[], None]) -> None:
         missed = 0
         while not self._left.wait(HEARTBEAT_S):
-            status = self._heartbeat_once()
+            try:
+                body = {"attempt": self.attempt}
+                status: int | None = self._ask("PUT", f"/roles/{self.name}/{self.index}/beat", json=body).status_code
+            except BackendError:
+                status = None
             missed = missed + 1 if status is None else 0
             if missed == MISSED_HEARTBEATS or (status is not None and status >= 400):
                 why = "cannot be reached" if status is None else f"answers {status}"
@@ -151,12 +142,11 @@ class RoleClient:
                 on_head_lost()
                 return
 
-    def _unreachable(self, error: httpx.HTTPError) -> BackendError:
-        return BackendError(f"the head at {self.head_url} cannot be reached: {error or type(error).__name__}")
-
-    def _heartbeat_once(self) -> int | None:
-        """The status of the answer. None: the head could not be reached."""
+    def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Raises BackendError if the head cannot be reached."""
         try:
-            return self._http.put(f"/roles/{self.name}/{self.index}/beat", json={"attempt": self.attempt}).status_code
-        except httpx.HTTPError:
-            return None
+            return self._http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise BackendError(
+                f"the head at {self.head_url} cannot be reached: {error or type(error).__name__}"
+            ) from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import textwrap
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,7 +109,7 @@ class Supervisor:
         launcher: Launcher,
         registry: Registry,
         *,
-        on_change: Callable[[Sequence[RoleView]], None] = lambda _: None,
+        on_change: OnChange = lambda _: None,
     ) -> None:
         """on_change: called with the status of all processes whenever one of them changes."""
         self._launcher = launcher
@@ -236,15 +237,14 @@ class Supervisor:
             return  # it was stopped meanwhile
         if supervised.state == "starting":
             await self._check_for_start(supervised)  # first: it may have been ready, and ended
+        most_s = supervised.policy.start_timeout_s
         if status is not None:
-            await self._lose(supervised, f"ended with {_how(status)}", status)
+            how = f"exit status {status}" if status >= 0 else f"signal {-status}"
+            await self._lose(supervised, f"ended with {how}", status)
         elif (useless := supervised.failed_to_join()) is not None:
             await self._lose(supervised, f"cannot be used: {useless}", None)
-        elif (
-            supervised.state == "starting"
-            and self._clock.now() - supervised.started_at > supervised.policy.start_timeout_s
-        ):
-            await self._lose(supervised, f"was not ready within {supervised.policy.start_timeout_s:.0f} s", None)
+        elif supervised.state == "starting" and self._clock.now() - supervised.started_at > most_s:
+            await self._lose(supervised, f"was not ready within {most_s:.0f} s", None)
         elif (silence_s := self._registry.silence_s(supervised.role.name, supervised.index)) > SILENCE_S:
             await self._lose(supervised, f"was not heard of for {silence_s:.0f} s", None)
 
@@ -263,13 +263,8 @@ class Supervisor:
         was_ready = supervised.state == "ready"
         supervised.set_state("lost")
         self._tell()
-        logger.warning(
-            "role.lost role=%s attempt=%d process=%s what=%s",
-            supervised.name,
-            supervised.attempt,
-            supervised.process.id,
-            what,
-        )
+        about = (supervised.name, supervised.attempt, supervised.process.id, what)
+        logger.warning("role.lost role=%s attempt=%d process=%s what=%s", *about)
         if supervised.joining is not None:
             supervised.joining.cancel()
             await asyncio.gather(supervised.joining, return_exceptions=True)
@@ -285,14 +280,11 @@ class Supervisor:
         again = f" after {supervised.attempt} restarts" if supervised.attempt else ""
         if not supervised.was_ready:
             what += " before it was ready"
-        lines = supervised.process.tail(NUM_LAST_LINES)
-        last = (
-            f"; its last lines ({supervised.process.log}):\n{_indented(lines)}"
-            if lines
-            else f"; its log is {supervised.process.log}"
-        )
+        process = supervised.process
+        lines = textwrap.indent(process.tail(NUM_LAST_LINES), "  ")
+        last = f"; its last lines ({process.log}):\n{lines}" if lines else f"; its log is {process.log}"
         error = UserError if status == _EXIT_USER else BackendError
-        return error(f"{supervised.name} ({supervised.process.id}) {what}{again}{last}")
+        return error(f"{supervised.name} ({process.id}) {what}{again}{last}")
 
     def _tell(self) -> None:
         self._on_change(self.views())
@@ -300,11 +292,3 @@ class Supervisor:
 
 def _statuses(roles: Sequence[_SupervisedRole]) -> list[tuple[_SupervisedRole, int | None]]:
     return [(supervised, supervised.process.poll()) for supervised in roles]
-
-
-def _how(status: int) -> str:
-    return f"exit status {status}" if status >= 0 else f"signal {-status}"
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ START_TIMEOUT_S = 120.0
 """For starting a process and loading a function: importing torch on a busy machine takes half a minute."""
 
 
-class WorkerPool:
+class WorkerPool(AbstractContextManager["WorkerPool"]):
     """Processes for calls that may hang, crash or print without end. For any thread and any event loop.
 
     Use as a context manager, or call `close`; a pool that is forgotten closes itself.
@@ -43,9 +43,6 @@ class WorkerPool:
 
     def __repr__(self) -> str:
         return f"WorkerPool({self._staff!r})"
-
-    def __enter__(self) -> WorkerPool:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -45,13 +45,8 @@ class ServerAddress:
 
 def announcement(url: str, host: str) -> Mapping[str, Any]:
     """What a server that was told to listen on `host` says of itself, to be written as one line."""
-    shown = "127.0.0.1" if is_loopback(host) else _own_address()
-    return {"url": url, "host": shown, "port": httpx.URL(url).port, "pid": os.getpid()}
-
-
-def _own_address() -> str:
-    """The address that this machine has for others, or its name where it has no way to any."""
     try:
-        return address_of_machine()
-    except BackendError:
-        return socket.gethostname()
+        shown = "127.0.0.1" if is_loopback(host) else address_of_machine()
+    except BackendError:  # this machine has no way to any other
+        shown = socket.gethostname()
+    return {"url": url, "host": shown, "port": httpx.URL(url).port, "pid": os.getpid()}

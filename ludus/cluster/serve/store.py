@@ -17,7 +17,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -82,7 +82,7 @@ class BegunJob:
     """Times that it was begun, this one included; more than 1 where a server ended while it ran."""
 
 
-class JobStore:
+class JobStore(AbstractContextManager["JobStore"]):
     """The folder of one server. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
@@ -101,10 +101,7 @@ class JobStore:
         self._db.create(_SCHEMA)
 
     def __repr__(self) -> str:
-        return f"JobStore({str(self.folder)!r}, jobs={self._one('SELECT COUNT(*) FROM jobs')[0]})"
-
-    def __enter__(self) -> JobStore:
-        return self
+        return f"JobStore({str(self.folder)!r}, jobs={self._rows('SELECT COUNT(*) FROM jobs')[0][0]})"
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -121,7 +118,7 @@ class JobStore:
     @property
     def key_digest(self) -> bytes | None:
         """Digest of the key that this folder is served with. None: it never was."""
-        row = self._one_or_none("SELECT value FROM settings WHERE name = 'key_digest'")
+        row = self._find("SELECT value FROM settings WHERE name = 'key_digest'")
         return None if row is None else bytes.fromhex(row[0])
 
     def set_key_digest(self, digest: bytes) -> None:
@@ -149,7 +146,7 @@ class JobStore:
             )
 
     def find_model(self, project: str, name: str) -> RegisterModel | None:
-        row = self._one_or_none("SELECT body FROM models WHERE project = ? AND name = ?", (project, name))
+        row = self._find("SELECT body FROM models WHERE project = ? AND name = ?", (project, name))
         return None if row is None else RegisterModel.model_validate_json(row[0])
 
     def models(self) -> list[RegisterModel]:
@@ -188,7 +185,7 @@ class JobStore:
 
     def job(self, job_id: str) -> JobView:
         """Raises AgentError 404 if there is none."""
-        row = self._one_or_none(f"SELECT {_VIEW} FROM jobs WHERE id = ?", (job_id,))
+        row = self._find(f"SELECT {_VIEW} FROM jobs WHERE id = ?", (job_id,))
         if row is None:
             raise _no_job(job_id)
         return _view(row)
@@ -200,7 +197,7 @@ class JobStore:
 
     def next_job(self) -> str | None:
         """Id of the job to be worked on: one that a server left behind, else the oldest. None: there is no work."""
-        row = self._one_or_none("SELECT id FROM jobs WHERE state IN ('queued', 'running') ORDER BY num LIMIT 1")
+        row = self._find("SELECT id FROM jobs WHERE state IN ('queued', 'running') ORDER BY num LIMIT 1")
         return None if row is None else str(row[0])
 
     def begin(self, job_id: str) -> BegunJob:
@@ -267,10 +264,7 @@ class JobStore:
         with _explained(self.folder):
             return self._db.rows(sql, values)
 
-    def _one(self, sql: str, values: tuple[object, ...] = ()) -> tuple[Any, ...]:
-        return self._rows(sql, values)[0]
-
-    def _one_or_none(self, sql: str, values: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
+    def _find(self, sql: str, values: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
         return next(iter(self._rows(sql, values)), None)
 
     @contextmanager
