@@ -2,7 +2,7 @@
 
 Not collected by name: without the peers' environments there is nothing to compare with.
 
-1. Three groups of four answers, of two to nine tokens, two rewards each; the last group's rewards all agree.
+1. Three groups of four answers, of two to nine tokens, two rewards each; the last group's rewards are all 0.
 2. Each peer computes in its own environment, with its own functions, from tensors that are handed to it in a file.
 3. Nothing differs by more than 1e-6, in fp32, gradients beside their largest number; docs/algorithms.md shows by how
    much.
@@ -24,6 +24,8 @@ from torch import Tensor
 
 from ludus.algorithms import AlgorithmSettings, GroupReturns, LossInputs, algorithm_of
 from ludus.episodes.graph import SessionGraph
+from ludus.loop.batch import BatchRules, build_batch, episode_returns
+from ludus.rollout.pool import TakenGroups
 from ludus.types import Episode, Group, Message, Outcome, Sampled, Sampling
 from tests.oracles.cases import CASES, LONGEST, Case
 
@@ -43,7 +45,7 @@ def make_tensors() -> Tensors:
     lengths[0] = LONGEST
     proximal = -3 * torch.rand(shape, generator=random) - 0.05
     rewards = torch.rand((*shape[:1], 2), generator=random)
-    rewards[-MEMBERS:] = torch.tensor([0.5, 0.25])
+    rewards[-MEMBERS:] = 0.0
 
     def near(spread: float) -> Tensor:
         return (proximal + spread * torch.randn(shape, generator=random)).clamp(max=-0.001)
@@ -63,52 +65,55 @@ def make_tensors() -> Tensors:
 
 
 def compute(case: Case, given: Tensors) -> Tensors:
-    """What Ludus gives for it."""
-    mask = given["mask"].bool()
-    algorithm = algorithm_of(AlgorithmSettings.model_validate(case.keys))
-    advantages = torch.tensor(
-        [
-            value
-            for group in algorithm.advantages(make_groups(given))
-            for turns in group.values()
-            for value in turns.values()
-        ]
-    )
-    lengths = given["mask"].sum(1).tolist()
-    weights = torch.tensor(algorithm.weights(lengths))
+    """What Ludus gives for it: a batch is built of the episodes, and its targets' loss taken at once."""
+    settings = AlgorithmSettings.model_validate(case.keys)
+    algorithm, groups = algorithm_of(settings), make_groups(given)
+    rules = BatchRules(settings, turn_discount=1.0, export_style="concat", row_tokens=64, max_token_age=None)
+    rows = build_batch(TakenGroups(tuple(groups), ()), rules, version=0).batch.rows
+    # tokens are named by their places in the tensors
+    targets = torch.tensor([target for row in rows for target in row.target_ids])
     logprobs = given["logprobs"].clone().requires_grad_()
+
+    def at_targets(tensor: Tensor) -> Tensor:
+        return tensor.flatten()[targets]
+
     loss, _ = algorithm.loss(
         LossInputs(
-            logprobs_N=logprobs[mask],
-            sampled_logprobs_N=given["sampled"][mask],
-            proximal_logprobs_N=given["proximal"][mask] if algorithm.needs.proximal else None,
-            reference_logprobs_N=given["reference"][mask] if algorithm.needs.reference else None,
-            advantages_N=advantages[:, None].expand_as(mask)[mask],
-            weights_N=weights[:, None].expand_as(mask)[mask],
+            logprobs_N=at_targets(logprobs),
+            sampled_logprobs_N=at_targets(given["sampled"]),
+            proximal_logprobs_N=at_targets(given["proximal"]) if algorithm.needs.proximal else None,
+            reference_logprobs_N=at_targets(given["reference"]) if algorithm.needs.reference else None,
+            advantages_N=torch.tensor([value for row in rows for value in row.advantages]),
+            weights_N=torch.tensor([value for row in rows for value in row.weights]),
         )
     )
     loss.backward()
     assert logprobs.grad is not None
-    return {"advantages": advantages[:, None] * mask, "loss": loss.detach(), "gradient": logprobs.grad}
+    returns = [
+        GroupReturns(each, {member.id: episode_returns(member, 1.0) for member in each.episodes}) for each in groups
+    ]
+    advantages = [
+        value for group in algorithm.advantages(returns) for turns in group.values() for value in turns.values()
+    ]
+    return {
+        "advantages": torch.tensor(advantages)[:, None] * given["mask"],
+        "loss": loss.detach(),
+        "gradient": logprobs.grad,
+    }
 
 
-def make_groups(given: Tensors) -> list[GroupReturns]:
+def make_groups(given: Tensors) -> list[Group]:
+    places = torch.arange(given["mask"].numel()).view_as(given["mask"])
     members = defaultdict(list)
     for number, (group, rewards) in enumerate(zip(given["group"].tolist(), given["rewards"].tolist(), strict=True)):
-        members[group].append(make_episode(f"{group}-{number:02}", int(given["mask"][number].sum()), rewards))
-    return [
-        GroupReturns(
-            Group(str(group), str(group), tuple(episodes)),
-            {each.id: {each.session.turns[0].id: each.reward} for each in episodes},
-        )
-        for group, episodes in members.items()
-    ]
+        tokens = places[number, : int(given["mask"][number].sum())].tolist()
+        members[group].append(make_episode(f"{group}-{number:02}", tokens, rewards))
+    return [Group(str(group), str(group), tuple(episodes)) for group, episodes in members.items()]
 
 
-def make_episode(episode_id: str, num_tokens: int, rewards: list[float]) -> Episode:
+def make_episode(episode_id: str, tokens: list[int], rewards: list[float]) -> Episode:
     """One turn; the reward is the sum, its parts are metrics."""
     graph = SessionGraph(episode_id)
-    tokens = (7,) * num_tokens
     graph.add_turn(
         turn_id=f"{episode_id}/t",
         prompt_ids=(1,),
@@ -117,7 +122,7 @@ def make_episode(episode_id: str, num_tokens: int, rewards: list[float]) -> Epis
         fork=None,
         messages=(Message("user", "go"),),
         reply=Message("assistant", "x"),
-        sampled=Sampled(tokens, (-1.0,) * num_tokens, (0,) * num_tokens, "stop"),
+        sampled=Sampled(tuple(tokens), (-1.0,) * len(tokens), (0,) * len(tokens), "stop"),
         sampling=Sampling(),
         agent="",
         tools=(),
@@ -136,31 +141,13 @@ def make_episode(episode_id: str, num_tokens: int, rewards: list[float]) -> Epis
     )
 
 
-@pytest.fixture(scope="module")
-def differences(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, float]]:
-    """By name and peer: of advantages, loss and gradient the largest difference."""
-    given, found = make_tensors(), {}
-    for peer in ("verl", "TRL"):
-        cases = [case for case in CASES if case.peer == peer]
-        answers = ask(peer, given, cases, tmp_path_factory.mktemp(peer))
-        for case in cases:
-            ours = compute(case, given)
-            found[case.name, peer] = {name: difference(ours[name], value) for name, value in answers[case.name].items()}
-    assert len(found) == len(CASES), "two cases have one name"
-    return found
-
-
-def difference(ours: Tensor, theirs: Tensor) -> float:
-    """The largest; that of tensors smaller than 1, as gradients are, beside their largest number."""
-    size = float(theirs.abs().max()) if theirs.dim() else 1.0
-    return float((ours - theirs).abs().max()) / min(size, 1.0)
-
-
-def ask(peer: str, given: Tensors, cases: list[Case], folder: Path) -> dict[str, Tensors]:
+def ask(peer: str, folder: Path) -> dict[str, Tensors]:
+    """By name of a case what the peer gives for it."""
     python = ENVIRONMENTS.absolute() / peer.lower() / "bin" / "python"
     assert python.exists(), f"{python} is missing; run `make test-oracles`"
     work, answers = folder / "work.pt", folder / "answers.pt"
-    torch.save({"tensors": given, "cases": {case.name: case.asked for case in cases}}, work)
+    cases = {case.name: case.asked for case in CASES if case.peer == peer}
+    torch.save({"tensors": make_tensors(), "cases": cases}, work)
     command = [python, HERE / f"run_{peer.lower()}.py", work, answers]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -169,19 +156,40 @@ def ask(peer: str, given: Tensors, cases: list[Case], folder: Path) -> dict[str,
     return loaded
 
 
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Tensors]]:
+    return {peer: ask(peer, tmp_path_factory.mktemp(peer)) for peer in ("verl", "TRL")}
+
+
+def differences(case: Case, answers: dict[str, dict[str, Tensors]]) -> dict[str, float]:
+    """Of advantages, loss and gradient the largest; of tensors smaller than 1, as gradients are, beside their largest
+    number.
+    """
+    given, theirs = make_tensors(), answers[case.peer][case.name]
+    ours = compute(case, given)
+    found = {}
+    for name, value in theirs.items():
+        size = min(float(value.abs().max()), 1.0) if value.dim() else 1.0
+        found[name] = float((ours[name] - value).abs().max()) / size
+    return found
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.peer}-{case.name}")
-def test_same_numbers(differences: Any, case: Case) -> None:
+def test_same_numbers(answers: Any, case: Case) -> None:
     """Advantages, the loss and its gradient are the peer's."""
-    assert max(differences[case.name, case.peer].values()) <= TOLERANCE, differences[case.name, case.peer]
+    found = differences(case, answers)
+    assert max(found.values()) <= TOLERANCE, found
 
 
 @pytest.mark.timeout(600)
-def test_the_page_has_the_table(differences: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_has_the_table(answers: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """docs/algorithms.md names every comparison of this run, and none that it did not make."""
-    rows = [f"| {name} | {peer} | {max(by.values()):.0e} |" for (name, peer), by in sorted(differences.items())]
+    largest = {(case.name, case.peer): max(differences(case, answers).values()) for case in CASES}
+    rows = [f"| {name} | {peer} | {value:.0e} |" for (name, peer), value in sorted(largest.items())]
     with capsys.disabled():
         sys.stdout.write("\n".join(["", "| algorithm | peer | largest difference |", "|---|---|---|", *rows, ""]))
+    assert len(rows) == len(CASES), "two cases have one name"
     shown = re.findall(r"^\| (.+) \| (verl|TRL) \| (\S+) \|$", PAGE.read_text(), re.MULTILINE)
-    assert {(name, peer) for name, peer, _ in shown} == set(differences)
-    assert all(float(largest) <= TOLERANCE for *_, largest in shown)
+    assert {(name, peer) for name, peer, _ in shown} == set(largest)
+    assert all(float(value) <= TOLERANCE for *_, value in shown)

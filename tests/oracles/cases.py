@@ -39,7 +39,7 @@ def trl(name: str, keys: Keys, trainer: str = "grpo", **config: Any) -> Case:
     return Case(name, "TRL", keys, asked)
 
 
-PROXIMAL = {"correction": "none", "minibatches": 2}
+PROXIMAL = {"correction": "none"}
 """Ratios to the weights that the batch began with, as TRL and verl take them."""
 UNSCALED = {"scale": "none"}
 
@@ -88,12 +88,12 @@ AGGREGATIONS = (
 CORRECTIONS = (
     verl(
         "truncate",
-        {"minibatches": 2, "correction": {"cap": 1.2}},
+        {"correction": {"cap": 1.2}},
         correction={"rollout_is": "token", "rollout_is_threshold": 1.2},
     ),
     trl(
         "truncate",
-        {"minibatches": 2, "correction": {"cap": 1.2}},
+        {"correction": {"cap": 1.2}},
         vllm_importance_sampling_mode="token_truncate",
         vllm_importance_sampling_clip_max=1.2,
     ),
