@@ -44,6 +44,12 @@ from ludus.settings import (
 from ludus.trainer.settings import TrainerSettings
 
 ConfigT = TypeVar("ConfigT", bound="Config")
+_NOT_ONLINE = """
+    workflow config_class train_dataset.path train_dataset.shuffle valid_dataset.path total_train_epochs
+    rollout.retries rollout.actors rollout.max_concurrent_rollouts rollout.max_consecutive_failures rollout.oversample
+    eval eval_gconfig eval_workflow
+"""
+"""Keys that only act where Ludus plays the agent itself."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -126,12 +132,12 @@ class Config(Settings):
     def idle(self) -> Iterator[Idle]:
         if self.config_kwargs and self.config_class is None:
             yield Idle("config_kwargs", "no config_class is named")
-        if self.engine.is_set("keep_kv_on_publish") and self.rollout.max_head_offpolicyness == 0:
+        if self.is_set("engine.keep_kv_on_publish") and self.rollout.max_head_offpolicyness == 0:
             yield Idle(
                 "engine.keep_kv_on_publish",
                 "with rollout.max_head_offpolicyness=0 nothing is being sampled when weights are published",
             )
-        if self.scheduler.is_set("trainer") and self.trainer.ranks == 1:
+        if self.is_set("scheduler.trainer") and self.trainer.ranks == 1:
             yield Idle("scheduler.trainer", "with trainer.ranks=1 the run's own process trains alone")
 
     @classmethod
@@ -172,8 +178,7 @@ class Config(Settings):
     @property
     def eval_generation(self) -> GenerationSettings:
         """How evaluations sample: as `gconfig`, once a row, with the keys of `eval_gconfig` on top."""
-        own = self.eval_gconfig or GenerationSettings()
-        given = {name: getattr(own, name) for name in own.model_fields_set}
+        given = {} if self.eval_gconfig is None else self.eval_gconfig.model_dump(exclude_unset=True)
         return self.gconfig.model_copy(update={"n_samples": 1, **given})
 
     def to_yaml(self) -> str:
@@ -213,34 +218,13 @@ def check_training(config: ConfigT) -> ConfigT:
 
 
 def _idle_online(config: Config) -> Iterator[Idle]:
-    """Keys that only act where Ludus plays the agent itself."""
-    given = {
-        "workflow": config.workflow is not None,
-        "config_class": config.config_class is not None,
-        "train_dataset.path": config.train_dataset.path is not None,
-        "train_dataset.shuffle": config.train_dataset.is_set("shuffle"),
-        "valid_dataset.path": config.valid_dataset.path is not None,
-        "total_train_epochs": config.total_train_epochs is not None,
-        "rollout.retries": config.rollout.is_set("retries"),
-        "rollout.actors": config.rollout.is_set("actors"),
-        "rollout.max_concurrent_rollouts": config.rollout.is_set("max_concurrent_rollouts"),
-        "rollout.max_consecutive_failures": config.rollout.is_set("max_consecutive_failures"),
-        "rollout.oversample": config.rollout.oversample > 0,
-        "eval": config.eval.is_asked,
-        "eval_gconfig": config.eval_gconfig is not None,
-        "eval_workflow": config.eval_workflow is not None,
-    }
     why = "with rollout.agent.mode=online the sessions of others are trained on, as they arrive"
-    yield from (Idle(name, why) for name, is_given in given.items() if is_given)
+    yield from (Idle(key, why) for key in _NOT_ONLINE.split() if config.is_set(key))
 
 
 def _idle_evaluation(config: Config) -> Iterator[Idle]:
     if config.eval.is_asked:
         return
-    held_out = (
-        ("eval_gconfig", config.eval_gconfig),
-        ("valid_dataset.max_rows", config.valid_dataset.max_rows),
-        ("eval_workflow", config.eval_workflow),
-    )
     why = "no evaluation is asked for; eval.before, eval.after or eval.every_steps ask for one"
-    yield from (Idle(name, why) for name, value in held_out if value is not None)
+    held_out = ("eval_gconfig", "valid_dataset.max_rows", "eval_workflow")
+    yield from (Idle(key, why) for key in held_out if config.is_set(key))

@@ -66,10 +66,15 @@ class Settings(pydantic.BaseModel):
     # where the whole path of a key is known.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
-    def is_set(self, name: str) -> bool:
-        """The key was given explicitly, with a value other than its default."""
+    def is_set(self, key: str) -> bool:
+        """The key, which may stand below another as in `a.b`, was given explicitly, with a value other than its
+        default."""
+        name, _, below = key.partition(".")
         if name not in self.model_fields_set:
             return False
+        if below:
+            settings = getattr(self, name)
+            return isinstance(settings, Settings) and settings.is_set(below)
         field = type(self).model_fields[name]
         return bool(getattr(self, name) != field.get_default(call_default_factory=True, validated_data={}))
 
@@ -207,15 +212,6 @@ def acting(settings: SettingsT, idle: Sequence[Idle]) -> SettingsT:
     return type(settings)(**values)
 
 
-def load_settings(cls: type[SettingsT], yaml_path: Path | None, overrides: Sequence[str] = ()) -> SettingsT:
-    """Settings from a YAML file (None: only defaults) with `a.b=value` overrides on top, values read as YAML.
-
-    Raises UserError if the file is missing, ConfigError for an unknown key or a value that cannot be.
-    """
-    data = read_yaml(yaml_path) if yaml_path is not None else {}
-    return cls(**with_overrides(data, overrides))
-
-
 def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Nested values with `a.b=value` overrides on top. Raises ConfigError for an override of another form."""
     changed = dict(data)
@@ -238,7 +234,7 @@ def did_you_mean(name: str, allowed: Iterable[str], otherwise: str = "") -> str:
 
 
 def dump_settings(settings: Settings) -> str:
-    """The settings as YAML, every key with its resolved value; `load_settings` reads it back."""
+    """The settings as YAML, every key with its resolved value; read as YAML they are the same settings."""
     return yaml.dump(settings.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 

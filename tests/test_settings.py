@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,11 @@ import pytest
 import yaml
 
 from ludus.errors import ConfigError, UserError
-from ludus.settings import Choice, OneOf, Settings, dump_settings, import_object, load_settings, nearest
+from ludus.settings import Choice, OneOf, Settings, dump_settings, import_object, nearest, read_yaml, with_overrides
+
+
+def load_settings(cls: type[Any], path: Path | None, overrides: Sequence[str] = ()) -> Any:
+    return cls(**with_overrides({} if path is None else read_yaml(path), overrides))
 
 
 class Inner(Settings):
@@ -33,7 +37,7 @@ def test_overrides_win_over_the_file(tmp_path: Path) -> None:
 
 
 def test_dumped_settings_read_back(tmp_path: Path) -> None:
-    """What `dump_settings` writes, `load_settings` reads as the same settings."""
+    """What `dump_settings` writes, is read as the same settings."""
     settings = Outer(inner=Inner(rank=9))
     path = tmp_path / "dump.yaml"
     path.write_text(dump_settings(settings))

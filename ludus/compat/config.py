@@ -86,15 +86,9 @@ class Config(core.Config):
         return _VERL if is_named or (len(rows) > 0 and rows[0].get("agent_name") is not None) else None
 
     def unread_by(self, kind: str | None) -> Mapping[str, str]:
-        own, agent = self.rollout, self.rollout.agent
-        given = {
-            **{f"rollout.agent.{name}": agent.is_set(name) for name in LoopSettings.__annotations__},
-            "rollout.prompt_length": own.is_set("prompt_length"),
-            "rollout.response_length": own.is_set("response_length"),
-            "rollout.multi_turn": own.is_set("multi_turn"),
-            "reward": self.is_set("reward"),
-        }
-        return {} if kind == _VERL else {name: "agent loops" for name, is_set in given.items() if is_set}
+        own = [f"rollout.agent.{name}" for name in LoopSettings.__annotations__]
+        own += ["rollout.prompt_length", "rollout.response_length", "rollout.multi_turn", "reward"]
+        return {} if kind == _VERL else {key: "agent loops" for key in own if self.is_set(key)}
 
 
 def load_config(

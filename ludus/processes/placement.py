@@ -91,8 +91,8 @@ class LocalScheduler(SchedulerSettings):
 
     def idle(self) -> Iterator[Idle]:
         for name in ("engine", "trainer", "rollout"):
-            if self.role(name).is_set("memory_gb"):
-                yield Idle(f"{name}.memory_gb", "type is 'local', where nothing is reserved")
+            if self.is_set(key := f"{name}.memory_gb"):
+                yield Idle(key, "type is 'local', where nothing is reserved")
 
 
 class RayScheduler(SchedulerSettings):

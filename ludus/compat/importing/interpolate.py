@@ -30,16 +30,9 @@ def read_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     return resolved
 
 
-def leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted key; a list is a value."""
-    found: dict[str, Any] = {}
-    for name, value in data.items():
-        dotted = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            found |= leaves(value, f"{dotted}.")
-        else:
-            found[dotted] = value
-    return found
+def leaves(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key; a list is a value, and a mapping without keys is none."""
+    return {".".join(map(str, path)): value for path, value in settings.leaves(data) if value != {}}
 
 
 def _resolved(value: Any, root: Mapping[str, Any], seen: tuple[str, ...]) -> Any:
