@@ -134,7 +134,7 @@ async def play_trajectories(setup: FamilySetup) -> Group:
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore.create(Path(folder), "doors", "")
         with store, GatewayServer(keys := SessionKeys()) as server:
-            records = TurnRecords(store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0)
+            records = TurnRecords(store, Config())
             episodes = Episodes(setup.recorder, records, keys=keys, fit=records.fit)
 
             async def rollout(member_idx: int, row: Mapping[str, Any]) -> Any:

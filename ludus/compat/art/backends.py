@@ -140,6 +140,9 @@ class TrainSFTArguments(Settings):
     config: TrainSFTConfig = pydantic.Field(default_factory=TrainSFTConfig)
 
 
+AnyTraining = TrainArguments | TrainSFTArguments
+
+
 class ForkArguments(Settings):
     """Of a beginning with another model's weights."""
 
@@ -207,11 +210,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def _train(
-        self,
-        model: TrainableSpec,
-        asked: TrainArguments | TrainSFTArguments,
-        on_progress: OnProgress,
-        idempotency_key: str | None,
+        self, model: TrainableSpec, asked: AnyTraining, on_progress: OnProgress, idempotency_key: str | None
     ) -> TrainResult: ...
 
     @abstractmethod

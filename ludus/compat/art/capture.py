@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, overload
 
 from ludus.compat.art.choice import Messages, Tools, check_item, message_of
+from ludus.compat.art.context import bound
 from ludus.compat.art.exchanges import listening
 from ludus.compat.art.trajectory import History, Trajectory
 from ludus.errors import UserError
@@ -96,13 +97,8 @@ async def capture_auto_trajectory(coroutine: Awaitable[object]) -> Trajectory:
 @contextmanager
 def capturing() -> Iterator[Capture]:
     """Exchanges of the block are captured."""
-    capture = Capture()
-    token = _captures.set(capture)
-    try:
-        with listening(capture.add):
-            yield capture
-    finally:
-        _captures.reset(token)
+    with bound(_captures, Capture()) as capture, listening(capture.add):
+        yield capture
 
 
 def yield_trajectory(trajectory: Trajectory) -> None:
@@ -124,11 +120,8 @@ async def capture_yielded_trajectory(coroutine: Awaitable[object]) -> Trajectory
     Raises UserError if it yielded none.
     """
     found: list[Trajectory] = []
-    token = _yielded.set(found)
-    try:
+    with bound(_yielded, found):
         await coroutine
-    finally:
-        _yielded.reset(token)
     if not found:
         raise UserError("no trajectory was yielded; call yield_trajectory(trajectory) once in the coroutine")
     return found[0]

@@ -5,10 +5,12 @@ Knows: one context variable.  Knows not: HTTP, trajectories.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
+
+from ludus.compat.art.context import bound
 
 OnExchange = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
 """Told the body of a chat completion request and of its whole answer, streamed or not."""
@@ -16,14 +18,9 @@ OnExchange = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
 _listeners: ContextVar[tuple[OnExchange, ...]] = ContextVar("ludus_exchanges", default=())
 
 
-@contextmanager
-def listening(listener: OnExchange) -> Iterator[None]:
+def listening(listener: OnExchange) -> AbstractContextManager[object]:
     """Exchanges of the block, and of the tasks begun in it, are passed to `listener` too."""
-    token = _listeners.set((*_listeners.get(), listener))
-    try:
-        yield
-    finally:
-        _listeners.reset(token)
+    return bound(_listeners, (*_listeners.get(), listener))
 
 
 def exchange_listeners() -> tuple[OnExchange, ...]:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ludus.compat.art.bars import progress_bar
+from ludus.compat.art.context import bound
 from ludus.compat.art.exchanges import listening
 from ludus.compat.art.group import TrajectoryGroup, close_unplayed
 from ludus.compat.art.rollout import Rollout
@@ -41,12 +42,9 @@ async def gather_trajectory_groups(
     Raises the first exception that is one too many.
     """
     given = list(groups)
-    with _tallied(given, pbar_desc, pbar_total_completion_tokens, max_exceptions, max_metrics) as tally:
-        token = current_tally.set(tally)
-        try:
-            kept = await in_order(_whole_group(group, tally, after_each) for group in given)
-        finally:
-            current_tally.reset(token)
+    playing = _tallied(given, pbar_desc, pbar_total_completion_tokens, max_exceptions, max_metrics)
+    with playing as tally, bound(current_tally, tally):
+        kept = await in_order(_whole_group(group, tally, after_each) for group in given)
     return [group for groups_kept in kept for group in groups_kept]
 
 

@@ -46,22 +46,19 @@ Think up {count} tasks that somebody might give to an agent with the tools below
 {more}
 Answer with JSON alone: {{"scenarios": [{{"task": "<the task>", "difficulty": <1 to 5>}}, ...]}}, {count} entries."""
 
-_SCHEMA: Json = {
-    "type": "object",
-    "properties": {
-        "scenarios": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"task": {"type": "string"}, "difficulty": {"type": "integer"}},
-                "required": ["task", "difficulty"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["scenarios"],
-    "additionalProperties": False,
-}
+
+def _object(**properties: Json) -> Json:
+    """The schema of an object with these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+_SCENARIO = _object(task={"type": "string"}, difficulty={"type": "integer"})
+_SCHEMA = _object(scenarios={"type": "array", "items": _SCENARIO})
 
 
 async def generate_scenarios(
@@ -151,9 +148,11 @@ def _prompt(
     more = f"- {instructions.strip()}\n" if instructions else ""
     if known:
         more += "- They are none of these, which are there already:\n" + "".join(f"  - {task}\n" for task in known)
-    listed = (json.dumps(list(values), indent=2, ensure_ascii=False) for values in (tools, resources))
-    shown_tools, shown_resources = listed
-    return _PROMPT.format(count=count, tools=shown_tools, resources=shown_resources, more=more)
+    shown = {
+        name: json.dumps(list(values), indent=2, ensure_ascii=False)
+        for name, values in (("tools", tools), ("resources", resources))
+    }
+    return _PROMPT.format(count=count, more=more, **shown)
 
 
 def _scenarios(text: str) -> Iterator[GeneratedScenario]:

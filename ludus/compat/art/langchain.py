@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, overload
 
 from ludus.compat.art.capture import capturing
+from ludus.compat.art.context import bound
 from ludus.compat.art.trainable import Model
 from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
@@ -43,12 +44,8 @@ def wrap_rollout(model: Model[Any], rollout: Rollout[P] | None = None) -> Any:
 
     @functools.wraps(rollout)
     async def wrapped(*args: P.args, **kwargs: P.kwargs) -> Trajectory:
-        token = _model.set(model)
-        try:
-            with capturing() as capture:
-                trajectory = await rollout(*args, **kwargs)
-        finally:
-            _model.reset(token)
+        with bound(_model, model), capturing() as capture:
+            trajectory = await rollout(*args, **kwargs)
         if not isinstance(trajectory, Trajectory):
             raise UserError(
                 f"the rollout that is wrapped returned a {type(trajectory).__name__}; it must return a Trajectory"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ludus.api.hosted import HostedModel, fork_checkpoint
 from ludus.compat.art.backends import (
+    AnyTraining,
     Backend,
     ForkArguments,
     InferenceEndpoint,
@@ -21,7 +22,6 @@ from ludus.compat.art.backends import (
     TrainableSpec,
     TrainArguments,
     TrainResult,
-    TrainSFTArguments,
 )
 from ludus.compat.art.configs import check_config, default_config, model_config
 from ludus.compat.art.served import ServedModel
@@ -95,11 +95,7 @@ class LocalBackend(Backend):
         return await self._models[folder]
 
     async def _train(
-        self,
-        model: TrainableSpec,
-        asked: TrainArguments | TrainSFTArguments,
-        on_progress: OnProgress,
-        idempotency_key: str | None,
+        self, model: TrainableSpec, asked: AnyTraining, on_progress: OnProgress, idempotency_key: str | None
     ) -> TrainResult:
         if idempotency_key is not None:
             raise ConfigError("idempotency_key cannot act: a LocalBackend takes every call as a step of its own")

@@ -42,11 +42,8 @@ class ServedModel:
     """Its sessions are open until `close`; what was never trained is accounted for then."""
 
     def __init__(self, model: HostedModel, server: GatewayServer) -> None:
-        config = model.config
         self.model = model
-        self.records = records = TurnRecords(
-            model.run.store, rollout=config.rollout, generation=config.gconfig, seed=config.seed
-        )
+        self.records = records = TurnRecords(model.run.store, model.config)
         self.episodes = Episodes(model.run.local.recorder, records, idle_s=IDLE_S, most_by_key=None, fit=records.fit)
         self._server = server
         self.sessions = RolloutSessions(lambda: model.step, self._begin, self._end)

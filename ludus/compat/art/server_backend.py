@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.cluster.remote import LaunchedServer, LaunchSettings, OnLine, target_of
-from ludus.cluster.serve.client import OnEvent, ServerClient
+from ludus.cluster.serve.client import ServerClient
 from ludus.cluster.serve.wire import (
     LOAD,
     SESSION,
@@ -29,15 +29,14 @@ from ludus.cluster.serve.wire import (
     SubmitJob,
 )
 from ludus.compat.art.backends import (
+    AnyTraining,
     Backend,
     ForkArguments,
     InferenceEndpoint,
     OnProgress,
     TrainableSpec,
-    TrainArguments,
     TrainProgress,
     TrainResult,
-    TrainSFTArguments,
 )
 from ludus.compat.art.rollout_sessions import RolloutSessions
 from ludus.episodes.outcome import Told
@@ -138,11 +137,7 @@ class ServerBackend(Backend):
         )
 
     async def _train(
-        self,
-        model: TrainableSpec,
-        asked: TrainArguments | TrainSFTArguments,
-        on_progress: OnProgress,
-        idempotency_key: str | None,
+        self, model: TrainableSpec, asked: AnyTraining, on_progress: OnProgress, idempotency_key: str | None
     ) -> TrainResult:
         def on_event(event: JobEvent) -> None:
             if event.kind == "progress":
@@ -152,9 +147,10 @@ class ServerBackend(Backend):
             **_without_logprobs(asked.model_dump(mode="json")),
             "config": asked.config.model_dump(mode="json", exclude_unset=True),
         }
-        result = TrainResult(**await self._run(model, asked.kind, arguments, on_event, idempotency_key))
-        self._steps[_path(model)] = result.step
-        return result
+        job = SubmitJob(kind=asked.kind, arguments=arguments)
+        found = await self._client.run_job(_path(model), job, idempotency_key=idempotency_key, on_event=on_event)
+        self._steps[_path(model)] = found["step"]
+        return TrainResult(**found)
 
     async def get_step(self, model: TrainableSpec) -> int:
         while (step := (await self._client.get(ModelView, _path(model))).step) is None:
@@ -167,7 +163,8 @@ class ServerBackend(Backend):
     async def _fork(self, model: TrainableSpec, asked: ForkArguments) -> int:
         await self._meet()
         await self._client.post(ModelView, f"/models?{LOAD}=false", _registration(model))
-        return int((await self._run(model, asked.kind, asked.model_dump()))["step"])
+        job = SubmitJob(kind=asked.kind, arguments=asked.model_dump())
+        return int((await self._client.run_job(_path(model), job))["step"])
 
     async def close(self) -> None:
         """Close the connections that were made on this loop; the server goes on, unless it was launched for us."""
@@ -203,17 +200,6 @@ class ServerBackend(Backend):
 
             self._sessions[path] = RolloutSessions(lambda: self._steps[path], self._session, end)
         return view
-
-    async def _run(
-        self,
-        model: TrainableSpec,
-        kind: str,
-        arguments: dict[str, Any],
-        on_event: OnEvent = lambda _: None,
-        idempotency_key: str | None = None,
-    ) -> Mapping[str, Any]:
-        job = SubmitJob(kind=kind, arguments=arguments)
-        return await self._client.run_job(_path(model), job, idempotency_key=idempotency_key, on_event=on_event)
 
     def _session(self, group_id: str | None, name: str) -> str:
         return f"{self._id}:{name}" if group_id is None else f"{self._id}:{group_id}/{name}"

@@ -38,10 +38,6 @@ class Settled:
     num_empty: int
     """Trajectories without a recorded choice."""
 
-    @property
-    def episodes(self) -> tuple[Episode, ...]:
-        return tuple(episode for group in self.taken.groups for episode in group.episodes)
-
 
 def settle_groups(groups: Sequence[TrajectoryGroup], records: TurnRecords, *, step: int) -> Settled:
     """The episodes of step `step`; trajectories learn which weights sampled them.
@@ -49,21 +45,28 @@ def settle_groups(groups: Sequence[TrajectoryGroup], records: TurnRecords, *, st
     Raises UserError for a choice that nobody recorded, a turn in two trajectories, or a reward that is no number.
     """
     members = _members(groups, step)
-    named = frozenset(_owners(members))
-    by_group: dict[str, list[Episode]] = {member.group_id: [] for member in members}
-    turns: dict[str, Episode] = {}
+    owners: dict[str, _Member] = {}
     for member in members:
-        if member.named:
-            others = (named - frozenset(member.named)) | turns.keys()
-            episode = _episode(member, records, others)
-            by_group[member.group_id].append(episode)
-            turns.update({turn.id: episode for turn in episode.session.turns})
+        for turn_id in member.named:
+            other = owners.setdefault(turn_id, member)
+            if other is not member:
+                raise UserError(
+                    f"{other.where} and {member.where} both name the turn {turn_id!r}; a sampled token is trained "
+                    "once. Put branches of one rollout into additional_histories of one trajectory"
+                )
+    built: dict[str, Group] = {}
+    turns: dict[str, Episode] = {}
+    for member in (member for member in members if member.named):
+        others = (owners.keys() - set(member.named)) | turns.keys()
+        episode = _episode(member, records, others)
+        before = built[episode.group_id].episodes if episode.group_id in built else ()
+        built[episode.group_id] = Group(episode.group_id, episode.task_id, (*before, episode))
+        turns.update({turn.id: episode for turn in episode.session.turns})
     num_empty = sum(not member.named for member in members)
     if num_empty:
         logger.warning("%d trajectories of step %d have no recorded choice: they count nowhere", num_empty, step)
-    built = [Group(group_id, found[0].task_id, tuple(found)) for group_id, found in by_group.items() if found]
     return Settled(
-        taken=TakenGroups(tuple(built), records.take_failed()),
+        taken=TakenGroups(tuple(built.values()), records.take_failed()),
         turns=turns,
         num_foreign_choices=sum(num_foreign_choices(member.trajectory) for member in members),
         num_empty=num_empty,
@@ -72,13 +75,11 @@ def settle_groups(groups: Sequence[TrajectoryGroup], records: TurnRecords, *, st
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A trajectory in its place."""
+    """A trajectory, and where it stands."""
 
     trajectory: Trajectory
     named: tuple[str, ...]
-    id: str
-    group_id: str
-    task_id: str
+    spec: SessionSpec
     where: str
 
 
@@ -88,36 +89,19 @@ def _members(groups: Sequence[TrajectoryGroup], step: int) -> list[_Member]:
         group_id = f"step{step:06d}-g{group_idx:04d}"
         task_id = str(group.metadata.get("task_id", group_id))
         for member_idx, trajectory in enumerate(group):
+            spec = SessionSpec(f"{group_id}-m{member_idx:03d}", task_id, group_id)
             where = f"trajectory {member_idx} of group {group_idx}"
-            named = named_turns(trajectory)
-            members.append(_Member(trajectory, named, f"{group_id}-m{member_idx:03d}", group_id, task_id, where))
+            members.append(_Member(trajectory, named_turns(trajectory), spec, where))
     return members
-
-
-def _owners(members: Sequence[_Member]) -> dict[str, _Member]:
-    owners: dict[str, _Member] = {}
-    for member in members:
-        for turn_id in member.named:
-            if turn_id in owners:
-                raise UserError(
-                    f"{owners[turn_id].where} and {member.where} both name the turn {turn_id!r}; a sampled token is "
-                    "trained once. Put branches of one rollout into additional_histories of one trajectory"
-                )
-            owners[turn_id] = member
-    return owners
 
 
 def _episode(member: _Member, records: TurnRecords, others: Collection[str]) -> Episode:
     trajectory = member.trajectory
-    record = join_records(member.id, records.parts(member.named, others=others))
+    record = join_records(str(member.spec.id), records.parts(member.named, others=others))
     versions = [version for turn in record.turns for version in turn.sampled.versions]
     trajectory.initial_policy_version, trajectory.final_policy_version = min(versions), max(versions)
-    episode = finish(
-        SessionSpec(member.id, member.task_id, member.group_id),
-        record,
-        Returned(claim_trajectory(record, trajectory)),
-        started_at=min(turn.started_at for turn in record.turns),
-    )
+    claimed = Returned(claim_trajectory(record, trajectory))
+    episode = finish(member.spec, record, claimed, started_at=min(turn.started_at for turn in record.turns))
     if not episode.outcome.has_credit:
         raise UserError(f"{member.where}: {episode.outcome.reason}")
     return replace(episode, reward=trajectory.reward)

@@ -10,7 +10,7 @@ import importlib
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pydantic
 
@@ -54,6 +54,8 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
     """None: its name."""
     base_path: str = DEFAULT_PATH
     """Where logs and state lie; a project is a folder below."""
+    _without_endpoint: ClassVar[tuple[str | None, str | None]] = (None, None)
+    """Base URL and key of a client where none are known. None: what the SDK itself takes."""
     _transports: dict[str, ModelTransport] = pydantic.PrivateAttr(default_factory=dict)
 
     @property
@@ -75,8 +77,9 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
             sdk = importlib.import_module("openai")
         except ModuleNotFoundError:
             raise UserError("a client of the model needs OpenAI's SDK: pip install openai") from None
-        address, key = self._address
-        return sdk.AsyncOpenAI(**{"http_client": self.http_client(), "base_url": address, "api_key": key, **options})
+        address, key = self._without_endpoint
+        known = {"base_url": self.inference_base_url or address, "api_key": self.inference_api_key or key}
+        return sdk.AsyncOpenAI(**{"http_client": self.http_client(), **known, **options})
 
     def http_client(self) -> Any:
         """An AsyncClient, of the module that OpenAI's SDK takes, whose requests go to the model."""
@@ -140,11 +143,6 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         """Where it is now. None: where its own base URL says."""
         return None
 
-    @property
-    def _address(self) -> tuple[str | None, str | None]:
-        """Base URL and key of a client. None: what the SDK itself takes."""
-        return self.inference_base_url, self.inference_api_key
-
 
 class TrainableModel(Model[ConfigT]):
     """A model that is trained from what its rollouts do."""
@@ -153,6 +151,7 @@ class TrainableModel(Model[ConfigT]):
     """Name of an embedded model, a folder, or a hub id."""
     run_id: str | None = None
     """Kept with the model; nobody reads it."""
+    _without_endpoint: ClassVar[tuple[str | None, str | None]] = (PLACEHOLDER, "unregistered")
     _internal_config: Mapping[str, Any] | None = pydantic.PrivateAttr(default=None)
     """Keys of Ludus's configuration in which this model's differs. None: in none. It is read at registration."""
     _backend: Backend | None = pydantic.PrivateAttr(default=None)
@@ -257,7 +256,3 @@ class TrainableModel(Model[ConfigT]):
             self.inference_api_key = self._inference.api_key
             self.inference_model_name = self._inference.inference_name
         return self._inference
-
-    @property
-    def _address(self) -> tuple[str | None, str | None]:
-        return self.inference_base_url or PLACEHOLDER, self.inference_api_key or "unregistered"

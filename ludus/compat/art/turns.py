@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ludus.compat.art.claim import unknown_turn
+from ludus.config import Config
 from ludus.episodes.claim import SessionTurns, join_records
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
@@ -21,7 +22,6 @@ from ludus.episodes.outcome import Told
 from ludus.errors import AgentError
 from ludus.loop.batch import account_discarded
 from ludus.rollout.groups import Discarded
-from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import derive_seed
 from ludus.runs.store import RunStore
 from ludus.types import Episode, Node, SessionRecord, Turn
@@ -53,19 +53,9 @@ class _Held:
 class TurnRecords:
     """The `Archive` of one model whose trajectories name turns. Safe to use from several threads."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        *,
-        rollout: RolloutSettings,
-        generation: GenerationSettings,
-        seed: int,
-        most_kept: int = MOST_KEPT,
-    ) -> None:
+    def __init__(self, store: RunStore, config: Config, *, most_kept: int = MOST_KEPT) -> None:
         self._store = store
-        self._rollout = rollout
-        self._generation = generation
-        self._seed = seed
+        self._config = config
         self._most_kept = most_kept
         self._lock = threading.RLock()
         self._held: dict[str, _Held] = {}
@@ -92,17 +82,18 @@ class TurnRecords:
             while self.has(own_id):
                 number += 1
                 own_id = f"{asked}-r{number}"
-            fitted = replace(
-                spec,
-                id=own_id,
-                limits=Limits()
-                if spec.group_id is None
-                else Limits(max_turns=self._rollout.max_turns, max_tokens=self._rollout.max_tokens),
-                sampling=self._generation.sampling(seed=derive_seed(self._seed, "trajectory", asked)),
-                pinned=self._rollout.pinned,
+            rollout, seed = self._config.rollout, derive_seed(self._config.seed, "trajectory", asked)
+            limits = Limits(max_turns=rollout.max_turns, max_tokens=rollout.max_tokens)
+            self._held[own_id] = held = _Held(
+                replace(
+                    spec,
+                    id=own_id,
+                    limits=Limits() if spec.group_id is None else limits,
+                    sampling=self._config.gconfig.sampling(seed=seed),
+                    pinned=rollout.pinned,
+                )
             )
-            self._held[own_id] = _Held(fitted)
-            return fitted
+            return held.spec
 
     def begin(self, spec: SessionSpec, started_at: float) -> None:
         """It is known since its spec was fitted."""

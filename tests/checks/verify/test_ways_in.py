@@ -20,6 +20,7 @@ from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.settle import settle_groups
 from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.art.turns import TurnRecords
+from ludus.config import Config
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import MemoryArchive
 from ludus.episodes.episodes import Episodes
@@ -116,7 +117,7 @@ async def over_http(recorder: Recorder, seed: int) -> Episode:
 
 async def as_trajectory(recorder: Recorder, seed: int, folder: Path) -> Episode:
     with RunStore.create(folder, f"run{seed}", "") as store:
-        records = TurnRecords(store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0)
+        records = TurnRecords(store, Config())
         episodes = Episodes(recorder, records, fit=records.fit)
         handle, key = episodes.open(SessionSpec("e", group_id="g"))
         app = build_app(episodes.keys)
@@ -132,7 +133,7 @@ async def as_trajectory(recorder: Recorder, seed: int, folder: Path) -> Episode:
         ]
         trajectory = Trajectory(messages_and_choices=list(choices), reward=REWARD)
         settled = settle_groups([TrajectoryGroup([trajectory])], records, step=1)
-        return settled.episodes[0]
+        return settled.taken.groups[0].episodes[0]
 
 
 def learned(episode: Episode) -> tuple[Any, ...]:

@@ -11,13 +11,13 @@ import pytest
 
 from ludus.compat.art.rollout_sessions import ending_of
 from ludus.compat.art.turns import TurnRecords
+from ludus.config import Config
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.handle import Handle, SessionSpec
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.errors import UserError
-from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
 from ludus.types import ChatRequest, Episode, Message, Outcome
@@ -27,9 +27,7 @@ class Book:
     """A model's sessions by their ids, as its backend opens and ends them; else its `TurnRecords`."""
 
     def __init__(self, recorder: Recorder, store: RunStore, most_kept: int) -> None:
-        self.records = TurnRecords(
-            store, rollout=RolloutSettings(), generation=GenerationSettings(), seed=0, most_kept=most_kept
-        )
+        self.records = TurnRecords(store, Config(), most_kept=most_kept)
         self.episodes = Episodes(recorder, self.records, fit=self.records.fit)
         self.handles: dict[str, Handle] = {}
 

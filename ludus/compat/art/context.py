@@ -1,0 +1,20 @@
+"""Context variables that hold a value for the length of a block, and for the tasks that are begun in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+ValueT = TypeVar("ValueT")
+
+
+@contextmanager
+def bound(variable: ContextVar[Any], value: ValueT) -> Iterator[ValueT]:
+    """The variable is `value` until the block ends."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
