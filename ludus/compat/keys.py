@@ -148,12 +148,3 @@ def renamed(table: Table, data: Mapping[str, Any], family: str, roots: Collectio
     for path, value in ours.items():
         tree = with_value(tree, path, value, whole=".".join(map(str, path)))
     return tree
-
-
-def described(table: Mapping[str, Key]) -> list[tuple[str, str]]:
-    """A family's keys and what they are here, in the order of the alphabet; a branch ends in `*`."""
-    rows = []
-    for name, key in table.items():
-        values = " or ".join(map(repr, key.values or ()))
-        rows.append((name, " and ".join(key.ours) or f"must be {values}: {key.note}"))
-    return sorted(rows)

@@ -60,15 +60,10 @@ class EpisodeEngine:
         if req.image_data:
             raise UserError("image_data cannot act: the model reads text alone; leave it out")
         prompt = tuple(int(token_id) for token_id in req.input_ids)
-        gconfig = GenerationHyperparameters.of(req.gconfig)
-        sampling = gconfig.sampling(self.session.sampling, num_prompt_tokens=len(prompt))
-        return await self._ask(ChatRequest(messages=(), prompt=prompt, sampling=sampling))
+        return await self._ask(ChatRequest(messages=(), prompt=prompt), req.gconfig, len(prompt))
 
     async def achat(
-        self,
-        messages: Sequence[Mapping[str, str] | Message],
-        gconfig: Any = None,
-        **template_kwargs: Any,
+        self, messages: Sequence[Mapping[str, str] | Message], gconfig: Any = None, **template_kwargs: Any
     ) -> ModelResponse:
         """The answer to a conversation in the model's own template; one that goes on from an earlier answer has exactly
         its tokens before it. messages: role and content. Raises as `agenerate`.
@@ -78,19 +73,17 @@ class EpisodeEngine:
             for item in messages
         )
         request = ChatRequest(read, template_kwargs=template_kwargs)
-        num_prompt_tokens = self.session.count_prompt_tokens(request)
-        sampling = GenerationHyperparameters.of(gconfig).sampling(
-            self.session.sampling, num_prompt_tokens=num_prompt_tokens
-        )
-        return await self._ask(replace(request, sampling=sampling))
+        return await self._ask(request, gconfig, self.session.count_prompt_tokens(request))
 
     def decode(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
         """The text of token ids, by the run's tokenizer."""
         return self.session.text.tokenizer.decode(token_ids, skip_special=skip_special)
 
-    async def _ask(self, request: ChatRequest) -> ModelResponse:
+    async def _ask(self, request: ChatRequest, gconfig: Any, num_prompt_tokens: int) -> ModelResponse:
+        own = GenerationHyperparameters.of(gconfig)
+        sampling = own.sampling(self.session.sampling, num_prompt_tokens=num_prompt_tokens)
         started_at = time.perf_counter()
-        (turn,) = await self.session.complete(request, is_live=False)
+        (turn,) = await self.session.complete(replace(request, sampling=sampling), is_live=False)
         sampled = turn.sampled
         path = self.session.snapshot().path_ids(turn.node)
         return ModelResponse(
@@ -129,10 +122,12 @@ def token_rows(arrays: Mapping[str, Any]) -> list[TokenRow]:
                 f"row {row_idx} has {len(row_ids)} input_ids, an attention_mask of {len(row_attended)} and a loss_mask "
                 f"of {len(row_marked)}; they must match"
             )
-        kept = [place for place, is_there in enumerate(row_attended) if is_there]
-        rows.append(
-            TokenRow([int(row_ids[place]) for place in kept], [bool(row_marked[place]) for place in kept], reward)
-        )
+        kept = [
+            (int(token_id), bool(is_marked))
+            for token_id, is_there, is_marked in zip(row_ids, row_attended, row_marked, strict=True)
+            if is_there
+        ]
+        rows.append(TokenRow([token_id for token_id, _ in kept], [is_marked for _, is_marked in kept], reward))
     return rows
 
 

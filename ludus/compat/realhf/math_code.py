@@ -31,6 +31,8 @@ class MathCodeSingleStepEnv(EnvironmentService):
         """dataset_path: JSON lines that queries are looked up in. None: a row brings its own solutions or tests."""
         paths = [dataset_path] if isinstance(dataset_path, str) else list(dataset_path or ())
         self.id2info: dict[str, dict[str, Any]] = {}
+        self._row: dict[str, Any] | None = None
+        """What every query is judged by. None: what the data set says of it."""
         for path in paths:
             self.id2info.update(load_metadata(path)[0])
 
@@ -42,7 +44,7 @@ class MathCodeSingleStepEnv(EnvironmentService):
         if "solutions" not in row and "input_output" not in row:
             return self
         bound = MathCodeSingleStepEnv()
-        bound.id2info = _AnyQuery({"task": "code" if "input_output" in row else "math", **row})
+        bound._row = {"task": "code" if "input_output" in row else "math", **row}
         return bound
 
     async def reset(self, seed: int | None = None, options: Any = None) -> tuple[None, dict[str, Any]]:
@@ -52,14 +54,15 @@ class MathCodeSingleStepEnv(EnvironmentService):
         """No observation, 1.0 or 0.0 for each answer, ended."""
         qid, answers = action
         qid = str(qid).partition("@")[0]
-        task = (self.id2info.get(qid) or {}).get("task", "math")
+        known = self.id2info if self._row is None else {qid: self._row}
+        task = (known.get(qid) or {}).get("task", "math")
         if task not in TASKS:
             raise UserError(f"the query {qid!r} is of the task {task!r}; this environment judges {', '.join(TASKS)}")
         with span("reward", f"{task}-verify", inputs={"qid": qid, "answers": list(answers)}) as seen:
             if task == "math":
-                rewards = await math_verify_all(answers, solutions_of(self.id2info, qid))
+                rewards = await math_verify_all(answers, solutions_of(known, qid))
             else:
-                tests = tests_of(self.id2info, qid)
+                tests = tests_of(known, qid)
                 rewards = list(
                     await asyncio.gather(*(verify_program(extract_code(answer), tests) for answer in answers))
                 )
@@ -96,14 +99,3 @@ def _what_is_wrong(info: Mapping[str, Any]) -> str | None:
         return f"the task {info['task']!r} is none of {', '.join(TASKS)}"
     missing = [name for name in ("query_id", needed) if info.get(name) is None]
     return f"it has no {missing[0]}" if missing else None
-
-
-class _AnyQuery(dict[str, dict[str, Any]]):
-    """One row under every id: an episode asks only about its own."""
-
-    def __init__(self, row: dict[str, Any]) -> None:
-        super().__init__()
-        self._row = row
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self._row

@@ -84,26 +84,17 @@ def _messages(prompt: object) -> list[Row] | str:
     return messages
 
 
-def _unpadded(name: str, value: Any) -> Any:
-    if name in _PADDED:
-        return _without_nothing(value)
-    if isinstance(value, Mapping):
-        return {inner: _unpadded(inner, below) for inner, below in value.items()}
-    return value
-
-
-def _without_nothing(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _without_nothing(inner) for name, inner in value.items() if inner is not None}
-    return value
+def _unpadded(name: str, value: Any, is_padded: bool = False) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    is_padded = is_padded or name in _PADDED
+    kept = {inner: below for inner, below in value.items() if not (is_padded and below is None)}
+    return {inner: _unpadded(inner, below, is_padded) for inner, below in kept.items()}
 
 
 def _holds_bytes(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_holds_bytes, value.values()))
-    if isinstance(value, list):
-        return any(map(_holds_bytes, value))
-    return isinstance(value, bytes)
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return isinstance(value, bytes) or any(map(_holds_bytes, inside))
 
 
 def _note(name: str, count: int, rows: Sequence[Row]) -> str:

@@ -97,13 +97,10 @@ class AsyncLLMServerManager:
         ids = tuple(map(int, prompt_ids))
         if not ids:
             raise UserError("prompt_ids is empty; a prompt has one token or more")
-        sampling = self.sampling(sampling_params)
         room = self._room(request_id, len(ids))
-        if room is not None:
-            if room < 1:
-                return TokenOutput()
-            most = sampling.max_new_tokens
-            sampling = replace(sampling, max_new_tokens=room if most is None else min(room, most))
+        if room is not None and room < 1:
+            return TokenOutput()
+        sampling = self.sampling(sampling_params, room)
         (turn,) = await self.session.complete(ChatRequest(messages=(), sampling=sampling, prompt=ids))
         return TokenOutput(turn.sampled.token_ids, turn.sampled.logprobs, turn.sampled.stop_reason, turn)
 
@@ -114,26 +111,33 @@ class AsyncLLMServerManager:
         tools: Sequence[ToolSpec] = (),
         sampling_params: Mapping[str, Any] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        room: int | None = None,
     ) -> Turn:
-        """The recorded turn that answers these messages: its tokens go on with those of the turn before, exactly."""
+        """The recorded turn that answers these messages: its tokens go on with those of the turn before, exactly.
+
+        room: tokens that it may have at most. None: as many as the parameters say.
+        """
         request = ChatRequest(
             messages=read_messages(messages),
             tools=tuple(tools),
-            sampling=self.sampling(sampling_params or {}),
+            sampling=self.sampling(sampling_params or {}, room),
             template_kwargs=template_kwargs or {},
         )
         (turn,) = await self.session.complete(request)
         return turn
 
-    def sampling(self, params: Mapping[str, Any]) -> Sampling:
-        """The run's sampling with these parameters in place. Raises UserError for a name that is unknown."""
+    def sampling(self, params: Mapping[str, Any], room: int | None = None) -> Sampling:
+        """The run's sampling with these parameters in place, and no more tokens than there is room for. Raises
+        UserError for a name that is unknown."""
         for name in params:
             if name not in _KNOWN:
                 hint = did_you_mean(name, _KNOWN)
                 raise UserError(f"sampling_params has the unknown {name!r}{hint} Known: {', '.join(sorted(_KNOWN))}")
         given = {name: value for name, value in params.items() if name not in _WITHOUT_EFFECT and value is not None}
         ignore_eos = given.pop("ignore_eos", self.session.sampling.ignore_eos)
-        return replace(read_sampling(given, self.session.sampling, limits=_LIMITS), ignore_eos=bool(ignore_eos))
+        read = read_sampling(given, self.session.sampling, limits=_LIMITS)
+        caps = [cap for cap in (read.max_new_tokens, room) if cap is not None]
+        return replace(read, ignore_eos=bool(ignore_eos), max_new_tokens=min(caps, default=None))
 
     def _room(self, request_id: str, num_prompt: int) -> int | None:
         """Tokens that the response of this request may still have. None: any number."""

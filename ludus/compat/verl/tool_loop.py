@@ -132,7 +132,8 @@ class ToolAgentLoop(AgentLoopBase):
                 turn = await self.server_manager.complete(
                     data.messages,
                     tools=data.episode_tools.specs,
-                    sampling_params=_capped(sampling_params, room, self.server_manager.session.sampling.max_new_tokens),
+                    sampling_params=sampling_params,
+                    room=room,
                     template_kwargs=self.data_config.get("apply_chat_template_kwargs"),
                 )
         except AgentError as error:
@@ -238,14 +239,3 @@ class ToolAgentLoop(AgentLoopBase):
 def _end(data: AgentData, why: str) -> AgentState:
     data.ended_by = why
     return AgentState.TERMINATED
-
-
-def _capped(params: Mapping[str, Any], room: int | None, own: int | None) -> dict[str, Any]:
-    """The parameters, with no more tokens than there is room for. own: the run's limit of one answer."""
-    if room is None:
-        return dict(params)
-    asked = [params.get(name) for name in ("max_tokens", "max_new_tokens")]
-    caps = [cap for cap in (*asked, room) if cap is not None]
-    if all(cap is None for cap in asked) and own is not None:
-        caps.append(own)
-    return {**{key: value for key, value in params.items() if key != "max_new_tokens"}, "max_tokens": min(caps)}
