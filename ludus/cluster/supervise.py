@@ -87,30 +87,16 @@ class _SupervisedRole:
         self.state, self.changed_at = state, time.time()
 
     def view(self) -> RoleView:
-        found = self.registered
-        return RoleView(
-            self.role.name,
-            self.index,
-            self.state,
-            self.process.id,
-            "" if found is None else found.host,
-            "" if found is None else found.url,
-            self.attempt,
-            str(self.process.log),
-            self.changed_at,
-        )
+        known, process = self.registered, self.process
+        host, url = ("", "") if known is None else (known.host, known.url)
+        reached = (self.role.name, self.index, self.state, process.id, host, url)
+        return RoleView(*reached, self.attempt, str(process.log), self.changed_at)
 
 
 class Supervisor:
     """Keeps the processes of a run alive. Use as an async context manager, on one event loop."""
 
-    def __init__(
-        self,
-        launcher: Launcher,
-        registry: Registry,
-        *,
-        on_change: OnChange = lambda _: None,
-    ) -> None:
+    def __init__(self, launcher: Launcher, registry: Registry, *, on_change: OnChange = lambda _: None) -> None:
         """on_change: called with the status of all processes whenever one of them changes."""
         self._launcher = launcher
         self._registry = registry
@@ -118,14 +104,13 @@ class Supervisor:
         self._roles: dict[Name, _SupervisedRole] = {}
         self._clock = AwakeClock()
         self._watching: asyncio.Task[None] | None = None
-        self._failed: asyncio.Future[LudusError] | None = None
+        self._failed: asyncio.Future[LudusError] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
         ready = sum(supervised.state == "ready" for supervised in self._roles.values())
         return f"Supervisor({self._launcher!r}, processes={len(self._roles)}, ready={ready})"
 
     async def __aenter__(self) -> Supervisor:
-        self._failed = asyncio.get_running_loop().create_future()
         self._watching = asyncio.create_task(self._watch(), name="ludus-supervisor")
         return self
 
@@ -142,7 +127,7 @@ class Supervisor:
     @property
     def failure(self) -> LudusError | None:
         """What ends the run. None: nothing does."""
-        return self._failed.result() if self._failed is not None and self._failed.done() else None
+        return self._failed.result() if self._failed.done() else None
 
     def views(self) -> Sequence[RoleView]:
         """The status of all processes."""
@@ -150,7 +135,6 @@ class Supervisor:
 
     async def failed(self) -> LudusError:
         """What ends the run, once something does."""
-        assert self._failed is not None, "it was entered"
         return await asyncio.shield(self._failed)
 
     async def start(self, role: Role, policy: SupervisionPolicy) -> tuple[Registered, ...]:
@@ -219,7 +203,6 @@ class Supervisor:
         self._tell()
 
     async def _watch(self) -> None:
-        assert self._failed is not None, "it was entered"
         try:
             while True:
                 await asyncio.sleep(POLL_S)

@@ -26,10 +26,7 @@ async def open_workers(config: Config, cluster: Cluster, agent_adapters: Sequenc
 
     Raises UserError or BackendError if a worker cannot start, such as where an agent cannot be set up.
     """
-    remote, agent = (
-        [agent_adapter for agent_adapter in agent_adapters if isinstance(agent_adapter, RemoteAgentAdapter)],
-        config.rollout.agent,
-    )
+    remote, agent = [each for each in agent_adapters if isinstance(each, RemoteAgentAdapter)], config.rollout.agent
     if not remote or not isinstance(agent, SubprocSettings):
         return
     work_queue = WorkQueue()

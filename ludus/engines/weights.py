@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +109,19 @@ class WeightFiles:
         write_safetensors(path / "adapter_model.safetensors", weights.named_tensors())
         (path / "adapter_config.json").write_text(json.dumps(dict(self.adapter_config)))
         return path
+
+
+def buckets(tensors: Iterable[tuple[str, Any]], most_bytes: int) -> Iterator[list[tuple[str, Any]]]:
+    """The tensors in order, as many at once as stay below the bound, and at least one; of no tensors one empty list."""
+    bucket: list[tuple[str, Any]] = []
+    num_bytes = 0
+    for name, tensor in tensors:
+        if bucket and num_bytes + tensor.nbytes > most_bytes:
+            yield bucket
+            bucket, num_bytes = [], 0
+        bucket.append((name, tensor))
+        num_bytes += tensor.nbytes
+    yield bucket
 
 
 def write_safetensors(

@@ -121,19 +121,15 @@ class LaunchedServer:
             self._tunnel.close()
             self._tunnel = None
 
-    def _status(self) -> ServerStatus:
-        """A connection that breaks meanwhile is no server that has ended."""
-        try:
-            return self._target.status()
-        except UnreachableError as error:
-            return ServerStatus(is_alive=True, words=str(error), log=self._shown, server_address=None)
-
     def _wait(self) -> ServerAddress:
         timeout_s = self._settings.start_timeout_s
         until = None if timeout_s is None else self._clock() + timeout_s
         poll_s, words = FIRST_POLL_S, ""
         while True:
-            seen = self._status()
+            try:
+                seen = self._target.status()
+            except UnreachableError as error:  # a connection that breaks meanwhile is no server that has ended
+                seen = ServerStatus(is_alive=True, words=str(error), log=self._shown, server_address=None)
             self._report_lines(seen, words)
             words = seen.words
             if not seen.is_alive:

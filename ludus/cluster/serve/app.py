@@ -221,10 +221,6 @@ def event_bytes(event: JobEvent) -> bytes:
     return f"id: {event.number}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n".encode()
 
 
-def _json(answer: pydantic.BaseModel) -> Response:
-    return Response(answer.model_dump_json(), media_type="application/json")
-
-
 def _number(text: str) -> int:
     if not text.isdecimal():
         raise AgentError(
@@ -242,7 +238,8 @@ async def _document(request: Request) -> Response:
 
 
 async def _handshake(_request: Request) -> Response:
-    return _json(Handshake(server=f"ludus {ludus.__version__}", versions=[VERSION]))
+    handshake = Handshake(server=f"ludus {ludus.__version__}", versions=[VERSION])
+    return Response(handshake.model_dump_json(), media_type="application/json")
 
 
 async def _refused(_request: Request, error: Exception) -> Response:

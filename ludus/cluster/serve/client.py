@@ -170,7 +170,7 @@ class ServerClient:
             except httpx.TransportError as error:
                 logger.debug("events.interrupted job=%s error=%r", job_id, error)
             except _AwayError as error:
-                await self._wait(patience, error.told)
+                await self._wait(patience, error)
             else:  # the server closed the stream before the job had ended: it is being restarted
                 await self._wait(patience, self._away("it closed the stream"))
 
@@ -181,12 +181,12 @@ class ServerClient:
                 asked = http.build_request("GET", f"{ROOT}/jobs/{job_id}/events", headers=headers)
                 answer = await http.send(asked, stream=True)
             except httpx.TransportError as error:
-                raise _AwayError(self._unreached(error)) from error
+                raise self._unreached(error) from error
             try:
                 if answer.status_code != httpx.codes.OK:
                     await answer.aread()
                     if answer.status_code in _NOBODY_THERE:
-                        raise _AwayError(self._away(f"status {answer.status_code}"))
+                        raise self._away(f"status {answer.status_code}")
                     raise _error(answer)
                 async for data in coming_data(answer):
                     yield JobEvent.model_validate_json(data)
@@ -213,19 +213,19 @@ class ServerClient:
                 raise _error(answer)
             await self._wait(patience, self._away(f"status {answer.status_code}"))
 
-    async def _wait(self, patience: _Patience, told: BackendError) -> None:
-        """Raises `told` once there is no patience left, and at once what is told of a server that will not be back."""
+    async def _wait(self, patience: _Patience, error: _AwayError) -> None:
+        """Raises `error` once there is no patience left, and at once why a server will not be back."""
         if self._watched is not None:
             await asyncio.to_thread(self._watched.check)
-        await patience.wait(told)
+        await patience.wait(error)
 
     def _http(self) -> httpx.AsyncClient:
         # One client for each request: a client belongs to one event loop, and a script may have many in turn.
         timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
         return httpx.AsyncClient(base_url=self.base_url, timeout=timeout, verify=self.verify)
 
-    def _unreached(self, error: httpx.TransportError) -> BackendError:
-        """What is said if that lasts. Raises UserError if it will last for ever."""
+    def _unreached(self, error: httpx.TransportError) -> _AwayError:
+        """What is raised if that lasts. Raises UserError if it will last for ever."""
         if _is_untrusted(error):
             raise UserError(
                 f"the server at {self.base_url} is not trusted: {error}. Pass ca_file=… with the certificate of the "
@@ -233,9 +233,9 @@ class ServerClient:
             ) from error
         return self._away(f"{type(error).__name__}: {error}")
 
-    def _away(self, why: str) -> BackendError:
+    def _away(self, why: str) -> _AwayError:
         behind = None if self._watched is None else self._watched.why_unreachable
-        return BackendError(
+        return _AwayError(
             f"the server at {self.base_url} cannot be reached ({behind or why}); start it with `ludus serve`, or "
             "correct base_url. A job that was sent is done when it is back"
         )
@@ -248,12 +248,8 @@ def _is_untrusted(error: BaseException | None) -> bool:
     return error is not None
 
 
-class _AwayError(Exception):
-    """Nobody was there; `told` is what is said when that lasts."""
-
-    def __init__(self, told: BackendError) -> None:
-        super().__init__(str(told))
-        self.told = told
+class _AwayError(BackendError):
+    """Nobody was there; raised when that lasts."""
 
 
 class _Patience:
@@ -263,10 +259,10 @@ class _Patience:
         self._until = time.monotonic() + patience_s
         self._wait_s = FIRST_WAIT_S
 
-    async def wait(self, told: BackendError) -> None:
-        """Raises `told` once there is no patience left."""
+    async def wait(self, error: _AwayError) -> None:
+        """Raises `error` once there is no patience left."""
         if time.monotonic() + self._wait_s > self._until:
-            raise told
+            raise error
         await asyncio.sleep(self._wait_s)
         self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
 

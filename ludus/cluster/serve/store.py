@@ -175,12 +175,12 @@ class JobStore(AbstractContextManager["JobStore"]):
                 if known is not None:
                     return self.job(known[0]), False
             job_id, now = f"job-{uuid.uuid4().hex[:16]}", time.time()
-            cursor = db.execute(
+            db.execute(
                 "INSERT INTO jobs (id, project, model, kind, idempotency_key, digest, arguments, state, submitted_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?)",
                 (job_id, project, model, job.kind, idempotency_key, digest, packed, now),
             )
-            _add_event(db, cursor.lastrowid, "queued", {})
+            _add_event(db, job_id, "queued", {})
         return self.job(job_id), True
 
     def job(self, job_id: str) -> JobView:
@@ -205,11 +205,11 @@ class JobStore(AbstractContextManager["JobStore"]):
         with self._transaction() as db:
             row = db.execute(
                 "UPDATE jobs SET state = 'running', num_begun = num_begun + 1, started_at = ? "
-                "WHERE id = ? RETURNING num, project, model, kind, arguments, base_step, num_begun",
+                "WHERE id = ? RETURNING project, model, kind, arguments, base_step, num_begun",
                 (time.time(), job_id),
             ).fetchone()
-            num, project, model, kind, packed, base_step, num_begun = row
-            _add_event(db, num, "started", {"attempt": num_begun})
+            project, model, kind, packed, base_step, num_begun = row
+            _add_event(db, job_id, "started", {"attempt": num_begun})
         return BegunJob(job_id, project, model, kind, json.loads(zlib.decompress(packed)), base_step, num_begun)
 
     def set_base_step(self, job_id: str, step: int) -> None:
@@ -220,7 +220,7 @@ class JobStore(AbstractContextManager["JobStore"]):
     def report(self, job_id: str, data: Mapping[str, Any]) -> None:
         """How far a running job is."""
         with self._transaction() as db:
-            _add_event(db, _num(db, job_id), "progress", data)
+            _add_event(db, job_id, "progress", data)
 
     def succeed(self, job_id: str, result: Mapping[str, Any]) -> None:
         self._end(job_id, "succeeded", "result", json.dumps(dict(result)))
@@ -273,24 +273,21 @@ class JobStore(AbstractContextManager["JobStore"]):
             yield db
 
 
-def _add_event(db: sqlite3.Connection, job_num: int | None, kind: EventKind, data: Mapping[str, Any]) -> None:
-    db.execute(
-        "INSERT INTO events SELECT ?, COALESCE(MAX(number), 0) + 1, ?, ?, ? FROM events WHERE job_num = ?",
-        (job_num, kind, time.time(), json.dumps(dict(data)), job_num),
+def _add_event(db: sqlite3.Connection, job_id: str, kind: EventKind, data: Mapping[str, Any]) -> None:
+    """Raises AgentError 404 if there is no such job."""
+    added = db.execute(
+        "INSERT INTO events SELECT jobs.num, COALESCE(MAX(number), 0) + 1, ?, ?, ? "
+        "FROM jobs LEFT JOIN events ON events.job_num = jobs.num WHERE jobs.id = ? GROUP BY jobs.num",
+        (kind, time.time(), json.dumps(dict(data)), job_id),
     )
+    if not added.rowcount:
+        raise _no_job(job_id)
 
 
 def _finish(db: sqlite3.Connection, job_id: str, kind: EventKind, data: Mapping[str, Any]) -> None:
     """What it was asked is not needed any more: the digest tells it from others."""
     db.execute("UPDATE jobs SET arguments = NULL, finished_at = ? WHERE id = ?", (time.time(), job_id))
-    _add_event(db, _num(db, job_id), kind, data)
-
-
-def _num(db: sqlite3.Connection, job_id: str) -> int:
-    row = db.execute("SELECT num FROM jobs WHERE id = ?", (job_id,)).fetchone()
-    if row is None:
-        raise _no_job(job_id)
-    return int(row[0])
+    _add_event(db, job_id, kind, data)
 
 
 def _view(row: tuple[Any, ...]) -> JobView:

@@ -32,7 +32,7 @@ from ludus.engines.serving.app import OWNER
 from ludus.engines.serving.command import engine_command
 from ludus.engines.serving.settings import LudusServerSettings
 from ludus.engines.vllm.engine import VllmProtocol
-from ludus.engines.weights import WeightFiles
+from ludus.engines.weights import WeightFiles, buckets
 from ludus.errors import LudusError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call
@@ -145,15 +145,8 @@ async def _sent(weights: WeightSource) -> AsyncIterator[bytes]:
 
 def _files(tensors: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
     save = importlib.import_module("safetensors.torch").save
-    bucket: dict[str, Any] = {}
-    num_bytes = 0
-    for name, tensor in tensors:
-        if bucket and num_bytes + tensor.nbytes > BUCKET_BYTES:
-            yield save(bucket)
-            bucket, num_bytes = {}, 0
-        bucket[name] = tensor.detach().cpu().contiguous()
-        num_bytes += tensor.nbytes
-    yield save(bucket)
+    for bucket in buckets(tensors, BUCKET_BYTES):
+        yield save({name: tensor.detach().cpu().contiguous() for name, tensor in bucket})
 
 
 KIND = ServerKind(LudusEngine.connect, engine_command, ludus_delivery, (*FILES, "stream"))

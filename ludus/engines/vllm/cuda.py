@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import httpx
@@ -17,6 +17,7 @@ from ludus.engines.base import WeightSource
 from ludus.engines.http.base import parse_object
 from ludus.engines.nccl import NcclGroup, load_library, new_unique_id
 from ludus.engines.vllm.weights import Transfer, begin, post
+from ludus.engines.weights import buckets
 from ludus.errors import BackendError, UserError
 
 BUCKET_BYTES = 2**30  # of tensors that are shared at once, and so held at once beside the trainer's own
@@ -85,8 +86,8 @@ class IpcTransfer(Transfer):
         await begin(http, {"packed": False})
 
     async def carry(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
-        buckets = _buckets(weights.named_tensors(), BUCKET_BYTES)
-        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None:
+        left = buckets(weights.named_tensors(), BUCKET_BYTES)
+        while bucket := await asyncio.to_thread(next, left, None):
             shared = await asyncio.to_thread(_shared, bucket)
             await post(http, "/update_weights", {"update_info": shared})  # they are held until they are read
 
@@ -111,28 +112,14 @@ def _check_card(name: str, tensor: Any) -> None:
         )
 
 
-def _buckets(tensors: Iterable[tuple[str, Any]], most_bytes: int) -> Iterator[list[tuple[str, Any]]]:
-    """The tensors in order, as many at once as stay below the bound, and at least one."""
-    bucket: list[tuple[str, Any]] = []
-    num_bytes = 0
-    for name, tensor in tensors:
-        _check_card(name, tensor)
-        if bucket and num_bytes + tensor.nbytes > most_bytes:
-            yield bucket
-            bucket, num_bytes = [], 0
-        bucket.append((name, tensor.detach().contiguous()))
-        num_bytes += tensor.nbytes
-    if bucket:
-        yield bucket
-
-
-def _shared(bucket: list[tuple[str, Any]]) -> dict[str, Any]:
+def _shared(tensors: list[tuple[str, Any]]) -> dict[str, Any]:
     """The tensors as handles of CUDA's, in JSON: a pickle, as vLLM's own transfer sends it, may run anything."""
     import torch
     from torch.multiprocessing.reductions import reduce_tensor
 
-    handles = []
-    for _, tensor in bucket:
+    bucket, handles = [(name, tensor.detach().contiguous()) for name, tensor in tensors], []
+    for name, tensor in bucket:
+        _check_card(name, tensor)
         _, parts = reduce_tensor(tensor)  # type: ignore[no-untyped-call]
         _, size, stride, offset, _, dtype, _, *storage = parts
         handles.append(

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from ludus.engines.nccl import load_library
-from ludus.engines.vllm.cuda import NcclTransfer, _buckets
+from ludus.engines.vllm.cuda import NcclTransfer
 from ludus.engines.vllm.delivery import vllm_delivery
 from ludus.engines.vllm.engine import VllmEngine
 from ludus.engines.vllm.settings import VllmSettings
+from ludus.engines.weights import buckets
 from ludus.errors import UserError
 from ludus.text.tokenizer import Tokenizer
 from tests.engines.contract import call
@@ -137,8 +138,8 @@ def test_few_tensors_are_shared_at_once() -> None:
     """Buckets keep the order and stay below their bound, but for a tensor that is larger by itself."""
     sizes = [10, 10, 30, 5, 5, 5]
     tensors = [(str(idx), OnCard(torch.ones(size, dtype=torch.uint8))) for idx, size in enumerate(sizes)]
-    buckets = [[name for name, _ in bucket] for bucket in _buckets(tensors, 20)]
-    assert buckets == [["0", "1"], ["2"], ["3", "4", "5"]]
+    found = [[name for name, _ in bucket] for bucket in buckets(tensors, 20)]
+    assert found == [["0", "1"], ["2"], ["3", "4", "5"]]
 
 
 def test_without_nccl_it_says_what_is_missing() -> None:
