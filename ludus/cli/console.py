@@ -23,6 +23,12 @@ def say(text: str, *, style: str | None = None) -> None:
     Console().print(text, style=style, highlight=False, soft_wrap=True)
 
 
+def show_admin_key(key: str, given: str | None) -> None:
+    """Once, if it was made here. given: the one that the user chose."""
+    if given is None:
+        say(f"admin key [bold]{key}[/], shown this once")
+
+
 def say_json(body: Mapping[str, Any]) -> None:
     """One line that programs read."""
     Console().print(json.dumps(body), highlight=False, markup=False, soft_wrap=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ludus.cli.console import say
-from ludus.cli.options import ModelArgument, Overrides, Port, TlsCert, TlsKey
-from ludus.cli.signals import until_signalled
+from ludus.cli.options import Host, ModelArgument, Overrides, Port, TlsCert, TlsKey
+from ludus.cli.signals import raise_if_interrupted, until_signalled
 from ludus.cluster.address import ListenAddress
 from ludus.cluster.serving import check_address, serving_engine
 from ludus.compat.config import Config, load_config
@@ -23,9 +22,7 @@ from ludus.processes.blocking import run_blocking
 def serve(
     model: ModelArgument,
     overrides: Overrides = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; one that other machines reach needs a key of yours.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Port = 8100,
     api_key: Annotated[
         str | None, typer.Option(envvar=KEY_VARIABLE, help="Key that clients need; without one, nobody needs one.")
@@ -60,5 +57,4 @@ async def _serve(config: Config, address: ListenAddress, scratch: Path | None) -
         say("[dim]Ctrl-C ends it[/]")
         # An engine that has died does not come back: whoever started this process starts it again.
         ended_by = await until_signalled(served.wait_ended())
-    if ended_by == signal.SIGINT:
-        raise KeyboardInterrupt
+    raise_if_interrupted(ended_by)

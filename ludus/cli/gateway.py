@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ludus.api.local import open_local
 from ludus.api.remote import open_remote
-from ludus.cli.console import say
-from ludus.cli.options import AdminKey, ModelArgument, Overrides, Port, TlsCert, TlsKey
-from ludus.cli.recording import Access, open_recording, show_admin_key
-from ludus.cli.signals import until_signalled
+from ludus.cli.console import say, show_admin_key
+from ludus.cli.names import free_name
+from ludus.cli.options import AdminKey, Host, ModelArgument, Overrides, Port, TlsCert, TlsKey
+from ludus.cli.signals import raise_if_interrupted, until_signalled
 from ludus.compat.config import Config, load_config
 from ludus.engines.settings import ServerSettings
 from ludus.engines.table import ENGINES
-from ludus.episodes.episodes import IDLE_S
+from ludus.episodes.archive import RunArchive
+from ludus.episodes.episodes import IDLE_S, Episodes
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
+from ludus.gateway.app import GatewayOptions, check_admin_key
 from ludus.gateway.server import GatewayServer, calm_garbage_collection
 from ludus.gateway.traffic import GatewayStats
+from ludus.http.keys import is_loopback, new_key
 from ludus.http.tls import Tls
 from ludus.processes.blocking import run_blocking
+from ludus.runs.exporters.select import open_exporter
+from ludus.runs.store import RunStore
 
 _SERVERS = [name for name, settings in ENGINES.items() if issubclass(settings, ServerSettings)]
 
@@ -35,9 +39,7 @@ _SERVERS = [name for name, settings in ENGINES.items() if issubclass(settings, S
 def gateway(
     model: ModelArgument,
     overrides: Overrides = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; one that other machines reach needs an admin key of yours.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Port = 8000,
     engine: Annotated[
         str, typer.Option(help=f"local: in this process. Or a server at --url: {', '.join(_SERVERS)}.")
@@ -77,7 +79,7 @@ def gateway(
       curl localhost:8000/v1/chat/completions \\
         -d '{"messages": [{"role": "user", "content": "Hello"}]}'
     """
-    access = Access.checked(host, admin_key, is_open, Tls.of(tls_cert, tls_key))
+    check_admin_key(host, admin_key)
     if (engine in _SERVERS) != bool(url):
         raise UserError("--engine and --url belong together: --engine vllm --url http://localhost:8000")
     chosen = [f"engine.kind={engine}"]
@@ -86,8 +88,24 @@ def gateway(
     if url:
         chosen += [f"engine.urls={json.dumps(url)}", f"engine.api_key={json.dumps(engine_key)}"]
     config = load_config(None, [f"model.path={model}", *chosen, *(overrides or ())])
-    opening = open_remote(config) if url else _open_here(config)
-    run_blocking(_serve(config, opening, access, port, into, idle_s=idle_s))
+    folder = Path("runs") / free_name(Path("runs"), "gateway") if into is None else into
+    takes_any = is_loopback(host) if is_open is None else is_open
+    served = _Served(host, port, admin_key, takes_any, Tls.of(tls_cert, tls_key), idle_s)
+    run_blocking(_serve(config, open_remote(config) if url else _open_here(config), folder, served))
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """Where a gateway is, and who may reach it for how long."""
+
+    host: str
+    port: int
+    admin_key: str | None
+    """None: one is made."""
+    takes_any: bool
+    """Any key opens a session."""
+    tls: Tls | None
+    idle_s: float
 
 
 @asynccontextmanager
@@ -96,36 +114,43 @@ async def _open_here(config: Config) -> AsyncIterator[Recorder]:
         yield local.recorder
 
 
-async def _serve(
-    config: Config,
-    opening: AbstractAsyncContextManager[Recorder],
-    access: Access,
-    port: int,
-    into: Path | None,
-    *,
-    idle_s: float,
-) -> None:
-    async with (
-        opening as recorder,
-        open_recording(into, config, recorder, access, idle_s=idle_s) as recording,
-    ):
-        calm_garbage_collection()
-        server = GatewayServer(recording.episodes.keys, recording.options, tls=access.tls)
-        url = server.start(access.host, port)
-        say(f"serving [bold]{config.model.path}[/] at [bold]{url}/v1[/], model name default")
-        show_admin_key(Console(), recording, access)
-        say(f"[dim]recording into {recording.store.folder}; Ctrl-C ends it[/]")
-        try:
-            ended_by = await until_signalled()
-        finally:
-            server.stop()
-            say(_summary(server.stats()), style="dim")
-            await recording.episodes.aclose("the gateway ended")
-            say(recording.summary(), style="dim")
-    if ended_by == signal.SIGINT:
-        raise KeyboardInterrupt
+async def _serve(config: Config, opening: AbstractAsyncContextManager[Recorder], folder: Path, served: _Served) -> None:
+    """folder: a run that goes on, or a new one; every session is in it in the end."""
+    exporter = open_exporter(config.trace, folder.name)
+    is_there = (folder / "run.db").exists()
+    async with opening as recorder:
+        store = RunStore.open(folder) if is_there else RunStore.create(folder.parent, folder.name, config.to_yaml())
+        with store, exporter:
+            store.export_to(exporter)
+            num_before = store.num_episodes
+            episodes, key = Episodes(recorder, RunArchive(store), idle_s=served.idle_s), served.admin_key or new_key()
+            by_key = episodes.open_for_key if served.takes_any else None
+            options = GatewayOptions(open_mode=by_key, episodes=episodes, admin_key=key)
+            calm_garbage_collection()
+            server = GatewayServer(episodes.keys, options, tls=served.tls)
+            try:
+                url = server.start(served.host, served.port)
+                say(f"serving [bold]{config.model.path}[/] at [bold]{url}/v1[/], model name default")
+                show_admin_key(key, served.admin_key)
+                say(f"[dim]recording into {folder}; Ctrl-C ends it[/]")
+                ended_by = await until_signalled()
+            finally:
+                server.stop()
+                say(_summary(server.stats()), style="dim")
+                await episodes.aclose("the gateway ended")
+            say(_recorded(store, num_before), style="dim")
+    raise_if_interrupted(ended_by)
 
 
 def _summary(stats: GatewayStats) -> str:
     new = f"{stats.num_new_messages:,} of {stats.num_messages:,} messages new"
     return f"{stats.num_requests:,} requests, {new}; CPU {stats.cpu_s:.1f} s, {stats.json_s:.1f} s of it decoding JSON"
+
+
+def _recorded(store: RunStore, num_before: int) -> str:
+    """num_before: episodes that the run had already."""
+    rows = store.episode_rows()[num_before:]
+    turns, tokens = sum(row["num_turns"] for row in rows), sum(row["num_sampled_tokens"] for row in rows)
+    rewarded = sum(row["reward"] is not None for row in rows)
+    counts = f"{len(rows):,} sessions, {turns:,} turns, {tokens:,} sampled tokens, {rewarded:,} sessions with rewards"
+    return f"recorded {counts} in {store.folder}"

@@ -14,6 +14,7 @@ Overrides = Annotated[
 ]
 Model = Annotated[str, typer.Option(help="An embedded name, a local folder, or a hub id.")]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="An embedded name, a local folder, or a hub id.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; one that other machines reach needs a key of yours.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")]
 AdminKey = Annotated[
     str | None,

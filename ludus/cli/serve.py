@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ludus.cli.console import say
-from ludus.cli.options import Overrides, Port, TlsCert, TlsKey
-from ludus.cli.signals import until_signalled
+from ludus.cli.options import Host, Overrides, Port, TlsCert, TlsKey
+from ludus.cli.signals import raise_if_interrupted, until_signalled
 from ludus.cluster.address import ListenAddress
 from ludus.cluster.remote import announcement
 from ludus.cluster.serve.server import KEY_VARIABLE, check_address, running
@@ -30,9 +29,7 @@ DEFAULT_FOLDER = Path("runs") / "serve"
 
 def serve(
     overrides: Overrides = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; one that other machines reach needs a key of yours.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Port = 7999,  # where ART's server was
     folder: Annotated[
         Path, typer.Option(help="Where models, checkpoints and jobs are kept; one that was served before goes on.")
@@ -88,5 +85,4 @@ async def _serve(folder: Path, address: ListenAddress, config: Config, *, idle_s
             ended_by = await until_signalled(idle)
             if ended_by is None:
                 say(f"nobody has asked for {idle_s:g} s, and every job is done; ending")
-    if ended_by == signal.SIGINT:
-        raise KeyboardInterrupt
+    raise_if_interrupted(ended_by)

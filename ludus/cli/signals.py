@@ -23,3 +23,9 @@ async def until_signalled(or_else: Coroutine[Any, Any, None] | None = None) -> s
     if other in done:
         other.result()  # raises what it raised
     return signalled.result() if signalled in done else None
+
+
+def raise_if_interrupted(ended_by: signal.Signals | None) -> None:
+    """Ctrl-C leaves a command otherwise than a supervisor's request does."""
+    if ended_by == signal.SIGINT:
+        raise KeyboardInterrupt

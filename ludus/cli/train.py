@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ludus.api.trainer import Trainer
-from ludus.cli.console import plain_table, say, say_json
+from ludus.cli.console import plain_table, say, say_json, show_admin_key
 from ludus.cli.live import duration, watch
 from ludus.cli.names import free_name
 from ludus.cli.options import AdminKey, Overrides, file_and_keys
@@ -76,14 +76,12 @@ def train(
     if wants_job(settings):
         flags = [*(["--resume"] if resume else []), *(["--json"] if as_json else [])]
         return _submit(settings, [*named, *keys, f"name={settings.name}", *flags], resume)
-    console = Console()
 
     def say_where(url: str, key: str) -> None:
-        console.print(f"sessions are taken at [bold]{url}[/]", highlight=False)
-        if admin_key is None:
-            console.print(f"admin key [bold]{key}[/], shown this once", highlight=False, soft_wrap=True)
+        say(f"sessions are taken at [bold]{url}[/]")
+        show_admin_key(key, admin_key)
 
-    with watch(console, settings.name) as observer:
+    with watch(Console(), settings.name) as observer:
         trainer = Trainer(settings)
         summary = trainer.train(resume=resume, observer=observer, on_gateway=say_where, admin_key=admin_key)
     return _show(summary, ["ludus train", *named, *keys, "--resume"], as_json)
