@@ -46,6 +46,74 @@ LAYERS = (
 )
 HEIGHT = {room: len(LAYERS) - layer for layer, rooms in enumerate(LAYERS) for room in rooms}
 FAMILIES = ("ludus.compat.areal", "ludus.compat.art", "ludus.compat.realhf", "ludus.compat.verl")
+# What stands above the core touches it through these modules; `folder.*` is a whole folder.
+SEAMS = {
+    "the ground: nouns, errors, settings": "errors settings types config",
+    "what users of Ludus call": "api.*",
+    "Episodes: a session's life, and what it comes to": (
+        "episodes.archive episodes.claim episodes.episode episodes.episodes episodes.handle episodes.keys "
+        "episodes.ledger episodes.limits episodes.outcome episodes.reward"
+    ),
+    "Engine": "engines.base engines.settings engines.table",
+    "Dialect, and the server that speaks them": (
+        "gateway.app gateway.dialects.base gateway.dialects.chat.dialect gateway.server gateway.transport"
+    ),
+    "Algorithm": "algorithms.settings",
+    "AgentAdapter": "agents.adapter agents.environments.base agents.kinds agents.plain",
+    "programs that do not block, have keys and find models": "http.keys models.resolve processes.blocking",
+}
+# And each through these besides, for the reason that stands there.
+BEYOND_SEAMS = {
+    "compat": {
+        "tools, signatures and LangChain's messages of families' agents": (
+            "agents.langchain.* agents.signatures agents.tools.*"
+        ),
+        "agents that ask by tokens render, sample and read replies themselves": (
+            "episodes.reply episodes.session gateway.dialects.sampling text.chat text.parse text.parsers.base "
+            "text.template"
+        ),
+        "judges and verifiers under the originals' names": "rewards.*",
+        "groups of a loop of the user's own, handed in": "loop.batch loop.sft rollout.groups rollout.tasks runs.store",
+        "what originals show of episodes, steps and runs": (
+            "gateway.interactions loop.evaluate loop.observer runs.interactions runs.metrics runs.spans"
+        ),
+        "settings that they extend, or give other defaults": "loop.settings models.settings rollout.settings",
+        "answers streamed to clients of their models": "http.sse",
+    },
+    "cluster": {
+        "a process that is an engine": "engines.* text.tokenizer",
+        "a process that is a trainer's rank": "models.device models.load models.shards trainer.*",
+        "a process that plays rollouts": (
+            "agents.actors rollout.remote rollout.settings rollout.work_queue rollout.worker"
+        ),
+        "servers of its own": "gateway.exchange http.* runs.database",
+        "where processes are": "processes.*",
+    },
+    "checks": {
+        "parts are held against their laws, and measured, one by one": (
+            "algorithms.pack engines.lease engines.local.* engines.routed.engine episodes.export episodes.session "
+            "episodes.stats loop.batch models.load models.settings models.untrained rollout.groups rollout.pool "
+            "rollout.runner rollout.runtime rollout.settings rollout.tasks runs.codec runs.exporters.select "
+            "runs.journal runs.spans runs.store trainer.*"
+        ),
+        "engines and servers that are scripted": "engines.scripted episodes.recorder processes.notifier",
+        "the doctor looks at templates, parsers and tokens": "text.*",
+        "how long and how much": "loop.memory loop.observer runs.metrics",
+    },
+    "cli": {
+        "runs are shown": (
+            "algorithms.* episodes.export loop.batch loop.observer loop.train rollout.groups runs.export "
+            "runs.interactions runs.metrics runs.report runs.store runs.view text.tokenizer"
+        ),
+        "models of others are played and served": (
+            "agents.http_clients agents.thread episodes.graph episodes.recorder gateway.traffic http.server http.sse "
+            "http.tls rollout.playing rollout.subproc rollout.tasks runs.exporters.select"
+        ),
+        "what is fetched, submitted and examined": (
+            "engines.serving.command models.fetch models.untrained processes.placement text.chat"
+        ),
+    },
+}
 MOST_LINES_PER_FILE = 500
 MOST_LINES_PER_FUNCTION = 60
 MOST_LINES_PER_FUNCTION_OF_THE_STORY = 100
@@ -98,6 +166,18 @@ def imported_modules(tree):
             yield from ((node.lineno, alias.name) for alias in node.names)
 
 
+def core_modules(tree):
+    """Line and name of every module of the core that is imported; `from package import module` names the module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ludus":
+            folder = ROOT / node.module.replace(".", "/")
+            for alias in node.names:
+                is_module = (folder / f"{alias.name}.py").exists() or (folder / alias.name).is_dir()
+                yield node.lineno, f"{node.module}.{alias.name}" if is_module else node.module
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == "ludus")
+
+
 def test_every_room_has_a_floor():
     """A new folder or file must be given its place in the house."""
     rooms = {room_of(module_name(path)) for path in sources()}
@@ -129,6 +209,21 @@ def test_the_core_names_nothing_above_it():
         texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
         for named in (*texts, *(module for _, module in imported_modules(tree))):
             wrong += [f"{path.relative_to(ROOT)}: {named:.80}" for room in above if room in named]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", BEYOND_SEAMS)
+def test_what_stands_above_reaches_in_by_name(room):
+    """Guests, clusters, checks and the command line import what SEAMS names, and what BEYOND_SEAMS names for them with
+    a reason: a new reach into the core is a decision."""
+    named = [f"ludus.{name}" for name in " ".join((*SEAMS.values(), *BEYOND_SEAMS[room].values())).split()]
+    folders = tuple(name.removesuffix("*") for name in named if name.endswith(".*"))
+    wrong = []
+    for path in (path for path in sources() if room_of(module_name(path)) == room):
+        for line, module in core_modules(tree_of(path)):
+            is_core = HEIGHT[room_of(module)] < HEIGHT["__init__"]
+            if is_core and module not in named and not f"{module}.".startswith(folders):
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {module}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -140,6 +140,12 @@ class HostedModel:
         self.progress = replace(self.progress, train_seconds=self._clock.train_seconds)
         return await self._work.run(self._save)
 
+    @property
+    def saved_weights(self) -> Path | None:
+        """Folder of the newest that were saved. None: none were."""
+        found = latest_checkpoint(self.run.store.checkpoints)
+        return None if found is None else found.folder / "model"
+
     def keep_checkpoints(self, steps: Collection[int]) -> None:
         """Delete all others but the newest."""
         for checkpoint in checkpoints(self.run.store.checkpoints)[:-1]:
@@ -167,6 +173,12 @@ class HostedModel:
         return saved.folder / "model"
 
 
+def trained_steps(folder: Path) -> int:
+    """Of the model in `folder`, as far as they were saved."""
+    found = latest_checkpoint(folder / "checkpoints")
+    return 0 if found is None else found.progress.step
+
+
 def check_base(folder: Path, base_model: str) -> None:
     """Raises UserError if the folder belongs to a model with another base."""
     path = folder / "config.yaml"
@@ -181,9 +193,11 @@ def check_base(folder: Path, base_model: str) -> None:
 def fork_checkpoint(source: Path, folder: Path, base_model: str, *, not_after_step: int | None) -> int:
     """Begin the model in `folder` with the newest checkpoint of the one in `source` up to a step; that step.
 
-    The model's own account begins with it. not_after_step: None: the newest. Raises UserError if there is none, or if
-    the base is another.
+    The model's own account begins with it. not_after_step: None: the newest. Raises UserError if there is none, if the
+    base is another, or if the model was opened before.
     """
+    if (folder / "run.db").exists() or trained_steps(folder):
+        raise UserError(f"{folder.name!r} has begun already; fork into a new name, before the model is registered")
     check_base(source, base_model)
     there = checkpoints(source / "checkpoints")
     fitting = [each for each in there if not_after_step is None or each.progress.step <= not_after_step]

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from ludus.api.hosted import HostedModel, fork_checkpoint
+from ludus.api.hosted import HostedModel, fork_checkpoint, trained_steps
 from ludus.compat.art.backends import (
     AnyTraining,
     Backend,
@@ -27,10 +27,9 @@ from ludus.compat.art.configs import check_config, default_config, model_config
 from ludus.compat.art.served import ServedModel
 from ludus.compat.config import Config
 from ludus.episodes.keys import SessionKeys
-from ludus.errors import ConfigError, UserError
+from ludus.errors import ConfigError
 from ludus.gateway.server import GatewayServer
 from ludus.gateway.transport import InProcessTransport
-from ludus.loop.checkpoint import latest_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -108,8 +107,7 @@ class LocalBackend(Backend):
         folder = self._folder(model.project, model.name)
         if folder in self._models:
             return (await self._models[folder]).model.step
-        found = latest_checkpoint(folder / "checkpoints")
-        return 0 if found is None else found.progress.step
+        return trained_steps(folder)
 
     async def delete_checkpoints(self, model: TrainableSpec, keep: Collection[int]) -> None:
         hosted = (await self.hosted(model)).model
@@ -118,8 +116,6 @@ class LocalBackend(Backend):
     async def _fork(self, model: TrainableSpec, asked: ForkArguments) -> int:
         source = self._folder(asked.from_project or model.project, asked.from_model)
         folder = self._folder(model.project, model.name)
-        if folder in self._models or latest_checkpoint(folder / "checkpoints") is not None:
-            raise UserError(f"{model.name!r} has begun already; fork into a new name, before the model is registered")
         return await asyncio.to_thread(
             fork_checkpoint, source, folder, model.base_model, not_after_step=asked.not_after_step
         )

@@ -30,7 +30,6 @@ from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import Ledger
 from ludus.episodes.outcome import Told
 from ludus.gateway.server import GatewayServer
-from ludus.loop.checkpoint import latest_checkpoint
 from ludus.loop.sft import SftSettings
 from ludus.runs.metrics import Metrics
 
@@ -96,10 +95,9 @@ class ServedModel:
 
     def last_result(self) -> TrainResult:
         """Of the newest step, as it is on disk."""
-        store, step = self.model.run.store, self.model.step
-        found = latest_checkpoint(store.checkpoints)
-        path = None if found is None else str(found.folder / "model")
-        return TrainResult(step=step, metrics=dict(store.metrics()).get(step, {}), checkpoint_path=path)
+        step, path = self.model.step, self.model.saved_weights
+        metrics = dict(self.model.run.store.metrics()).get(step, {})
+        return TrainResult(step=step, metrics=metrics, checkpoint_path=None if path is None else str(path))
 
     async def close(self) -> None:
         await self.episodes.expire()
