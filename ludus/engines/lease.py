@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,8 +49,8 @@ class ComputeLease:
         self._changed = threading.Condition()
         self._queue: deque[object] = deque()
         self._holder: str | None = None
-        self._held_s: dict[str, float] = {}
-        self._waited_s: dict[str, float] = {}
+        self._held_s: dict[str, float] = defaultdict(float)
+        self._waited_s: dict[str, float] = defaultdict(float)
 
     def __repr__(self) -> str:
         return f"ComputeLease(holder={self._holder!r}, waiting={max(0, len(self._queue) - 1)})"
@@ -59,19 +59,6 @@ class ComputeLease:
     def hold(self, name: str) -> Iterator[None]:
         """Wait for the turn, then hold the lease for the length of the block."""
         ticket, asked_at = object(), time.perf_counter()
-        self._wait_turn(ticket, name)
-        started_at = time.perf_counter()
-        try:
-            yield
-        finally:
-            release_workers()
-            self._give_back(name, waited_s=started_at - asked_at, held_s=time.perf_counter() - started_at)
-
-    def stats(self) -> LeaseStats:
-        with self._changed:
-            return LeaseStats(held_s=dict(self._held_s), waited_s=dict(self._waited_s))
-
-    def _wait_turn(self, ticket: object, name: str) -> None:
         with self._changed:
             self._queue.append(ticket)
             try:
@@ -81,11 +68,19 @@ class ComputeLease:
                 self._changed.notify_all()
                 raise
             self._holder = name
+        started_at = time.perf_counter()
+        try:
+            yield
+        finally:
+            release_workers()
+            held_s = time.perf_counter() - started_at
+            with self._changed:
+                self._queue.popleft()
+                self._holder = None
+                self._held_s[name] += held_s
+                self._waited_s[name] += started_at - asked_at
+                self._changed.notify_all()
 
-    def _give_back(self, name: str, *, waited_s: float, held_s: float) -> None:
+    def stats(self) -> LeaseStats:
         with self._changed:
-            self._queue.popleft()
-            self._holder = None
-            self._held_s[name] = self._held_s.get(name, 0.0) + held_s
-            self._waited_s[name] = self._waited_s.get(name, 0.0) + waited_s
-            self._changed.notify_all()
+            return LeaseStats(held_s=dict(self._held_s), waited_s=dict(self._waited_s))

@@ -89,8 +89,12 @@ class WeightFiles:
         gone: Path | None = path
         if self.adapter_config is not None:
             gone, self._before = self._before, path
-        if gone is not None:
-            _remove(gone)
+        if gone is None:
+            return
+        if gone.is_dir():
+            shutil.rmtree(gone, ignore_errors=True)
+        else:
+            gone.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the folder. Who has a file of it open can go on reading."""
@@ -178,10 +182,3 @@ def _remove_abandoned(parent: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -94,13 +94,10 @@ class DecodeGraphs:
         graph.positions_1N.copy_(torch.tensor([[*positions, *[positions[0]] * filling]]))
         graph.tables.fill(chunks, torch.arange(num_rows))
         if graph.replay is None:
-            graph.replay = self._capture(lambda: self._compute(graph))
+            plan = _DecodePlan(self._cache, self._kernel, graph.tables)
+            graph.replay = self._capture(lambda: self._model.backbone(graph.ids_1N, graph.positions_1N, plan)[0])
             self._graphs[size] = graph
         return graph.replay()[:num_rows]
-
-    def _compute(self, graph: _Graph) -> Tensor:
-        plan = _DecodePlan(self._cache, self._kernel, graph.tables)
-        return self._model.backbone(graph.ids_1N, graph.positions_1N, plan)[0]
 
 
 @dataclass(slots=True, eq=False)

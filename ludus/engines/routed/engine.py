@@ -50,11 +50,9 @@ class RoutedEngine:
         *,
         stop_ids: frozenset[int],
         seed: int = 0,
-        spill_tokens: int | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """stop_ids: end-of-turn ids of the model. seed: of the seeds that calls without one get. spill_tokens: how
-        far a session's or a group's replica may be behind before it gets no more of their calls; see `Routing`.
+        """stop_ids: end-of-turn ids of the model. seed: of the seeds that calls without one get.
         patience_s: how long a call that no replica can serve waits for one that recovers or joins.
 
         The replicas belong to the router from now on: closing it closes them.
@@ -62,7 +60,7 @@ class RoutedEngine:
         if not replicas:
             raise UserError("a router needs one replica or more")
         self._context_length = min(engine.context_length for engine in replicas)
-        self._routing = Routing(context_length=self._context_length, spill_tokens=spill_tokens)
+        self._routing = Routing(context_length=self._context_length)
         self._stop_ids = stop_ids
         self._patience_s = patience_s
         self._random = random.Random(seed)
@@ -83,9 +81,8 @@ class RoutedEngine:
             self._routing.add(idx)
 
     def __repr__(self) -> str:
-        return (
-            f"RoutedEngine(replicas={len(self._replicas.known)}, version={self._replicas.version}, {self._routing!r})"
-        )
+        num, version = len(self._replicas.known), self._replicas.version
+        return f"RoutedEngine(replicas={num}, version={version}, {self._routing!r})"
 
     @property
     def context_length(self) -> int:
@@ -108,7 +105,7 @@ class RoutedEngine:
         try:
             failure: BackendError | None = None
             while (ended_by := routed.ended_by(self._stop_ids, self._context_length)) is None:
-                idx = await self._place(routed, failure)
+                idx = await self._next_replica(routed, failure)
                 if idx is None:
                     continue
                 try:
@@ -310,7 +307,7 @@ class RoutedEngine:
             self._num_calls += 1
             return routed
 
-    async def _place(self, routed: RoutedCall, failure: BackendError | None) -> int | None:
+    async def _next_replica(self, routed: RoutedCall, failure: BackendError | None) -> int | None:
         """The replica that the call goes to next. None: there was none, and something has changed since.
 
         Raises `failure`, or that there is nobody, when the call has waited long enough.

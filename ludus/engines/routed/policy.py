@@ -123,10 +123,10 @@ class Routing:
         if call.id in self._replicas[replica].outstanding:
             raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
         num_tokens = len(call.prompt_ids) + call.num_new_tokens(self._context_length)
-        entered = _Entered(call, tuple(block_digests(call.prompt_ids)), num_tokens)
-        self._replicas[replica].outstanding[call.id] = entered
-        self._replicas[replica].num_tokens += entered.num_tokens
-        self._learn(replica, entered.digests)
+        digests, known = tuple(block_digests(call.prompt_ids)), self._replicas[replica]
+        known.outstanding[call.id] = _Entered(call, digests, num_tokens)
+        known.num_tokens += num_tokens
+        self._learn(replica, digests)
         for key in _keys(call):
             self._homes[key] = replica
             self._homes.move_to_end(key)
@@ -136,9 +136,9 @@ class Routing:
     def leave(self, call_id: str, replica: int, token_ids: Sequence[int] = ()) -> None:
         """The call has ended or failed there. token_ids: its answer, which the replica knows from now on too."""
         known = self._replicas.get(replica)
-        entered = None if known is None else known.outstanding.pop(call_id, None)
-        if known is None or entered is None:
-            return  # the replica was removed meanwhile
+        if known is None:
+            return  # it was removed meanwhile
+        entered = known.outstanding.pop(call_id)
         known.num_tokens -= entered.num_tokens
         start = len(entered.digests) * BLOCK_TOKENS
         tail = (*entered.call.prompt_ids[start:], *token_ids)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -82,7 +83,8 @@ class DecodeTables:
 
     def _fill_mask(self, window: int | None) -> None:
         mask = self._masks[window]
-        first_N = torch.zeros_like(self._num_seen_N) if window is None else _first_page(self._num_seen_N, window)
+        seen_N = self._num_seen_N
+        first_N = torch.zeros_like(seen_N) if window is None else (seen_N - window).clamp_(min=0) // PAGE_TOKENS
         num_pages_N = -(-self._num_seen_N // PAGE_TOKENS) - first_N
         at_NW = self._start_N[:, None] + first_N[:, None] + torch.arange(self._width, device=first_N.device)
         mask.kv_num_blocks[:, 0, 0] = num_pages_N
@@ -214,12 +216,8 @@ class FlexKernel:
     def _step_of(self, chunks: RaggedBatch, cache: Tensor) -> _Step:
         if self._step is None or self._step.chunks is not chunks:
             num_pages = cache.shape[0]
-            self._step = _Step(
-                chunks,
-                num_pages=num_pages,
-                tables=lambda size: self.tables(size, num_pages=num_pages),
-                device=self._device,
-            )
+            tables = partial(self.tables, num_pages=num_pages)
+            self._step = _Step(chunks, num_pages=num_pages, tables=tables, device=self._device)
         return self._step
 
 
@@ -270,10 +268,6 @@ def _fill_logical(logical_TP: Tensor, page_ids: Tensor, start_T: Tensor, num_hel
     pages_TW = torch.where(is_held_TW, pages_TW, logical_TP.shape[1] - 1)
     logical_TP.fill_(-1)
     logical_TP.scatter_(1, pages_TW, at_W.int().expand(pages_TW.shape))
-
-
-def _first_page(num_seen: Tensor, window: int) -> Tensor:
-    return (num_seen - window).clamp_(min=0) // PAGE_TOKENS
 
 
 def _is_seen(page: Tensor, key: Tensor, num_seen: Tensor, window: int | None) -> Tensor:
