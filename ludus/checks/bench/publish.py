@@ -9,7 +9,7 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,11 +72,21 @@ async def measure_publish(work: PublishWork) -> dict[str, Any]:
             for number in range(_ROUNDS):
                 plain.append(await _round(local, None, work, f"plain {number}"))
                 rounds.append(await _round(local, trainer, work, f"published {number}"))
-            row = _row(rounds, plain)
             num_bytes = _BYTES_PER_WEIGHT * sum(each.numel() for each in local.model.trainable.values())
             bare_s = num_bytes / copied_bytes_per_s(num_bytes, local.model.head_weight.device)
-            counted = {"stale_tokens": published.stale_tokens, "ceiling_share": bare_s / row["copy_s"]}
-            rows.append({"kv": kv, **row, **counted})
+            copy_s = statistics.median(each.copy_s for each in rounds)
+            extra_s = statistics.median(a.taken_s - b.taken_s for a, b in zip(rounds, plain, strict=True))
+            rows.append(
+                {
+                    "kv": kv,
+                    "seconds": statistics.median(each.publish_s for each in rounds),
+                    "copy_s": copy_s,
+                    "extra_s": extra_s,
+                    "carried_tokens": round(statistics.median(each.carried_tokens for each in rounds)),
+                    "stale_tokens": published.stale_tokens,
+                    "ceiling_share": bare_s / copy_s,
+                }
+            )
     return {"rows": rows, "versions": versions()}
 
 
@@ -114,12 +124,3 @@ async def _round(local: LocalModel, trainer: ModelTrainer | None, work: PublishW
     carried = [answer for answer in answers if len(set(answer.versions)) > 1]
     num_carried = sum(answer.versions.count(answer.versions[0]) for answer in carried)
     return Round(taken_s, publish_s, copy_s, stale_tokens, num_carried)
-
-
-def _row(rounds: Sequence[Round], plain: Sequence[Round]) -> dict[str, Any]:
-    return {
-        "seconds": statistics.median(each.publish_s for each in rounds),
-        "copy_s": statistics.median(each.copy_s for each in rounds),
-        "extra_s": statistics.median(a.taken_s - b.taken_s for a, b in zip(rounds, plain, strict=True)),
-        "carried_tokens": round(statistics.median(each.carried_tokens for each in rounds)),
-    }

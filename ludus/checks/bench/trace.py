@@ -17,14 +17,12 @@ from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
 from ludus.api.local import LocalModel, open_local
+from ludus.api.play import open_runner
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.workloads import TraceWork
 from ludus.compat.config import Config
 from ludus.episodes.archive import RunArchive
-from ludus.episodes.keys import SessionKeys
-from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner
-from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.tasks import EpisodeTask, derive_seed
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.spans import span
@@ -78,17 +76,8 @@ async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[s
     async with AsyncExitStack() as stack:
         store = stack.enter_context(RunStore.create(config.run_root, config.name, config.to_yaml()))
         store.export_to(stack.enter_context(exporter))
-        runtime = stack.enter_context(AgentRuntime(local.recorder, GatewayServer(SessionKeys())))
-        runner = await stack.enter_async_context(
-            EpisodeRunner(
-                TalkingAgent(work.new_tokens),
-                runtime,
-                config.rollout,
-                training=config.gconfig,
-                evaluation=config.gconfig,
-                archive=RunArchive(store),
-            )
-        )
+        opening = open_runner(local, config, TalkingAgent(work.new_tokens), RunArchive(store), config.gconfig)
+        runner = await stack.enter_async_context(opening)
         await _play(runner, work, "warm", _WARM_UP)
         await asyncio.to_thread(exporter.flush)
         started_at = time.perf_counter()
@@ -112,15 +101,9 @@ async def _play(runner: EpisodeRunner, work: TraceWork, name: str, number: int) 
     slots = asyncio.Semaphore(work.at_once)
 
     async def play_one(idx: int) -> Episode:
-        task = EpisodeTask(
-            episode_id=f"{name}{idx}",
-            group_id=f"{name}{idx // 4}",
-            task_id=f"row{idx // 4}",
-            data={"question": work.questions[idx % len(work.questions)]},
-            seed=derive_seed(work.seed, name, idx),
-            step=1,
-            is_eval=False,
-        )
+        data = {"question": work.questions[idx % len(work.questions)]}
+        seed = derive_seed(work.seed, name, idx)
+        task = EpisodeTask(f"{name}{idx}", f"{name}{idx // 4}", f"row{idx // 4}", data, seed=seed, step=1)
         async with slots:
             return await runner.run(task)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ludus.checks.doctor.replay import Subject, Transition
+from ludus.checks.doctor.replay import Subject, Transition, squeezed
 from ludus.checks.doctor.source import Tag, WatchedTemplate, Writing
 from ludus.errors import AgentError
 from ludus.text.parsers.tags import THINK_OPEN
@@ -73,13 +73,13 @@ def construct_of(step: Transition, subject: Subject) -> Construct:
         return "reasoning_stripped"
     prompt = step.turn.prompt_text
     if step.shown.startswith(prompt):
-        return _in_reply(step, _squeezed(step.shown[len(prompt) :]))
+        return _in_reply(step, squeezed(step.shown[len(prompt) :]))
     if _differs(subject, step):
         if not _differs(subject, step, tools=()):
             return "tools_moved"
         if not _differs(subject, step, with_system=False):
             return "system_moved"
-    return "whitespace" if _squeezed(step.shown).startswith(_squeezed(prompt)) else "position"
+    return "whitespace" if squeezed(step.shown).startswith(squeezed(prompt)) else "position"
 
 
 def divergence_of(step: Transition, subject: Subject, watched: WatchedTemplate) -> Divergence:
@@ -93,11 +93,11 @@ def divergence_of(step: Transition, subject: Subject, watched: WatchedTemplate) 
 def _in_reply(step: Transition, shown: str) -> Construct:
     """shown: what follows the prompt, without blanks."""
     reply = step.turn.reply
-    if any(_squeezed(call.name) not in shown for call in reply.tool_calls):
+    if any(squeezed(call.name) not in shown for call in reply.tool_calls):
         return "calls_dropped"
     if reply.reasoning is None and shown.startswith(THINK_OPEN):
         return "thinking_added"
-    content = _squeezed(reply.content or "")
+    content = squeezed(reply.content or "")
     if content not in shown:
         return "content_dropped" if reply.tool_calls else "content_rewritten"
     return "reply_split"
@@ -120,10 +120,6 @@ def _differs(
 
 def _without(messages: Sequence[Message], with_system: bool) -> list[Message]:
     return [message for message in messages if with_system or message.role not in ("system", "developer")]
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
 
 
 def _tag_at(step: Transition, subject: Subject, watched: WatchedTemplate, at: int) -> Tag | None:

@@ -218,14 +218,15 @@ def _read(subject: Subject, conversation: Conversation, prompt: str, meant: Mess
 def _says_same(read: Message, meant: Message) -> bool:
     """Equal but for blanks, which templates trim, and for the ids and the spelling of calls."""
     return (
-        _squeezed(read.content) == _squeezed(meant.content)
-        and _squeezed(read.reasoning) == _squeezed(meant.reasoning)
+        squeezed(read.content) == squeezed(meant.content)
+        and squeezed(read.reasoning) == squeezed(meant.reasoning)
         and [(call.name, _value(call)) for call in read.tool_calls]
         == [(call.name, _value(call)) for call in meant.tool_calls]
     )
 
 
-def _squeezed(text: str | None) -> str:
+def squeezed(text: str | None) -> str:
+    """Without blanks."""
     return "".join((text or "").split())
 
 

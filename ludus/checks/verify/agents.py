@@ -12,8 +12,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from ludus.errors import UserError
 
@@ -45,15 +46,28 @@ class CallResult:
     is_error: bool
 
 
-class SdkAgent(Protocol):
+class SdkAgent:
     """One way to have the conversation; both methods return the calls that the model's answer makes."""
 
-    def ask(self, question: str) -> list[Called]: ...
+    package, client = "openai", "OpenAI"
 
-    def hand_in(self, results: Sequence[CallResult]) -> list[Called]: ...
+    def __init__(self, base_url: str, *, stream: bool) -> None:
+        self._client = getattr(sdk(self.package), self.client)(base_url=base_url, api_key="any")
+        self._stream = stream
+        self._messages: list[Any] = []
+
+    def ask(self, question: str) -> list[Called]:
+        return self._send([{"role": "user", "content": question}])
+
+    def hand_in(self, results: Sequence[CallResult]) -> list[Called]:
+        raise NotImplementedError
 
     def close(self) -> None:
         """Closes the SDK's connections."""
+        self._client.close()
+
+    def _send(self, messages: Sequence[Any]) -> list[Called]:
+        raise NotImplementedError
 
 
 MakeAgent = Callable[[str], SdkAgent]
@@ -89,88 +103,62 @@ def _answer(resource: Any, name: str, streamed: bool, asked: Mapping[str, Any]) 
         return getattr(stream, f"get_final_{name}")()
 
 
-class ChatAgent:
+class ChatAgent(SdkAgent):
     """Through `client.chat.completions`."""
-
-    def __init__(self, base_url: str, *, stream: bool) -> None:
-        self._client = sdk("openai").OpenAI(base_url=base_url, api_key="any")
-        self._stream = stream
-        self._messages: list[Any] = [{"role": "system", "content": INSTRUCTIONS}]
-
-    def ask(self, question: str) -> list[Called]:
-        return self._send([{"role": "user", "content": question}])
 
     def hand_in(self, results: Sequence[CallResult]) -> list[Called]:
         return self._send([{"role": "tool", "tool_call_id": each.call_id, "content": each.text} for each in results])
 
-    def close(self) -> None:
-        self._client.close()
-
     def _send(self, messages: Sequence[Any]) -> list[Called]:
         self._messages += messages
         tools = [{"type": "function", "function": function} for function in _tools("parameters")]
-        asked = {"model": "default", "messages": self._messages, "tools": tools, "max_tokens": MAX_TOKENS}
+        said = [{"role": "system", "content": INSTRUCTIONS}, *self._messages]
+        asked = {"model": "default", "messages": said, "tools": tools, "max_tokens": MAX_TOKENS}
         message = _answer(self._client.chat.completions, "completion", self._stream, asked).choices[0].message
         self._messages.append(message)
         calls = message.tool_calls or []
         return [Called(call.id, call.function.name, json.loads(call.function.arguments)) for call in calls]
 
 
-class ResponsesAgent:
+class ResponsesAgent(SdkAgent):
     """Through `client.responses`. by_id: goes on from the response before; else sends the whole history."""
 
     def __init__(self, base_url: str, *, stream: bool, by_id: bool) -> None:
-        self._client = sdk("openai").OpenAI(base_url=base_url, api_key="any")
-        self._stream = stream
+        super().__init__(base_url, stream=stream)
         self._by_id = by_id
-        self._items: list[Any] = []
         self._last_id: str | None = None
-
-    def ask(self, question: str) -> list[Called]:
-        return self._send([{"role": "user", "content": question}])
 
     def hand_in(self, results: Sequence[CallResult]) -> list[Called]:
         return self._send(
             [{"type": "function_call_output", "call_id": each.call_id, "output": each.text} for each in results]
         )
 
-    def close(self) -> None:
-        self._client.close()
-
     def _send(self, items: Sequence[Any]) -> list[Called]:
-        self._items += items
+        self._messages += items
         tools = [{"type": "function", **tool, "strict": False} for tool in _tools("parameters")]
         asked: dict[str, Any] = {"model": "default", "instructions": INSTRUCTIONS, "tools": tools}
-        asked |= {"input": items if self._by_id else self._items, "max_output_tokens": MAX_TOKENS}
+        asked |= {"input": items if self._by_id else self._messages, "max_output_tokens": MAX_TOKENS}
         if self._by_id and self._last_id is not None:
             asked["previous_response_id"] = self._last_id
         response = _answer(self._client.responses, "response", self._stream, asked)
         self._last_id = response.id
-        self._items += response.output
+        self._messages += response.output
         calls = [item for item in response.output if item.type == "function_call"]
         return [Called(call.call_id, call.name, json.loads(call.arguments)) for call in calls]
 
 
-class MessagesAgent:
+class MessagesAgent(SdkAgent):
     """Through `client.messages`."""
 
-    def __init__(self, base_url: str, *, stream: bool) -> None:
-        self._client = sdk("anthropic").Anthropic(base_url=base_url, api_key="any")
-        self._stream = stream
-        self._messages: list[Any] = []
-
-    def ask(self, question: str) -> list[Called]:
-        return self._send(question)
+    package, client = "anthropic", "Anthropic"
 
     def hand_in(self, results: Sequence[CallResult]) -> list[Called]:
         shown = [(each.call_id, {"content": each.text, "is_error": each.is_error}) for each in results]
-        return self._send([{"type": "tool_result", "tool_use_id": call_id, **told} for call_id, told in shown])
+        told = [{"type": "tool_result", "tool_use_id": call_id, **each} for call_id, each in shown]
+        return self._send([{"role": "user", "content": told}])
 
-    def close(self) -> None:
-        self._client.close()
-
-    def _send(self, content: Any) -> list[Called]:
-        self._messages.append({"role": "user", "content": content})
+    def _send(self, messages: Sequence[Any]) -> list[Called]:
+        self._messages += messages
         asked: dict[str, Any] = {"model": "default", "system": INSTRUCTIONS, "tools": _tools("input_schema")}
         asked |= {"messages": self._messages, "max_tokens": MAX_TOKENS}
         message = _answer(self._client.messages, "message", self._stream, asked)
@@ -179,14 +167,14 @@ class MessagesAgent:
 
 
 AGENTS: Mapping[str, MakeAgent] = {
-    "chat": lambda url: ChatAgent(url, stream=False),
-    "chat streamed": lambda url: ChatAgent(url, stream=True),
-    "responses": lambda url: ResponsesAgent(url, stream=False, by_id=False),
-    "responses streamed": lambda url: ResponsesAgent(url, stream=True, by_id=False),
-    "responses by id": lambda url: ResponsesAgent(url, stream=False, by_id=True),
-    "responses by id streamed": lambda url: ResponsesAgent(url, stream=True, by_id=True),
-    "messages": lambda url: MessagesAgent(url, stream=False),
-    "messages streamed": lambda url: MessagesAgent(url, stream=True),
+    f"{name}{' streamed' if stream else ''}": partial(agent, stream=stream)
+    for name, agent in (
+        ("chat", ChatAgent),
+        ("responses", partial(ResponsesAgent, by_id=False)),
+        ("responses by id", partial(ResponsesAgent, by_id=True)),
+        ("messages", MessagesAgent),
+    )
+    for stream in (False, True)
 }
 """Every way to have the conversation."""
 

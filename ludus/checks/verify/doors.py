@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,22 +114,6 @@ class DoorsResult(Verdict):
         }
 
 
-async def play_workflow(setup: FamilySetup) -> Group:
-    return await play_family(setup, WorkflowAgent)
-
-
-async def play_rollout_workflow(setup: FamilySetup) -> Group:
-    return await play_family(setup, RolloutAgent, {"text": setup.text})
-
-
-async def play_loop(setup: FamilySetup) -> Group:
-    return await play_family(setup, LoopAgent)
-
-
-async def play_queues(setup: FamilySetup) -> Group:
-    return await play_family(setup, QueueAgent, {"text": setup.text, "env": QueueEnv})
-
-
 async def play_trajectories(setup: FamilySetup) -> Group:
     """As a backend does it: a session for each rollout, the choices found again in the records."""
     with tempfile.TemporaryDirectory() as folder:
@@ -176,12 +161,35 @@ async def play_http(setup: FamilySetup) -> Group:
     return Group(_GROUP_ID, _GROUP_ID, tuple(played))
 
 
+async def play_family(setup: FamilySetup, workflow: object, *, has_text: bool = False, **kwargs: object) -> Group:
+    """As a run does it: the agent in an agent runtime, an episode for each row. has_text: it is made with the text."""
+    kwargs |= {"text": setup.text} if has_text else {}
+    generation = GenerationSettings(n_samples=N_MEMBERS, max_new_tokens=MAX_TOKENS)
+    async with AsyncExitStack() as stack:
+        runtime = stack.enter_context(AgentRuntime(setup.recorder, GatewayServer(SessionKeys())))
+        runner = await stack.enter_async_context(
+            EpisodeRunner(
+                resolve_workflow(workflow, kwargs, kinds=Config.agent_kinds),
+                runtime,
+                RolloutSettings(),
+                training=generation,
+                evaluation=generation,
+            )
+        )
+        tasks = [
+            EpisodeTask(f"{_GROUP_ID}-m{idx:03d}", _GROUP_ID, "dialogue", row, seed=idx, step=1)
+            for idx, row in enumerate(setup.rows)
+        ]
+        episodes = await asyncio.gather(*(runner.run(task) for task in tasks))
+    return Group(_GROUP_ID, "dialogue", tuple(episodes))
+
+
 FAMILIES: Mapping[str, Play] = {
-    "workflow": play_workflow,
-    "rollout workflow": play_rollout_workflow,
-    "loop": play_loop,
+    "workflow": partial(play_family, workflow=WorkflowAgent),
+    "rollout workflow": partial(play_family, workflow=RolloutAgent, has_text=True),
+    "loop": partial(play_family, workflow=LoopAgent),
     "trajectory": play_trajectories,
-    "queues": play_queues,
+    "queues": partial(play_family, workflow=QueueAgent, has_text=True, env=QueueEnv),
     "http": play_http,
 }
 
@@ -203,28 +211,6 @@ def verify_doors(*, seed: int = 0, families: Mapping[str, Play] = FAMILIES, on_d
         learned[name] = _learn(asyncio.run(play(setup)))
         on_done(len(learned), len(families))
     return DoorsResult(seed, learned)
-
-
-async def play_family(setup: FamilySetup, workflow: object, kwargs: Mapping[str, Any] | None = None) -> Group:
-    """As a run does it: the agent in an agent runtime, an episode for each row."""
-    generation = GenerationSettings(n_samples=N_MEMBERS, max_new_tokens=MAX_TOKENS)
-    async with AsyncExitStack() as stack:
-        runtime = stack.enter_context(AgentRuntime(setup.recorder, GatewayServer(SessionKeys())))
-        runner = await stack.enter_async_context(
-            EpisodeRunner(
-                resolve_workflow(workflow, kwargs, kinds=Config.agent_kinds),
-                runtime,
-                RolloutSettings(),
-                training=generation,
-                evaluation=generation,
-            )
-        )
-        tasks = [
-            EpisodeTask(f"{_GROUP_ID}-m{idx:03d}", _GROUP_ID, "dialogue", row, seed=idx, step=1)
-            for idx, row in enumerate(setup.rows)
-        ]
-        episodes = await asyncio.gather(*(runner.run(task) for task in tasks))
-    return Group(_GROUP_ID, "dialogue", tuple(episodes))
 
 
 def _learn(group: Group) -> TrainerInput:

@@ -22,7 +22,7 @@ class Forgetful(ChatAgent):
     """A client that sends calls back without their text."""
 
     def _send(self, messages: Sequence[Any]) -> list[Called]:
-        for message in self._messages[1:]:
+        for message in self._messages:
             if not isinstance(message, dict) and message.tool_calls:
                 message.content = None
         return super()._send(messages)
