@@ -21,7 +21,7 @@ from ludus.settings import OneOf, Settings
 
 _AREAL = "ludus.compat.areal.adapter:from_rollout_workflow"
 _REALHF = "ludus.compat.realhf.adapter:from_queue"
-_VERL = "ludus.compat.verl.adapter:from_run"
+_VERL = "ludus.compat.verl.adapter:from_loop"
 
 
 class LoopSettings(Settings):

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.compat.verl.plan import LoopPlan
-from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
+from ludus.compat.config import Config
+from ludus.compat.verl.settings import RewardSettings
 from ludus.settings import import_object
 from ludus.text.chat import ChatText
-from tests.compat.verl.conftest import Player, ReplayResult
+from tests.compat.verl.conftest import Player, ReplayResult, configured
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "langgraph"
 
@@ -32,10 +32,10 @@ def call(a: int, b: int) -> str:
     return f'<tool_call>\n{{"name": "calculate", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>'
 
 
-def plan() -> LoopPlan:
+def plan() -> Config:
     config = ludus.load_config(RECIPE / "run.yaml")
     reward = RewardSettings(custom_reward_function={"path": str(RECIPE / "reward.py")})
-    return LoopPlan(multi_turn=MultiTurnSettings(**config.rollout.multi_turn.model_dump()), reward=reward)
+    return configured(multi_turn=config.rollout.multi_turn, reward=reward)
 
 
 @pytest.mark.parametrize(

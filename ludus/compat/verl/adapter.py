@@ -14,19 +14,18 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
-from ludus.compat.config import Config, LoopSettings
+from ludus.compat.config import Config
 from ludus.compat.verl.base import AgentLoopBase
-from ludus.compat.verl.config_view import DictConfigWrap, LoopConfig
+from ludus.compat.verl.config_view import DictConfigWrap
 from ludus.compat.verl.messages import plain, prompt_of
 from ludus.compat.verl.output import AgentLoopOutput
-from ludus.compat.verl.plan import DEFAULT_LOOP, LoopPlan, LoopResources
 from ludus.compat.verl.registry import LoopSpec, find_loop, registered_loops
+from ludus.compat.verl.resources import DEFAULT_LOOP, LoopResources, loop_config, loop_settings
 from ludus.compat.verl.scoring import Score, load_compute_score, score_outputs
 from ludus.compat.verl.server import AsyncLLMServerManager, sampling_params_of
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.episodes.claim import claim_rows
 from ludus.errors import UserError
-from ludus.rollout.settings import GenerationSettings
 from ludus.settings import Settings
 
 _TIMES = ("generate_sequences", "tool_calls", "compute_score")
@@ -35,17 +34,17 @@ _TIMES = ("generate_sequences", "tool_calls", "compute_score")
 class LoopAdapter:
     """Plays each row with the loop that its `agent_name` says."""
 
-    def __init__(self, plan: LoopPlan, default: LoopSpec | None = None) -> None:
-        """default: of rows without `agent_name`. None: the one that the plan names.
+    def __init__(self, config: Config, default: LoopSpec | None = None) -> None:
+        """default: of rows without `agent_name`. None: the one that the configuration names.
 
-        Raises UserError for whatever the plan names and is not there.
+        Raises UserError for whatever the configuration names and is not there.
         """
-        self._plan = plan
-        self._loops = registered_loops(plan.agent_loop_config_path)
-        self._default = find_loop(self._loops, plan.default_agent_loop) if default is None else default
-        self._run = LoopResources.load(plan)
-        self._compute_score = load_compute_score(plan.reward.custom_reward_function)
-        self._config = DictConfigWrap(plan.loop_config(), self._run)
+        settings = loop_settings(config)
+        self._loops = registered_loops(settings.agent_loop_config_path)
+        self._default = default or find_loop(self._loops, settings.default_agent_loop or DEFAULT_LOOP)
+        self._run = LoopResources.load(config)
+        self._compute_score = load_compute_score(config.reward.custom_reward_function)
+        self._config = DictConfigWrap(loop_config(config), self._run)
 
     def __repr__(self) -> str:
         return f"LoopAdapter(default={self._default.name}, loops={sorted(self._loops)})"
@@ -53,11 +52,6 @@ class LoopAdapter:
     @property
     def name(self) -> str:
         return self._default.cls.__qualname__
-
-    @property
-    def config(self) -> LoopConfig:
-        """The configuration as loops read it."""
-        return self._plan.loop_config()
 
     async def setup(self) -> None:
         """Starts the tools; every loop's class is set up anew in this run."""
@@ -79,7 +73,7 @@ class LoopAdapter:
         name = row.get("agent_name")
         spec = self._default if name is None else find_loop(self._loops, name)
         tokenizer = LoopTokenizer(context.session.text)
-        manager = AsyncLLMServerManager(context.session, response_length=self._plan.response_length)
+        manager = AsyncLLMServerManager(context.session, response_length=self._run.config.rollout.response_length)
         loop = spec.cls(
             trainer_config=self._config,
             server_manager=manager,
@@ -111,38 +105,14 @@ class LoopAdapter:
         return replace(claimed, reward=last.reward_score)  # one number, of all
 
 
-def from_run(cls: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> LoopAdapter:
-    """The adapter of a loop's class (None: rows name theirs) in a run of these settings. Raises as `from_loop`."""
-    plan = plan_of(settings) if isinstance(settings, Config) else LoopPlan()
-    return LoopAdapter(plan) if cls is None else from_loop(cls, kwargs, plan)
-
-
-def plan_of(config: Config) -> LoopPlan:
-    """What the configuration says about agent loops."""
-    rollout, generation, evaluation = config.rollout, config.gconfig, config.eval_generation
-    agent = rollout.agent if isinstance(rollout.agent, LoopSettings) else LoopSettings()
-    return LoopPlan(
-        default_agent_loop=agent.default_agent_loop or DEFAULT_LOOP,
-        agent_loop_config_path=agent.agent_loop_config_path,
-        multi_turn=rollout.multi_turn,
-        prompt_length=rollout.prompt_length,
-        response_length=rollout.response_length,
-        reward=config.reward,
-        config={
-            "actor_rollout_ref": {
-                "model": {"path": config.model.path},
-                "rollout": {**_sampling(generation), "val_kwargs": _sampling(evaluation)},
-            },
-            "trainer": {"project_name": config.run_root, "experiment_name": config.name},
-        },
-    )
-
-
-def from_loop(cls: Any, kwargs: Mapping[str, Any], plan: LoopPlan) -> LoopAdapter:
-    """The adapter of a loop's class, made with `kwargs` beside what all loops get.
+def from_loop(cls: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> LoopAdapter:
+    """The adapter of a loop's class, made with `kwargs` beside what all loops get. None: rows name theirs.
 
     Raises UserError if it is an object, or has no `run`.
     """
+    config = settings if isinstance(settings, Config) else Config()
+    if cls is None:
+        return LoopAdapter(config)
     if not (inspect.isclass(cls) and issubclass(cls, AgentLoopBase)):
         raise UserError(
             f"an agent loop is given as its class, {type(cls).__qualname__}, not as an object: each trajectory has one "
@@ -153,16 +123,7 @@ def from_loop(cls: Any, kwargs: Mapping[str, Any], plan: LoopPlan) -> LoopAdapte
         raise UserError(
             f"{cls.__qualname__} has no `{missing}`; write `async def run(self, sampling_params, **kwargs)`"
         )
-    return LoopAdapter(plan, LoopSpec(cls, dict(kwargs)))
-
-
-def _sampling(generation: GenerationSettings) -> dict[str, Any]:
-    return {
-        "temperature": generation.temperature,
-        "top_p": generation.top_p,
-        "top_k": generation.top_k or -1,
-        "n": generation.n_samples,
-    }
+    return LoopAdapter(config, LoopSpec(cls, dict(kwargs)))
 
 
 async def _run(

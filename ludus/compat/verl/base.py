@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from ludus.agents.tools import EpisodeTools
+from ludus.compat.config import Config, RolloutSettings
 from ludus.compat.verl.config_view import DictConfigWrap
 from ludus.compat.verl.output import AgentLoopOutput
-from ludus.compat.verl.plan import LoopPlan, LoopResources
+from ludus.compat.verl.resources import LoopResources
 from ludus.compat.verl.server import AsyncLLMServerManager
 from ludus.compat.verl.tokens import LoopTokenizer
 
@@ -23,7 +24,7 @@ from ludus.compat.verl.tokens import LoopTokenizer
 class AgentLoopBase(ABC):
     """Derive from it, name it with `@register`, and write `run`."""
 
-    agent_kind: ClassVar[str] = "ludus.compat.verl.adapter:from_run"
+    agent_kind: ClassVar[str] = "ludus.compat.verl.adapter:from_loop"
     _class_initialized = False
 
     def __init__(
@@ -97,7 +98,12 @@ class AgentLoopBase(ABC):
     def _resources(self) -> LoopResources:
         """Tools and simulated users of the run; none where the loop is played outside of one."""
         run = self.trainer_config.run
-        return run if isinstance(run, LoopResources) else LoopResources.load(LoopPlan())
+        return run if isinstance(run, LoopResources) else LoopResources.load(Config())
+
+    @property
+    def _rollout(self) -> RolloutSettings:
+        """What the configuration says of lengths, turns and tools."""
+        return self._resources().config.rollout
 
     def open_tools(self, agent_data: Any = None, **kwargs: Any) -> EpisodeTools:
         """The tools that the run's files name, for one trajectory: an async context manager. kwargs: those of `run`."""

@@ -1,6 +1,6 @@
 """The run's configuration as agent loops read it: nested, by attribute, by key, with the names that verl uses.
 
-Knows: mappings.  Knows not: which settings a run has; `LoopPlan` builds it.
+Knows: mappings.  Knows not: which settings a run has; `resources` builds it.
 """
 
 from __future__ import annotations

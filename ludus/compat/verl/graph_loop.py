@@ -23,6 +23,7 @@ from ludus.agents.tools import EpisodeTools
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.compat.verl.graph_tools import LimitedTools, NodeLimits, calls_something
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, trajectory_of
+from ludus.compat.verl.resources import tool_limits
 from ludus.episodes.limits import LIMIT_CODES
 from ludus.errors import AgentError, UserError
 from ludus.runs.interactions import tool_json
@@ -94,25 +95,24 @@ class ReactAgentLoop(AgentLoopBase):
 
     def chat_model(self) -> ChatModel:
         """The model of this trajectory, without tools."""
-        plan = self._resources().plan
+        rollout = self._rollout
         return ChatModel(
             client=self.server_manager,
-            response_length=plan.response_length,
-            tool_parser=plan.multi_turn.format,
-            max_parallel_calls=1 if plan.multi_turn.max_parallel_calls == 1 else None,
+            response_length=rollout.response_length,
+            tool_parser=rollout.multi_turn.format,
+            max_parallel_calls=1 if rollout.multi_turn.max_parallel_calls == 1 else None,
         )
 
     def graph_config(
         self, sampling_params: Mapping[str, Any], episode_tools: EpisodeTools | None = None
     ) -> RunnableConfig:
         """What the graph is invoked with. episode_tools: tools beside those of the class."""
-        plan, model = self._resources().plan, self.chat_model()
+        model, turns = self.chat_model(), self._rollout.multi_turn
         tools = [*self.tools, *(tool_json(spec) for spec in (() if episode_tools is None else episode_tools.specs))]
-        turns = plan.multi_turn
         most = turns.max_assistant_turns
         limits = NodeLimits(
             max_parallel_calls=turns.max_parallel_calls,
-            each=plan.tool_limits,
+            each=tool_limits(self._resources().config),
             text=self.tokenizer.text,
             episode_tools=episode_tools,
         )

@@ -25,7 +25,6 @@ from ludus.compat.verl.base import AgentLoopBase, simple_timer
 from ludus.compat.verl.interaction import BaseInteraction, read_reply
 from ludus.compat.verl.messages import message_value, read_messages, undecoded_answers
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, trajectory_of
-from ludus.compat.verl.plan import LoopPlan
 from ludus.episodes.limits import LIMIT_CODES
 from ludus.errors import AgentError, UserError
 from ludus.runs.spans import span
@@ -76,7 +75,7 @@ class ToolAgentLoop(AgentLoopBase):
     """Answers until it calls no more tools. Derive from it to change a step."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
-        self._check_format(self._resources().plan)
+        self._check_format()
         data = AgentData(
             messages=list(read_messages(kwargs["raw_prompt"])),
             tools_kwargs=kwargs.get("tools_kwargs") or {},
@@ -114,12 +113,12 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def _handle_pending_state(self, data: AgentData, sampling_params: dict[str, Any]) -> AgentState:
         """Raises UserError for a prompt that is longer than it may be: a part of it would say something else."""
-        plan = self._resources().plan
+        length = self._rollout.prompt_length
         data.num_first_prompt = self._count_prompt(data)
-        if plan.prompt_length is not None and data.num_first_prompt > plan.prompt_length:
+        if length is not None and data.num_first_prompt > length:
             raise UserError(
                 f"the prompt has {data.num_first_prompt} tokens, tools included, and rollout.prompt_length="
-                f"{plan.prompt_length}; raise it, or leave the row out"
+                f"{length}; raise it, or leave the row out"
             )
         return AgentState.GENERATING
 
@@ -151,7 +150,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def _handle_processing_tools_state(self, data: AgentData) -> AgentState:
         turn, episode_tools = data.turns[-1], data.episode_tools
-        most = self._resources().plan.multi_turn.max_parallel_calls
+        most = self._rollout.multi_turn.max_parallel_calls
         calls, rest = turn.reply.tool_calls[:most], turn.reply.tool_calls[most:]
         with simple_timer("tool_calls", data.timing):
             results = await asyncio.gather(*(self._call_tool(call, data) for call in calls))
@@ -190,8 +189,8 @@ class ToolAgentLoop(AgentLoopBase):
 
     # ---- parts
 
-    def _check_format(self, plan: LoopPlan) -> None:
-        own, wanted = self.tokenizer.text.parser.name, plan.multi_turn.format
+    def _check_format(self) -> None:
+        own, wanted = self.tokenizer.text.parser.name, self._rollout.multi_turn.format
         if wanted is not None and wanted.replace("-", "_") not in ("auto", own):
             raise UserError(
                 f"rollout.multi_turn.format={wanted!r} is not how this model's calls are read ({own!r}); leave it "
@@ -200,7 +199,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     def _limit_met(self, data: AgentData) -> AgentState | None:
         """The end, if neither another answer nor a message before it is allowed. None: both are."""
-        turns = self._resources().plan.multi_turn
+        turns = self._rollout.multi_turn
         if turns.max_assistant_turns is not None and data.assistant_turns >= turns.max_assistant_turns:
             return _end(data, "max_assistant_turns")
         if turns.max_user_turns is not None and data.user_turns >= turns.max_user_turns:
@@ -230,7 +229,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     def _room(self, data: AgentData) -> int | None:
         """Tokens that the response may still have before the next request. None: any number."""
-        length = self._resources().plan.response_length
+        length = self._rollout.response_length
         if length is None:
             return None
         return length if not data.turns else length - (self._count_prompt(data) - data.num_first_prompt)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from ludus.agents.adapter import EpisodeContext, EpisodeInfo
+from ludus.compat.config import Config, InlineSettings, LoopSettings, RolloutSettings
 from ludus.compat.verl.adapter import from_loop
-from ludus.compat.verl.plan import LoopPlan
+from ludus.compat.verl.settings import RewardSettings
 from ludus.engines.scripted import Answers, ScriptedEngine
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
@@ -22,6 +23,12 @@ from ludus.episodes.recorder import Recorder
 from ludus.settings import import_object
 from ludus.text.chat import ChatText
 from ludus.types import Episode, Sampling, SessionRecord, Span
+
+
+def configured(reward: RewardSettings | None = None, **rollout: Any) -> Config:
+    """A run of loops; keys below `rollout`, and those of its agent."""
+    agent = {name: rollout.pop(name) for name in LoopSettings.model_fields if name in rollout}
+    return Config(rollout=RolloutSettings(agent=InlineSettings(**agent), **rollout), reward=reward or RewardSettings())
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Player:
         row: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         answers: Answers,
         *,
-        plan: LoopPlan | None = None,
+        plan: Config | None = None,
         kwargs: Mapping[str, Any] | None = None,
         limits: Limits = NO_LIMITS,
         context_length: int = 4096,
@@ -62,7 +69,7 @@ class Player:
 
         async def play() -> ReplayResult:
             loop = import_object(workflow) if isinstance(workflow, str) else workflow
-            agent_adapter = from_loop(loop, kwargs or {}, plan or LoopPlan())
+            agent_adapter = from_loop(loop, kwargs or {}, plan)
             await agent_adapter.setup()
             try:
                 for idx, data in enumerate(rows):

@@ -11,12 +11,11 @@ import pytest
 
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, outputs_of
-from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.registry import read_loops, register
 from ludus.compat.verl.settings import RewardSettings
 from ludus.compat.verl.single import SingleTurnAgentLoop
 from ludus.errors import ConfigError, UserError
-from tests.compat.verl.conftest import ReplayResult
+from tests.compat.verl.conftest import ReplayResult, configured
 
 Play = Callable[..., ReplayResult]
 ROW = {"prompt": [{"role": "user", "content": "Guess."}], "data_source": "test", "extra_info": {"index": 3}}
@@ -190,7 +189,7 @@ def test_rows_without_a_name_are_played_by_the_single_turn_agent(play: Play, tmp
         "    assert data_source == 'test' and extra_info['num_turns'] == 2 and extra_info['index'] == 3\n"
         "    return {'score': float(solution_str == ground_truth), 'acc': 1, 'note': 'as text'}\n"
     )
-    plan = LoopPlan(reward=RewardSettings(custom_reward_function={"path": str(tmp_path / "score.py")}))
+    plan = configured(reward=RewardSettings(custom_reward_function={"path": str(tmp_path / "score.py")}))
     row = {**ROW, "reward_model": {"ground_truth": "7"}}
     played = play(SingleTurnAgentLoop, row, ["7"], plan=plan)
     assert played.scored.reward == 1.0 and played.texts == ["7"]
@@ -220,7 +219,7 @@ def test_a_yaml_names_loops_and_their_arguments(play: Play, tmp_path: Path) -> N
     """`_target_` is the class, all other keys go into its constructor; the file stands in front of what code says."""
     path = tmp_path / "loops.yaml"
     path.write_text("- name: bold\n  _target_: tests.compat.verl.test_adapter.Guess\n  style: bold\n")
-    plan = LoopPlan(default_agent_loop="bold", agent_loop_config_path=str(path))
+    plan = configured(default_agent_loop="bold", agent_loop_config_path=str(path))
     played = play(SingleTurnAgentLoop, {**ROW, "agent_name": "bold"}, ["10", "5"], plan=plan)
     assert played.scored.metadata["style"] == "bold"
 
@@ -269,7 +268,7 @@ def test_a_loop_is_given_the_row_and_the_configuration(play: Play) -> None:
             seen.update(kwargs, messages=messages, sampling=sampling_params, config=self.config)
             return await super().run(sampling_params, **kwargs)
 
-    plan = LoopPlan(response_length=64, config={"data": {"own": 1}})
+    plan = configured(response_length=64)
     extra = {"index": 3, "tools_kwargs": {"a": {"create_kwargs": {"x": numpy.array([1, 2])}, "b": None}}}
     row = {"prompt": numpy.array([{"role": "user", "content": "Guess.", "name": None}], dtype=object)}
     play(Looks, {**row, "extra_info": extra, "split": "test"}, ["10", "5"], plan=plan)
@@ -284,7 +283,10 @@ def test_a_loop_is_given_the_row_and_the_configuration(play: Play) -> None:
         "logprobs": True,
     }
     config = seen["config"]
-    assert config.actor_rollout_ref.rollout.response_length == 64 and config.data.own == config["data"]["own"] == 1
+    assert (
+        config.actor_rollout_ref.rollout.response_length == 64
+        and config.data.max_response_length == config["data"]["max_response_length"] == 64
+    )
     assert config.actor_rollout_ref.rollout.multi_turn.get("max_parallel_calls") == 1
     with pytest.raises(AttributeError, match="did you mean 'response_length'"):
         _ = config.actor_rollout_ref.rollout.respons_length
@@ -314,7 +316,7 @@ def test_init_class_is_called_before_each_object_and_begins_anew_with_each_run(p
                 built.append(config.actor_rollout_ref.rollout.response_length)
 
     for length in (64, 65):
-        play(Heavy, [ROW, ROW], ["10", "5"] * 2, plan=LoopPlan(response_length=length))
+        play(Heavy, [ROW, ROW], ["10", "5"] * 2, plan=configured(response_length=length))
     assert built == [64, 65]
 
 
@@ -336,7 +338,7 @@ def test_the_response_is_full_before_a_request_is_made(play: Play) -> None:
             )
 
     endless = [5] * 6
-    played = play(Greedy, ROW, [endless, endless, endless], plan=LoopPlan(response_length=10))
+    played = play(Greedy, ROW, [endless, endless, endless], plan=configured(response_length=10))
     assert [reason for _, reason in seen] == ["stop", "length", "length"]
     assert sum(length for length, _ in seen) == 10 and seen[2][0] == 0
     assert played.record.num_sampled_tokens == 10

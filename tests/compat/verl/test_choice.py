@@ -9,6 +9,7 @@ import pytest
 from ludus.api.agent import choose_agent
 from ludus.compat.config import load_config
 from ludus.compat.verl.adapter import LoopAdapter
+from ludus.compat.verl.resources import loop_config
 from ludus.compat.verl.single import SingleTurnAgentLoop
 from ludus.errors import ConfigError, UserError
 
@@ -62,10 +63,7 @@ def test_loops_play_in_this_process(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_loop_reads_the_configuration_under_the_names_it_knows() -> None:
     settings = ["gconfig.n_samples=4", "eval_gconfig.temperature=0", "rollout.response_length=99", "model.path=m"]
-    agent_adapter = choose_agent(load_config(None, settings), SingleTurnAgentLoop)
-    assert isinstance(agent_adapter, LoopAdapter)
-    rollout = agent_adapter.config.actor_rollout_ref.rollout
+    config = loop_config(load_config(None, settings))
+    rollout = config.actor_rollout_ref.rollout
     assert (rollout.n, rollout.response_length, rollout.val_kwargs.temperature) == (4, 99, 0)
-    assert (
-        agent_adapter.config.actor_rollout_ref.model.path == "m" and agent_adapter.config.data.max_response_length == 99
-    )
+    assert config.actor_rollout_ref.model.path == "m" and config.data.max_response_length == 99

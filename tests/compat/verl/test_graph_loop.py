@@ -15,13 +15,13 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import RetryPolicy
 
 from ludus.agents.langchain import ChatModel
+from ludus.compat.config import Config
 from ludus.compat.verl.graph_loop import ReactAgentLoop, convert_to_agent_output
-from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings
 from ludus.episodes.limits import Limits
 from ludus.errors import UserError
 from ludus.text.chat import ChatText
-from tests.compat.verl.conftest import Player, ReplayResult
+from tests.compat.verl.conftest import Player, ReplayResult, configured
 from tests.frameworks.calculator import ANSWER, BOTH, QUESTION, REPLIES
 
 ROW = {"prompt": [{"role": "user", "content": QUESTION}], "data_source": "math"}
@@ -55,8 +55,8 @@ def play(tokenizer_folder: Path) -> Callable[..., ReplayResult]:
     return Player(ChatText.load(tokenizer_folder, chat_template="chatml-tools"))
 
 
-def plan(**turns: Any) -> LoopPlan:
-    return LoopPlan(multi_turn=MultiTurnSettings(**{"max_parallel_calls": 4, **turns}))
+def plan(**turns: Any) -> Config:
+    return configured(multi_turn=MultiTurnSettings(**{"max_parallel_calls": 4, **turns}))
 
 
 def one_path(played: ReplayResult) -> bool:
@@ -295,7 +295,7 @@ def test_long_answers_of_tools_are_cut(play: Any) -> None:
 
 def test_the_room_of_the_response(play: Any) -> None:
     """`response_length` counts what tools say too, and nothing is sampled that would not be trained."""
-    played = play(Calculator, ROW, REPLIES, plan=LoopPlan(multi_turn=plan().multi_turn, response_length=150))
+    played = play(Calculator, ROW, REPLIES, plan=configured(multi_turn=plan().rollout.multi_turn, response_length=150))
     turns = played.record.turns
     path = played.record.path_ids(turns[-1].node)
     first = len(played.record.path_ids(turns[0].node)) - len(turns[0].sampled.token_ids)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
-from tests.compat.verl.conftest import Player, ReplayResult, play, text
+from tests.compat.verl.conftest import Player, ReplayResult, configured, play, text
 
 __all__ = ["play", "text"]  # fixtures
 
@@ -134,7 +133,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
 def test_a_loop_of_the_first_form(play: Player, load: Callable[[str, str], Any]) -> None:
     """The prompt as `messages`, a list of ids from generate, a parser of calls, a traced `run`."""
     module = load("first_form", FIRST_FORM)
-    plan = LoopPlan(response_length=64, multi_turn=MultiTurnSettings(format="hermes"))
+    plan = configured(response_length=64, multi_turn=MultiTurnSettings(format="hermes"))
     row = {"prompt": [{"role": "user", "content": "Call it."}], "agent_name": "first_form_agent"}
     answer = 'Well.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     played: ReplayResult = play(module.FirstForm, row, [answer], plan=plan)
@@ -146,7 +145,7 @@ def test_a_loop_of_the_newest_form(play: Player, load: Callable[[str, str], Any]
     """TokenOutput, several outputs, the run's reward function for the last of them."""
     module = load("new_form", NEW_FORM)
     (tmp_path / "new_score.py").write_text("def compute_score(**given):\n    return given['solution_str'] == 'two'\n")
-    plan = LoopPlan(reward=RewardSettings(custom_reward_function={"path": str(tmp_path / "new_score.py")}))
+    plan = configured(reward=RewardSettings(custom_reward_function={"path": str(tmp_path / "new_score.py")}))
     row = {"prompt": [{"role": "user", "content": text} for text in ("One.", "Two.")], "agent_name": "new_form_agent"}
     played: ReplayResult = play(module.NewForm, row, ["one", "two"], plan=plan)
     assert played.scored.reward == 1.0 and played.scored.rewards == {played.record.turns[1].id: 1.0}
@@ -167,7 +166,7 @@ def test_tools_of_a_users_own(play: Player, load: Callable[[str, str], Any], tmp
         "      description: Doubles.\n"
         "      parameters: {type: object, properties: {number: {type: integer}}, required: [number]}\n"
     )
-    plan = LoopPlan(multi_turn=MultiTurnSettings(tool_config_path=str(tmp_path / "tools.yaml")))
+    plan = configured(multi_turn=MultiTurnSettings(tool_config_path=str(tmp_path / "tools.yaml")))
     row = {
         "prompt": [{"role": "user", "content": "Twice 4?"}],
         "agent_name": "tool_agent",

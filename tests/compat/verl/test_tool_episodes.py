@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from ludus.compat.config import Config
 from ludus.compat.verl.adapter import from_loop
-from ludus.compat.verl.plan import LoopPlan
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.compat.verl.tool_loop import ToolAgentLoop
 from ludus.engines.scripted import ScriptedEngine
@@ -26,6 +26,7 @@ from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
 from ludus.text.chat import ChatText
 from ludus.types import Call, Episode
+from tests.compat.verl.conftest import configured
 
 FUNCTIONS = """
 import os
@@ -56,7 +57,7 @@ def runtime(tokenizer_folder: Path) -> Iterator[Any]:
     text = ChatText.load(tokenizer_folder, chat_template="chatml-tools")
     with ExitStack() as stack:
 
-        def play(plan: LoopPlan, scripts: Sequence[Sequence[str]]) -> list[Episode]:
+        def play(plan: Config, scripts: Sequence[Sequence[str]]) -> list[Episode]:
             def answer(call: Call) -> str:
                 asked = text.tokenizer.decode(call.prompt_ids)
                 return scripts[int(asked.split("Script ")[1].split(".")[0])][asked.count("<tool_response>")]
@@ -86,9 +87,9 @@ def task(idx: int) -> EpisodeTask:
     return EpisodeTask(f"e{idx}", "g", "row0", row, seed=idx, step=1)
 
 
-def plan_of(folder: Path, **turns: Any) -> LoopPlan:
+def plan_of(folder: Path, **turns: Any) -> Config:
     (folder / "one.py").write_text("def compute_score(**given):\n    return 1.0\n")
-    return LoopPlan(
+    return configured(
         multi_turn=MultiTurnSettings(**turns),
         reward=RewardSettings(custom_reward_function={"path": str(folder / "one.py")}),
     )

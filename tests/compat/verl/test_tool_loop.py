@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from ludus.compat.verl.plan import LoopPlan, LoopResources
+from ludus.compat.config import Config
+from ludus.compat.verl.resources import LoopResources
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.compat.verl.tool_loop import ToolAgentLoop
 from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, ConfigError, UserError
 from ludus.types import Message
-from tests.compat.verl.conftest import ReplayResult
+from tests.compat.verl.conftest import ReplayResult, configured
 
 Play = Callable[..., ReplayResult]
 ROW = {"prompt": [{"role": "user", "content": "Add up."}], "agent_name": "tool_agent"}
@@ -77,13 +78,13 @@ def says(name: str, **arguments: Any) -> str:
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Callable[..., LoopPlan]:
+def plan(tmp_path: Path) -> Callable[..., Config]:
     """A plan with `add` and `shout`, and a reward function that gives 1."""
     (tmp_path / "some_tools.py").write_text(TOOLS)
     (tmp_path / "score.py").write_text("def compute_score(**given):\n    return 1.0\n")
 
-    def make(*, prompt_length: int | None = None, response_length: int | None = None, **turns: Any) -> LoopPlan:
-        return LoopPlan(
+    def make(*, prompt_length: int | None = None, response_length: int | None = None, **turns: Any) -> Config:
+        return configured(
             multi_turn=MultiTurnSettings(function_tool_path=str(tmp_path / "some_tools.py"), **turns),
             reward=RewardSettings(custom_reward_function={"path": str(tmp_path / "score.py")}),
             prompt_length=prompt_length,
@@ -98,7 +99,7 @@ def observations(played: ReplayResult) -> list[Message]:
     return [message for message in played.record.turns[-1].messages if message.role in ("tool", "user")][1:]
 
 
-def test_a_call_is_answered_and_the_tokens_go_on(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_a_call_is_answered_and_the_tokens_go_on(play: Play, plan: Callable[..., Config]) -> None:
     """Call, answer of the tool, answer of the model: one path, of which what the model wrote is trained."""
     call = says("add", a=2, b=3)
     played = play(ToolAgentLoop, ROW, [call, "It is 5."], plan=plan())
@@ -113,13 +114,13 @@ def test_a_call_is_answered_and_the_tokens_go_on(play: Play, plan: Callable[...,
     assert kinds == [("tool", "add", None), ("reward", "compute_score", None)]
 
 
-def test_calls_of_one_answer_run_at_once_and_in_order(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_calls_of_one_answer_run_at_once_and_in_order(play: Play, plan: Callable[..., Config]) -> None:
     answers = [says("add", a=1, b=1) + "\n" + says("add", a=2, b=2), "done"]
     played = play(ToolAgentLoop, ROW, answers, plan=plan(max_parallel_calls=2))
     assert [message.content for message in observations(played)] == ["2", "4"]
 
 
-def test_one_call_too_many_is_answered_with_an_error(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_one_call_too_many_is_answered_with_an_error(play: Play, plan: Callable[..., Config]) -> None:
     """No call stays without an answer: what is not run says so."""
     answers = [says("add", a=1, b=1) + "\n" + says("add", a=2, b=2), "done"]
     played = play(ToolAgentLoop, ROW, answers, plan=plan())
@@ -131,7 +132,7 @@ def test_one_call_too_many_is_answered_with_an_error(play: Play, plan: Callable[
 
 
 def test_a_call_that_cannot_be_decoded_comes_back(
-    play: Play, plan: Callable[..., LoopPlan], caplog: pytest.LogCaptureFixture
+    play: Play, plan: Callable[..., Config], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The model reads what was wrong, log and trace say "Failed to decode tool call", and the trajectory goes on."""
     with caplog.at_level(logging.WARNING):
@@ -145,7 +146,7 @@ def test_a_call_that_cannot_be_decoded_comes_back(
     assert played.scored.metrics["tools/num_errors"] == 1
 
 
-def test_wrong_calls_are_for_the_model_to_read(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_wrong_calls_are_for_the_model_to_read(play: Play, plan: Callable[..., Config]) -> None:
     """An unknown tool and a wrong argument are texts; the trajectory goes on."""
     played = play(ToolAgentLoop, ROW, [says("ad", a=1), says("add", a="x", b=1), "done"], plan=plan())
     first, second = observations(played)
@@ -154,7 +155,7 @@ def test_wrong_calls_are_for_the_model_to_read(play: Play, plan: Callable[..., L
 
 
 @pytest.mark.parametrize("side", ["left", "middle", "right"])
-def test_a_long_answer_of_a_tool_is_cut_to_tokens(side: str, play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_a_long_answer_of_a_tool_is_cut_to_tokens(side: str, play: Play, plan: Callable[..., Config]) -> None:
     limits = {"max_tool_response_length": 20, "tool_response_truncate_side": side}
     played = play(ToolAgentLoop, ROW, [says("shout", text="ab "), "done"], plan=plan(**limits))
     (observation,) = observations(played)
@@ -165,19 +166,19 @@ def test_a_long_answer_of_a_tool_is_cut_to_tokens(side: str, play: Play, plan: C
 # ---- limits
 
 
-def test_answers_are_counted_before_the_next_is_asked_for(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_answers_are_counted_before_the_next_is_asked_for(play: Play, plan: Callable[..., Config]) -> None:
     """With `max_assistant_turns` the calls of the last answer are not run, and nothing more is sampled."""
     played = play(ToolAgentLoop, ROW, [says("add", a=1, b=1)] * 9, plan=plan(max_assistant_turns=2))
     assert len(played.record.turns) == 2 and played.scored.metrics["tools/num_calls"] == 1
     assert played.scored.metadata["ended_by"] == "max_assistant_turns" and played.scored.metrics["truncated"] == 1
 
 
-def test_messages_to_the_model_are_counted(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_messages_to_the_model_are_counted(play: Play, plan: Callable[..., Config]) -> None:
     played = play(ToolAgentLoop, ROW, [says("add", a=1, b=1)] * 9, plan=plan(max_user_turns=1))
     assert len(played.record.turns) == 2 and played.scored.metadata["ended_by"] == "max_user_turns"
 
 
-def test_the_response_never_gets_longer_than_it_may(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_the_response_never_gets_longer_than_it_may(play: Play, plan: Callable[..., Config]) -> None:
     """`response_length` counts model and tools; the last answer is asked for no more tokens than are left, and where
     none are, none is asked for."""
     call = says("add", a=1, b=1)
@@ -194,13 +195,13 @@ def test_the_response_never_gets_longer_than_it_may(play: Play, plan: Callable[.
         assert played.scored.metrics["truncated"] == 1 and played.scored.outcome.kind == "ok"
 
 
-def test_a_prompt_that_is_too_long_is_not_cut(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_a_prompt_that_is_too_long_is_not_cut(play: Play, plan: Callable[..., Config]) -> None:
     """A part of a prompt says something else: the episode fails, by name."""
     with pytest.raises(UserError, match=r"rollout\.prompt_length=50; raise it"):
         play(ToolAgentLoop, ROW, ["never"], plan=plan(prompt_length=50))
 
 
-def test_limits_of_the_episode_end_it_with_what_there_is(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_limits_of_the_episode_end_it_with_what_there_is(play: Play, plan: Callable[..., Config]) -> None:
     """A used up budget ends the loop, which scores what it has; a deadline is not met by returning."""
     answers = [says("add", a=1, b=1)] * 9
     played = play(ToolAgentLoop, ROW, answers, plan=plan(), limits=Limits(max_turns=2))
@@ -220,7 +221,7 @@ def test_a_tool_lives_as_long_as_its_trajectory(play: Play, tmp_path: Path) -> N
     (tmp_path / "stateful_tool.py").write_text(STATEFUL)
     config = tmp_path / "tools.yaml"
     config.write_text(f"tools:\n- class_name: {tmp_path / 'stateful_tool.py'}:Solve\n  config: {{type: native}}\n")
-    plan = LoopPlan(multi_turn=MultiTurnSettings(tool_config_path=str(config)))
+    plan = configured(multi_turn=MultiTurnSettings(tool_config_path=str(config)))
     extra = {"need_tools_kwargs": True, "tools_kwargs": {"solve": {"create_kwargs": {"ground_truth": "4"}}}}
     answers = [says("solve", answer="5"), says("solve", answer="4"), "It is 4."]
     played = play(ToolAgentLoop, {**ROW, "extra_info": extra}, answers, plan=plan)
@@ -234,7 +235,7 @@ def test_a_tool_lives_as_long_as_its_trajectory(play: Play, tmp_path: Path) -> N
         play(ToolAgentLoop, {**ROW, "extra_info": {"need_tools_kwargs": True}}, ["never"], plan=plan)
 
 
-def test_a_row_selects_its_tools(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_a_row_selects_its_tools(play: Play, plan: Callable[..., Config]) -> None:
     played = play(ToolAgentLoop, {**ROW, "extra_info": {"tool_selection": ["add"]}}, ["ok"], plan=plan())
     assert [tool.name for tool in played.record.turns[0].tools] == ["add"]
 
@@ -249,7 +250,7 @@ def test_the_reward_function_reads_what_the_model_wrote_alone(play: Play, tmp_pa
         "    assert extra_info['tool_rewards'] == [] and extra_info['truncated'] is False\n"
         "    return ground_truth in solution_str\n"
     )
-    plan = LoopPlan(
+    plan = configured(
         multi_turn=MultiTurnSettings(function_tool_path=str(tmp_path / "own_tools.py")),
         reward=RewardSettings(custom_reward_function={"path": str(tmp_path / "own_score.py")}),
     )
@@ -258,7 +259,7 @@ def test_the_reward_function_reads_what_the_model_wrote_alone(play: Play, tmp_pa
     assert play(ToolAgentLoop, row, [says("add", a=50, b=5), "It is 55."], plan=plan).scored.reward == 1.0
 
 
-def test_another_format_of_calls_is_an_error(play: Play, plan: Callable[..., LoopPlan]) -> None:
+def test_another_format_of_calls_is_an_error(play: Play, plan: Callable[..., Config]) -> None:
     assert play(ToolAgentLoop, ROW, ["ok"], plan=plan(format="hermes")).scored.reward == 1.0
     with pytest.raises(UserError, match=r"multi_turn\.format='kimi' is not how this model's calls are read"):
         play(ToolAgentLoop, ROW, ["ok"], plan=plan(format="kimi"))
@@ -290,18 +291,18 @@ class GuessInteraction(BaseInteraction):
 
 
 @pytest.fixture
-def users(tmp_path: Path) -> Callable[..., LoopPlan]:
+def users(tmp_path: Path) -> Callable[..., Config]:
     (tmp_path / "some_users.py").write_text(USER)
     path = tmp_path / "users.yaml"
     path.write_text(f"interaction:\n- class_name: {tmp_path / 'some_users.py'}:GuessInteraction\n  config: {{}}\n")
 
-    def make(**turns: Any) -> LoopPlan:
-        return LoopPlan(multi_turn=MultiTurnSettings(interaction_config_path=str(path), **turns))
+    def make(**turns: Any) -> Config:
+        return configured(multi_turn=MultiTurnSettings(interaction_config_path=str(path), **turns))
 
     return make
 
 
-def test_a_simulated_user_answers_until_it_is_content(play: Play, users: Callable[..., LoopPlan]) -> None:
+def test_a_simulated_user_answers_until_it_is_content(play: Play, users: Callable[..., Config]) -> None:
     """What it says are the user's messages; what it gives each answer adds up to the reward."""
     row = {**ROW, "extra_info": {"interaction_kwargs": {"name": "guess", "secret": 7}}}
     played = play(ToolAgentLoop, row, ["3", "9", "7", "never"], plan=users())
@@ -318,7 +319,7 @@ def test_verls_teacher_of_gsm8k(play: Play, tmp_path: Path) -> None:
     """It says what is wrong until the number is right, and scores each answer."""
     path = tmp_path / "teacher.yaml"
     path.write_text("interaction:\n- class_name: ludus.compat.verl.interactions.gsm8k_interaction.Gsm8kInteraction\n")
-    plan = LoopPlan(multi_turn=MultiTurnSettings(interaction_config_path=str(path)))
+    plan = configured(multi_turn=MultiTurnSettings(interaction_config_path=str(path)))
     row = {**ROW, "extra_info": {"interaction_kwargs": {"name": "gsm8k", "ground_truth": "72"}}}
     played = play(ToolAgentLoop, row, ["#### 71", "72", "never"], plan=plan)
     (observation,) = observations(played)
@@ -328,20 +329,20 @@ def test_verls_teacher_of_gsm8k(play: Play, tmp_path: Path) -> None:
         play(ToolAgentLoop, {**ROW, "extra_info": {"interaction_kwargs": {"name": "gsm8k"}}}, [], plan=plan)
 
 
-def test_the_last_answer_allowed_is_scored_too(play: Play, users: Callable[..., LoopPlan]) -> None:
+def test_the_last_answer_allowed_is_scored_too(play: Play, users: Callable[..., Config]) -> None:
     row = {**ROW, "extra_info": {"interaction_kwargs": {"secret": 7}}}
     played = play(ToolAgentLoop, row, ["3", "9", "7"], plan=users(max_assistant_turns=2))
     assert played.scored.metadata["turn_scores"] == [-0.25, -0.25]
     assert played.scored.metadata["ended_by"] == "max_assistant_turns"
 
 
-def test_an_unknown_user_is_named(play: Play, users: Callable[..., LoopPlan]) -> None:
+def test_an_unknown_user_is_named(play: Play, users: Callable[..., Config]) -> None:
     row = {**ROW, "extra_info": {"interaction_kwargs": {"name": "gues"}}}
     with pytest.raises(UserError, match="asks for the interaction 'gues'; did you mean 'guess'"):
         play(ToolAgentLoop, row, ["3"], plan=users())
 
 
-def test_a_user_that_says_something_else_is_named(play: Play, users: Callable[..., LoopPlan], tmp_path: Path) -> None:
+def test_a_user_that_says_something_else_is_named(play: Play, users: Callable[..., Config], tmp_path: Path) -> None:
     (tmp_path / "mute.py").write_text(
         "from ludus.compat.verl import BaseInteraction\n"
         "class Mute(BaseInteraction):\n"
@@ -350,7 +351,7 @@ def test_a_user_that_says_something_else_is_named(play: Play, users: Callable[..
     )
     path = tmp_path / "mute.yaml"
     path.write_text(f"interaction:\n- {{class_name: '{tmp_path / 'mute.py'}:Mute', name: mute}}\n")
-    plan = LoopPlan(multi_turn=MultiTurnSettings(interaction_config_path=str(path)))
+    plan = configured(multi_turn=MultiTurnSettings(interaction_config_path=str(path)))
     row = {**ROW, "extra_info": {"interaction_kwargs": {"name": "mute"}}}
     with pytest.raises(UserError, match="generate_response of mute returned 'what'; allowed:"):
         play(ToolAgentLoop, row, ["3"], plan=plan)
@@ -362,6 +363,6 @@ def test_a_user_that_says_something_else_is_named(play: Play, users: Callable[..
 def test_a_tool_of_verls_is_told_its_place_here(tmp_path: Path) -> None:
     """A file of tools that names the original's class."""
     (tmp_path / "tools.yaml").write_text("tools: [{class_name: verl.tools.gsm8k_tool.Gsm8kTool}]")
-    plan = LoopPlan(multi_turn=MultiTurnSettings(tool_config_path=str(tmp_path / "tools.yaml")))
+    plan = configured(multi_turn=MultiTurnSettings(tool_config_path=str(tmp_path / "tools.yaml")))
     with pytest.raises(UserError, match=r"here it is 'ludus\.compat\.verl\.tools\.gsm8k_tool\.Gsm8kTool'"):
         LoopResources.load(plan)
