@@ -11,7 +11,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,7 +33,15 @@ from ludus.episodes.keys import OpenMode, SessionKeys
 from ludus.episodes.session import Session
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.clients import Clients
-from ludus.gateway.dialects.base import DEFAULT_MODEL, Dialect, ErrorReply, ParsedRequest, TokenCounter, error_reply
+from ludus.gateway.dialects.base import (
+    DEFAULT_MODEL,
+    Dialect,
+    ErrorReply,
+    JsonObject,
+    ParsedRequest,
+    TokenCounter,
+    error_reply,
+)
 from ludus.gateway.dialects.table import DIALECTS
 from ludus.gateway.exchange import Exchange, GatewayRequest, Headers, send_error, send_json
 from ludus.gateway.headers import HeaderBounds
@@ -102,7 +110,7 @@ def build_app(
     for mount in MOUNTS:
         for name, dialect in DIALECTS.items():
             if dialect.counter is not None:
-                count = _Count(name, dialect.counter, keys, clients, options)
+                count = _Endpoint(name, keys, clients, options, counted, dialect.counter)
                 routes += [Route(mount + path, count, methods=["POST"]) for path in dialect.counter.paths]
         for path in MODELS_PATHS:
             routes.append(Route(mount + path, models.list_all, methods=["GET"]))
@@ -128,113 +136,92 @@ def build_app(
     return app
 
 
+@dataclass(frozen=True)
 class _Endpoint:
     """ASGI endpoint for the requests of one dialect."""
 
-    def __init__(
-        self, name: str, keys: SessionKeys, clients: Clients, options: GatewayOptions, traffic: Traffic
-    ) -> None:
-        self._name = name
-        self._dialect = DIALECTS[name]
-        self._keys = keys
-        self._clients = clients
-        self._options = options
-        self._traffic = traffic
+    name: str
+    keys: SessionKeys
+    clients: Clients
+    options: GatewayOptions
+    traffic: Traffic
+    counter: TokenCounter | None = None
+    """Counts how many tokens a request's prompt has. None: it is answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         # Starlette looks through all of them for each; of one that comes twice, the first counts here too.
         headers = dict(reversed(request.headers.items()))
         try:
-            handle = _named(self._keys, request.path_params, headers, self._options)
-            body = await read_body(request, self._options.max_body_bytes)
-            gateway_request = self._read(handle, headers, body)
+            handle = self.keys.find(request.path_params.get("secret"), headers, open_mode=self.options.open_mode)
+            body = await read_body(request, self.options.max_body_bytes)
+            if self.counter is not None:
+                counts, without_effect = self._count(self.counter, handle, headers, body)
+            else:
+                gateway_request = self._read(handle, headers, body)
         except ClientDisconnect:
             return
         except AgentError as error:
-            await send_error(send, self._dialect, error_reply(error))
+            await send_error(send, DIALECTS[self.name], error_reply(error))
             return
-        await self._answer(gateway_request, body, headers, receive, send)
+        if self.counter is not None:
+            await send_json(send, 200, counts, without_effect)
+        else:
+            await self._answer(gateway_request, body, headers, receive, send)
 
     async def _answer(
         self, gateway_request: GatewayRequest, body: bytes, headers: Mapping[str, str], receive: Receive, send: Send
     ) -> None:
-        attempts = self._clients.of(gateway_request.handle).attempts
-        retry_key, agent = attempts.begin(headers, body), headers.get(AGENT_HEADER, gateway_request.handle.spec.agent)
+        handle = gateway_request.handle
+        attempts = self.clients.of(handle).attempts
+        retry_key, agent = attempts.begin(headers, body), headers.get(AGENT_HEADER, handle.spec.agent)
         if retry_key is not None or agent:
-            gateway_request = dataclasses.replace(
-                gateway_request, parsed=gateway_request.parsed.with_each(partial(_sent_by, agent, retry_key))
-            )
-        exchange = Exchange(gateway_request, self._dialect, receive, send, keep_alive_s=self._options.keep_alive_s)
-        logger.debug("request.started session=%s stream=%s", gateway_request.handle.id, gateway_request.parsed.stream)
+            parsed = gateway_request.parsed.with_each(partial(_sent_by, agent, retry_key))
+            gateway_request = dataclasses.replace(gateway_request, parsed=parsed)
+        exchange = Exchange(gateway_request, DIALECTS[self.name], receive, send, self.options.keep_alive_s)
+        logger.debug("request.started session=%s stream=%s", handle.id, gateway_request.parsed.stream)
         delivered = False
         try:
             delivered = await exchange.run()
         finally:
             attempts.end(retry_key, delivered=delivered)
-            self._traffic.end()
-            logger.debug("request.ended session=%s delivered=%s", gateway_request.handle.id, delivered)
+            self.traffic.end()
+            logger.debug("request.ended session=%s delivered=%s", handle.id, delivered)
 
     def _read(self, handle: Handle, headers: Mapping[str, str], body: bytes) -> GatewayRequest:
-        session, read = handle.session, self._clients.of(handle).read
-        began_s = time.thread_time()
+        session, dialect, began_s = handle.session, DIALECTS[self.name], time.thread_time()
         value = json_object(body)
         json_s = time.thread_time() - began_s
-        parsed = self._dialect.parse(value, session.sampling, read[self._name])
-        self._traffic.add(
+        parsed = dialect.parse(value, session.sampling, self.clients.of(handle).read[self.name])
+        self.traffic.add(
             num_body_bytes=len(body),
             num_messages=sum(len(request.messages) for request in parsed.requests),
             num_new_messages=parsed.num_new_messages,
             json_s=json_s,
         )
-        known_models = (self._options.model_name, DEFAULT_MODEL)
-        without_effect = _without_effect(parsed, session)
-        dropped = [name for name in self._dialect.ignored_headers if name in headers]
-        ignored = (*parsed.ignored, *without_effect, *dropped, *(() if parsed.model in known_models else ("model",)))
-        return GatewayRequest(
-            handle, parsed, _told(ignored, session.pinned_fields(parsed.request)), self._options.model_name
-        )
+        known_models = (self.options.model_name, DEFAULT_MODEL)
+        dropped = [name for name in dialect.ignored_headers if name in headers]
+        others = [*dropped, *(() if parsed.model in known_models else ("model",))]
+        pinned = session.pinned_fields(parsed.request)
+        without_effect = _without_effect(parsed, session, others, pinned)
+        return GatewayRequest(handle, parsed, without_effect, self.options.model_name)
+
+    def _count(
+        self, counter: TokenCounter, handle: Handle, headers: Mapping[str, str], body: bytes
+    ) -> tuple[JsonObject, Headers]:
+        session = handle.session
+        parsed = counter.parse(json_object(body), session.sampling, self.clients.of(handle).read[self.name])
+        asked = dataclasses.replace(parsed.request, agent=headers.get(AGENT_HEADER, handle.spec.agent))
+        return counter.response(session.count_prompt_tokens(asked)), _without_effect(parsed, session)
 
 
-class _Count:
-    """ASGI endpoint that counts how many tokens a request's prompt has."""
-
-    def __init__(
-        self, name: str, counter: TokenCounter, keys: SessionKeys, clients: Clients, options: GatewayOptions
-    ) -> None:
-        self._name = name
-        self._counter = counter
-        self._keys = keys
-        self._clients = clients
-        self._options = options
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            handle = _named(self._keys, request.path_params, request.headers, self._options)
-            session = handle.session
-            body = json_object(await read_body(request, self._options.max_body_bytes))
-            parsed = self._counter.parse(body, session.sampling, self._clients.of(handle).read[self._name])
-            asked = dataclasses.replace(parsed.request, agent=request.headers.get(AGENT_HEADER, handle.spec.agent))
-            num_tokens = session.count_prompt_tokens(asked)
-        except ClientDisconnect:
-            return
-        except AgentError as error:
-            await send_error(send, DIALECTS[self._name], error_reply(error))
-            return
-        ignored = _told((*parsed.ignored, *_without_effect(parsed, session)), ())
-        await send_json(send, 200, self._counter.response(num_tokens), ignored)
-
-
-def _named(
-    keys: SessionKeys, path_params: Mapping[str, str], headers: Mapping[str, str], options: GatewayOptions
-) -> Handle:
-    return keys.find(path_params.get("secret"), headers, open_mode=options.open_mode)
-
-
-def _without_effect(parsed: ParsedRequest, session: Session) -> tuple[str, ...]:
-    """Options that cannot act on this model, by their names in the protocol."""
-    return tuple(parsed.wire_names.get(name, name) for name in session.ignored_fields(parsed.request))
+def _without_effect(
+    parsed: ParsedRequest, session: Session, others: Sequence[str] = (), pinned: Sequence[str] = ()
+) -> Headers:
+    """Headers that name the fields that did not act: those of the request, the others, and those that were pinned."""
+    cannot_act = [parsed.wire_names.get(name, name) for name in session.ignored_fields(parsed.request)]
+    found = {"x-ludus-ignored": [*parsed.ignored, *cannot_act, *others], "x-ludus-pinned": pinned}
+    return {name: ", ".join(fields) for name, fields in found.items() if fields}
 
 
 def _sent_by(agent: str, retry_key: str | None, number: int, request: ChatRequest) -> ChatRequest:
@@ -243,31 +230,28 @@ def _sent_by(agent: str, retry_key: str | None, number: int, request: ChatReques
     return dataclasses.replace(request, agent=agent, retry_key=key)
 
 
-def _told(ignored: tuple[str, ...], pinned: tuple[str, ...]) -> Headers:
-    """Headers that tell an agent which of its fields did not act."""
-    told = {"x-ludus-ignored": ignored, "x-ludus-pinned": pinned}
-    return {name: ", ".join(fields) for name, fields in told.items() if fields}
-
-
+@dataclass(frozen=True)
 class _Models:
     """The model list: the served model under its name and as `default`."""
 
-    def __init__(self, keys: SessionKeys, options: GatewayOptions) -> None:
-        self._keys = keys
-        self._options = options
-        self._names = tuple(dict.fromkeys((options.model_name, DEFAULT_MODEL)))
+    keys: SessionKeys
+    options: GatewayOptions
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.options.model_name, DEFAULT_MODEL)))
 
     async def list_all(self, request: Request) -> Response:
         self._check_key(request)
         dialect = _dialect_of(request)
-        return JSONResponse(dialect.models([dialect.model(name) for name in self._names]))
+        return JSONResponse(dialect.models([dialect.model(name) for name in self.names]))
 
     async def get_one(self, request: Request) -> Response:
         self._check_key(request)
         name = request.path_params["name"]
-        if name not in self._names:
+        if name not in self.names:
             raise AgentError(
-                f"The model {name!r} does not exist; there is {', '.join(self._names)}.",
+                f"The model {name!r} does not exist; there is {', '.join(self.names)}.",
                 status=404,
                 code="model_not_found",
                 param="model",
@@ -276,8 +260,8 @@ class _Models:
 
     def _check_key(self, request: Request) -> None:
         # Where any key may open a session, looking at the list must not open one.
-        if self._options.open_mode is None or "secret" in request.path_params:
-            self._keys.find(request.path_params.get("secret"), request.headers)
+        if self.options.open_mode is None or "secret" in request.path_params:
+            self.keys.find(request.path_params.get("secret"), request.headers)
 
 
 def _dialect_of(request: Request) -> Dialect:
@@ -307,8 +291,8 @@ async def _healthz(_request: Request) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    told = error_reply(error)
-    return JSONResponse(_dialect_of(request).error(told), told.status)
+    reply = error_reply(error)
+    return JSONResponse(_dialect_of(request).error(reply), reply.status)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -316,8 +300,8 @@ async def _no_route(request: Request, error: Exception) -> Response:
     code = {404: "unknown_url", 405: "method_not_supported"}.get(error.status_code)
     what = f"{request.method} {request.url.path}"
     message = f"Invalid URL ({_without_secret(what)}): {error.detail}."
-    told = ErrorReply(error.status_code, message, "invalid_request_error", code)
-    return JSONResponse(_dialect_of(request).error(told), told.status, headers=error.headers)
+    reply = ErrorReply(error.status_code, message, "invalid_request_error", code)
+    return JSONResponse(_dialect_of(request).error(reply), reply.status, headers=error.headers)
 
 
 def _without_secret(url: str) -> str:

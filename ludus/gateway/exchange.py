@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import quote
 
@@ -81,26 +81,24 @@ class _LeftError(Exception):
     """The client has left."""
 
 
+@dataclass(eq=False)
 class Exchange:
-    """Answers one job on the running loop."""
+    """Answers one request on the running loop."""
 
-    def __init__(
-        self, gateway_request: GatewayRequest, dialect: Dialect, receive: Receive, send: Send, *, keep_alive_s: float
-    ) -> None:
-        self._job = gateway_request
-        self._dialect = dialect
-        self._receive = receive
-        self._send = send
-        self._keep_alive_s = keep_alive_s
-        self._events: asyncio.Queue[_Event] = asyncio.Queue()
-        self._turn_ids: tuple[str, ...] = ()
-        """Known once the recorder has accepted the request, before any delta; as is the length of the prompt."""
-        self._num_prompt_tokens = 0
-        self._has_opened = False
+    request: GatewayRequest
+    dialect: Dialect
+    receive: Receive
+    send: Send
+    keep_alive_s: float
+    _events: asyncio.Queue[_Event] = field(default_factory=asyncio.Queue)
+    _turn_ids: tuple[str, ...] = ()
+    """Known once the recorder has accepted the request, before any delta; as is the length of the prompt."""
+    _num_prompt_tokens: int = 0
+    _has_opened: bool = False
 
     async def run(self) -> bool:
         """Whether the client was sent a whole answer. Cancelling it cancels the work."""
-        write = self._write_stream if self._job.parsed.stream else self._write_at_once
+        write = self._write_stream if self.request.parsed.stream else self._write_at_once
         try:
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(self._watch())
@@ -116,12 +114,12 @@ class Exchange:
 
     async def _watch(self) -> None:
         """Ends everything else, by its error, as soon as the client leaves."""
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await self.receive())["type"] != "http.disconnect":
             pass
         raise _LeftError
 
     async def _complete(self, on_delta: OnDelta) -> _Finished | _Failed:
-        session = self._job.handle.session
+        session = self.request.handle.session
         try:
             return _Finished(await self._turns(session, on_delta))
         except LudusError as error:
@@ -132,13 +130,13 @@ class Exchange:
 
     async def _turns(self, session: Session, on_delta: OnDelta) -> tuple[Turn, ...]:
         """The turns of all requests, in their order. They begin in that order, before any of them says a word."""
-        requests, is_live, tasks = self._job.parsed.requests, self._job.parsed.stream, []
+        requests, is_live, tasks = self.request.parsed.requests, self.request.parsed.stream, []
         if len(requests) == 1:
             return await session.complete(requests[0], on_delta, on_start=self._on_start, is_live=is_live)
         try:
             async with asyncio.TaskGroup() as group:
                 for i, request in enumerate(requests):
-                    shifted = partial(_tell_shifted, on_delta, i * request.n)
+                    shifted = partial(_pass_shifted, on_delta, i * request.n)
                     answer = session.complete(request, shifted, on_start=self._on_start, is_live=is_live)
                     tasks.append(group.create_task(answer))
         except ExceptionGroup as failures:
@@ -152,52 +150,52 @@ class Exchange:
     # ---- the answer at once
 
     async def _write_at_once(self, _group: asyncio.TaskGroup) -> bool:
-        deltas: list[list[Delta]] = [[] for request in self._job.parsed.requests for _ in range(request.n)]
+        deltas: list[list[Delta]] = [[] for request in self.request.parsed.requests for _ in range(request.n)]
         ended = await self._complete(lambda choice_idx, delta: deltas[choice_idx].append(delta))
         if isinstance(ended, _Failed):
-            await send_error(self._send, self._dialect, error_reply(ended.error))
+            await send_error(self.send, self.dialect, error_reply(ended.error))
             return False
         answer = self._answer(ended.turns, tuple(map(tuple, deltas)))
-        body = self._dialect.response(answer, self._job.parsed, self._job.model_name)
-        await send_json(self._send, 200, body, {**self._job.headers, **_undecoded(ended.turns)})
+        body = self.dialect.response(answer, self.request.parsed, self.request.model_name)
+        await send_json(self.send, 200, body, {**self.request.headers, **_undecoded(ended.turns)})
         return True
 
     # ---- the answer as it comes
 
     async def _write_stream(self, group: asyncio.TaskGroup) -> bool:
-        work = group.create_task(self._work(), name=f"ludus-complete-{self._job.handle.session.id}")
+        async def complete() -> None:
+            self._events.put_nowait(await self._complete(self._on_delta))
+
+        work = group.create_task(complete(), name=f"ludus-complete-{self.request.handle.session.id}")
         try:
             return await self._write_events()
         finally:
             work.cancel()
 
-    async def _work(self) -> None:
-        self._events.put_nowait(await self._complete(self._on_delta))
-
     def _on_delta(self, choice_idx: int, delta: Delta) -> None:
         self._events.put_nowait(_Delta(choice_idx, delta))
 
     async def _write_events(self) -> bool:
-        writer = self._dialect.writer(self._job.parsed, self._job.model_name, time.time())
+        writer = self.dialect.writer(self.request.parsed, self.request.model_name, time.time())
         is_head_sent = False
         while True:
             events = await self._next_events()
             if not is_head_sent:
                 if events and isinstance(events[0], _Failed):
-                    await send_error(self._send, self._dialect, error_reply(events[0].error))
+                    await send_error(self.send, self.dialect, error_reply(events[0].error))
                     return False
-                await send_head(self._send, 200, {**EVENT_STREAM, **self._job.headers})
+                await send_head(self.send, 200, {**EVENT_STREAM, **self.request.headers})
                 is_head_sent = True
             body = b"".join(self._wire(writer, event) for event in events)
             has_ended = bool(events) and isinstance(events[-1], _Finished | _Failed)
-            await send_body(self._send, body or KEEP_ALIVE, more=not has_ended)
+            await send_body(self.send, body or KEEP_ALIVE, more=not has_ended)
             if has_ended:
                 return isinstance(events[-1], _Finished)
 
     async def _next_events(self) -> list[_Event]:
         """All events there are, waiting for the first. Empty: none came for so long that the client needs a sign."""
         try:
-            async with asyncio.timeout(self._keep_alive_s):
+            async with asyncio.timeout(self.keep_alive_s):
                 events = [await self._events.get()]
         except TimeoutError:
             return []
@@ -217,10 +215,10 @@ class Exchange:
 
     def _answer(self, turns: tuple[Turn, ...], deltas: tuple[tuple[Delta, ...], ...] = ()) -> Answer:
         """deltas: by choice; a dialect may want to know how an answer at once has grown."""
-        return Answer(turns, self._num_prompt_tokens, self._job.handle.session.token_text, deltas)
+        return Answer(turns, self._num_prompt_tokens, self.request.handle.session.token_text, deltas)
 
 
-def _tell_shifted(on_delta: OnDelta, first_choice_idx: int, choice_idx: int, delta: Delta) -> None:
+def _pass_shifted(on_delta: OnDelta, first_choice_idx: int, choice_idx: int, delta: Delta) -> None:
     on_delta(first_choice_idx + choice_idx, delta)
 
 

@@ -38,7 +38,7 @@ class Traffic:
     def add(self, *, num_body_bytes: int, num_messages: int, num_new_messages: int, json_s: float) -> None:
         """Counts one request that was read."""
         old = self._stats
-        # one new record in place of the old, so that other threads never see half of a request
+        # one new record for the old, so that other threads never see half of a request
         self._stats = GatewayStats(
             num_requests=old.num_requests + 1,
             num_body_bytes=old.num_body_bytes + num_body_bytes,

@@ -5,8 +5,8 @@ The application runs on the gateway's loop; the client may be awaited on any oth
 
     client's loop                                  gateway's loop
     request ────────── run_coroutine_threadsafe ──▶ app(scope, receive, send)
-    queue   ◀───────── call_soon_threadsafe ─────── send, which waits for one of NUM_CHUNKS free places
-    chunk taken ────── call_soon_threadsafe ──────▶ a place is free again
+    queue   ◀───────── call_soon_threadsafe ─────── send, which waits for one of NUM_CHUNKS free slots
+    chunk taken ────── call_soon_threadsafe ──────▶ a slot is free again
     closed early ───── future.cancel ─────────────▶ the application's task is cancelled
 """
 
@@ -33,27 +33,20 @@ NUM_CHUNKS = 64  # chunks on the way to a slow client: some seconds of tokens, s
 TIMEOUT_S = 600.0  # what OpenAI's SDK allows between two chunks; httpx's own 5 s are less than one long prompt takes
 
 
-def async_client(server: GatewayServer, kind: ClientKind = "auto") -> Any:
-    """An AsyncClient of httpx or httpx2 that reaches `server` without a socket, and other hosts as usual.
-
-    kind: "auto" takes the module that the installed OpenAI SDK takes, since each refuses the other's clients.
-    """
-    http = importlib.import_module(sdk_http_module() if kind == "auto" else kind)
-    return http.AsyncClient(transport=InProcessTransport(server, http), timeout=TIMEOUT_S)
-
-
 class ClientFactory:
     """Makes clients of one server, one for each agent: closing one leaves the others open.
 
-    They share what is costly to make, and the connections to other hosts, until the factory is closed.
+    They reach the server without a socket, and other hosts as usual; they share what is costly to make, and the
+    connections to other hosts, until the factory is closed.
     """
 
     def __init__(self, server: GatewayServer, kind: ClientKind = "auto") -> None:
+        """kind: "auto" takes the module that the installed OpenAI SDK takes: each refuses the other's clients."""
         self._http = importlib.import_module(sdk_http_module() if kind == "auto" else kind)
         self._transport = InProcessTransport(server, self._http)
 
     def open(self) -> Any:
-        """A new AsyncClient, as `async_client` makes it."""
+        """A new AsyncClient of httpx or httpx2."""
         return self._http.AsyncClient(transport=_LentTransport(self._transport), timeout=TIMEOUT_S)
 
     async def aclose(self) -> None:
@@ -89,7 +82,9 @@ class InProcessTransport:
 
     async def handle_async_request(self, request: Any) -> Any:
         if _origin(str(request.url)) != self._origin:
-            return await self._reach_outside(request)
+            if self._outside is None:
+                self._outside = self._http.AsyncHTTPTransport()
+            return await self._outside.handle_async_request(request)
         body = await request.aread()
         flow = _Flow(self._app, self._app_loop, _scope(request), body)
         timeout_s = request.extensions.get("timeout", {}).get("read")
@@ -106,11 +101,6 @@ class InProcessTransport:
         if head is None:
             raise self._http.RemoteProtocolError("the gateway ended the request without an answer", request=request)
         return self._http.Response(head["status"], headers=head["headers"], stream=stream, request=request)
-
-    async def _reach_outside(self, request: Any) -> Any:
-        if self._outside is None:
-            self._outside = self._http.AsyncHTTPTransport()
-        return await self._outside.handle_async_request(request)
 
     async def aclose(self) -> None:
         if self._outside is not None:
@@ -192,7 +182,7 @@ class _Flow:
     body: bytes
     client_loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _messages: asyncio.Queue[Message | _End] = field(default_factory=asyncio.Queue)
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NUM_CHUNKS))
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NUM_CHUNKS))
     _has_ended: asyncio.Event = field(default_factory=asyncio.Event)
     _running: Future[None] | None = None
     _is_body_sent: bool = False
@@ -212,7 +202,7 @@ class _Flow:
     async def take(self) -> Message | _End:
         message = await self._messages.get()
         if not isinstance(message, _End) and not self.app_loop.is_closed():
-            self.app_loop.call_soon_threadsafe(self._places.release)
+            self.app_loop.call_soon_threadsafe(self._slots.release)
         return message
 
     def abandon(self) -> None:
@@ -239,7 +229,7 @@ class _Flow:
         return {"type": "http.request", "body": self.body, "more_body": False}
 
     async def _send(self, message: Message) -> None:
-        await self._places.acquire()
+        await self._slots.acquire()
         if not self._deliver(message):
             raise OSError("the client's event loop is closed")
 

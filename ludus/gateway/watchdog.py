@@ -129,7 +129,7 @@ class LoopWatchdog:
         return True
 
     def _name_blocker(self, beat: threading.Event, since: float) -> None:
-        """Look until the loop answers; report the first place where it is seen to stay."""
+        """Look until the loop answers; report the first line at which it is seen to stay."""
         before: _Sample | None = None
         num_alike = 0
         while not (beat.is_set() or self._has_stopped.is_set() or self._loop.is_closed()):

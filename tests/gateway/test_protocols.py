@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from ludus.gateway.transport import async_client
+from tests.gateway.clients import async_client
 
 QUESTION = "Guess."
 ASK: Any = [{"role": "user", "content": QUESTION}]

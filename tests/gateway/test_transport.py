@@ -10,7 +10,8 @@ from typing import Any
 import openai
 import pytest
 
-from ludus.gateway.transport import NUM_CHUNKS, InProcessTransport, async_client, sdk_http_module
+from ludus.gateway.transport import NUM_CHUNKS, InProcessTransport, sdk_http_module
+from tests.gateway.clients import async_client
 
 ASK: Any = [{"role": "user", "content": "Guess."}]
 FOX = "The quick brown fox jumps over the lazy dog."

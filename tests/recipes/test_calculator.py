@@ -17,9 +17,9 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.server import GatewayServer
-from ludus.gateway.transport import async_client
 from ludus.settings import import_object
 from ludus.text.chat import ChatText
+from tests.gateway.clients import async_client
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "calculator"
 CALL = '<tool_call>\n{"name": "calculate", "arguments": {"expression": "12 * (3 + 4)"}}\n</tool_call>'

@@ -51,7 +51,7 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The open block is whole; or it was a call that is none, and has no place in the reply."""
+    """The open block is whole; or it was a call that is none, and is no part of the reply."""
 
     idx: int
     block: Block

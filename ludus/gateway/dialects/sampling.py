@@ -34,7 +34,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 def read_sampling(
     body: JsonObject, defaults: Sampling, *, limits: tuple[str, ...] = ("max_tokens",), stop: str = "stop"
 ) -> Sampling:
-    """`defaults` with what `body` names put in place. Raises AgentError.
+    """`defaults` with what `body` names instead. Raises AgentError.
 
     limits: fields that say how many tokens an answer may have; they must agree.  stop: field of the stop strings.
     """

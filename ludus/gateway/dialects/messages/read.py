@@ -156,7 +156,7 @@ def _assistant(blocks: Sequence[tuple[str, JsonObject]]) -> Message:
         elif block["type"] == "thinking":
             thoughts.append(require_text(block, "thinking", at=at))
         elif block["type"] == "tool_use":
-            # The token graph compares arguments by value, so this text never takes the place of a sampled one.
+            # The token graph compares arguments by value, so this text never replaces a sampled one.
             arguments = json.dumps(as_object(block.get("input", {}), join(at, "input")), ensure_ascii=False)
             calls.append(ToolCall(require_text(block, "id", at=at), require_text(block, "name", at=at), arguments))
     return Message(

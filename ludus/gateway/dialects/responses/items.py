@@ -31,8 +31,8 @@ class Shape:
     part_event: str | None = None
     """What its part's events begin with; `.added` and `.done` follow. None: the item has no parts."""
     part_type: str = ""
-    place: Mapping[str, int] = field(default_factory=dict)
-    """Where in the item the text stands."""
+    indices: Mapping[str, int] = field(default_factory=dict)
+    """By which the text is found in the item."""
 
 
 _IN_CONTENT = {"content_index": 0}

@@ -40,7 +40,7 @@ def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
         shape = shape_of(block, parsed)
         output.append(item_json(shape, item_id(shape, turn.id, idx), block, status, []))
     if parsed.logprobs:
-        _tell_logprobs(output, logprobs_json(turn, answer))
+        _add_logprobs(output, logprobs_json(turn, answer))
     return ended(begun(parsed, model_name, turn.id, int(turn.started_at)), answer, output)
 
 
@@ -57,8 +57,8 @@ class ResponseStream:
         """The response without items. None: it has not begun."""
         self._blocks = BlockStream()
         self._shape: Shape = MESSAGE
-        """Of the open item, as is the place."""
-        self._place: JsonObject = {}
+        """Of the open item, as is what its events name it by."""
+        self._address: JsonObject = {}
         self._output: list[JsonObject] = []
 
     def start(self, turn_ids: tuple[str, ...], num_prompt_tokens: int) -> bytes:
@@ -81,49 +81,49 @@ class ResponseStream:
         steps = self._blocks.finish()
         events += [self._step(step, "completed", logprobs) for step in steps[:-1]]
         events += [self._step(step, status_of(turn), logprobs) for step in steps[-1:]]
-        _tell_logprobs(self._output, logprobs)
+        _add_logprobs(self._output, logprobs)
         response = ended(self._head, answer, self._output)
         return b"".join([*events, self._event(f"response.{response['status']}", response=response)])
 
     def error(self, error: ErrorReply) -> bytes:
-        told = self._event("error", code=error.code, message=error.message, param=error.param)
+        failed = self._event("error", code=error.code, message=error.message, param=error.param)
         if self._head is None:
-            return told
+            return failed
         code = "server_error" if error.status >= 500 else "invalid_prompt"
         failure = {"code": code, "message": f"{error.code}: {error.message}"}
         response = {**self._head, "status": "failed", "error": failure, "output": self._output}
-        return told + self._event("response.failed", response=response)
+        return failed + self._event("response.failed", response=response)
 
     def _step(self, step: BlockEvent, status: ItemStatus, logprobs: list[JsonObject]) -> bytes:
         if isinstance(step, Grown):
             extra: JsonObject = {"logprobs": []} if self._shape is MESSAGE else {}
-            return self._event(f"{self._shape.text_event}.delta", **self._place, delta=step.text, **extra)
+            return self._event(f"{self._shape.text_event}.delta", **self._address, delta=step.text, **extra)
         return self._open(step) if isinstance(step, Opened) else self._close(step, status, logprobs)
 
     def _open(self, step: Opened) -> bytes:
         shape = self._shape = shape_of(step.block, self._parsed)
         own_id = item_id(shape, self._turn_id, step.idx)
-        self._place = {"item_id": own_id, "output_index": step.idx, **shape.place}
+        self._address = {"item_id": own_id, "output_index": step.idx, **shape.indices}
         item = item_json(shape, own_id, step.block, "in_progress", [])
         events = self._event("response.output_item.added", output_index=step.idx, item=item)
         if shape.part_event is not None:
-            events += self._event(f"{shape.part_event}.added", **self._place, part=part_json(shape, "", []))
+            events += self._event(f"{shape.part_event}.added", **self._address, part=part_json(shape, "", []))
         return events
 
     def _close(self, step: Closed, status: ItemStatus, logprobs: list[JsonObject]) -> bytes:
         shape, text = self._shape, step.block.text
         item = item_json(
-            shape, self._place["item_id"], step.block, "incomplete" if step.is_broken else status, logprobs
+            shape, self._address["item_id"], step.block, "incomplete" if step.is_broken else status, logprobs
         )
         events = b""
         if not step.is_broken:
             self._output.append(item)
             extra: JsonObject = {"logprobs": logprobs} if shape is MESSAGE else {}
             extra = {"name": step.block.name} if shape is CALL else extra
-            events += self._event(f"{shape.text_event}.done", **self._place, **{shape.text_name: text}, **extra)
+            events += self._event(f"{shape.text_event}.done", **self._address, **{shape.text_name: text}, **extra)
         if shape.part_event is not None:
             part = part_json(shape, text, logprobs)
-            events += self._event(f"{shape.part_event}.done", **self._place, part=part)
+            events += self._event(f"{shape.part_event}.done", **self._address, part=part)
         return events + self._event("response.output_item.done", output_index=step.idx, item=item)
 
     def _event(self, kind: str, **fields: object) -> bytes:
@@ -132,7 +132,7 @@ class ResponseStream:
         return event({"type": kind, "sequence_number": number, **fields}, kind)
 
 
-def _tell_logprobs(output: list[JsonObject], logprobs: list[JsonObject]) -> None:
+def _add_logprobs(output: list[JsonObject], logprobs: list[JsonObject]) -> None:
     """Puts them to the last text, whose item may have been closed before they were known."""
     texts = [item for item in output if item["type"] == "message"]
     if texts:
