@@ -6,7 +6,6 @@ Knows: those shapes.  Knows not: what the protocols do not share.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from ludus.gateway.dialects.base import (
     Answer,
@@ -29,25 +28,16 @@ DONE = b"data: [DONE]\n\n"
 STREAM_OPTIONS = FieldTable.of("include_usage", "include_obfuscation")
 
 
-@dataclass(frozen=True, slots=True)
-class Streaming:
-    """Whether to stream, and how."""
-
-    stream: bool
-    include_usage: bool
-    ignored: tuple[str, ...]
-    """Options without effect."""
-
-
-def read_stream(body: JsonObject) -> Streaming:
+def read_stream(body: JsonObject, ignored: dict[str, None]) -> tuple[bool, bool]:
+    """Whether to stream, and whether a stream ends with the token counts. `ignored` gets options without effect."""
     stream = read_boolean(body, "stream", False)
     options = read_object(body, "stream_options")
     if options and not stream:
         raise wrong_value(options, "only together with 'stream': true", "stream_options")
-    ignored = STREAM_OPTIONS.check(options, at="stream_options")
-    obfuscates = read_boolean(options, "include_obfuscation", False, at="stream_options")
-    include_usage = read_boolean(options, "include_usage", False, at="stream_options")
-    return Streaming(stream, include_usage, ignored if obfuscates else ())
+    without_effect = STREAM_OPTIONS.check(options, at="stream_options")
+    if read_boolean(options, "include_obfuscation", False, at="stream_options"):
+        ignored.update(dict.fromkeys(without_effect))
+    return stream, read_boolean(options, "include_usage", False, at="stream_options")
 
 
 def openai_dialect(

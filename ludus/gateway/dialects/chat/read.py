@@ -31,13 +31,12 @@ MAX_CHOICES = 128  # as OpenAI's own
 
 
 def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> ParsedRequest:
-    ignored = fields.REQUEST.check(body)
+    ignored = dict.fromkeys(fields.REQUEST.check(body))
     logprobs = read_boolean(body, "logprobs", False)
     if body.get("top_logprobs") is not None and not logprobs:
         raise wrong_value(body["top_logprobs"], "only together with 'logprobs': true", "top_logprobs")
-    streaming = read_stream(body)
-    ignored_inside = dict[str, None]()
-    messages, num_new = read_messages(body, read, lambda entry, at: (_message(entry, at, ignored_inside),))
+    stream, include_usage = read_stream(body, ignored)
+    messages, num_new = read_messages(body, read, lambda entry, at: (_message(entry, at, ignored),))
     use = read_tool_use(body, _tool, _named, nested="allowed_tools")
     request = ChatRequest(
         messages=tuple(messages),
@@ -54,10 +53,10 @@ def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> Pa
     return ParsedRequest(
         request=request,
         model=read_text(body, "model") or DEFAULT_MODEL,
-        stream=streaming.stream,
-        include_usage=streaming.include_usage,
+        stream=stream,
+        include_usage=include_usage,
         logprobs=logprobs,
-        ignored=(*ignored, *streaming.ignored, *ignored_inside),
+        ignored=tuple(ignored),
         num_new_messages=num_new,
     )
 

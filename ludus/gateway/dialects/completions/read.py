@@ -30,8 +30,8 @@ Prompt = str | tuple[int, ...]
 
 def read_request(body: JsonObject, defaults: Sampling, _read: ReadMessages) -> ParsedRequest:
     """There is no history of messages that could be known."""
-    ignored = fields.REQUEST.check(body)
-    streaming = read_stream(body)
+    ignored = dict.fromkeys(fields.REQUEST.check(body))
+    stream, include_usage = read_stream(body, ignored)
     prompts = _prompts(body.get("prompt"))
     num_choices = read_integer(body, "n", 1, low=1, high=MAX_CHOICES // len(prompts))
     logprobs = body.get("logprobs") is not None
@@ -50,10 +50,10 @@ def read_request(body: JsonObject, defaults: Sampling, _read: ReadMessages) -> P
         request=first,
         others=tuple(others),
         model=read_text(body, "model") or DEFAULT_MODEL,
-        stream=streaming.stream,
-        include_usage=streaming.include_usage,
+        stream=stream,
+        include_usage=include_usage,
         logprobs=logprobs,
-        ignored=(*ignored, *streaming.ignored),
+        ignored=tuple(ignored),
         repeated={"prompts": prompts} if echo else {},
         num_new_messages=len(prompts),
     )

@@ -49,8 +49,7 @@ _NOTHING = Message("assistant")
 
 def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> ParsedRequest:
     ignored = dict.fromkeys(fields.REQUEST.check(body))
-    streaming = read_stream(body)
-    ignored.update(dict.fromkeys(streaming.ignored))
+    stream, _ = read_stream(body, ignored)
     logprobs = _include(body, ignored)
     if body.get("top_logprobs") and not logprobs:
         raise wrong_value(body["top_logprobs"], f"only together with {fields.INCLUDED!r} in 'include'", "top_logprobs")
@@ -78,7 +77,7 @@ def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> Pa
     return ParsedRequest(
         request=request,
         model=read_text(body, "model") or DEFAULT_MODEL,
-        stream=streaming.stream,
+        stream=stream,
         logprobs=logprobs,
         ignored=tuple(ignored),
         wire_names=WIRE_NAMES,
