@@ -16,8 +16,8 @@ message that was not there yet. Loops that change a namespace, or look further a
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
@@ -73,27 +73,18 @@ class Rendering:
     """Messages whose text was taken from the earlier rendering."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotResumable:
-    """Nothing about the template's loop over the messages can be proven, or it has none."""
-
-    reasons: tuple[str, ...]
-    """One for each loop, the last loop first."""
-
-
+@dataclass(frozen=True)
 class ResumableTemplate:
-    """A compiled template with a loop that can begin in the middle. Safe to share between threads."""
+    """A compiled template whose loop can begin in the middle, if it has one that can. Safe to share between threads."""
 
-    def __init__(self, compiled: jinja2.Template, attributes: Sequence[frozenset[str] | None]) -> None:
-        """Use `of`."""
-        self._compiled = compiled
-        self._attributes = tuple(attributes)
-
-    def __repr__(self) -> str:
-        return f"ResumableTemplate({len(self._attributes)} outside names)"
+    compiled: jinja2.Template
+    attributes: tuple[frozenset[str] | None, ...]
+    """Of each name from outside, those that the loop reads. None: it reads the name as a whole."""
+    not_resumable: tuple[str, ...] = ()
+    """Why no loop can, one reason for each, the last loop first. Empty: one can."""
 
     @classmethod
-    def of(cls, environment: jinja2.Environment, source: str) -> ResumableTemplate | NotResumable:
+    def of(cls, environment: jinja2.Environment, source: str) -> ResumableTemplate:
         tree = environment.parse(source)
         reasons = []
         for loop in reversed(list(_loops(tree.body))):
@@ -105,7 +96,7 @@ class ResumableTemplate:
             _rewrite(loop, reads)
             tree.set_environment(environment)
             return cls(environment.from_string(tree), tuple(reads.outside.values()))
-        return NotResumable(tuple(reasons) or ("it has no loop over the messages",))
+        return cls(environment.from_string(source), (), tuple(reasons) or ("it has no loop over the messages",))
 
     def render(
         self, values: Mapping[str, Any], *, earlier_text: str = "", bookmark: Bookmark | None = None
@@ -114,6 +105,8 @@ class ResumableTemplate:
 
         earlier_text, bookmark: of a rendering whose messages equal the first of these. Raises what the template does.
         """
+        if self.not_resumable:
+            return Rendering(self.compiled.render(values), None)
         if bookmark is not None:
             try:
                 return self._run(values, earlier_text, bookmark)
@@ -122,9 +115,9 @@ class ResumableTemplate:
         return self._run(values, "", None)
 
     def _run(self, values: Mapping[str, Any], earlier_text: str, bookmark: Bookmark | None) -> Rendering:
-        run = _Run(self._compiled.environment, values["messages"], self._attributes, earlier_text, bookmark)
-        run.take(self._compiled.root_render_func(self._compiled.new_context({**values, **run.names})))
-        return Rendering(run.text, run.bookmark, 0 if bookmark is None else bookmark.num_rounds)
+        run = _Run(self.compiled.environment, values["messages"], self.attributes, earlier_text, bookmark)
+        run.take(self.compiled.root_render_func(self.compiled.new_context({**values, **run.names})))
+        return Rendering(run.text, run.bookmark, run.num_skipped)
 
 
 class _StaleError(Exception):
@@ -135,29 +128,24 @@ class _NotPlainError(Exception):
     """A value that cannot be compared by what it holds."""
 
 
+@dataclass(eq=False)
 class _Run:
     """One rendering on its way."""
 
-    def __init__(
-        self,
-        environment: jinja2.Environment,
-        messages: list[Any],
-        attributes: Sequence[frozenset[str] | None],
-        earlier_text: str,
-        resumed: Bookmark | None,
-    ) -> None:
-        self._environment = environment
-        self._messages = messages
-        self._attributes = attributes
-        self._earlier_text = earlier_text
-        self._resumed = resumed
+    environment: jinja2.Environment
+    messages: list[Any]
+    attributes: Sequence[frozenset[str] | None]
+    earlier_text: str
+    resumed: Bookmark | None
+
+    def __post_init__(self) -> None:
+        self.num_skipped = 0 if self.resumed is None else self.resumed.num_rounds
         self._pieces: list[str] = []
         self._num_chars = 0
-        self._num_skipped = 0 if resumed is None else resumed.num_rounds
         self._looped: list[Any] = []
         self._opening: tuple[int, int, tuple[object, ...]] | None = None
         """Characters before the loop, offset and outside values. None: the loop cannot be resumed later."""
-        self._round = self._num_skipped - 1
+        self._round = self.num_skipped - 1
         self._num_chars_before_round = 0
 
     @property
@@ -167,7 +155,7 @@ class _Run:
             _ROUND: self._begin_round,
             _ITEM: self._item,
             _BEFORE: self._before,
-            _SKIPPED: self._num_skipped,
+            _SKIPPED: self.num_skipped,
         }
 
     @property
@@ -185,39 +173,39 @@ class _Run:
         for piece in pieces:
             self._pieces.append(piece)
             self._num_chars += len(piece)
-        if self._resumed is not None and self._opening is None:
+        if self.resumed is not None and self._opening is None:
             raise _StaleError  # the loop was not entered, or it was seen to look around
 
     def _enter(self, looped: Any, *outside: Any) -> Any:
         """What the loop goes over; called once, before its first round."""
-        offset = len(self._messages) - len(looped) if type(looped) is list else -1
-        if offset >= 0 and all(map(operator.is_, looped, self._messages[offset:])):
+        offset = len(self.messages) - len(looped) if type(looped) is list else -1
+        if offset >= 0 and all(map(operator.is_, looped, self.messages[offset:])):
             try:
-                found = tuple(map(self._frozen, outside, self._attributes))
+                found = tuple(map(self._frozen, outside, self.attributes))
             except _NotPlainError:
                 pass
             else:
                 self._opening = (self._num_chars, offset, found)
                 self._looped = looped
-        if self._resumed is None:
+        if self.resumed is None:
             return looped
-        self._skip(self._resumed)
-        return looped[self._num_skipped :]
+        self._skip(self.resumed)
+        return looped[self.num_skipped :]
 
     def _skip(self, resumed: Bookmark) -> None:
         kept = (resumed.num_opening_chars, resumed.offset, resumed.outside)
         if self._opening != kept or len(self._looped) <= resumed.num_rounds:
             raise _StaleError
-        if not self._earlier_text.startswith(self.text):
+        if not self.earlier_text.startswith(self.text):
             raise _StaleError
-        self._pieces = [self._earlier_text[: resumed.num_chars]]
+        self._pieces = [self.earlier_text[: resumed.num_chars]]
         self._num_chars = resumed.num_chars
 
     def _frozen(self, value: Any, attributes: frozenset[str] | None) -> object:
         """As `_plain`, of a namespace those of its attributes that are read."""
         if type(value) in _SCALARS:
             return _plain(value)
-        if any(value is self._environment.globals.get(name) for name in _PURE_GLOBALS):
+        if any(value is self.environment.globals.get(name) for name in _PURE_GLOBALS):
             return value
         if attributes is not None and isinstance(value, Namespace):
             return tuple([(name, _plain(getattr(value, name, Undefined()))) for name in sorted(attributes)])
@@ -232,12 +220,12 @@ class _Run:
         """`items[at]`, where items is what the loop goes over; beyond the next message it is no longer local."""
         if type(at) is not int or not 0 <= at <= self._round + 1:
             self._opening = None
-        return self._environment.getitem(items, at)
+        return self.environment.getitem(items, at)
 
     def _before(self, previous: Any) -> Any:
         """`loop.previtem`, in the first round that is not skipped too."""
-        is_first = self._num_skipped > 0 and self._round == self._num_skipped
-        return self._looped[self._num_skipped - 1] if is_first else previous
+        is_first = self.num_skipped > 0 and self._round == self.num_skipped
+        return self._looped[self.num_skipped - 1] if is_first else previous
 
 
 def is_own(function: Any) -> bool:
@@ -281,19 +269,19 @@ def _loops(body: Sequence[nodes.Node]) -> Iterator[nodes.For]:
             yield from _loops([*node.body, *node.elif_, *node.else_])
 
 
+@dataclass(eq=False)
 class _Reads:
     """What the rounds of one loop read from outside."""
 
-    def __init__(self, items: str, macros: Mapping[str, nodes.Macro]) -> None:
-        self.items = items
-        """Name of what the loop goes over."""
-        self.outside: dict[str, frozenset[str] | None] = {}
-        """By name the attributes that are read of it; None: it is read as a whole."""
-        self.loop_attributes: list[nodes.Getattr] = []
-        self.lookups: list[nodes.Getitem] = []
-        """`items[…]`"""
-        self._macros = macros
-        self._seen: set[str] = set()
+    items: str
+    """Name of what the loop goes over."""
+    macros: Mapping[str, nodes.Macro]
+    outside: dict[str, frozenset[str] | None] = field(default_factory=dict)
+    """By name the attributes that are read of it; None: it is read as a whole."""
+    loop_attributes: list[nodes.Getattr] = field(default_factory=list)
+    lookups: list[nodes.Getitem] = field(default_factory=list)
+    """`items[…]`"""
+    _seen: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, loop: nodes.For, tree: nodes.Template) -> _Reads:
@@ -321,7 +309,7 @@ class _Reads:
             raise _refused(node, f"a round holds a {type(node).__name__}, which may not be the same each time")
         if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
             self._scan_attribute(node, node.node.name, in_loop=in_loop)
-        elif isinstance(node, nodes.Getitem) and _is_name(node.node, self.items) and not _is_slice(node.arg):
+        elif isinstance(node, nodes.Getitem) and self._is_lookup(node):
             self.lookups.append(node)
             self._scan(node.arg, in_loop=in_loop)
         elif isinstance(node, nodes.For):
@@ -334,6 +322,10 @@ class _Reads:
         else:
             for child in node.iter_child_nodes():
                 self._scan(child, in_loop=in_loop)
+
+    def _is_lookup(self, node: nodes.Getitem) -> bool:
+        of_items = isinstance(node.node, nodes.Name) and node.node.name == self.items
+        return of_items and not isinstance(node.arg, nodes.Slice)
 
     def _scan_attribute(self, node: nodes.Getattr, name: str, *, in_loop: bool) -> None:
         if name != _LOOP:
@@ -349,7 +341,7 @@ class _Reads:
             return
         if node.name == _LOOP or (node.ctx != "load" and node.name == self.items):
             raise _refused(node, f"a round passes on or changes {node.name!r}")
-        if node.name in self._macros:
+        if node.name in self.macros:
             self._scan_macro(node.name)
         elif node.ctx == "load":
             self.outside[node.name] = None
@@ -357,19 +349,11 @@ class _Reads:
     def _scan_macro(self, name: str) -> None:
         if name not in self._seen:
             self._seen.add(name)
-            macro, num_lookups = self._macros[name], len(self.lookups)
+            macro, num_lookups = self.macros[name], len(self.lookups)
             for node in (*macro.defaults, *macro.body):
                 self._scan(node, in_loop=False)
             if len(self.lookups) > num_lookups:
                 raise _refused(macro, f"the macro {name!r} looks at other messages")
-
-
-def _is_name(node: nodes.Node, name: str) -> bool:
-    return isinstance(node, nodes.Name) and node.name == name
-
-
-def _is_slice(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Slice)
 
 
 # The same loop, able to begin later
@@ -387,15 +371,13 @@ def _since_start(own: nodes.Getattr) -> nodes.Expr:
     return nodes.Add(own, _own(_SKIPPED))
 
 
-def _is_first(own: nodes.Getattr) -> nodes.Expr:
-    return nodes.And(own, nodes.Compare(_own(_SKIPPED), [nodes.Operand("eq", nodes.Const(0))]))
-
-
-def _previous(own: nodes.Getattr) -> nodes.Expr:
-    return _call(_BEFORE, own)
-
-
-_REWRITTEN = {"index0": _since_start, "index": _since_start, "first": _is_first, "previtem": _previous}
+_REWRITTEN: Mapping[str, Callable[[nodes.Getattr], nodes.Expr]] = {
+    "index0": _since_start,
+    "index": _since_start,
+    "first": lambda own: nodes.And(own, nodes.Compare(_own(_SKIPPED), [nodes.Operand("eq", nodes.Const(0))])),
+    "previtem": lambda own: _call(_BEFORE, own),
+}
+"""What stands for an attribute of the loop."""
 
 
 def _rewrite(loop: nodes.For, reads: _Reads) -> None:
@@ -410,7 +392,7 @@ def _rewrite(loop: nodes.For, reads: _Reads) -> None:
 
 
 def _exchange(node: nodes.Node, own: Collection[int]) -> None:
-    """Puts what counts from the start into the place of the nodes whose ids are `own`."""
+    """Exchanges the nodes whose ids are `own` for such as count from the start."""
     for name, value in node.iter_fields():
         children = value if isinstance(value, list) else [value]
         for child in children:

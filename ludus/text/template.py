@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ludus.errors import AgentError, UserError
 from ludus.text.form import MessageForm, tool_value
-from ludus.text.resumable import Bookmark, NotResumable, Rendering, ResumableTemplate, is_own
+from ludus.text.resumable import Bookmark, Rendering, ResumableTemplate, is_own
 from ludus.types import Message, ToolSpec
 
 _PROBE_NAME = "ludus_probe_function"
@@ -77,7 +77,6 @@ class ChatTemplate:
         self.special_tokens: Mapping[str, str] = dict(special_tokens)
         try:
             self.environment = _environment(now)
-            self._compiled = self.environment.from_string(source)
             self._resumable = ResumableTemplate.of(self.environment, source)
             self.variables = _variables(self.environment.parse(source))
             """Names that it reads and does not set itself: its own arguments, special tokens."""
@@ -89,7 +88,7 @@ class ChatTemplate:
     @property
     def not_resumable(self) -> tuple[str, ...]:
         """Why a rendering cannot be taken up, for each loop of the template; empty when it can."""
-        return self._resumable.reasons if isinstance(self._resumable, NotResumable) else ()
+        return self._resumable.not_resumable
 
     def render(
         self,
@@ -167,8 +166,6 @@ class ChatTemplate:
 
     def _render(self, values: Mapping[str, Any], known: Rendered | None = None) -> Rendering:
         try:
-            if isinstance(self._resumable, NotResumable):
-                return Rendering(self._compiled.render(values), None)
             if known is None or known.shown is None:
                 return self._resumable.render(values)
             return self._resumable.render(values, earlier_text=known.text, bookmark=known.shown.bookmark)
@@ -257,14 +254,8 @@ def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **form: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **form)
 
 
 def _refuse(message: str) -> str:
