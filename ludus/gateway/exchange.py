@@ -64,17 +64,8 @@ class _Delta:
     delta: Delta
 
 
-@dataclass(frozen=True, slots=True)
-class _Finished:
-    turns: tuple[Turn, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    error: Exception
-
-
-_Event = _Delta | _Finished | _Failed
+_Ended = tuple[Turn, ...] | LudusError
+_Event = _Delta | _Ended
 
 
 class _LeftError(Exception):
@@ -118,15 +109,15 @@ class Exchange:
             pass
         raise _LeftError
 
-    async def _complete(self, on_delta: OnDelta) -> _Finished | _Failed:
+    async def _complete(self, on_delta: OnDelta) -> _Ended:
         session = self.request.handle.session
         try:
-            return _Finished(await self._turns(session, on_delta))
+            return await self._turns(session, on_delta)
         except LudusError as error:
-            return _Failed(error)
+            return error
         except Exception as error:
             logger.exception("completion.failed session=%s", session.id)
-            return _Failed(InternalError(f"{type(error).__name__}: {error}"))
+            return InternalError(f"{type(error).__name__}: {error}")
 
     async def _turns(self, session: Session, on_delta: OnDelta) -> tuple[Turn, ...]:
         """The turns of all requests, in their order. They begin in that order, before any of them says a word."""
@@ -152,12 +143,12 @@ class Exchange:
     async def _write_at_once(self, _group: asyncio.TaskGroup) -> bool:
         deltas: list[list[Delta]] = [[] for request in self.request.parsed.requests for _ in range(request.n)]
         ended = await self._complete(lambda choice_idx, delta: deltas[choice_idx].append(delta))
-        if isinstance(ended, _Failed):
-            await send_error(self.send, self.dialect, error_reply(ended.error))
+        if isinstance(ended, LudusError):
+            await send_error(self.send, self.dialect, error_reply(ended))
             return False
-        answer = self._answer(ended.turns, tuple(map(tuple, deltas)))
+        answer = self._answer(ended, tuple(map(tuple, deltas)))
         body = self.dialect.response(answer, self.request.parsed, self.request.model_name)
-        await send_json(self.send, 200, body, {**self.request.headers, **_undecoded(ended.turns)})
+        await send_json(self.send, 200, body, {**self.request.headers, **_undecoded(ended)})
         return True
 
     # ---- the answer as it comes
@@ -181,16 +172,16 @@ class Exchange:
         while True:
             events = await self._next_events()
             if not is_head_sent:
-                if events and isinstance(events[0], _Failed):
-                    await send_error(self.send, self.dialect, error_reply(events[0].error))
+                if events and isinstance(events[0], LudusError):
+                    await send_error(self.send, self.dialect, error_reply(events[0]))
                     return False
                 await send_head(self.send, 200, {**EVENT_STREAM, **self.request.headers})
                 is_head_sent = True
             body = b"".join(self._wire(writer, event) for event in events)
-            has_ended = bool(events) and isinstance(events[-1], _Finished | _Failed)
+            has_ended = bool(events) and not isinstance(events[-1], _Delta)
             await send_body(self.send, body or KEEP_ALIVE, more=not has_ended)
             if has_ended:
-                return isinstance(events[-1], _Finished)
+                return isinstance(events[-1], tuple)
 
     async def _next_events(self) -> list[_Event]:
         """All events there are, waiting for the first. Empty: none came for so long that the client needs a sign."""
@@ -204,14 +195,13 @@ class Exchange:
         return events
 
     def _wire(self, writer: StreamWriter, event: _Event) -> bytes:
-        if isinstance(event, _Failed):
-            return writer.error(error_reply(event.error))
+        if isinstance(event, LudusError):
+            return writer.error(error_reply(event))
         opening = b"" if self._has_opened else writer.start(self._turn_ids, self._num_prompt_tokens)
         self._has_opened = True
         if isinstance(event, _Delta):
             return opening + writer.delta(event.choice_idx, event.delta)
-        assert isinstance(event, _Finished), f"an event that is not written: {event}"
-        return opening + writer.finish(self._answer(event.turns))
+        return opening + writer.finish(self._answer(event))
 
     def _answer(self, turns: tuple[Turn, ...], deltas: tuple[tuple[Delta, ...], ...] = ()) -> Answer:
         """deltas: by choice; a dialect may want to know how an answer at once has grown."""

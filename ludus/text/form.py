@@ -10,6 +10,7 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from ludus.text.parsers.tags import THINK_CLOSE, THINK_OPEN
@@ -48,11 +49,11 @@ class MessageForm:
     def of(cls, source: str, show: Show) -> MessageForm:
         """The shape in which the template `source` shows texts, calls and thinking, found by asking it."""
         plain = cls(has_developers="developer" in source)
-        form = next(filter(_shows_text(show), [plain, replace(plain, content_as_parts=True)]), plain)
-        form = next(filter(_shows_call(show), _forms_of_calls(form)), form)
+        form = _first([plain, replace(plain, content_as_parts=True)], partial(_shows_text, show), plain)
+        form = _first(_forms_of_calls(form), partial(_shows_call, show), form)
         keys: list[str | None] = [key for key in _REASONING_KEYS if key in source]
         keys += [None] if THINK_CLOSE in source else []
-        return next(filter(_shows_thinking(show), [replace(form, reasoning_key=key) for key in keys]), form)
+        return _first([replace(form, reasoning_key=key) for key in keys], partial(_shows_thinking, show), form)
 
     def value(self, message: Message) -> dict[str, Any]:
         role = "system" if message.role == "developer" and not self.has_developers else message.role
@@ -94,29 +95,26 @@ def _forms_of_calls(form: MessageForm) -> list[MessageForm]:
     return [replace(form, arguments_as_text=as_text, absent_content=absent) for as_text, absent in shapes]
 
 
-def _shows_text(show: Show) -> Callable[[MessageForm], bool]:
-    return lambda form: _PROBE in show(_values(form, (replace(_USER, content=_PROBE),)), generation_prompt=True)
+def _first(forms: Sequence[MessageForm], is_right: Callable[[MessageForm], bool], other: MessageForm) -> MessageForm:
+    return next(filter(is_right, forms), other)
 
 
-def _shows_call(show: Show) -> Callable[[MessageForm], bool]:
-    def check(form: MessageForm) -> bool:
-        shown = show(_values(form, (_USER, _CALLING)), generation_prompt=True)
-        return _PROBE in shown and "{'key'" not in shown  # an object that was printed as Python writes it
-
-    return check
+def _shows_text(show: Show, form: MessageForm) -> bool:
+    return _PROBE in show(_values(form, (replace(_USER, content=_PROBE),)), generation_prompt=True)
 
 
-def _shows_thinking(show: Show) -> Callable[[MessageForm], bool]:
+def _shows_call(show: Show, form: MessageForm) -> bool:
+    shown = show(_values(form, (_USER, _CALLING)), generation_prompt=True)
+    return _PROBE in shown and "{'key'" not in shown  # an object that was printed as Python writes it
+
+
+def _shows_thinking(show: Show, form: MessageForm) -> bool:
     """Whether thinking is shown in the last message, or before a call that is under way."""
     answer = replace(_USER, role="assistant", reasoning=_PROBE)
     calling = replace(_CALLING, reasoning=f"{_PROBE} thinking")
-
-    def check(form: MessageForm) -> bool:
-        last = show(_values(form, (_USER, answer)), generation_prompt=False)
-        before = show(_values(form, (_USER, calling, _RESULT)), generation_prompt=True)
-        return _PROBE in last or f"{_PROBE} thinking" in before
-
-    return check
+    last = show(_values(form, (_USER, answer)), generation_prompt=False)
+    before = show(_values(form, (_USER, calling, _RESULT)), generation_prompt=True)
+    return _PROBE in last or f"{_PROBE} thinking" in before
 
 
 def _values(form: MessageForm, messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -132,9 +132,11 @@ class ChatTemplate:
                 param="chat_template_kwargs",
             )
         known = _known(earlier, messages)
-        values = self._values(known, messages)
-        made = self._render(self._context(values, tools, generation_prompt, template_kwargs), known)
-        shown = None if made.bookmark is None else Shown(values, made.bookmark)
+        values = self.values(
+            messages, tools, generation_prompt=generation_prompt, template_kwargs=template_kwargs, known=known
+        )
+        made = self._render(values, known)
+        shown = None if made.bookmark is None else Shown(values["messages"], made.bookmark)
         return Rendered(messages, made.text, shown, len(messages) - made.num_kept)
 
     def values(
@@ -144,22 +146,16 @@ class ChatTemplate:
         *,
         generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] = {},
+        known: Rendered | None = None,
     ) -> dict[str, Any]:
-        """Everything that the template is given for a conversation, special tokens included."""
-        values = [self._form.value(message) for message in messages]
-        return self._context(values, tools, generation_prompt, template_kwargs)
+        """Everything that the template is given for a conversation, special tokens included.
 
-    def _context(
-        self,
-        values: list[dict[str, Any]],
-        tools: Sequence[ToolSpec],
-        generation_prompt: bool,
-        template_kwargs: Mapping[str, Any],
-    ) -> dict[str, Any]:
+        known: a rendering whose messages these begin with; their values are its own.
+        """
         return {
             **self.special_tokens,
             **template_kwargs,
-            "messages": values,
+            "messages": self._values(known, messages),
             "tools": [tool_value(tool) for tool in tools] or None,
             "add_generation_prompt": generation_prompt,
         }
@@ -186,13 +182,13 @@ class ChatTemplate:
         return values
 
     def _shows_tool(self, messages: Sequence[Message]) -> bool:
-        values = [self._form.value(message) for message in messages]
-        return _PROBE_NAME in self._show(values, tools=(_PROBE_TOOL,), generation_prompt=True)
+        return _PROBE_NAME in self._show(self._values(None, messages), tools=(_PROBE_TOOL,), generation_prompt=True)
 
     def _show(self, values: list[dict[str, Any]], *, tools: Sequence[ToolSpec] = (), generation_prompt: bool) -> str:
         """What the template makes of message values; '' where it refuses."""
+        context = self.values((), tools, generation_prompt=generation_prompt)
         try:
-            return self._render(self._context(values, tools, generation_prompt, {})).text
+            return self._render({**context, "messages": values}).text
         except AgentError:
             return ""
 

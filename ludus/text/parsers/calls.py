@@ -39,50 +39,48 @@ MakeId = Callable[[str, int], str]
 """(call_seed, index)"""
 
 
+@dataclass(eq=False)
 class CallWriter:
     """What a format finds of the calls it reads, as deltas, in order."""
 
-    def __init__(
-        self, reader: TextReader, deltas: list[Delta], *, call_seed: str, make_id: Callable[[str, int], str]
-    ) -> None:
-        self.num_done = 0
-        """Calls that were read to their end."""
-        self.done_at = 0
-        """Where on the tape the last of them ended."""
-        self.is_sure = False
-        """What is being read is meant as a call, if perhaps a broken one."""
-        self._tape = reader
-        self._deltas = deltas
-        self._call_seed = call_seed
-        self._make_id = make_id
-        self._num_begun = 0
-        self._is_open = False
+    reader: TextReader
+    deltas: list[Delta]
+    call_seed: str
+    make_id: MakeId
+    num_done: int = 0
+    """Calls that were read to their end."""
+    done_at: int = 0
+    """Where in the text the last of them ended."""
+    is_sure: bool = False
+    """What is being read is meant as a call, if perhaps a broken one."""
+    _num_begun: int = 0
+    _is_open: bool = False
 
     def begin(self, name: str, own_id: str | None = None) -> None:
         """A call's head is certain. own_id: the id that the model itself wrote."""
         index = self._num_begun
         self._num_begun += 1
         self._is_open = self.is_sure = True
-        self._deltas.append(ToolCallDelta(index, own_id or self._make_id(self._call_seed, index), name, ""))
+        self.deltas.append(ToolCallDelta(index, own_id or self.make_id(self.call_seed, index), name, ""))
 
     def arguments(self, text: str) -> None:
         """More of the open call's arguments."""
-        index, last = self._num_begun - 1, self._deltas[-1] if self._deltas else None
+        index, last = self._num_begun - 1, self.deltas[-1] if self.deltas else None
         if isinstance(last, ToolCallDelta) and last.index == index and last.name is None:
-            self._deltas[-1] = ToolCallDelta(index, None, None, last.arguments + text)
+            self.deltas[-1] = ToolCallDelta(index, None, None, last.arguments + text)
         else:
-            self._deltas.append(ToolCallDelta(index, None, None, text))
+            self.deltas.append(ToolCallDelta(index, None, None, text))
 
     def done(self) -> None:
         """The open call is complete."""
         self.num_done += 1
-        self.done_at = self._tape.at
+        self.done_at = self.reader.at
         self._is_open = False
 
     def break_off(self) -> None:
         """What is being read is no call."""
         if self._is_open:
-            self._deltas.append(ToolCallBroken(self._num_begun - 1))
+            self.deltas.append(ToolCallBroken(self._num_begun - 1))
             self._is_open = False
 
 
@@ -137,8 +135,8 @@ class _CallStream:
         self._splitter = splitter
         self._tools = tools
         self._deltas: list[Delta] = []
-        self._tape = TextReader()
-        self._calls = CallWriter(self._tape, self._deltas, call_seed=call_seed, make_id=call_format.make_id)
+        self._reader = TextReader()
+        self._calls = CallWriter(self._reader, self._deltas, call_seed, call_format.make_id)
         self._state: Literal["start", "text", "call", "after", "raw"] = "start" if call_format.starts else "text"
         self._steps = {
             "start": self._read_start,
@@ -172,8 +170,8 @@ class _CallStream:
         return deltas + self._read(answer, is_last=True)
 
     def _read(self, answer: str, *, is_last: bool) -> list[Delta]:
-        self._tape.text += answer
-        self._tape.is_last = is_last
+        self._reader.text += answer
+        self._reader.is_last = is_last
         while self._steps[self._state]():
             pass
         deltas = list(self._deltas)
@@ -183,9 +181,9 @@ class _CallStream:
     # Each step reads what it can decide and returns whether the state changed.
 
     def _read_start(self) -> bool:
-        rest = self._tape.rest
+        rest = self._reader.rest
         begun = rest.lstrip()
-        if not begun and not self._tape.is_last:
+        if not begun and not self._reader.is_last:
             return False
         if begun and begun[0] in self._format.starts:
             self._enter_call(rest[: len(rest) - len(begun)], "")
@@ -194,27 +192,27 @@ class _CallStream:
         return True
 
     def _read_text(self) -> bool:
-        rest = self._tape.rest
+        rest = self._reader.rest
         found, opener = first_of(rest, tuple(self._format.opens))
         if found >= 0:
             body = rest[:found].rstrip()
             self._say(body)
-            self._tape.at += len(body)
+            self._reader.at += len(body)
             self._enter_call(rest[len(body) : found], opener)
             return True
-        held = 0 if self._tape.is_last else held_length(rest, *self._format.opens)
-        certain = rest if self._tape.is_last else rest[: len(rest) - held].rstrip()
+        held = 0 if self._reader.is_last else held_length(rest, *self._format.opens)
+        certain = rest if self._reader.is_last else rest[: len(rest) - held].rstrip()
         self._say(certain)
-        self._tape.at += len(certain)
-        self._tape.forget()
+        self._reader.at += len(certain)
+        self._reader.forget()
         return False
 
     def _enter_call(self, blanks: str, opener: str) -> None:
-        self._tape.at += len(blanks) + len(opener)
-        self._blanks, self._opener, self._opened_at = blanks, opener, self._tape.at
+        self._reader.at += len(blanks) + len(opener)
+        self._blanks, self._opener, self._opened_at = blanks, opener, self._reader.at
         self._num_done_before = self._calls.num_done
         self._calls.is_sure = opener != ""
-        self._reading = self._format.read(self._tape, opener, self._calls, self._tools)
+        self._reading = self._format.read(self._reader, opener, self._calls, self._tools)
         self._state = "call"
 
     def _read_call(self) -> bool:
@@ -238,30 +236,30 @@ class _CallStream:
         self._state = "raw"
         self._raw = ""
         if self._calls.num_done > self._num_done_before:  # one of several behind one tag, which had its effect
-            self._tape.at = self._calls.done_at
+            self._reader.at = self._calls.done_at
         elif self._calls.is_sure:
-            self._tape.at = self._opened_at
+            self._reader.at = self._opened_at
             self._say(self._blanks + self._opener)
             self._raw = self._opener
         else:
-            self._tape.at = self._opened_at - len(self._blanks)
+            self._reader.at = self._opened_at - len(self._blanks)
             self._state = "text"
 
     def _read_raw(self) -> bool:
-        rest, tags = self._tape.rest, tuple(self._format.opens)
+        rest, tags = self._reader.rest, tuple(self._format.opens)
         ends = self._format.opens.get(self._opener, ())
         # A tag that may stand inside the broken call does not end it.
         openers = tags[: tags.index(self._opener) + 1] if self._opener else tags
         end, end_tag = first_of(rest, ends)
         next_at, _ = first_of(rest, openers)
         found = [at for at in (end + len(end_tag) if end >= 0 else -1, next_at) if at >= 0]
-        free = len(rest) if self._tape.is_last else len(rest) - held_length(rest, *ends, *openers)
+        free = len(rest) if self._reader.is_last else len(rest) - held_length(rest, *ends, *openers)
         cut = min(found, default=free)
         self._raw += rest[:cut]
         self._say(rest[:cut])
-        self._tape.at += cut
-        self._tape.forget()
-        if not found and not self._tape.is_last:
+        self._reader.at += cut
+        self._reader.forget()
+        if not found and not self._reader.is_last:
             return False
         if self._raw:
             self._undecoded.append(self._raw)
@@ -270,9 +268,9 @@ class _CallStream:
 
     def _read_after(self) -> bool:
         """Eat the blanks if the end follows; those before another call are eaten with it."""
-        if not self._tape.rest.strip():
-            if self._tape.is_last:
-                self._tape.at = len(self._tape.text)
+        if not self._reader.rest.strip():
+            if self._reader.is_last:
+                self._reader.at = len(self._reader.text)
             return False
         self._state = "text"
         return True

@@ -45,9 +45,9 @@ _HEADER = re.compile(
 class _HarmonyStream:
     def __init__(self, call_seed: str, *, reads_calls: bool) -> None:
         self._reads_calls = reads_calls
-        self._tape = TextReader()
+        self._reader = TextReader()
         self._deltas: list[Delta] = []
-        self._calls = CallWriter(self._tape, self._deltas, call_seed=call_seed, make_id=call_id)
+        self._calls = CallWriter(self._reader, self._deltas, call_seed, call_id)
         self._undecoded: list[str] = []
         self._has_thought = self._has_content = False
         self._reading = self._read_all()
@@ -57,18 +57,18 @@ class _HarmonyStream:
         return tuple(self._undecoded)
 
     def feed(self, text: str) -> list[Delta]:
-        self._tape.text += text
+        self._reader.text += text
         next(self._reading, None)
         deltas = list(self._deltas)
         self._deltas.clear()
         return deltas
 
     def finish(self) -> list[Delta]:
-        self._tape.is_last = True
+        self._reader.is_last = True
         return self.feed("")
 
     def _read_all(self) -> Reading:
-        reader = self._tape
+        reader = self._reader
         while (yield from reader.peek()):
             reader.forget()
             if (yield from reader.take(_START, _CHANNEL, _RECIPIENT, _MESSAGE)):
@@ -93,9 +93,9 @@ class _HarmonyStream:
         elif self._has_content:
             self._say("\n")
         say = self._think if channel == "analysis" else self._say
-        tag = yield from self._tape.copy_all(say, *_ENDS, _START)
+        tag = yield from self._reader.copy_all(say, *_ENDS, _START)
         if tag == _START:
-            self._tape.at -= len(tag)
+            self._reader.at -= len(tag)
 
     def _read_header(self) -> Generator[None, None, tuple[str, str | None]]:
         """Channel and recipient of the message that begins here. Raises BrokenCallError if it is no header."""
@@ -106,7 +106,7 @@ class _HarmonyStream:
             if sum(map(len, parts)) > _MAX_HEADER_LENGTH:
                 raise BrokenCallError
 
-        yield from self._tape.copy(collect, _MESSAGE)
+        yield from self._reader.copy(collect, _MESSAGE)
         found = _HEADER.fullmatch("".join(parts))
         if found is None:
             raise BrokenCallError
@@ -115,7 +115,7 @@ class _HarmonyStream:
     def _read_call(self, recipient: str) -> Reading:
         if not self._reads_calls:
             raise BrokenCallError
-        reader = self._tape
+        reader = self._reader
         name = checked_name(recipient.removeprefix(_NAMESPACE))
         yield from reader.skip()
         yield from read_arguments(reader, self._calls, name)
@@ -127,18 +127,18 @@ class _HarmonyStream:
     def _read_broken(self) -> Reading:
         """Let out the message as it is, up to its end or the next one."""
         self._calls.break_off()
-        self._tape.at = 0
+        self._reader.at = 0
         parts: list[str] = []
 
         def say(text: str) -> None:
             parts.append(text)
             self._say(text)
 
-        opener = yield from self._tape.take(_START)
+        opener = yield from self._reader.take(_START)
         say(opener)
-        tag = yield from self._tape.copy_all(say, *_ENDS, _START)
+        tag = yield from self._reader.copy_all(say, *_ENDS, _START)
         if tag == _START:
-            self._tape.at -= len(tag)
+            self._reader.at -= len(tag)
         else:
             say(tag)
         raw = "".join(parts)

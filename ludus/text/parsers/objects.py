@@ -24,7 +24,7 @@ class ObjectReader:
     """
 
     def __init__(self, reader: TextReader, calls: CallWriter, *, reads_id: bool = False) -> None:
-        self._tape = reader
+        self._reader = reader
         self._calls = calls
         self._reads_id = reads_id
         self._name: str | None = None
@@ -35,7 +35,7 @@ class ObjectReader:
 
     def read(self) -> Reading:
         """Read the object that stands here, which is a whole call; raises BrokenCallError."""
-        reader = self._tape
+        reader = self._reader
         yield from reader.need("{")
         yield from reader.skip()
         if not (yield from reader.take("}")):
@@ -54,9 +54,9 @@ class ObjectReader:
 
     def _field(self) -> Reading:
         key = yield from self._text()
-        yield from self._tape.skip()
-        yield from self._tape.need(":")
-        yield from self._tape.skip()
+        yield from self._reader.skip()
+        yield from self._reader.need(":")
+        yield from self._reader.skip()
         if key == "name" and self._name is None:
             self._calls.is_sure = True
             self._name = checked_name((yield from self._text()))
@@ -65,23 +65,23 @@ class ObjectReader:
             yield from self._arguments()
         elif key in _OWN_KEYS:
             raise BrokenCallError  # given twice: which of them counts?
-        elif key == "id" and self._reads_id and (yield from self._tape.peek()) == '"':
+        elif key == "id" and self._reads_id and (yield from self._reader.peek()) == '"':
             self._id = checked_name((yield from self._text()))
         else:
-            yield from self._tape.json(lambda _: None)
+            yield from self._reader.json(lambda _: None)
 
     def _arguments(self) -> Reading:
         if self._name is None:
-            yield from self._tape.json_object(self._early.append)
+            yield from self._reader.json_object(self._early.append)
         else:
-            yield from read_arguments(self._tape, self._calls, self._name, self._id)
+            yield from read_arguments(self._reader, self._calls, self._name, self._id)
 
     def _text(self) -> Generator[None, None, str]:
         """The JSON string that stands here."""
-        if (yield from self._tape.peek()) != '"':
+        if (yield from self._reader.peek()) != '"':
             raise BrokenCallError
         parts: list[str] = []
-        yield from self._tape.json(parts.append)
+        yield from self._reader.json(parts.append)
         return str(json.loads("".join(parts)))
 
 

@@ -64,7 +64,9 @@ class ReasoningSplitter:
         thought, closed, rest = self._pending.partition(THINK_CLOSE)
         if not self._began:
             thought = thought.lstrip("\n")
-        certain = thought.rstrip("\n") if closed else _certain(thought)
+        # What may be a tag's beginning, and newlines that may stand before one, are not certain.
+        num_held = 0 if closed else held_length(thought, THINK_CLOSE)
+        certain = thought[: len(thought) - num_held].rstrip("\n")
         if certain:
             self._began = True
             deltas.append(ReasoningDelta(certain))
@@ -73,9 +75,3 @@ class ReasoningSplitter:
             self._pending = rest
         else:
             self._pending = thought[len(certain) :]
-
-
-def _certain(thought: str) -> str:
-    """The part of an open thought that is neither a tag's beginning nor newlines that may stand before one."""
-    held = held_length(thought, THINK_CLOSE)
-    return thought[: len(thought) - held].rstrip("\n")

@@ -12,10 +12,13 @@ from typing import Any, Literal
 from ludus.episodes.ids import CHAT, RESPONSE, shown_id
 from ludus.gateway.dialects.base import Answer, JsonObject, ParsedRequest
 from ludus.gateway.dialects.blocks import Block
+from ludus.gateway.dialects.fields import names
 from ludus.gateway.dialects.openai import tokens_json
 from ludus.types import Turn
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+_AS_SENT = names("instructions max_output_tokens previous_response_id prompt_cache_key safety_identifier user")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +109,13 @@ def begun(parsed: ParsedRequest, model_name: str, turn_id: str, created_at: int)
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "instructions": repeated.get("instructions"),
-        "max_output_tokens": repeated.get("max_output_tokens"),
         "max_tool_calls": None,
+        **{name: repeated.get(name) for name in _AS_SENT},
         "metadata": repeated.get("metadata", {}),
         "model": model_name,
         "output": [],
         "parallel_tool_calls": request.parallel_tool_calls,
-        "previous_response_id": repeated.get("previous_response_id"),
-        "prompt_cache_key": repeated.get("prompt_cache_key"),
         "reasoning": {"effort": None, "summary": None, **repeated.get("reasoning", {})},
-        "safety_identifier": repeated.get("safety_identifier"),
         "service_tier": "default",
         "temperature": request.sampling.temperature,
         "text": {"format": {"type": "text"}, **repeated.get("text", {})},
@@ -126,7 +125,6 @@ def begun(parsed: ParsedRequest, model_name: str, turn_id: str, created_at: int)
         "top_p": request.sampling.top_p,
         "truncation": "disabled",
         "usage": None,
-        "user": repeated.get("user"),
     }
 
 
