@@ -275,10 +275,7 @@ def _document(api: FastAPI | None) -> Callable[[Request], Awaitable[Response]]:
     @functools.cache
     def content() -> bytes:
         administration = {} if api is None else api.openapi()
-        document = openapi_document(
-            mounts=MOUNTS, models_paths=MODELS_PATHS, probes=PROBES, administration=administration
-        )
-        return json.dumps(document).encode()
+        return json.dumps(openapi_document(MOUNTS, MODELS_PATHS, PROBES, administration)).encode()
 
     async def answer(_request: Request) -> Response:
         return Response(content(), media_type="application/json")

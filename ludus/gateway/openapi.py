@@ -6,48 +6,39 @@ Invariant: every route that the gateway serves is in the document, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 from ludus.gateway.dialects.base import JsonObject
 from ludus.gateway.dialects.fields import FieldTable
 from ludus.gateway.dialects.table import DIALECTS
 from ludus.http.keys import SECURITY, SECURITY_SCHEMES
 
 VERSION = "3.1.0"
-SECRET = "{secret}"
-_ANY_OBJECT: JsonObject = {"type": "object"}
+SECRET = "secret"
 
 
 def openapi_document(
-    *, mounts: tuple[str, ...], models_paths: tuple[str, ...], probes: tuple[str, ...], administration: JsonObject
+    mounts: tuple[str, ...], models_paths: tuple[str, ...], probes: tuple[str, ...], administration: JsonObject
 ) -> JsonObject:
     """The document of a gateway that serves dialects and models below `mounts`, and answers `probes`.
 
     administration: the document of its routes. Empty: there are none.
     """
-    paths: dict[str, JsonObject] = {path: {"get": _operation("Whether anybody is there")} for path in probes}
+    paths = {path: _item("get", path, "Whether anybody is there", wants_key=False) for path in probes}
     for mount in mounts:
-        for path in models_paths:
-            paths[mount + path] = {"get": _operation("The models", path=mount)}
-            paths[f"{mount}{path}/{{name}}"] = {"get": _operation("A model", path=f"{mount}/{{name}}")}
-        for path, summary, fields in _protocols():
-            paths[mount + path] = {"post": _operation(summary, path=mount, body=_fields_schema(fields))}
+        for path in (mount + path for path in models_paths):
+            paths[path] = _item("get", path, "The models")
+            paths[f"{path}/{{name}}"] = _item("get", f"{path}/{{name}}", "A model")
+        for name, dialect in DIALECTS.items():
+            schema = _fields_schema(dialect.fields)
+            for path in dialect.paths:
+                paths[mount + path] = _item("post", mount + path, f"A request in the protocol {name}", body=schema)
+            for path in () if dialect.counter is None else dialect.counter.paths:
+                paths[mount + path] = _item("post", mount + path, f"How long its prompt would be ({name})", body=schema)
     return {
         "openapi": VERSION,
         "info": {"title": "Ludus gateway", "version": "1"},
-        "paths": {path: _with_parameters(path, item) for path, item in sorted(paths.items())}
-        | administration.get("paths", {}),
+        "paths": dict(sorted(paths.items())) | administration.get("paths", {}),
         "components": administration.get("components", {"securitySchemes": SECURITY_SCHEMES}),
     }
-
-
-def _protocols() -> Iterator[tuple[str, str, FieldTable]]:
-    for name, dialect in DIALECTS.items():
-        yield from ((path, f"A request in the protocol {name}", dialect.fields) for path in dialect.paths)
-    for name, dialect in DIALECTS.items():
-        paths = () if dialect.counter is None else dialect.counter.paths
-        yield from ((path, f"How long its prompt would be ({name})", dialect.fields) for path in paths)
 
 
 def _fields_schema(fields: FieldTable) -> JsonObject:
@@ -59,28 +50,24 @@ def _fields_schema(fields: FieldTable) -> JsonObject:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _operation(
-    summary: str,
-    *,
-    path: str | None = None,
-    body: JsonObject | None = None,
+def _item(
+    method: str, path: str, summary: str, *, body: JsonObject | None = None, wants_key: bool = True
 ) -> JsonObject:
-    """path: None: no key is asked for."""
+    """The one operation of a path, whose key may stand in the path itself."""
+    answers = {"200": "The answer", "default": "An error"}
     operation: JsonObject = {
         "summary": summary,
         "responses": {
-            "200": {"description": "The answer", "content": {"application/json": {"schema": _ANY_OBJECT}}},
-            "default": {"description": "An error", "content": {"application/json": {"schema": _ANY_OBJECT}}},
+            status: {"description": what, "content": {"application/json": {"schema": {"type": "object"}}}}
+            for status, what in answers.items()
         },
     }
-    if path is not None and SECRET not in path:
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    if wants_key and SECRET not in names:
         operation["security"] = SECURITY
     if body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    return operation
-
-
-def _with_parameters(path: str, item: Mapping[str, Any]) -> JsonObject:
-    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    found = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
-    return {**item, "parameters": found} if found else dict(item)
+    if names:
+        schema = {"type": "string"}
+        operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
+    return {method: operation}

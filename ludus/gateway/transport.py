@@ -43,15 +43,15 @@ class ClientFactory:
     def __init__(self, server: GatewayServer, kind: ClientKind = "auto") -> None:
         """kind: "auto" takes the module that the installed OpenAI SDK takes: each refuses the other's clients."""
         self._http = importlib.import_module(sdk_http_module() if kind == "auto" else kind)
-        self._transport = InProcessTransport(server, self._http)
+        self._transport = _SharedTransport(server, self._http)
 
     def open(self) -> Any:
         """A new AsyncClient of httpx or httpx2."""
-        return self._http.AsyncClient(transport=_LentTransport(self._transport), timeout=TIMEOUT_S)
+        return self._http.AsyncClient(transport=self._transport, timeout=TIMEOUT_S)
 
     async def aclose(self) -> None:
         """Close the connections to other hosts."""
-        await self._transport.aclose()
+        await self._transport.close_outside()
 
 
 def sdk_http_module(sdk: str = "openai") -> Literal["httpx", "httpx2"]:
@@ -102,9 +102,12 @@ class InProcessTransport:
             raise self._http.RemoteProtocolError("the gateway ended the request without an answer", request=request)
         return self._http.Response(head["status"], headers=head["headers"], stream=stream, request=request)
 
-    async def aclose(self) -> None:
+    async def close_outside(self) -> None:
         if self._outside is not None:
             await self._outside.aclose()
+
+    async def aclose(self) -> None:
+        await self.close_outside()
 
     async def __aenter__(self) -> InProcessTransport:
         return self
@@ -113,21 +116,10 @@ class InProcessTransport:
         await self.aclose()
 
 
-class _LentTransport:
-    """A transport that other clients use too: it stays open when one of them is closed."""
-
-    def __init__(self, transport: InProcessTransport) -> None:
-        self._transport = transport
-
-    async def handle_async_request(self, request: Any) -> Any:
-        return await self._transport.handle_async_request(request)
+class _SharedTransport(InProcessTransport):
+    """A transport of several clients: it stays open when one of them is closed."""
 
     async def aclose(self) -> None: ...
-
-    async def __aenter__(self) -> _LentTransport:
-        return self
-
-    async def __aexit__(self, *error: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,8 @@ def _sample(innermost: FrameType | None) -> _Sample | None:
     user = _user_frame(frames)
     if at is None or user is None:
         return None
-    return _Sample(callback=at, innermost=_innermost(frames), user=user)
+    outside_asyncio = (each for each in frames if not each.f_code.co_filename.startswith((_ASYNCIO_FOLDER, "<frozen")))
+    return _Sample(callback=at, innermost=next(outside_asyncio), user=user)
 
 
 def _user_frame(frames: list[FrameType]) -> FrameType | None:
@@ -175,11 +176,6 @@ def _user_frame(frames: list[FrameType]) -> FrameType | None:
         if not frame.f_code.co_filename.startswith((*_LIBRARY_FOLDERS, "<frozen")):
             return frame
     return None
-
-
-def _innermost(frames: list[FrameType]) -> FrameType:
-    """Outside asyncio."""
-    return next(each for each in frames if not each.f_code.co_filename.startswith((_ASYNCIO_FOLDER, "<frozen")))
 
 
 def _line(frame: FrameType) -> str:

@@ -78,7 +78,7 @@ class MessageForm:
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
         arguments: Any = call.arguments
-        if not self.arguments_as_text and isinstance(parsed := _json(arguments), dict):
+        if not self.arguments_as_text and isinstance(parsed := json_or_text(arguments), dict):
             arguments = parsed
         return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
@@ -121,9 +121,9 @@ def _values(form: MessageForm, messages: Sequence[Message]) -> list[dict[str, An
     return [form.value(message) for message in messages]
 
 
-def _json(text: str) -> object:
+def json_or_text(text: str) -> object:
+    """The value that `text` is in JSON; `text` itself if it is none."""
     try:
-        parsed: object = json.loads(text)
+        return json.loads(text)
     except ValueError:
-        return None
-    return parsed
+        return text

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from ludus.errors import AgentError
+from ludus.text.form import json_or_text
 from ludus.text.parse import opens_reasoning
 from ludus.text.parsers.tags import THINK_CLOSE, THINK_OPEN
 from ludus.text.template import ChatTemplate, Rendered, Shown
@@ -105,7 +106,8 @@ def _changed(earlier: RenderedTurn, messages: Sequence[Message]) -> ForkReason |
         if _is_same(earlier.reply, messages[num_before]):
             return None
     history = [*earlier.messages, earlier.reply]
-    num_same = _num_same(history, messages)
+    pairs = enumerate(zip(history, messages, strict=False))
+    num_same = next((idx for idx, pair in pairs if not _is_same(*pair)), min(len(history), len(messages)))
     if num_same == len(history):
         return None
     if len(messages) < len(history) or _resumes_sooner(history, messages, num_same):
@@ -113,17 +115,10 @@ def _changed(earlier: RenderedTurn, messages: Sequence[Message]) -> ForkReason |
     return "edit"
 
 
-def _num_same(history: Sequence[Message], messages: Sequence[Message]) -> int:
-    pairs = enumerate(zip(history, messages, strict=False))
-    return next((idx for idx, (old, new) in pairs if not _is_same(old, new)), min(len(history), len(messages)))
-
-
 def _resumes_sooner(history: Sequence[Message], messages: Sequence[Message], start: int) -> bool:
     """Whether, after the first difference, a message of the history comes earlier than it did: some were left out."""
-    for old_idx in range(start + 1, len(history)):
-        if any(_is_same(history[old_idx], new) for new in messages[start:old_idx]):
-            return True
-    return False
+    later = range(start + 1, len(history))
+    return any(_is_same(history[old_idx], new) for old_idx in later for new in messages[start:old_idx])
 
 
 def _is_same(old: Message, new: Message) -> bool:
@@ -141,14 +136,7 @@ def _is_same(old: Message, new: Message) -> bool:
 
 
 def _is_same_call(old: ToolCall, new: ToolCall) -> bool:
-    return old.name == new.name and _value(old.arguments) == _value(new.arguments)
-
-
-def _value(arguments: str) -> object:
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return arguments
+    return old.name == new.name and json_or_text(old.arguments) == json_or_text(new.arguments)
 
 
 # Text: what does the template show of it?

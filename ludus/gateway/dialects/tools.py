@@ -5,7 +5,7 @@ Knows: functions, choices, JSON schemas.  Knows not: which protocol asks, how a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -15,6 +15,7 @@ from ludus.gateway.dialects.fields import (
     join,
     missing,
     read_boolean,
+    read_choice,
     read_object,
     read_objects,
     read_text,
@@ -69,7 +70,14 @@ def read_tool_choice(
     if nested is not None:
         choice, at = read_object(choice, nested, at=at), join(at, nested)
     names = tuple(name_of(entry, entry_at) for entry_at, entry in read_objects(choice, "tools", at=at))
-    return allowed_tools(read_text(choice, "mode", at=at), names, at)
+    mode = read_choice(choice, "mode", ("auto", "required"), at=at)
+    if mode is None:
+        raise missing(join(at, "mode"))
+    if not names:
+        raise wrong_value([], "at least one tool", join(at, "tools"))
+    # A single one that is required is that one forced.
+    forced = names[0] if mode == "required" and len(names) == 1 else None
+    return ToolChoiceRule(mode, forced, names)  # type: ignore[arg-type]  # a ToolChoice
 
 
 def read_tool_use(
@@ -90,10 +98,10 @@ def read_tool_use(
 def tool_use(tools: tuple[ToolSpec, ...], choice: ToolChoiceRule, *, parallel: bool) -> ToolUse:
     """What `choice` makes of `tools`; without tools, nothing. Raises AgentError for one that they cannot meet."""
     names = [tool.name for tool in tools]
-    for name in choice.allowed or ():
-        check_offered(name, names, "tool_choice")
-    if choice.forced is not None:
-        check_offered(choice.forced, names, "tool_choice")
+    for name in choice.allowed or (() if choice.forced is None else (choice.forced,)):
+        if name not in names:
+            offered = ", ".join(map(repr, names)) or "of which there are none"
+            raise wrong_value(name, f"the name of one of the tools, {offered}", "tool_choice")
     if choice.mode == "required" and not tools:
         raise wrong_value(choice.mode, "only together with 'tools'", "tool_choice")
     if not tools:
@@ -101,28 +109,6 @@ def tool_use(tools: tuple[ToolSpec, ...], choice: ToolChoiceRule, *, parallel: b
     if choice.allowed is not None:
         tools = tuple(tool for tool in tools if tool.name in choice.allowed)
     return ToolUse(tools, choice.mode, choice.forced, parallel)
-
-
-def check_offered(name: str, names: Collection[str], param: str) -> None:
-    if name not in names:
-        raise wrong_value(
-            name, f"the name of one of the tools, {', '.join(map(repr, names)) or 'of which there are none'}", param
-        )
-
-
-def allowed_tools(mode: str | None, names: tuple[str, ...], param: str) -> ToolChoiceRule:
-    """The choice among a part of the tools; a single one that is required is that one forced."""
-    if mode not in ("auto", "required"):
-        raise (
-            missing(join(param, "mode"))
-            if mode is None
-            else wrong_value(mode, "'auto', 'required'", join(param, "mode"))
-        )
-    if not names:
-        raise wrong_value([], "at least one tool", join(param, "tools"))
-    if mode == "required":
-        return ToolChoiceRule("required", names[0] if len(names) == 1 else None, names)
-    return ToolChoiceRule("auto", None, names)
 
 
 def read_function(function: JsonObject, at: str, *, schema: str = "parameters") -> ToolSpec:

@@ -99,15 +99,8 @@ class _HarmonyStream:
 
     def _read_header(self) -> Generator[None, None, tuple[str, str | None]]:
         """Channel and recipient of the message that begins here. Raises BrokenCallError if it is no header."""
-        parts: list[str] = []
-
-        def collect(text: str) -> None:
-            parts.append(text)
-            if sum(map(len, parts)) > _MAX_HEADER_LENGTH:
-                raise BrokenCallError
-
-        yield from self._reader.copy(collect, _MESSAGE)
-        found = _HEADER.fullmatch("".join(parts))
+        header, _ = yield from self._reader.until(lambda text: len(text) <= _MAX_HEADER_LENGTH, _MESSAGE)
+        found = _HEADER.fullmatch(header)
         if found is None:
             raise BrokenCallError
         return found["channel"] or "", found["to"] or found["late_to"]

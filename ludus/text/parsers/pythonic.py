@@ -17,7 +17,7 @@ from ludus.text.parsers.calls import CallFormat, CallWriter, Reading
 from ludus.text.parsers.lark import CallGrammar, Lark
 from ludus.text.parsers.parameters import escaped, property_schema
 from ludus.text.parsers.scan import MAX_DEPTH, is_number
-from ludus.text.parsers.text_reader import MAX_NAME_LENGTH, BrokenCallError, Say, TextReader
+from ludus.text.parsers.text_reader import BrokenCallError, Say, TextReader
 from ludus.types import ToolSpec
 
 _TAGS = {"<|tool_call_start|>": "<|tool_call_end|>", "<|python_start|>": "<|python_end|>"}
@@ -95,12 +95,7 @@ def _read_call(reader: TextReader, calls: CallWriter) -> Reading:
 
 def _read_name(reader: TextReader, end: str) -> Generator[None, None, str]:
     """The identifier before `end`, which is taken."""
-    name = ""
-    while (char := (yield from reader.peek())) and _IDENTIFIER.fullmatch(name + char):
-        name += char
-        reader.at += 1
-        if len(name) > MAX_NAME_LENGTH:
-            raise BrokenCallError
+    name = yield from reader.run(_IDENTIFIER.fullmatch)
     yield from reader.skip()
     yield from reader.need(end)
     if not name:
@@ -118,12 +113,7 @@ def _read_value(reader: TextReader, say: Say, depth: int) -> Reading:
     elif char and char in _CLOSES:
         yield from _read_items(reader, say, depth)
     else:
-        word = ""
-        while (char := (yield from reader.peek())) and _WORD.fullmatch(char):
-            word += char
-            reader.at += 1
-            if len(word) > MAX_NAME_LENGTH:
-                raise BrokenCallError
+        word = yield from reader.run(_WORD.fullmatch)
         if word not in _NAMES and not is_number(word):
             raise BrokenCallError
         say(_NAMES.get(word, word))

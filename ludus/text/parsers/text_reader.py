@@ -116,17 +116,31 @@ class TextReader:
                 return tag
             yield
 
-    def name(self, *tags: str) -> Generator[None, None, tuple[str, str]]:
-        """A name, less blanks around it, and the one of `tags` that ends it; raises BrokenCallError otherwise."""
+    def until(self, may_be: Callable[[str], bool], *tags: str) -> Generator[None, None, tuple[str, str]]:
+        """Text and the one of `tags` that ends it; raises BrokenCallError as soon as what has come may not be it."""
         parts: list[str] = []
 
         def collect(text: str) -> None:
             parts.append(text)
-            if sum(map(len, parts)) > MAX_NAME_LENGTH or not text.replace("\n", "").isprintable():
+            if not may_be("".join(parts)):
                 raise BrokenCallError
 
         tag = yield from self.copy(collect, *tags)
-        return checked_name("".join(parts).strip(_BLANKS)), tag
+        return "".join(parts), tag
+
+    def name(self, *tags: str) -> Generator[None, None, tuple[str, str]]:
+        """A name, less blanks around it, and the one of `tags` that ends it; raises BrokenCallError otherwise."""
+        text, tag = yield from self.until(_may_be_name, *tags)
+        return checked_name(text.strip(_BLANKS)), tag
+
+    def run(self, is_part: Callable[[str], object]) -> Generator[None, None, str]:
+        """Take characters while the text with the next one is a part. Raises BrokenCallError if it is too long."""
+        start = self.at
+        while (yield from self.peek()) and is_part(self.text[start : self.at + 1]):
+            self.at += 1
+            if self.at - start > MAX_NAME_LENGTH:
+                raise BrokenCallError
+        return self.text[start : self.at]
 
     def json(self, say: Say) -> Generator[None, None, None]:
         """Pass on one JSON value as it comes. Raises BrokenCallError where it is none."""
@@ -150,6 +164,10 @@ class TextReader:
         if (yield from self.peek()) != "{":
             raise BrokenCallError
         yield from self.json(say)
+
+
+def _may_be_name(text: str) -> bool:
+    return len(text) <= MAX_NAME_LENGTH and text.replace("\n", "").isprintable()
 
 
 def checked_name(text: str) -> str:

@@ -8,6 +8,7 @@ Knows: the fields of the protocol, which blocks make which messages.  Knows not:
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -149,16 +150,11 @@ def _message(entry: JsonObject, at: str, ignored: dict[str, None]) -> tuple[Mess
 
 
 def _assistant(blocks: Sequence[tuple[str, JsonObject]]) -> Message:
-    texts, thoughts, calls = [], [], []
-    for at, block in blocks:
-        if block["type"] == "text":
-            texts.append(require_text(block, "text", at=at))
-        elif block["type"] == "thinking":
-            thoughts.append(require_text(block, "thinking", at=at))
-        elif block["type"] == "tool_use":
-            # The token graph compares arguments by value, so this text never replaces a sampled one.
-            arguments = json.dumps(as_object(block.get("input", {}), join(at, "input")), ensure_ascii=False)
-            calls.append(ToolCall(require_text(block, "id", at=at), require_text(block, "name", at=at), arguments))
+    texts, thoughts = (
+        [require_text(block, kind, at=at) for at, block in blocks if block["type"] == kind]
+        for kind in ("text", "thinking")
+    )
+    calls = [_call(block, at) for at, block in blocks if block["type"] == "tool_use"]
     return Message(
         "assistant",
         content="".join(texts) if texts or not calls else None,
@@ -167,24 +163,22 @@ def _assistant(blocks: Sequence[tuple[str, JsonObject]]) -> Message:
     )
 
 
+def _call(block: JsonObject, at: str) -> ToolCall:
+    # The token graph compares arguments by value, so this text never replaces a sampled one.
+    arguments = json.dumps(as_object(block.get("input", {}), join(at, "input")), ensure_ascii=False)
+    return ToolCall(require_text(block, "id", at=at), require_text(block, "name", at=at), arguments)
+
+
 def _user(blocks: Sequence[tuple[str, JsonObject]], ignored: dict[str, None]) -> tuple[Message, ...]:
     """The tools' results as messages of their own, texts between them as the user's."""
     messages: list[Message] = []
-    texts: list[str] = []
-
-    def say() -> None:
-        if texts:
-            messages.append(Message("user", "".join(texts)))
-            texts.clear()
-
-    for at, block in blocks:
-        if block["type"] == "text":
-            texts.append(require_text(block, "text", at=at))
+    for is_text, some in itertools.groupby(blocks, key=lambda block: block[1]["type"] == "text"):
+        if is_text:
+            messages.append(Message("user", "".join([require_text(block, "text", at=at) for at, block in some])))
             continue
-        say()
-        result = read_content(block.get("content"), join(at, "content"), fields.TEXTS, ignored)
-        messages.append(Message("tool", result, tool_call_id=require_text(block, "tool_use_id", at=at)))
-    say()
+        for at, block in some:
+            result = read_content(block.get("content"), join(at, "content"), fields.TEXTS, ignored)
+            messages.append(Message("tool", result, tool_call_id=require_text(block, "tool_use_id", at=at)))
     return tuple(messages) or (Message("user", ""),)
 
 
