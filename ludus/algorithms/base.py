@@ -8,7 +8,7 @@ w: share of a token in the loss of the optimizer batch, so that losses of rows a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ludus.settings import Choice, import_object
@@ -37,15 +37,14 @@ class Needs:
     """Logprobs under the weights that training began with."""
     values: bool = False
     """A critic's estimates."""
+    minibatch: bool = False
+    """All tokens of a minibatch at once, which takes a forward pass more; else any of them at a time will do."""
+    entropy: bool = False
+    """The entropies with their gradient."""
 
     def __or__(self, other: Needs) -> Needs:
-        return Needs(
-            max(self.members, other.members),
-            self.may_be_turns or other.may_be_turns,
-            self.proximal or other.proximal,
-            self.reference or other.reference,
-            self.values or other.values,
-        )
+        one, two = asdict(self), asdict(other)
+        return Needs(max(one.pop("members"), two.pop("members")), **{name: one[name] or two[name] for name in one})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +58,10 @@ class GroupReturns:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """The trained tokens of one row; all of shape (N,), all fp32."""
+    """Trained tokens: some of a row, or all of a minibatch for who needs that; all of shape (N,), all fp32."""
 
     logprobs_N: Tensor
-    """Under the weights being trained; the only one with a gradient."""
+    """Under the weights being trained, with a gradient."""
     sampled_logprobs_N: Tensor
     proximal_logprobs_N: Tensor | None
     """Under the weights that the batch began with. None: nothing needs them."""
@@ -70,6 +69,11 @@ class LossInputs:
     """Under the weights that training began with. None: nothing needs them."""
     advantages_N: Tensor
     weights_N: Tensor
+    entropies_N: Tensor | None = None
+    """Of the distributions under the weights being trained; with a gradient if something needs it."""
+    turns_N: Tensor | None = None
+    """Number of each token's turn, int64; of its episode likewise. None: these are not all tokens of a minibatch."""
+    episodes_N: Tensor | None = None
 
     @property
     def old_logprobs_N(self) -> Tensor:  # noqa: N802  (the suffix is the shape)
@@ -93,6 +97,8 @@ class Rule:
     """Paper and equation."""
     needs: Callable[[Any], Needs] = no_needs
     """Of the settings."""
+    formula: str = ""
+    """With the keys of the settings in braces; for people."""
     metrics: Callable[[LossInputs], LossMetrics] | None = None
     """Of a loss: what is shown beside its own. None: nothing."""
     uses_advantage: bool = True

@@ -1,7 +1,7 @@
 """Corrections for tokens that were sampled by another policy than the one under training.
 
-A correction is a function of the logprobs under the proximal policy (None: nothing needs them) and of those as
-sampled; it returns what each token's loss is multiplied by, without gradient. None: every token counts once.
+A correction is a function of the inputs of a loss; it returns what each token's loss is multiplied by, without
+gradient. None: every token counts once. What is left out still counts in the mean.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from ludus.algorithms.base import Needs, Rule
+from ludus.algorithms.base import LossInputs, Needs, Rule
+from ludus.algorithms.levels import Level, LeveledSettings, needs_of_level, sum_within
 from ludus.settings import Choice
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Mean = Literal["product", "geometric"]
 
 
 class BypassSettings(Choice):
@@ -29,42 +32,96 @@ class NoneSettings(Choice):
     kind: Literal["none"] = "none"
 
 
-class TruncateSettings(Choice):
-    """Ratios are taken to the proximal policy; its importance weight to the sampler is bounded."""
+class ImportanceSettings(LeveledSettings):
+    """Ratios are taken to the proximal policy, which has an importance weight to the sampler."""
+
+    mean: Mean = "product"
+    """Of a turn's or an episode's weights: their product is exact, their geometric mean is not as wild."""
+
+
+class TruncateSettings(ImportanceSettings):
+    """The importance weight is bounded."""
 
     kind: Literal["truncate"] = "truncate"
     cap: float = Field(default=2.0, gt=0)
     """The importance weight counts at most this much."""
 
 
-def bypass(_proximal_N: Tensor | None, _sampled_N: Tensor) -> None:
+class MaskSettings(ImportanceSettings):
+    """What has too small or too large an importance weight is left out."""
+
+    kind: Literal["mask"] = "mask"
+    low: float = Field(default=0.5, ge=0)
+    """Weights below this are left out."""
+    high: float = Field(default=5.0, gt=0)
+    """So are weights above this."""
+    weighs: bool = True
+    """What is kept counts by its importance weight; else it counts once."""
+
+
+def bypass(_: LossInputs) -> None:
     """Every token counts once."""
 
 
-def no_correction(_proximal_N: Tensor | None, _sampled_N: Tensor) -> None:
+def no_correction(_: LossInputs) -> None:
     """Every token counts once, as if the proximal policy had sampled it."""
 
 
-def truncate(proximal_N: Tensor | None, sampled_N: Tensor, *, cap: float) -> Tensor:
-    """min(prox / mu, cap) for every token, shape (N,), without gradient.
+def truncate(inputs: LossInputs, *, cap: float, level: Level = "token", mean: Mean = "product") -> Tensor:
+    """min(prox / mu, cap), shape (N,), without gradient; of a turn or an episode for all of its tokens.
 
-    Source: "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training" (Yao et al. 2025), token-level
-    truncated importance sampling; the truncation is that of IMPALA (arXiv 1802.01561) eq. 1.
+    Source: "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training" (Yao et al. 2025), truncated
+    importance sampling; the truncation is that of IMPALA (arXiv 1802.01561) eq. 1.
     """
-    assert proximal_N is not None, "a rule that needs the proximal policy gets it"
-    return (proximal_N.detach() - sampled_N).exp().clamp(max=cap)
+    return importance(inputs, level, mean).clamp(max=cap)
 
 
-BYPASS = Rule(BypassSettings, bypass, "PPO (arXiv 1707.06347), with the sampler as the old policy")
+def mask(
+    inputs: LossInputs, *, low: float, high: float, weighs: bool = True, level: Level = "token", mean: Mean = "product"
+) -> Tensor:
+    """prox / mu, or 1, where it lies in [low, high], else 0; shape (N,), without gradient.
+
+    Source: by token IcePop (Ling Team 2025); by sequence masked importance sampling (Liu et al.
+    2025).
+    """
+    weight_N = importance(inputs, level, mean)
+    is_kept_N = (weight_N >= low) & (weight_N <= high)
+    return weight_N.masked_fill(~is_kept_N, 0.0) if weighs else is_kept_N.float()
+
+
+def importance(inputs: LossInputs, level: Level, mean: Mean) -> Tensor:
+    """The importance weight prox / mu of each token, or of all its turn's or episode's; shape (N,), no gradient."""
+    assert inputs.proximal_logprobs_N is not None, "a rule that needs the proximal policy gets it"
+    log_weight_N = inputs.proximal_logprobs_N.detach() - inputs.sampled_logprobs_N
+    if level == "token":
+        return log_weight_N.exp()
+    sums_N, counts_N = sum_within(log_weight_N, inputs, level)
+    return (sums_N if mean == "product" else sums_N / counts_N).clamp(-20.0, 20.0).exp()
+
+
+def _needs(settings: ImportanceSettings) -> Needs:
+    return Needs(proximal=True) | needs_of_level(settings)
+
+
+BYPASS = Rule(BypassSettings, bypass, "PPO (arXiv 1707.06347), with the sampler as the old policy", formula="1")
 NONE = Rule(
     NoneSettings,
     no_correction,
     "PPO (arXiv 1707.06347), with the trainer's own policy before the batch as the old one",
     needs=lambda _: Needs(proximal=True),
+    formula="1",
 )
 TRUNCATE = Rule(
     TruncateSettings,
     truncate,
     "truncated importance sampling (Yao et al. 2025); decoupled proximal policy (arXiv 2110.00641) eq. 3",
-    needs=lambda _: Needs(proximal=True),
+    needs=_needs,
+    formula="min(prox / mu, {cap}), of a {level} ({mean})",
+)
+MASK = Rule(
+    MaskSettings,
+    mask,
+    "IcePop (Ling Team 2025); masked importance sampling (Liu et al. 2025)",
+    needs=_needs,
+    formula="prox / mu where it lies in [{low}, {high}], else 0, of a {level} ({mean})",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ludus.algorithms.base import LossInputs, LossMetrics
 
@@ -26,11 +26,20 @@ def sampling_metrics(inputs: LossInputs) -> LossMetrics:
     }
 
 
-def kl_estimate(logprobs_N: Tensor, other_N: Tensor) -> Tensor:
-    """Per token an unbiased, never negative estimate of KL(pi || other): q - log q - 1 with q = other / pi.
+KlEstimator = Literal["k1", "k2", "k3", "abs"]
 
+
+def kl_estimate(logprobs_N: Tensor, other_N: Tensor, estimator: KlEstimator = "k3") -> Tensor:
+    """Per token an estimate of KL(pi || other), d = log pi - log other; shape (N,).
+
+    k1: d, whose gradient as a loss is 0 on average. k2: d^2 / 2, whose gradient is that of the KL divergence. k3:
+    q - log q - 1 with q = other / pi, unbiased and never negative. abs: |d|.
     logprobs_N: under pi, the policy that sampled the tokens.
-    Source: Schulman, "Approximating KL divergence" (2020), k3.
+    Source: Schulman, "Approximating KL divergence" (2020); abs: verl's.
     """
-    log_ratio_N = other_N - logprobs_N
-    return log_ratio_N.exp() - log_ratio_N - 1
+    difference_N = logprobs_N - other_N
+    if estimator == "k1":
+        return difference_N
+    if estimator == "k2":
+        return difference_N**2 / 2
+    return difference_N.abs() if estimator == "abs" else (-difference_N).exp() + difference_N - 1

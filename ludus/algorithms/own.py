@@ -27,8 +27,9 @@ class OwnLossSettings(Choice):
     path: str
     """Import string: 'pkg.mod:function' or 'path/to/file.py:function'."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    needs: tuple[Literal["proximal", "reference"], ...] = ()
-    """Logprobs that must be computed for it, beside those that the correction and the KL term need."""
+    needs: tuple[Literal["proximal", "reference", "entropy", "minibatch"], ...] = ()
+    """Logprobs, or entropies with their gradient, that must be computed for it; or all tokens of a minibatch at once,
+    with the numbers of their turns and episodes."""
 
 
 class OwnAdvantageSettings(Choice):
@@ -46,8 +47,7 @@ def own_loss(
     inputs: LossInputs, *, path: str, kwargs: Mapping[str, Any], needs: Sequence[str]
 ) -> tuple[Tensor, LossMetrics]:
     """What the user's function returns. Raises UserError unless that is a loss of each token, and metrics by name."""
-    missing = [name for name in needs if getattr(inputs, f"{name}_logprobs_N") is None]
-    assert not missing, f"{path} needs {missing}"
+    del needs  # they are there
     answer = import_object(path)(inputs, **kwargs)
     form = f"the loss {path!r} must return a tensor with the loss of each token and a dict of metrics"
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Mapping):
@@ -93,9 +93,14 @@ OWN_LOSS = Rule(
     OwnLossSettings,
     own_loss,
     "the user's own",
+    formula="{path}",
     needs=lambda settings: Needs(**dict.fromkeys(settings.needs, True)),
     metrics=sampling_metrics,
 )
 OWN_ADVANTAGE = Rule(
-    OwnAdvantageSettings, own_advantages, "the user's own", needs=lambda settings: Needs(members=settings.members)
+    OwnAdvantageSettings,
+    own_advantages,
+    "the user's own",
+    formula="{path}",
+    needs=lambda settings: Needs(members=settings.members),
 )

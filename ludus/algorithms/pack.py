@@ -63,6 +63,9 @@ class TrainSequence:
     temperatures: tuple[float, ...]
     values: tuple[float, ...] | None = None
     """A critic's estimate of the return before each target. None: there is no critic."""
+    turns: tuple[int, ...] | None = None
+    """Number of each target's turn in its batch, and of its episode. None: nothing takes tokens together by them."""
+    episodes: tuple[int, ...] | None = None
     kept_ids: tuple[tuple[int, ...], ...] = ()
     """Per target the ids it was drawn among, rising, itself one of them; an empty entry is the whole vocabulary. Empty:
     all of them are."""
@@ -109,6 +112,9 @@ class PackedRow:
     temperatures: tuple[float, ...]
     values: tuple[float, ...] | None = None
     """None: there is no critic."""
+    turns: tuple[int, ...] | None = None
+    """As in TrainSequence."""
+    episodes: tuple[int, ...] | None = None
     kept_ids: tuple[tuple[int, ...], ...] = ()
     """Per target, as in TrainSequence; empty: every target was drawn among the whole vocabulary."""
     logit_processings: tuple[LogitProcessing | None, ...] = ()
@@ -257,7 +263,9 @@ def _build_row(paths: Sequence[Path], by_path: Mapping[Path, Sequence[TrainSeque
         logprobs=tuple([value for item in trained for value in item.logprobs]),
         versions=tuple([value for item in trained for value in item.versions]),
         temperatures=tuple([value for item in trained for value in item.temperatures]),
-        values=_joined_values(trained),
+        values=_joined_if_given([item.values for item in trained]),
+        turns=_joined_if_given([item.turns for item in trained]),
+        episodes=_joined_if_given([item.episodes for item in trained]),
         kept_ids=_joined(trained, [item.kept_ids for item in trained], ()),
         logit_processings=_joined(trained, [item.logit_processings for item in trained], None),
         num_sequence_tokens=sum(len(item.token_ids) for item in trained),
@@ -272,11 +280,12 @@ def _joined(trained: Sequence[TrainSequence], columns: Sequence[tuple[T, ...]], 
     return tuple([value for column in whole for value in column])
 
 
-def _joined_values(trained: Sequence[TrainSequence]) -> tuple[float, ...] | None:
-    columns = [item.values for item in trained]
+def _joined_if_given(columns: Sequence[tuple[T, ...] | None]) -> tuple[T, ...] | None:
     given = [column for column in columns if column is not None]
     if len(given) not in (0, len(columns)):
-        raise InternalError(f"{len(given)} of {len(columns)} sequences of a row carry values; all must, or none")
+        raise InternalError(
+            f"a column is given by {len(given)} of {len(columns)} sequences of a row; all must, or none"
+        )
     return tuple([value for column in given for value in column]) if given else None
 
 
@@ -301,7 +310,7 @@ def _num_common(a: Path, b: Path) -> int:
 def _columns(item: TrainSequence | PackedRow) -> list[Sequence[object]]:
     """What there is of each target."""
     always = (item.advantages, item.weights, item.logprobs, item.versions, item.temperatures)
-    optional = (item.values, item.kept_ids or None, item.logit_processings or None)
+    optional = (item.values, item.turns, item.episodes, item.kept_ids or None, item.logit_processings or None)
     return [*always, *(column for column in optional if column is not None)]
 
 

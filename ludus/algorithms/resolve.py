@@ -8,6 +8,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from ludus.algorithms.base import Algorithm, LossInputs, LossMetrics, Needs, Rule
+from ludus.algorithms.levels import mean_within
 from ludus.algorithms.metrics import kl_estimate
 from ludus.algorithms.own import OwnAdvantageSettings, OwnLossSettings
 from ludus.algorithms.settings import AlgorithmSettings
@@ -31,17 +32,11 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
     own = (each for each in (settings.advantage, settings.loss))
     return Algorithm(
         name=settings.name,
-        needs=needs | Needs(reference=settings.kl is not None),
+        needs=needs | _needs_of_terms(settings),
         advantages=advantages,
         weights=weights,
-        loss=partial(
-            _objective,
-            loss=loss,
-            correction=correction,
-            beta=None if settings.kl is None else settings.kl.beta,
-            metrics=LOSSES[settings.loss.kind].metrics,
-        ),
-        trains_flat_groups=settings.kl is not None or not LOSSES[settings.loss.kind].uses_advantage,
+        loss=partial(_objective, settings=settings, loss=loss, correction=correction),
+        trains_flat_groups=bool(settings.kl or settings.entropy) or not LOSSES[settings.loss.kind].uses_advantage,
         imported=tuple(each.path for each in own if isinstance(each, OwnAdvantageSettings | OwnLossSettings)),
     )
 
@@ -51,27 +46,60 @@ def _bound(rules: Mapping[str, Rule], choice: Choice) -> Callable[..., Any]:
     return partial(rules[choice.kind].function, **keys)
 
 
+def _needs_of_terms(settings: AlgorithmSettings) -> Needs:
+    """Of what is put to the loss, whichever it is."""
+    return Needs(
+        reference=settings.kl is not None,
+        entropy=settings.entropy is not None,
+        minibatch=settings.top_entropy is not None or settings.off_policy_mask is not None,
+    )
+
+
 def _objective(
     inputs: LossInputs,
     *,
+    settings: AlgorithmSettings,
     loss: Callable[[LossInputs], tuple[Tensor, LossMetrics]],
-    correction: Callable[[Tensor | None, Tensor], Tensor | None],
-    beta: float | None,
-    metrics: Callable[[LossInputs], LossMetrics] | None,
+    correction: Callable[[LossInputs], Tensor | None],
 ) -> tuple[Tensor, LossMetrics]:
-    """sum_i w_i (c_i loss_i + beta kl_i), and what is shown of it.
+    """sum_i w_i (c_i m_i loss_i + beta kl_i - coef H_i), and what is shown of it.
 
-    Source of kl_i: DeepSeekMath (arXiv 2402.03300) eq. 4.
+    c: the correction; m: 1, or 0 for what the masks of the settings leave out. Source of kl_i: DeepSeekMath (arXiv
+    2402.03300) eq. 4; times the ratio, so that it is unbiased off policy: DeepSeek-V3.2 (arXiv 2512.02556) eq. 7.
     """
     loss_N, seen = loss(inputs)
-    correction_N = correction(inputs.proximal_logprobs_N, inputs.sampled_logprobs_N)
-    if correction_N is not None:
-        loss_N = loss_N * correction_N
-    if beta is not None:
+    for factor_N in (correction(inputs), _top_entropy(inputs, settings), _off_policy(inputs, settings)):
+        if factor_N is not None:
+            loss_N = loss_N * factor_N
+    if settings.kl is not None:
         assert inputs.reference_logprobs_N is not None, "an algorithm that needs a reference gets its logprobs"
-        kl_N = kl_estimate(inputs.logprobs_N, inputs.reference_logprobs_N)
-        loss_N = loss_N + beta * kl_N
+        kl_N = kl_estimate(inputs.logprobs_N, inputs.reference_logprobs_N, settings.kl.estimator)
         seen = {**seen, "kl_reference": kl_N.detach().mean()}
+        if settings.kl.weighted:
+            kl_N = kl_N * (inputs.logprobs_N - inputs.old_logprobs_N).exp()
+        loss_N = loss_N + settings.kl.beta * kl_N
+    if settings.entropy is not None:
+        assert inputs.entropies_N is not None, "an algorithm that needs entropies gets them"
+        loss_N = loss_N - settings.entropy.coef * inputs.entropies_N
+    metrics = LOSSES[settings.loss.kind].metrics
     if metrics is not None:
         seen = {**metrics(inputs), **seen}
     return (inputs.weights_N * loss_N).sum(), seen
+
+
+def _top_entropy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:
+    """1 for the share of a minibatch's tokens whose entropy is highest, else 0. Source: arXiv 2506.01939 eq. 5."""
+    if settings.top_entropy is None:
+        return None
+    assert inputs.entropies_N is not None, "all tokens of a minibatch come with their entropies"
+    entropies_N = inputs.entropies_N.detach()
+    return (entropies_N >= entropies_N.quantile(1 - settings.top_entropy)).float()
+
+
+def _off_policy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:
+    """0 for sequences of negative advantage that the policy has moved away from. Source: arXiv 2512.02556 eq. 9."""
+    if settings.off_policy_mask is None:
+        return None
+    gap_N = (inputs.sampled_logprobs_N - inputs.logprobs_N).detach()
+    distance_N = mean_within(gap_N, inputs, settings.off_policy_mask.level)
+    return ((inputs.advantages_N >= 0) | (distance_N <= settings.off_policy_mask.threshold)).float()

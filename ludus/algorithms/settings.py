@@ -11,7 +11,9 @@ import pydantic
 from ludus.algorithms.base import Rule
 from ludus.algorithms.corrections import TruncateSettings
 from ludus.algorithms.estimators.group import GroupSettings
+from ludus.algorithms.levels import Level
 from ludus.algorithms.losses.clip import ClipSettings
+from ludus.algorithms.metrics import KlEstimator
 from ludus.algorithms.normalisers import ConstantSettings, TokenSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
 from ludus.errors import ConfigError
@@ -25,10 +27,29 @@ def _settings(rules: Mapping[str, Rule]) -> dict[str, type[Choice]]:
 
 
 class KlSettings(Settings):
-    """The KL divergence to the weights that training began with, in the loss; estimated by k3 of each token."""
+    """The KL divergence to the weights that training began with, in the loss."""
 
     beta: float = pydantic.Field(gt=0)
     """Its weight."""
+    estimator: KlEstimator = "k3"
+    """How it is estimated from each token."""
+    weighted: bool = False
+    """The estimate counts times the ratio to the old policy, so that it is right for tokens of another policy too."""
+
+
+class EntropySettings(Settings):
+    """The entropy of the policy, in the loss."""
+
+    coef: float = pydantic.Field(gt=0)
+    """Its weight: how much an entropy of 1 is worth."""
+
+
+class OffPolicyMaskSettings(Settings):
+    """What has a negative advantage and has become unlikely is left out."""
+
+    threshold: float = pydantic.Field(gt=0)
+    """Of the mean of log mu - log pi over the tokens that are taken together."""
+    level: Level = "episode"
 
 
 class AlgorithmSettings(Settings):
@@ -43,6 +64,12 @@ class AlgorithmSettings(Settings):
     """What becomes of the difference between the policy that sampled and the one that is trained."""
     kl: KlSettings | None = None
     """None: there is no such term, and no such weights are kept."""
+    entropy: EntropySettings | None = None
+    """None: there is no such term."""
+    top_entropy: float | None = pydantic.Field(default=None, gt=0, lt=1)
+    """Share of a minibatch's tokens, those of the highest entropy, that the loss moves. None: all of them."""
+    off_policy_mask: OffPolicyMaskSettings | None = None
+    """None: nothing is left out."""
     normaliser: Annotated[Choice, OneOf(_settings(NORMALISERS), "token")] = TokenSettings()
     """Over what the loss is averaged."""
     minibatches: int = pydantic.Field(default=1, ge=1)

@@ -24,6 +24,8 @@ FILLER = PackedRow(
     logprobs=(),
     versions=(),
     temperatures=(),
+    turns=(),
+    episodes=(),
 )
 """A row that trains nothing."""
 

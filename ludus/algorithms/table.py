@@ -9,11 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.algorithms.base import Rule
-from ludus.algorithms.corrections import BYPASS, NONE, TRUNCATE
+from ludus.algorithms.corrections import BYPASS, MASK, NONE, TRUNCATE
 from ludus.algorithms.estimators.group import GROUP
 from ludus.algorithms.losses.cispo import CISPO
 from ludus.algorithms.losses.clip import CLIP
+from ludus.algorithms.losses.covariance import CLIP_COV, KL_COV
 from ludus.algorithms.losses.cross_entropy import CROSS_ENTROPY
+from ludus.algorithms.losses.dppo import DPPO
+from ludus.algorithms.losses.dro import DRO
+from ludus.algorithms.losses.gmpo import GMPO
+from ludus.algorithms.losses.policy_gradient import POLICY_GRADIENT
+from ludus.algorithms.losses.sapo import SAPO
+from ludus.algorithms.losses.vespo import VESPO
 from ludus.algorithms.normalisers import CONSTANT, EPISODE, TOKEN
 from ludus.algorithms.own import OWN_ADVANTAGE, OWN_LOSS
 
@@ -24,10 +31,10 @@ def _by_kind(*rules: Rule) -> Mapping[str, Rule]:
 
 ESTIMATORS = _by_kind(GROUP, OWN_ADVANTAGE)
 """(returns of all groups, **keys) -> advantages of all groups."""
-LOSSES = _by_kind(CLIP, CISPO, CROSS_ENTROPY, OWN_LOSS)
+LOSSES = _by_kind(CLIP, CISPO, SAPO, GMPO, CLIP_COV, KL_COV, DPPO, VESPO, DRO, POLICY_GRADIENT, CROSS_ENTROPY, OWN_LOSS)
 """(inputs, **keys) -> loss of each token, metrics."""
-CORRECTIONS = _by_kind(BYPASS, NONE, TRUNCATE)
-"""(proximal logprobs, sampled logprobs, **keys) -> what each token's loss is multiplied by."""
+CORRECTIONS = _by_kind(BYPASS, NONE, TRUNCATE, MASK)
+"""(inputs, **keys) -> what each token's loss is multiplied by."""
 NORMALISERS = _by_kind(TOKEN, EPISODE, CONSTANT)
 """(trained tokens by episode, **keys) -> weight of a token by episode."""
 

@@ -38,6 +38,14 @@ class TurnCredit:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """Of an episode, and of its first turn, among those of its batch."""
+
+    episode: int = 0
+    first_turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Exported:
     sequences: tuple[TrainSequence, ...]
     ledger: Ledger
@@ -48,6 +56,8 @@ class _TrainedTurn:
     """The part of a turn that is trained; it has at least one token."""
 
     turn: Turn
+    index: int
+    """Among the turns of its episode."""
     advantage: float
     start: int
     """Index of the first sampled token on the path from the root."""
@@ -64,6 +74,7 @@ def export_session(
     stale_before: int | None = None,
     max_tokens: int | None = None,
     left_out: Mapping[str, Sequence[int]] = _NOTHING,
+    numbers: Numbers = Numbers(),
 ) -> Exported:
     """Training sequences of `record`, every trained token with `weight`, and where its other tokens went.
 
@@ -71,12 +82,13 @@ def export_session(
     style: `individual` makes a sequence of each turn, `concat` one of each path from the root to a leaf, where
     tokens on several paths are trained in the first.
     stale_before: tokens sampled by an older version are masked.  max_tokens: so are tokens further down their path.
-    left_out: so are these places among the sampled tokens of a turn, by its id.
+    left_out: so are these indices among the sampled tokens of a turn, by its id.
+    numbers: of the episode and of its first turn in their batch.
     Raises InternalError if a turn has no credit, or the ledger does not balance.
     """
     trained, masked = _account(record, credit, stale_before, max_tokens, left_out)
     chains = [(item,) for item in trained] if style == "individual" else _chains(record, trained)
-    sequences = tuple(_sequence(record, chain, weight) for chain in chains)
+    sequences = tuple(_sequence(record, chain, weight, numbers) for chain in chains)
     # Counted in what leaves here, so that a token which a style lost or repeated cannot balance.
     ledger = Ledger(record.num_sampled_tokens, sum(len(item.target_idx) for item in sequences), masked)
     ledger.check()
@@ -107,7 +119,7 @@ def _account(
     ends = _path_lengths(record)
     trained: list[_TrainedTurn] = []
     masked: Counter[MaskReason] = Counter()
-    for turn in record.turns:
+    for index, turn in enumerate(record.turns):
         if turn.id not in credit:
             raise InternalError(f"turn {turn.id} of session {record.id} has neither an advantage nor a reason")
         if record.nodes[turn.node].token_ids != turn.sampled.token_ids:
@@ -132,7 +144,7 @@ def _account(
             else:
                 chosen.append(i)
         if chosen:
-            trained.append(_TrainedTurn(turn, advantage, start, tuple(chosen)))
+            trained.append(_TrainedTurn(turn, index, advantage, start, tuple(chosen)))
     return trained, {reason: count for reason, count in masked.items() if count}
 
 
@@ -164,7 +176,7 @@ def _chains(record: SessionRecord, trained: Sequence[_TrainedTurn]) -> Iterable[
         yield tuple(by_node[turn.node] for turn in chain)
 
 
-def _sequence(record: SessionRecord, chain: Sequence[_TrainedTurn], weight: float) -> TrainSequence:
+def _sequence(record: SessionRecord, chain: Sequence[_TrainedTurn], weight: float, numbers: Numbers) -> TrainSequence:
     """The path to the last trained token of `chain`, whose turns lie on one path in this order."""
     target_idx = tuple(item.start + i for item in chain for i in item.chosen)
     return TrainSequence(
@@ -176,6 +188,8 @@ def _sequence(record: SessionRecord, chain: Sequence[_TrainedTurn], weight: floa
         logprobs=tuple(item.turn.sampled.logprobs[i] for item in chain for i in item.chosen),
         versions=tuple(item.turn.sampled.versions[i] for item in chain for i in item.chosen),
         temperatures=tuple(item.turn.sampling.temperature for item in chain for _ in item.chosen),
+        turns=tuple(numbers.first_turn + item.index for item in chain for _ in item.chosen),
+        episodes=(numbers.episode,) * len(target_idx),
         kept_ids=_if_any(tuple(kept for item in chain for kept in _kept_ids(item))),
         logit_processings=_if_any(
             tuple(

@@ -63,18 +63,27 @@ void summarise_row(T* row, const Logits& logits, int64_t target, float temperatu
   *log_norm = largest + log_sum;
 }
 
-// Logits become slope * (derivative of the target's log-probability by the logit).
+// Of one row: the derivatives of a loss by the target's log-probability and by the entropy, and the latter itself.
+struct Slopes {
+  float logprob, entropy_slope, entropy;
+};
+
+// Logits become the loss's derivative by them.
 template <typename T>
-void differentiate_row(T* row, const Logits& logits, int64_t target, float temperature, float log_norm, float slope) {
-  const float softcap = logits.softcap, sharpness = 1.f / temperature, scale = slope * sharpness;
+void differentiate_row(T* row, const Logits& logits, int64_t target, float temperature, float log_norm, Slopes slopes) {
+  const float softcap = logits.softcap, sharpness = 1.f / temperature;
+  const float scale = slopes.logprob * sharpness, entropy_scale = slopes.entropy_slope * sharpness;
   const float chosen = bend(load(row + target), softcap);
+  const auto by_all = [&](Vec logprob) {
+    return exp_vec(logprob) * (-scale - entropy_scale * (logprob + slopes.entropy));
+  };
   each_vector(row, logits.vocabulary, [&](T* at, int) {
     const Vec bent = bend(read(at), softcap);
-    Vec grad = exp_vec(bent * sharpness - log_norm) * -scale;
+    Vec grad = by_all(bent * sharpness - log_norm);
     if (softcap > 0.f) grad *= 1.f - bent * bent / (softcap * softcap);
     save(at, grad);
   });
-  float own = scale * (1.f - exp_vec(fill(chosen * sharpness - log_norm))[0]);
+  float own = scale + by_all(fill(chosen * sharpness - log_norm))[0];
   if (softcap > 0.f) own *= 1.f - chosen * chosen / (softcap * softcap);
   T whole[LANES];
   save(whole, fill(own));
@@ -92,10 +101,11 @@ void summarise(const Logits& logits, const Choices& choices, float* results, int
 template <typename T>
 void differentiate(const Logits& logits, const Choices& choices, const float* log_norms, const float* slopes,
                    int num_threads) {
+  const int64_t n = logits.num_rows;
 #pragma omp parallel for num_threads(num_threads) schedule(static)
   for (int64_t row = 0; row < logits.num_rows; row++)
     differentiate_row((T*)logits.data + row * logits.vocabulary, logits, choices.targets[row],
-                      choices.temperatures[row], log_norms[row], slopes[row]);
+                      choices.temperatures[row], log_norms[row], {slopes[row], slopes[n + row], slopes[2 * n + row]});
 }
 
 }  // namespace
@@ -108,7 +118,7 @@ void ludus_summarise(const Logits* logits, const Choices* choices, float* result
   else summarise<uint16_t>(*logits, *choices, results, num_threads);
 }
 
-// Writes the gradient over the logits.
+// Writes the gradient over the logits. slopes: [3][rows], by the log-probability, by the entropy, and the entropy.
 void ludus_differentiate(const Logits* logits, const Choices* choices, const float* log_norms, const float* slopes,
                          int32_t num_threads) {
   if (logits->dtype == FP32) differentiate<float>(*logits, *choices, log_norms, slopes, num_threads);

@@ -58,11 +58,14 @@ class NativeSoftmax:
         *,
         log_norms_C: Tensor,
         slopes_C: Tensor,
+        entropy_2C: Tensor | None = None,
     ) -> None:
-        log_norms_C, slopes_C = log_norms_C.contiguous(), slopes_C.contiguous()
+        log_norms_C = log_norms_C.contiguous()
+        entropy_2C = slopes_C.new_zeros(2, len(slopes_C)) if entropy_2C is None else entropy_2C
+        slopes_3C = torch.cat([slopes_C[None], entropy_2C])
         logits, choices = _described(logits_CV, targets_C, temperatures_C, softcap)
         self._differentiate(
-            ctypes.byref(logits), ctypes.byref(choices), log_norms_C.data_ptr(), slopes_C.data_ptr(),
+            ctypes.byref(logits), ctypes.byref(choices), log_norms_C.data_ptr(), slopes_3C.data_ptr(),
             torch.get_num_threads(),
         )  # fmt: skip
 

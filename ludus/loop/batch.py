@@ -22,7 +22,7 @@ from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
 from ludus.algorithms.settings import AlgorithmSettings
-from ludus.episodes.export import Exported, ExportStyle, TurnCredit, count_trained, export_session
+from ludus.episodes.export import Exported, ExportStyle, Numbers, TurnCredit, count_trained, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.reward import masked_answers
 from ludus.rollout.groups import Discarded, GroupFilter, TakenGroups
@@ -75,13 +75,15 @@ def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int) -> Built
     parts = _cut(by_group, rules.algorithm.minibatches)
     rows: list[tuple[PackedRow, ...]] = []
     ledger = account_discarded(taken.discarded)
+    numbers = Numbers()
     for part in parts:
         sequences: list[TrainSequence] = []
         for episode, credit in (each for members in part for each in members):
             # together the minibatches weigh as much as there are of them, each what its tokens weigh
-            exported = bounds.export(episode, credit, next(weights) * len(parts), rules.export_style)
+            exported = bounds.export(episode, credit, next(weights) * len(parts), rules.export_style, numbers)
             sequences.extend(exported.sequences)
             ledger = ledger + exported.ledger
+            numbers = Numbers(numbers.episode + 1, numbers.first_turn + len(episode.session.turns))
         rows.append(pack(sequences, row_tokens=rules.row_tokens))
     return BuiltBatch(
         batch=Batch(tuple(rows), version),
@@ -122,7 +124,7 @@ class _Bounds:
             left_out=episode.left_out,
         )
 
-    def export(self, episode: Episode, credit: Credit, weight: float, style: ExportStyle) -> Exported:
+    def export(self, episode: Episode, credit: Credit, weight: float, style: ExportStyle, numbers: Numbers) -> Exported:
         return export_session(
             episode.session,
             credit,
@@ -131,6 +133,7 @@ class _Bounds:
             stale_before=self.stale_before,
             max_tokens=self.max_tokens,
             left_out=episode.left_out,
+            numbers=numbers,
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ludus.algorithms.pack import PackedRow
 from ludus.models.load import LoadedModel
@@ -94,13 +95,14 @@ class RowForward:
         """
         num_targets = len(row.weights)
 
-        def padded(chunk: slice, logprobs_C: Tensor, entropies_C: Tensor) -> Tensor:
-            slopes_C = torch.zeros_like(logprobs_C)
-            count = min(chunk.stop, num_targets) - chunk.start
-            if count > 0:
-                targets = slice(chunk.start, chunk.start + count)
-                slopes_C[:count] = slopes(targets, logprobs_C[:count], entropies_C[:count])
-            return slopes_C
+        def padded(chunk: slice, logprobs_C: Tensor, entropies_C: Tensor) -> tuple[Tensor, Tensor | None]:
+            count = max(0, min(chunk.stop, num_targets) - chunk.start)
+            filling = (0, len(logprobs_C) - count)
+            if count == 0:
+                return torch.zeros_like(logprobs_C), None
+            targets = slice(chunk.start, chunk.start + count)
+            slopes_C, by_entropy_C = slopes(targets, logprobs_C[:count], entropies_C[:count])
+            return pad(slopes_C, filling), None if by_entropy_C is None else pad(by_entropy_C, filling)
 
         hidden_MD = self._hidden(row)
         weight = self.model.head_weight

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.functional import pad
 
 from ludus.errors import BackendError, UserError
 from ludus.models.shards import local_rows
@@ -122,6 +123,15 @@ class TorchRanks:
         total = torch.tensor(value, dtype=torch.float64)
         dist.all_reduce(total)
         return float(total)
+
+    def concat(self, columns: Tensor) -> tuple[int, Tensor]:
+        counts = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
+        dist.all_gather(counts, torch.tensor([columns.shape[1]], device=self.device))
+        largest = max(int(count) for count in counts)
+        wide = [columns.new_empty(len(columns), largest) for _ in range(self.size)]
+        dist.all_gather(wide, pad(columns, (0, largest - columns.shape[1])))
+        parts = [each[:, : int(count)] for each, count in zip(wide, counts, strict=True)]
+        return sum(int(count) for count in counts[: self.rank]), torch.cat(parts, 1)
 
     def gather(self, value: Any) -> list[Any]:
         if self.rank > 0:

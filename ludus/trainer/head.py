@@ -29,9 +29,9 @@ _ROW_BLOCK = 32
 # Rows of the head's gradient made at a time; they are added to the sum while they are in the cache.
 _GRAD_ROWS = 4096
 
-Slopes = Callable[[slice, Tensor, Tensor], Tensor]
-"""(which of the N tokens, their log-probabilities (C,), their entropies (C,)) → the loss's derivative by each
-log-probability (C,)"""
+Slopes = Callable[[slice, Tensor, Tensor], tuple[Tensor, Tensor | None]]
+"""(which of the N tokens, their log-probabilities (C,), their entropies (C,)) → the loss's derivatives by each
+log-probability (C,) and by each entropy (C,). None: the loss does not depend on entropies."""
 
 
 class VocabularyHead:
@@ -57,7 +57,7 @@ class VocabularyHead:
     ) -> tuple[Tensor, Tensor]:
         """Log-probability of each target and entropy of its distribution, both fp32 of shape (N,); no gradients.
 
-        shaped: the targets whose distribution is not the model's own. None: there are none.
+        processed: the targets whose distribution is not the model's own. None: there are none.
         """
         parts = []
         for chunk in self._chunks(len(hidden_ND)):
@@ -93,11 +93,13 @@ class VocabularyHead:
                 for rows, softmax in runs
             ]
             logprobs_C, entropies_C = torch.cat([part[0] for part in seen]), torch.cat([part[1] for part in seen])
-            slopes_C = slopes(chunk, logprobs_C, entropies_C)
+            slopes_C, by_entropy_C = slopes(chunk, logprobs_C, entropies_C)
+            entropy_2C = None if by_entropy_C is None else torch.stack([by_entropy_C, entropies_C])
             for (rows, softmax), (_, _, log_norms) in zip(runs, seen, strict=True):
                 softmax.differentiate(
                     logits_CV[rows], targets_C[rows], temperatures_C[rows], self.softcap,
                     log_norms_C=log_norms, slopes_C=slopes_C[rows],
+                    entropy_2C=None if entropy_2C is None else entropy_2C[:, rows],
                 )  # fmt: skip
             torch.mm(logits_CV, self.weight_VD, out=grad_hidden_ND[chunk])
             if sink_VD is not None:

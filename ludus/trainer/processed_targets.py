@@ -20,7 +20,15 @@ from ludus.algorithms.pack import LogitProcessing, PackedRow
 from ludus.errors import InternalError, UserError
 from ludus.models.bitmask import bitmask_words
 from ludus.text.constraint import Constraints, is_allowed
-from ludus.trainer.softmax import NEVER, LogitChange, TorchSoftmax, VocabularySoftmax, softcapped, summaries
+from ludus.trainer.softmax import (
+    NEVER,
+    LogitChange,
+    TorchSoftmax,
+    VocabularySoftmax,
+    slopes_of_all,
+    softcapped,
+    summaries,
+)
 
 SoftmaxRuns = list[tuple[slice, VocabularySoftmax | None]]
 """Rows of a chunk, and what follows their logits; None: the model's own distribution."""
@@ -190,10 +198,11 @@ class KeptSoftmax:
         *,
         log_norms_C: Tensor,
         slopes_C: Tensor,
+        entropy_2C: Tensor | None = None,
     ) -> None:
         scores_TK, factor_TK = self._scores(logits_CV, temperatures_C, softcap)
         scales_C = slopes_C / temperatures_C
-        grad_TK = scores_TK.sub_(log_norms_C[:, None]).exp_().mul_(-scales_C[:, None])
+        grad_TK = slopes_of_all(scores_TK.sub_(log_norms_C[:, None]), scales_C, temperatures_C, entropy_2C)
         grad_TK.scatter_add_(1, self._places(targets_C)[:, None], scales_C[:, None])
         grad_TK.mul_(factor_TK)
         # what is missing has the id 0 and the gradient 0, so adding it there changes nothing

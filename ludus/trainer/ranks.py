@@ -28,6 +28,9 @@ class Ranks(Protocol):
     def sum(self, value: float) -> float:
         """Of all ranks; every rank has to ask."""
 
+    def concat(self, columns: Tensor) -> tuple[int, Tensor]:
+        """The columns of all ranks side by side, by rank, and at which this rank's own begin; every rank has to ask."""
+
     def gather(self, value: Any) -> list[Any]:
         """What all ranks brought, by rank, at rank 0, and at the others what they brought themselves."""
 
@@ -46,6 +49,9 @@ class SingleRank:
 
     def sum(self, value: float) -> float:
         return value
+
+    def concat(self, columns: Tensor) -> tuple[int, Tensor]:
+        return 0, columns
 
     def gather(self, value: Any) -> list[Any]:
         return [value]

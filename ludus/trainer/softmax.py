@@ -42,8 +42,13 @@ class VocabularySoftmax(Protocol):
         *,
         log_norms_C: Tensor,
         slopes_C: Tensor,
+        entropy_2C: Tensor | None = None,
     ) -> None:
-        """Overwrites the logits by slopes times the derivative of the targets' log-probabilities."""
+        """Overwrites the logits by a loss's derivative by them.
+
+        slopes_C: the loss's derivative by each target's log-probability.
+        entropy_2C: its derivative by each entropy, and the entropies. None: it does not depend on them.
+        """
 
 
 def choose_softmax(weight: Tensor) -> VocabularySoftmax:
@@ -85,11 +90,14 @@ class TorchSoftmax:
         *,
         log_norms_C: Tensor,
         slopes_C: Tensor,
+        entropy_2C: Tensor | None = None,
     ) -> None:
         scales_C = slopes_C / temperatures_C
         for tile in _tiles(logits_CV):
             scaled_TV, slope_TV = self._scaled(logits_CV, tile, temperatures_C, softcap)
-            grad_TV = scaled_TV.sub_(log_norms_C[tile, None]).exp_().mul_(-scales_C[tile, None])
+            logprobs_TV = scaled_TV.sub_(log_norms_C[tile, None])
+            entropy_2T = None if entropy_2C is None else entropy_2C[:, tile]
+            grad_TV = slopes_of_all(logprobs_TV, scales_C[tile], temperatures_C[tile], entropy_2T)
             grad_TV.scatter_add_(1, targets_C[tile, None], scales_C[tile, None])
             logits_CV[tile] = grad_TV if slope_TV is None else grad_TV.mul_(slope_TV)
 
@@ -148,6 +156,19 @@ def summaries(scaled_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor, Ten
     log_total_T = total_T.log()
     entropy_T = log_total_T - (weight_TV[:, None] @ scaled_TV[:, :, None])[:, 0, 0] / total_T
     return target_T - log_total_T, entropy_T, log_total_T + top_T
+
+
+def slopes_of_all(logprobs_TV: Tensor, scales_T: Tensor, temperatures_T: Tensor, entropy_2T: Tensor | None) -> Tensor:
+    """What every score does to the loss through the normaliser and the entropy; overwrites the log-probabilities.
+
+    scales_T: the loss's derivative by the target's log-probability, over temperature.
+    entropy_2T: as of `VocabularySoftmax.differentiate`; the entropy's derivative by a score is -p (log p + H).
+    """
+    if entropy_2T is None:
+        return logprobs_TV.exp_().mul_(-scales_T[:, None])
+    slope_T, entropy_T = entropy_2T
+    factor_TV = (logprobs_TV + entropy_T[:, None]).mul_((-slope_T / temperatures_T)[:, None]).sub_(scales_T[:, None])
+    return logprobs_TV.exp_().mul_(factor_TV)
 
 
 def _tiles(logits_CV: Tensor) -> list[slice]:

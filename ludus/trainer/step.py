@@ -7,7 +7,7 @@ weights that sample change in `publish` alone (masters move in between).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.algorithms.base import Algorithm, LossInputs
-from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
+from ludus.algorithms.base import Algorithm
+from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.lease import ComputeLease
@@ -25,17 +25,18 @@ from ludus.models.load import LoadedModel, read_trainable, save_model
 from ludus.runs.metrics import Metrics, merge_means
 from ludus.text.constraint import Constraints
 from ludus.text.tokenizer import Tokenizer
+from ludus.trainer.backward import Backward, Rows
 from ludus.trainer.checkpoint import read_state, write_state
-from ludus.trainer.forward import RowForward, RowTensors
+from ludus.trainer.forward import RowForward
 from ludus.trainer.metric_means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.ranks import Ranks, SingleRank
 from ludus.trainer.recompute import recompute_layers
+from ludus.trainer.reference import ReferenceWeights, copied_weights
 from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import TrainerSettings
 
 LEASE_NAME = "trainer"
-Rows = Sequence[PackedRow]
 _DEFAULT_ALGORITHM = AlgorithmSettings()
 
 
@@ -111,11 +112,11 @@ class ModelTrainer:
         self._forward = RowForward(model, None if tokenizer is None else Constraints(tokenizer))
         is_whole = model.gathering is None
         heads = (name for name, each in model.trainable.items() if is_whole and each is model.head_weight)
-        self._head_name = next(heads, None)
+        self._backward = Backward(
+            self._forward, self.optimizer, self.ranks, head_name=next(heads, None), hold=self._hold
+        )
         # a row touches few of the vocabulary's rows, and so does its gradient; sums over ranks are dense
         model.embedding.sparse = is_whole and model.embedding.weight.requires_grad
-        self._reference: dict[str, Tensor] | None = None
-        """The weights that training began with. None: no algorithm has asked for them."""
         self._algorithm = self._prepared(algorithm)
         if settings.activation_checkpointing:
             recompute_layers(model)
@@ -142,7 +143,7 @@ class ModelTrainer:
         means, chosen = TokenMeans(), self._chosen(algorithm)
         parts = [part for part in batch.minibatches if part]
         if len(parts) == 1:
-            self._accumulate(parts[0], means, chosen)
+            self._backward.add(parts[0], means, chosen)
             steps: list[Metrics] = [self._step()]
         else:
             steps = self._train_parts(parts, means, chosen)
@@ -156,7 +157,7 @@ class ModelTrainer:
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         """Add the batch's gradient to what is gathered, row by row, and return what was seen."""
         means = TokenMeans()
-        self._accumulate(batch.rows, means, self._chosen(algorithm))
+        self._backward.add(batch.rows, means, self._chosen(algorithm))
         return self._result(means)
 
     def optim_step(self) -> Metrics:
@@ -185,7 +186,7 @@ class ModelTrainer:
                 scores.append(())
                 continue
             (row,) = pack([TrainSequence.plain(token_ids, range(1, len(token_ids)))], row_tokens=len(token_ids))
-            with self._turn():
+            with self._hold():
                 logprobs, _ = self._forward(self._forward.tensors(row))
             scores.append(tuple(logprobs.tolist()))
         return tuple(scores)
@@ -205,7 +206,7 @@ class ModelTrainer:
         """
         self.version, state = read_state(folder, self.ranks, self._device)
         self.optimizer.load_state(state)
-        with self._turn():
+        with self._hold():
             self.optimizer.copy_to_parameters()
 
     def export(self, folder: Path, *, chat_template: str | None = None) -> None:
@@ -218,7 +219,7 @@ class ModelTrainer:
         Raises UserError if they are those of another model.
         """
         self.optimizer.take_weights(read_trainable(self.model, folder, self.ranks.rows))
-        with self._turn():
+        with self._hold():
             self.optimizer.copy_to_parameters()
 
     def _chosen(self, algorithm: AlgorithmSettings | None) -> Algorithm:
@@ -230,17 +231,14 @@ class ModelTrainer:
         algorithm.load()
         if algorithm.needs.values:
             raise UserError(f"algorithm {algorithm.name!r} needs a critic, and there is none; choose another estimator")
-        if algorithm.needs.reference and self._reference is None:
+        if algorithm.needs.reference and self._backward.reference is None:
             if self.version > 0:
                 raise UserError(
                     f"algorithm {algorithm.name!r} compares with the weights that training began with, and after "
                     f"{self.version} batches they are gone; set algorithm.kl.beta from the beginning"
                 )
-            self._reference = self._copied_weights()
+            self._backward.reference = ReferenceWeights(self.model, self.ranks)
         return algorithm
-
-    def _copied_weights(self) -> dict[str, Tensor]:
-        return {name: self.ranks.local_rows(each).clone() for name, each in self.model.trainable.items()}
 
     def _result(self, means: TokenMeans) -> dict[str, float]:
         """The means over the tokens of all ranks, at rank 0."""
@@ -253,99 +251,27 @@ class ModelTrainer:
         steps: list[Metrics] = []
         with self._alone():
             # all before the first step: the proximal policy is the one that the whole batch begins with
-            proximal = [self._logprobs(part) for part in parts] if algorithm.needs.proximal else [None] * len(parts)
-            for part, logprobs in zip(parts, proximal, strict=True):
-                self._accumulate(part, means, algorithm, logprobs)
+            later = [self._backward.logprobs(part) if algorithm.needs.proximal else None for part in parts[1:]]
+            for part, proximal in zip(parts, [None, *later], strict=True):
+                self._backward.add(part, means, algorithm, proximal)
                 steps.append(self._step())
                 self.optimizer.copy_to_parameters()
         return steps
 
-    def _accumulate(
-        self, rows: Rows, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None = None
-    ) -> None:
-        for row_idx, row in enumerate(rows):
-            with self._turn():
-                self._row_backward(row, means, algorithm, None if proximal is None else proximal[row_idx])
-        means.add_sum("train/tokens", sum(len(row.target_ids) for row in rows))
-
-    def _row_backward(self, row: PackedRow, means: TokenMeans, algorithm: Algorithm, proximal: Tensor | None) -> None:
-        tensors = self._forward.tensors(row)
-        reference = self._reference_logprobs(tensors) if algorithm.needs.reference else None
-
-        def slopes(chunk: slice, logprobs: Tensor, entropies: Tensor) -> Tensor:
-            # where none are given there is one step on this batch: the weights it begins with are the weights here
-            own = logprobs if algorithm.needs.proximal else None
-            with torch.enable_grad():
-                trained = logprobs.detach().requires_grad_()
-                inputs = LossInputs(
-                    trained,
-                    tensors.sampled_logprobs[chunk],
-                    own if proximal is None else proximal[chunk],
-                    None if reference is None else reference[chunk],
-                    tensors.advantages[chunk],
-                    tensors.weights[chunk],
-                )
-                value, metrics = algorithm.loss(inputs)
-                (slopes_C,) = torch.autograd.grad(value, trained)
-            means.add_sum("train/loss", float(value.detach()))
-            seen = {"train/entropy": entropies.mean()} | {f"train/{name}": each for name, each in metrics.items()}
-            means.add({name: float(each) for name, each in seen.items()}, len(logprobs))
-            return slopes_C
-
-        sink = None if self._head_name is None else self.optimizer.sink(self._head_name)
-        self._forward.differentiate(tensors, slopes, sink_VD=sink)
-
     def _step(self) -> dict[str, float]:
-        with self._turn():
+        with self._hold():
             result = self.optimizer.step()
         metrics = {"train/grad_norm": result.grad_norm, "train/lr": result.lr}
         return {**metrics, "train/skipped_steps": 1.0} if result.is_skipped else metrics
 
-    def _logprobs(self, rows: Rows) -> list[Tensor]:
-        """Of each row, under the weights of now."""
-        return [self._forward(self._forward.tensors(row))[0] for row in rows]
-
-    def _reference_logprobs(self, row: RowTensors) -> Tensor:
-        assert self._reference is not None, "they are kept for an algorithm that needs them"
-        with self._referring(self._reference):
-            return self._forward(row)[0]
-
-    @contextmanager
-    def _referring(self, reference: Mapping[str, Tensor]) -> Iterator[None]:
-        """The parameters are those of the reference within the block."""
-        if self.model.gathering is not None:
-            self._exchange(reference)
-            yield
-            self._exchange(reference)
-            return
-        current = {name: parameter.data for name, parameter in self.model.trainable.items()}
-        try:
-            self._point_parameters_to(reference)
-            yield
-        finally:
-            self._point_parameters_to(current)
-
-    def _point_parameters_to(self, tensors: Mapping[str, Tensor]) -> None:
-        for name, parameter in self.model.trainable.items():
-            parameter.data = tensors[name]
-
-    @torch.no_grad()
-    def _exchange(self, tensors: Mapping[str, Tensor]) -> None:
-        """Their values and those of the parameters: what is cut is gathered from where it lies."""
-        for name, parameter in self.model.trainable.items():
-            own, other = self.ranks.local_rows(parameter), tensors[name]
-            kept = own.clone()
-            own.copy_(other)
-            other.copy_(kept)
-
-    def _turn(self) -> AbstractContextManager[None]:
+    def _hold(self) -> AbstractContextManager[None]:
         return nullcontext() if self._is_alone else self._lease.hold(LEASE_NAME)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lease for a whole batch whose later steps need weights that nobody may sample from."""
         with self._lease.hold(LEASE_NAME):
-            before = self._copied_weights()
+            before = copied_weights(self.model, self.ranks)
             self._is_alone = True
             try:
                 yield

@@ -73,7 +73,7 @@ def test_truncated_importance_weight_multiplies_the_loss() -> None:
     loss.backward()
     assert loss.item() == pytest.approx(-3.5)
     assert logprobs.grad is not None and logprobs.grad.tolist() == pytest.approx([-1.5, -2.0])
-    weights = truncate(logprobs, sampled, cap=2.0)
+    weights = truncate(LossInputs(logprobs, sampled, logprobs, None, sampled, sampled), cap=2.0)
     assert weights.tolist() == pytest.approx([1.5, 2.0]) and not weights.requires_grad
 
 
@@ -147,3 +147,81 @@ def test_cispo_at_one_step_is_the_truncated_ratio_to_the_bit() -> None:
 def test_needs_are_those_of_all_parts(settings: dict[str, Any], needs: Needs) -> None:
     """Of estimator, loss, correction and KL term together."""
     assert algorithm_of(AlgorithmSettings(**settings)).needs == needs
+
+
+def of_two_sequences(**settings: Any) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Importance weights 2, 0.5, 8 and 1 of tokens of the episodes 0, 0, 1 and 1; the loss, and its gradient by pi."""
+    logprobs = logs(0.4, 0.1, 0.8, 0.5)
+    old = logs(0.2, 0.2, 0.1, 0.5).detach()
+    ids = torch.tensor([0, 0, 1, 1])
+    algorithm = algorithm_of(AlgorithmSettings(**settings))
+    entropies = torch.tensor([0.1, 0.4, 0.2, 0.3], requires_grad=True)
+    loss, seen = algorithm.loss(
+        LossInputs(
+            logprobs,
+            old,
+            logprobs.detach() if algorithm.needs.proximal else None,
+            old,
+            fixed(1.0, 1.0, 1.0, -1.0),
+            torch.ones(4),
+            entropies,
+            ids,
+            ids,
+        )
+    )
+    slopes = torch.autograd.grad(loss, (logprobs, entropies), materialize_grads=True)
+    return loss, seen, torch.stack(slopes)
+
+
+@pytest.mark.parametrize(
+    ("correction", "factors"),
+    [
+        ({"cap": 3.0}, [2, 0.5, 3, 1]),
+        ({"cap": 3.0, "level": "episode"}, [1, 1, 3, 3]),
+        ({"cap": 3.0, "level": "turn", "mean": "geometric"}, [1, 1, 8**0.5, 8**0.5]),
+        ({"kind": "mask"}, [2, 0.5, 0, 1]),
+        ({"kind": "mask", "weighs": False}, [1, 1, 0, 1]),
+        ({"kind": "mask", "low": 0.99, "high": 2.0, "level": "episode"}, [1, 1, 0, 0]),
+        ("none", [1, 1, 1, 1]),
+    ],
+)
+def test_corrections_multiply_the_loss(correction: Any, factors: list[float]) -> None:
+    """By token, turn and episode; products and geometric means; bounded, left out, or neither."""
+    _, _, slopes = of_two_sequences(correction=correction)
+    assert slopes[0].tolist() == pytest.approx([-c * a for c, a in zip(factors, [1, 1, 1, -1], strict=True)])
+
+
+def test_terms_beside_the_loss() -> None:
+    """An entropy bonus, KL estimates, tokens of high entropy alone, and sequences that the policy has left."""
+    plain, seen, _ = of_two_sequences(correction="none")
+    assert seen["ratio_mean"] == 1
+    with_entropy, _, slopes = of_two_sequences(correction="none", entropy={"coef": 0.5})
+    assert (with_entropy - plain).item() == pytest.approx(-0.5 * (0.1 + 0.4 + 0.2 + 0.3))
+    assert slopes[1].tolist() == pytest.approx([-0.5] * 4)
+    differences = [math.log(2), -math.log(2), math.log(8), 0.0]
+    for estimator, terms in {
+        "k1": differences,
+        "k2": [d * d / 2 for d in differences],
+        "k3": [math.exp(-d) + d - 1 for d in differences],
+        "abs": list(map(abs, differences)),
+    }.items():
+        loss, seen, _ = of_two_sequences(correction="none", kl={"beta": 0.1, "estimator": estimator})
+        assert (loss - plain).item() == pytest.approx(0.1 * sum(terms), abs=1e-6)
+        assert seen["kl_reference"].item() == pytest.approx(sum(terms) / 4, abs=1e-6)
+    _, _, slopes = of_two_sequences(correction="bypass", kl={"beta": 0.1, "estimator": "k1", "weighted": True})
+    ratios, by_loss = [2.0, 0.5, 8.0, 1.0], [0.0, -0.5, 0.0, 1.0]
+    expected = [s + 0.1 * r * (1 + d) for s, r, d in zip(by_loss, ratios, differences, strict=True)]
+    assert slopes[0].tolist() == pytest.approx(expected, rel=1e-5)
+    _, _, slopes = of_two_sequences(correction="none", top_entropy=0.5)
+    assert slopes[0].tolist() == pytest.approx([0.0, -1.0, 0.0, 1.0])
+
+
+def test_what_was_unlearned_already_is_left_out() -> None:
+    """Of negative advantage and, on average over the sequence, log mu - log pi above the bound."""
+    logprobs, old = logs(0.1, 0.2), logs(0.4, 0.4).detach()
+    ids = torch.tensor([0, 0])
+    for threshold, factor in ((1.0, 0.0), (1.1, 1.0)):  # (log 4 + log 2) / 2 = 1.04
+        algorithm = algorithm_of(AlgorithmSettings(correction="none", off_policy_mask={"threshold": threshold}))
+        inputs = LossInputs(logprobs, old, logprobs.detach(), None, fixed(-1.0, -1.0), torch.ones(2), old, ids, ids)
+        (slopes,) = torch.autograd.grad(algorithm.loss(inputs)[0], logprobs)
+        assert slopes.tolist() == pytest.approx([factor, factor])

@@ -24,20 +24,20 @@ def test_chunks_give_what_all_logits_give(cap: float | None, logit_bytes: int) -
     hidden = torch.randn(5, 8, generator=generator).requires_grad_()
     weight = torch.randn(33, 8, generator=generator).requires_grad_()
     targets = torch.tensor([0, 32, 5, 5, 17])
-    grad = torch.randn(5, generator=generator)
+    grad, by_entropy = torch.randn(2, 5, generator=generator)
     head = VocabularyHead(weight.detach(), softcap=cap, logit_bytes=logit_bytes)
     slow, slow_entropies = slow_logprobs(hidden, weight, targets, cap)
     logprobs, entropies = head(hidden.detach(), targets, torch.tensor(TEMPERATURES))
     torch.testing.assert_close(logprobs, slow.detach())
     torch.testing.assert_close(entropies, slow_entropies.detach())
 
-    def slopes(chunk: slice, seen: Tensor, seen_entropies: Tensor) -> Tensor:
+    def slopes(chunk: slice, seen: Tensor, seen_entropies: Tensor) -> tuple[Tensor, Tensor]:
         assert torch.equal(seen, logprobs[chunk]) and torch.equal(seen_entropies, entropies[chunk])
-        return grad[chunk]
+        return grad[chunk], by_entropy[chunk]
 
     sink = torch.ones_like(weight)
     fast_grad = head.differentiate(hidden.detach(), targets, torch.tensor(TEMPERATURES), slopes, sink_VD=sink)
-    slow_grad, slow_weight_grad = torch.autograd.grad(slow, (hidden, weight), grad)
+    slow_grad, slow_weight_grad = torch.autograd.grad((slow, slow_entropies), (hidden, weight), (grad, by_entropy))
     torch.testing.assert_close(fast_grad, slow_grad, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(sink - 1, slow_weight_grad, atol=1e-5, rtol=1e-5)
 
@@ -52,6 +52,6 @@ def test_a_card_takes_larger_chunks_and_leaves_nothing_on_the_host(cap: float | 
     targets, temperatures = (torch.zeros(5, dtype=dtype, device="meta") for dtype in (torch.int64, torch.float32))
     sink = torch.zeros(weight.shape, device="meta")
     gradient = head.differentiate(
-        hidden, targets, temperatures, lambda chunk, logprobs, entropies: logprobs, sink_VD=sink
+        hidden, targets, temperatures, lambda chunk, logprobs, entropies: (logprobs, entropies), sink_VD=sink
     )
     assert {gradient.device.type, *(each.device.type for each in head(hidden, targets, temperatures))} == {"meta"}

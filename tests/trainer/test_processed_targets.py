@@ -109,7 +109,7 @@ def test_values_and_gradients_are_those_of_the_formula(softmax: str, cap: float 
     generator = torch.Generator().manual_seed(3)
     hidden = (torch.randn(num_targets, 8, generator=generator)).requires_grad_()
     weight = torch.randn(VOCAB, 8, generator=generator).requires_grad_()
-    grad = torch.randn(num_targets, generator=generator)
+    grad, by_entropy = torch.randn(2, num_targets, generator=generator)
     targets, temperatures = torch.tensor(row.target_ids), torch.tensor(row.temperatures)
     head = VocabularyHead(weight.detach(), softcap=cap, logit_bytes=logit_bytes)
     head._softmax = NativeSoftmax(build_library("head")) if softmax == "native" else TorchSoftmax()
@@ -122,9 +122,16 @@ def test_values_and_gradients_are_those_of_the_formula(softmax: str, cap: float 
 
     sink = torch.zeros_like(weight)
     fast_grad = head.differentiate(
-        hidden.detach(), targets, temperatures, lambda chunk, *_: grad[chunk], processed=processed, sink_VD=sink
+        hidden.detach(),
+        targets,
+        temperatures,
+        lambda chunk, *_: (grad[chunk], by_entropy[chunk]),
+        processed=processed,
+        sink_VD=sink,
     )
-    slow_grad, slow_weight_grad = torch.autograd.grad(expected, (hidden, weight), grad)
+    slow_grad, slow_weight_grad = torch.autograd.grad(
+        (expected, expected_entropies), (hidden, weight), (grad, by_entropy)
+    )
     torch.testing.assert_close(fast_grad, slow_grad, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(sink, slow_weight_grad, atol=2e-5, rtol=1e-5)
 
@@ -166,7 +173,7 @@ def test_grammars_are_walked_through_again(tokenizer_folder: Path, cap: float | 
     logprobs, _ = head(hidden.detach(), targets, temperatures, processed)
     torch.testing.assert_close(logprobs, torch.stack(expected).detach(), atol=1e-5, rtol=1e-5)
     fast_grad = head.differentiate(
-        hidden.detach(), targets, temperatures, lambda chunk, *_: grad[chunk], processed=processed
+        hidden.detach(), targets, temperatures, lambda chunk, *_: (grad[chunk], None), processed=processed
     )
     (slow_grad,) = torch.autograd.grad(torch.stack(expected), hidden, grad)
     torch.testing.assert_close(fast_grad, slow_grad, atol=2e-5, rtol=1e-5)

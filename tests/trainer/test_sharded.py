@@ -125,6 +125,8 @@ def sequences(count: int) -> list[TrainSequence]:
                 logprobs=tuple(-5.0 - 0.01 * at for at in targets),
                 versions=(0,) * len(targets),
                 temperatures=(1.0,) * len(targets),
+                turns=(number,) * len(targets),
+                episodes=(number // 2,) * len(targets),
             )
         )
     return made
@@ -166,6 +168,7 @@ def test_the_gradient_of_several_ranks_is_that_of_one(team: Team, tiny_models: A
         (2, None, {"activation_checkpointing": True}),
         (2, None, {"algorithm": {"kl": {"beta": 0.1}}}),
         (2, None, {"minibatches": 2}),
+        (3, None, {"algorithm": {"loss": "gmpo", "top_entropy": 0.5, "entropy": {"coef": 0.1}}, "minibatches": 2}),
         (2, None, {"optimizer": {"lr": 1e-2, "max_grad_norm": 0.01, "weight_decay": 0.1}}),
         # with two rows in each of an adapter's matrices the third rank keeps nothing of some
         (3, 2, {}),

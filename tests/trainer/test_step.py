@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.settings import SUPERVISED, AlgorithmSettings
+from ludus.algorithms.table import LOSSES
 from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
 from ludus.models.load import load_model, save_model
@@ -92,6 +93,42 @@ def test_packing_never_changes_the_gradient(family: str, tiny_models: Callable[[
     together = gradients_of(make_trainer(folder), [packed])
     one_by_one = gradients_of(make_trainer(folder), alone)
     assert largest_difference(together, one_by_one) <= 1e-5
+
+
+def numbered(sequences: Sequence[TrainSequence]) -> list[TrainSequence]:
+    """Each a turn of its own, two turns an episode."""
+    return [
+        replace(each, turns=(number,) * len(each.target_idx), episodes=(number // 2,) * len(each.target_idx))
+        for number, each in enumerate(sequences)
+    ]
+
+
+MENU: dict[str, dict[str, Any]] = {
+    **{kind: {"loss": kind} for kind in LOSSES if kind not in ("own", "dro")},
+    "gspo": {"loss": {"level": "episode"}},
+    "turns": {"loss": {"kind": "cispo", "level": "turn"}, "correction": {"cap": 1.5, "level": "turn"}},
+    "entropy": {"entropy": {"coef": 0.1}},
+    "top_entropy": {"top_entropy": 0.4, "entropy": {"coef": 0.1}, "kl": {"beta": 0.1}},
+    "off_policy": {"off_policy_mask": {"threshold": 0.1}},
+}
+
+
+@pytest.mark.parametrize("name", MENU)
+def test_no_loss_depends_on_rows(name: str, tiny_model_folder: Path) -> None:
+    """Whatever an algorithm takes together, the gradient is that of any rows, to 2e-5."""
+    sequences = numbered(branching_sequences())
+    made = []
+    for row_tokens in (16, 512):
+        trainer = make_trainer(
+            tiny_model_folder, algorithm={"correction": "bypass", **MENU[name]}, optimizer=OptimizerSettings(lr=1e-3)
+        )
+        rows = pack(sequences, row_tokens=row_tokens)
+        seen = trainer.forward_backward(Batch.of(rows))
+        made.append((len(rows), seen, {name: each.clone() for name, each in trainer.optimizer.gradients().items()}))
+    (many, one), seen, gradients = zip(*made, strict=True)
+    assert many > one
+    assert largest_difference(*gradients) <= 2e-5
+    assert seen[0] == pytest.approx(seen[1], rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("settings", [{"activation_checkpointing": True}, {"lora": True}])
@@ -181,7 +218,7 @@ def test_who_joins_while_a_step_trains_gets_the_published_weights(
     published.copy_into_shared()
     expected = {name: weight.clone() for name, weight in published.named_tensors()}
     joined: list[dict[str, Tensor]] = []
-    forward, masters = trainer._forward, trainer.optimizer.masters
+    forward, masters = trainer._backward._forward, trainer.optimizer.masters
     before = {name: each.clone() for name, each in masters.items()}
     joiner = threading.Thread(
         target=lambda: joined.append({name: weight.clone() for name, weight in published.named_tensors()})
@@ -209,7 +246,7 @@ def test_who_joins_while_a_step_trains_gets_the_published_weights(
                 join_now()
             forward.differentiate(*args, **kwargs)
 
-    trainer._forward = ManagedServer()  # type: ignore[assignment]
+    trainer._backward._forward = ManagedServer()  # type: ignore[assignment]
     trainer.train_batch(batch, None if algorithm else AlgorithmSettings(correction="bypass"))
     joiner.join()
     (seen,) = joined

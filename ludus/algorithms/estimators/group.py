@@ -81,6 +81,7 @@ GROUP = Rule(
     "DeepSeekMath (arXiv 2402.03300) sec. 4.1.2; leave_one_out: RLOO (arXiv 2402.14740) sec. 3.2; scale none: Dr. GRPO "
     "(arXiv 2503.20783) sec. 3.2",
     needs=_needs,
+    formula="A = (G - b) / s, b: {baseline}, s: {scale}",
 )
 
 

@@ -7,31 +7,42 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ludus.algorithms.base import LossInputs, LossMetrics, Rule
+from ludus.algorithms.levels import Level, LeveledSettings, needs_of_level, ratio
 from ludus.algorithms.metrics import sampling_metrics
-from ludus.settings import Choice
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class CispoSettings(Choice):
-    """The ratio is a weight without gradient, bounded from above: no token is left out."""
+class CispoSettings(LeveledSettings):
+    """The ratio is a weight without gradient, bounded: no token is left out."""
 
     kind: Literal["cispo"] = "cispo"
+    clip_low: float | None = Field(default=None, ge=0, le=1)
+    """The ratio counts at least 1 - clip_low. None: there is no lower bound."""
     clip_high: float = Field(default=4.0, ge=0)
-    """The ratio counts at most 1 + clip_high; there is no lower bound."""
+    """The ratio counts at most 1 + clip_high."""
 
 
-def cispo_loss(inputs: LossInputs, *, clip_high: float) -> tuple[Tensor, LossMetrics]:
-    """-sg(min(r, 1 + clip_high)) A log pi per token, r = pi / old.
+def cispo_loss(
+    inputs: LossInputs, *, clip_high: float, clip_low: float | None = None, level: Level = "token"
+) -> tuple[Tensor, LossMetrics]:
+    """-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log pi per token, r = pi / old.
 
-    Source: MiniMax-M1 (arXiv 2506.13585) eq. 4, without the lower bound, as its authors ran it.
+    Source: MiniMax-M1 (arXiv 2506.13585) eq. 4; its authors ran it without the lower bound.
     """
-    ratio_N = (inputs.logprobs_N.detach() - inputs.old_logprobs_N).exp()
-    loss_N = -(inputs.advantages_N * inputs.logprobs_N) * ratio_N.clamp(max=1 + clip_high)
-    return loss_N, {"ratio_mean": ratio_N.mean(), "clip_fraction": (ratio_N > 1 + clip_high).float().mean()}
+    ratio_N = ratio(inputs, level).detach()
+    bounded_N = ratio_N.clamp(None if clip_low is None else 1 - clip_low, 1 + clip_high)
+    loss_N = -(inputs.advantages_N * inputs.logprobs_N) * bounded_N
+    return loss_N, {"ratio_mean": ratio_N.mean(), "clip_fraction": (bounded_N != ratio_N).float().mean()}
 
 
 CISPO = Rule(
-    CispoSettings, cispo_loss, "MiniMax-M1 (arXiv 2506.13585) eq. 4", metrics=sampling_metrics, is_of_ratio=True
+    CispoSettings,
+    cispo_loss,
+    "MiniMax-M1 (arXiv 2506.13585) eq. 4",
+    needs=needs_of_level,
+    formula="-sg(clip(r, 1 - {clip_low}, 1 + {clip_high})) A log pi, r of a {level}",
+    metrics=sampling_metrics,
+    is_of_ratio=True,
 )

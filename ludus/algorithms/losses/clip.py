@@ -1,4 +1,4 @@
-"""The clipped ratio of PPO; unequal bounds are DAPO's clip-higher."""
+"""The clipped ratio of PPO: clip-higher, dual clip, and over sequences GSPO are settings of it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ludus.algorithms.base import LossInputs, LossMetrics, Rule
+from ludus.algorithms.levels import Level, LeveledSettings, needs_of_level, ratio
 from ludus.algorithms.metrics import sampling_metrics
-from ludus.settings import Choice
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class ClipSettings(Choice):
+class ClipSettings(LeveledSettings):
     """The ratio is clipped where it gains: PPO's loss, and GRPO's."""
 
     kind: Literal["clip"] = "clip"
@@ -22,24 +22,36 @@ class ClipSettings(Choice):
     """The ratio counts at least 1 - clip_low where that gains."""
     clip_high: float = Field(default=0.2, ge=0)
     """The ratio counts at most 1 + clip_high where that gains."""
+    dual_clip: float | None = Field(default=None, gt=1)
+    """Where the advantage is negative the ratio counts at most this much. None: there is no such bound."""
 
 
-def clip_loss(inputs: LossInputs, *, clip_low: float, clip_high: float) -> tuple[Tensor, LossMetrics]:
-    """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) per token, r = pi / old.
+def clip_loss(
+    inputs: LossInputs, *, clip_low: float, clip_high: float, dual_clip: float | None = None, level: Level = "token"
+) -> tuple[Tensor, LossMetrics]:
+    """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) per token, r = pi / old; for A < 0 at most -dual_clip A.
 
-    Source: PPO (arXiv 1707.06347) eq. 7; unequal bounds: DAPO (arXiv 2503.14476) eq. 10.
+    Source: PPO (arXiv 1707.06347) eq. 7; unequal bounds: DAPO (arXiv 2503.14476) eq. 10; dual clip: arXiv 1912.09729
+    eq. 5; over a sequence: GSPO (arXiv 2507.18071) eq. 5.
     """
-    ratio_N = (inputs.logprobs_N - inputs.old_logprobs_N).exp()
+    ratio_N = ratio(inputs, level)
     gain_N = ratio_N * inputs.advantages_N
     clipped_gain_N = ratio_N.clamp(1 - clip_low, 1 + clip_high) * inputs.advantages_N
     metrics = {"ratio_mean": ratio_N.detach().mean(), "clip_fraction": (clipped_gain_N < gain_N).float().mean()}
-    return -gain_N.minimum(clipped_gain_N), metrics
+    loss_N = -gain_N.minimum(clipped_gain_N)
+    if dual_clip is not None:
+        bound_N = -dual_clip * inputs.advantages_N
+        loss_N = loss_N.minimum(bound_N).where(inputs.advantages_N < 0, loss_N)
+    return loss_N, metrics
 
 
 CLIP = Rule(
     ClipSettings,
     clip_loss,
-    "PPO (arXiv 1707.06347) eq. 7; unequal bounds: DAPO (arXiv 2503.14476) eq. 10",
+    "PPO (arXiv 1707.06347) eq. 7; unequal bounds: DAPO (arXiv 2503.14476) eq. 10; dual clip: arXiv 1912.09729 eq. 5; "
+    "over a turn or an episode: GSPO (arXiv 2507.18071) eq. 5",
+    needs=needs_of_level,
+    formula="-min(r A, clip(r, 1 - {clip_low}, 1 + {clip_high}) A), r of a {level}, dual clip {dual_clip}",
     metrics=sampling_metrics,
     is_of_ratio=True,
 )

@@ -22,4 +22,6 @@ def cross_entropy_loss(inputs: LossInputs) -> tuple[Tensor, LossMetrics]:
     return -inputs.logprobs_N, {"nll": -inputs.logprobs_N.detach().mean()}
 
 
-CROSS_ENTROPY = Rule(CrossEntropySettings, cross_entropy_loss, "maximum likelihood", uses_advantage=False)
+CROSS_ENTROPY = Rule(
+    CrossEntropySettings, cross_entropy_loss, "maximum likelihood", formula="-log pi", uses_advantage=False
+)

@@ -1,0 +1,64 @@
+"""Numbers of tokens taken together over a turn or an episode.
+
+Knows: tokens of a whole minibatch, and which turn and episode each is of.  Knows not: rows; where a turn's tokens lie
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from ludus.algorithms.base import LossInputs, Needs
+from ludus.settings import Choice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Level = Literal["token", "turn", "episode"]
+
+
+class LeveledSettings(Choice):
+    """Settings of a rule that may take tokens together."""
+
+    level: Level = Field(default="token")
+    """What is taken together: nothing, the tokens of a turn, or those of an episode (a paper's sequence)."""
+
+
+def needs_of_level(settings: LeveledSettings) -> Needs:
+    """All tokens of a minibatch, unless each is taken by itself."""
+    return Needs(minibatch=settings.level != "token")
+
+
+def sum_within(values_N: Tensor, inputs: LossInputs, level: Level) -> tuple[Tensor, Tensor]:
+    """Per token the sum over its turn or episode, and how many tokens that has; both of shape (N,)."""
+    if level == "token":
+        return values_N, values_N.new_ones(values_N.shape)
+    ids_N = inputs.turns_N if level == "turn" else inputs.episodes_N
+    assert ids_N is not None, "a rule that needs all tokens of a minibatch gets them"
+    units, ids_N = ids_N.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    sums_U, counts_U = (
+        each_N.new_zeros(len(units)).index_add(0, ids_N, each_N)
+        for each_N in (values_N, values_N.new_ones(values_N.shape))
+    )
+    return sums_U[ids_N], counts_U[ids_N]
+
+
+def mean_within(values_N: Tensor, inputs: LossInputs, level: Level) -> Tensor:
+    """Per token the mean over its turn or episode, shape (N,)."""
+    sums_N, counts_N = sum_within(values_N, inputs, level)
+    return sums_N / counts_N
+
+
+def ratio(inputs: LossInputs, level: Level) -> Tensor:
+    """pi / old per token, shape (N,): each token's own, or the geometric mean over its turn or episode.
+
+    Of a mean each token keeps the gradient of its own logprob, so that tokens may have unequal advantages.
+    Source: GSPO (arXiv 2507.18071) eq. 7 and, for the gradient, eq. 14 (GSPO-token).
+    """
+    log_ratio_N = inputs.logprobs_N - inputs.old_logprobs_N
+    if level == "token":
+        return log_ratio_N.exp()
+    own_N = inputs.logprobs_N - inputs.logprobs_N.detach()
+    return (mean_within(log_ratio_N.detach(), inputs, level) + own_N).exp()

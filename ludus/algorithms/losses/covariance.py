@@ -1,0 +1,94 @@
+"""Clip-Cov and KL-Cov: what holds the entropy are the few tokens whose logprob goes with their advantage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from ludus.algorithms.base import LossInputs, LossMetrics, Needs, Rule
+from ludus.algorithms.losses.clip import clip_loss
+from ludus.algorithms.metrics import sampling_metrics
+from ludus.settings import Choice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ClipCovSettings(Choice):
+    """PPO's loss, without some of the tokens whose covariance is large."""
+
+    kind: Literal["clip_cov"] = "clip_cov"
+    clip_low: float = Field(default=0.2, ge=0)
+    clip_high: float = Field(default=0.2, ge=0)
+    share: float = Field(default=2e-4, gt=0, le=1)
+    """Of all tokens so many are left out, one at least."""
+    low: float = 1.0
+    """They are drawn among those whose covariance lies above this."""
+    high: float = 5.0
+    """And below this."""
+
+
+class KlCovSettings(Choice):
+    """The ratio without a bound, and a penalty where the covariance is largest."""
+
+    kind: Literal["kl_cov"] = "kl_cov"
+    share: float = Field(default=2e-4, gt=0, le=1)
+    """Of all tokens so many are penalised, one at least."""
+    coef: float = Field(default=0.1, gt=0)
+    """Weight of the penalty |log r|."""
+
+
+def clip_cov_loss(
+    inputs: LossInputs, *, clip_low: float, clip_high: float, share: float, low: float, high: float
+) -> tuple[Tensor, LossMetrics]:
+    """PPO's loss per token, and 0 for the tokens that are drawn. Source: arXiv 2505.22617 eq. 10 and 11."""
+    loss_N, metrics = clip_loss(inputs, clip_low=clip_low, clip_high=clip_high)
+    covariance_N = _covariances(inputs)
+    ratio_N = (inputs.logprobs_N - inputs.old_logprobs_N).detach().exp()
+    is_clipped_N = (loss_N.detach() + ratio_N * inputs.advantages_N).abs() > 0
+    could_be_N = (covariance_N > low) & (covariance_N < high) & ~is_clipped_N
+    # drawn by a number that is made of the recorded logprob, so that packing, ranks and a resumed run draw the same
+    lot_N = ((inputs.sampled_logprobs_N * 12.9898).sin() * 43758.5453).frac().abs().masked_fill(~could_be_N, -1.0)
+    drawn = lot_N.topk(min(_number(inputs, share), int(could_be_N.sum()))).indices
+    kept_N = loss_N.new_ones(loss_N.shape).index_fill(0, drawn, 0.0)
+    return loss_N * kept_N, {**metrics, "left_out_fraction": 1 - kept_N.mean()}
+
+
+def kl_cov_loss(inputs: LossInputs, *, share: float, coef: float) -> tuple[Tensor, LossMetrics]:
+    """-r A per token, with + coef |log r| where the covariance is largest. Source: arXiv 2505.22617 eq. 12 and 13."""
+    log_ratio_N = inputs.logprobs_N - inputs.old_logprobs_N
+    largest = _covariances(inputs).topk(_number(inputs, share)).indices
+    penalised_N = log_ratio_N.new_zeros(log_ratio_N.shape).index_fill(0, largest, coef)
+    loss_N = -log_ratio_N.exp() * inputs.advantages_N + penalised_N * log_ratio_N.abs()
+    return loss_N, {"ratio_mean": log_ratio_N.detach().exp().mean()}
+
+
+def _covariances(inputs: LossInputs) -> Tensor:
+    """What each token adds to the covariance of advantage and logprob over the minibatch, without gradient."""
+    logprobs_N, advantages_N = inputs.logprobs_N.detach(), inputs.advantages_N
+    return (advantages_N - advantages_N.mean()) * (logprobs_N - logprobs_N.mean())
+
+
+def _number(inputs: LossInputs, share: float) -> int:
+    return max(1, int(share * len(inputs.logprobs_N)))
+
+
+CLIP_COV = Rule(
+    ClipCovSettings,
+    clip_cov_loss,
+    "arXiv 2505.22617 eq. 10 and 11",
+    needs=lambda _: Needs(minibatch=True),
+    formula="-min(r A, clip(r, 1 - {clip_low}, 1 + {clip_high}) A), 0 for a share of {share} drawn among the tokens "
+    "whose covariance of A and log pi lies in ({low}, {high})",
+    metrics=sampling_metrics,
+    is_of_ratio=True,
+)
+KL_COV = Rule(
+    KlCovSettings,
+    kl_cov_loss,
+    "arXiv 2505.22617 eq. 12 and 13",
+    needs=lambda _: Needs(minibatch=True),
+    formula="-r A, + {coef} |log r| for the share of {share} of largest covariance of A and log pi",
+    metrics=sampling_metrics,
+)

@@ -1,0 +1,52 @@
+"""GMPO: the geometric mean of the clipped ratios of a sequence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from ludus.algorithms.base import LossInputs, LossMetrics, Needs, Rule
+from ludus.algorithms.levels import Level, LeveledSettings, mean_within
+from ludus.algorithms.metrics import sampling_metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class GmpoSettings(LeveledSettings):
+    """Each token's log-ratio is clipped where that gains; what counts is their mean."""
+
+    kind: Literal["gmpo"] = "gmpo"
+    level: Level = "episode"
+    clip_low: float = Field(default=0.4, ge=0)
+    """The logarithm of the ratio counts at least -clip_low where that gains."""
+    clip_high: float = Field(default=0.4, ge=0)
+    """The logarithm of the ratio counts at most clip_high where that gains."""
+
+
+def gmpo_loss(
+    inputs: LossInputs, *, clip_low: float, clip_high: float, level: Level = "episode"
+) -> tuple[Tensor, LossMetrics]:
+    """-A exp(mean of the clipped log r) per token, A the mean over the sequence. Source: GMPO (arXiv 2507.20673) eq. 4.
+
+    With weights by episode the sum is that of the paper.
+    """
+    log_ratio_N = inputs.logprobs_N - inputs.old_logprobs_N
+    sign_N = inputs.advantages_N.sign()
+    clipped_N = sign_N * (sign_N * log_ratio_N).minimum(sign_N * log_ratio_N.clamp(-clip_low, clip_high))
+    ratio_N = mean_within(clipped_N, inputs, level).exp()
+    clip_fraction = (clipped_N.detach() != log_ratio_N.detach()).float().mean()
+    loss_N = -mean_within(inputs.advantages_N, inputs, level) * ratio_N
+    return loss_N, {"ratio_mean": ratio_N.detach().mean(), "clip_fraction": clip_fraction}
+
+
+GMPO = Rule(
+    GmpoSettings,
+    gmpo_loss,
+    "GMPO (arXiv 2507.20673) eq. 4",
+    needs=lambda _: Needs(minibatch=True),
+    formula="-A exp(mean over the {level} of min(log r, clip(log r, -{clip_low}, {clip_high})))",
+    metrics=sampling_metrics,
+    is_of_ratio=True,
+)

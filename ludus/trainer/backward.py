@@ -1,0 +1,164 @@
+"""The gradient of an algorithm's loss over the rows of one minibatch, gathered in the optimizer.
+
+Knows: rows, the model's forward pass, losses as functions of tokens.  Knows not: which loss, who takes the step.
+Invariant: the loss is a sum over tokens, so neither rows nor their order nor ranks change the gradient.
+
+Most losses are sums of terms of one token each: rows go forward and backward one after the other, and the loss is asked
+for its slopes in between. A loss that takes the tokens of a minibatch together is asked once, for all of them, with
+logprobs from a forward pass of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.base import Algorithm, LossInputs
+from ludus.algorithms.pack import PackedRow
+from ludus.errors import InternalError
+from ludus.trainer.forward import RowForward, RowTensors
+from ludus.trainer.metric_means import TokenMeans
+from ludus.trainer.optimizer import MasterOptimizer
+from ludus.trainer.ranks import Ranks
+from ludus.trainer.reference import ReferenceWeights
+
+Rows = Sequence[PackedRow]
+Slopes = tuple[Tensor, Tensor | None]
+"""The loss's derivatives by logprobs and by entropies (None: it does not depend on them), both of shape (N,)."""
+
+
+class Backward:
+    """Adds gradients of rows to the optimizer's."""
+
+    def __init__(
+        self,
+        forward: RowForward,
+        optimizer: MasterOptimizer,
+        ranks: Ranks,
+        *,
+        head_name: str | None,
+        hold: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """head_name: of the head's weight if this process has all of it and trains it.
+
+        hold: what is held while a row is computed.
+        """
+        self.reference: ReferenceWeights | None = None
+        """None: no algorithm needs it."""
+        self._forward, self._optimizer, self._ranks = forward, optimizer, ranks
+        self._head_name, self._hold = head_name, hold
+
+    def logprobs(self, rows: Rows) -> list[Tensor]:
+        """Of each row, under the weights of now."""
+        return [self._forward(self._forward.tensors(row))[0] for row in rows]
+
+    def add(
+        self, rows: Rows, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None = None
+    ) -> None:
+        """Add the loss's gradient over `rows`, and to `means` what was seen.
+
+        proximal: logprobs of each row under the weights that the batch began with. None: those are the weights of now.
+        """
+        if algorithm.needs.minibatch:
+            self._add_together(rows, means, algorithm, proximal)
+        else:
+            for row_idx, row in enumerate(rows):
+                with self._hold():
+                    self._add_row(row, means, algorithm, None if proximal is None else proximal[row_idx])
+        means.add_sum("train/tokens", sum(len(row.target_ids) for row in rows))
+
+    def _add_row(self, row: PackedRow, means: TokenMeans, algorithm: Algorithm, proximal: Tensor | None) -> None:
+        tensors = self._forward.tensors(row)
+        reference = self._reference_logprobs(tensors) if algorithm.needs.reference else None
+
+        def slopes(chunk: slice, logprobs: Tensor, entropies: Tensor) -> Slopes:
+            own = logprobs if algorithm.needs.proximal else None
+            inputs = LossInputs(
+                logprobs,
+                tensors.sampled_logprobs[chunk],
+                own if proximal is None else proximal[chunk],
+                None if reference is None else reference[chunk],
+                tensors.advantages[chunk],
+                tensors.weights[chunk],
+                entropies,
+            )
+            return _slopes(inputs, algorithm, means)
+
+        self._differentiate(tensors, slopes)
+
+    def _add_together(
+        self, rows: Rows, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None
+    ) -> None:
+        parts: list[Tensor] = []
+        for row_idx, row in enumerate(rows):
+            with self._hold():
+                tensors = self._forward.tensors(row)
+                logprobs, entropies = self._forward(tensors)
+                reference = self._reference_logprobs(tensors) if algorithm.needs.reference else logprobs
+            before = logprobs if proximal is None else proximal[row_idx]
+            numbers = (logprobs, tensors.sampled_logprobs, before, reference, tensors.advantages, tensors.weights)
+            # in float64, which holds both a logprob and the number of a turn
+            parts.append(torch.stack([each.double() for each in (*numbers, entropies, *_ids(row, logprobs.device))]))
+        first, columns = self._ranks.concat(torch.cat(parts, 1))
+        current, sampled, before, reference, advantages, weights, entropies = columns[:-2].float()
+        turns, episodes = columns[-2:].long()
+        inputs = LossInputs(
+            current,
+            sampled,
+            before if algorithm.needs.proximal else None,
+            reference if algorithm.needs.reference else None,
+            advantages,
+            weights,
+            entropies,
+            turns,
+            episodes,
+        )
+        # every rank computes all of it, and one of them reports
+        slopes = _slopes(inputs, algorithm, means if self._ranks.rank == 0 else TokenMeans())
+        for row in rows:
+            with self._hold():
+                self._differentiate(self._forward.tensors(row), partial(_cut, slopes, first))
+            first += len(row.target_ids)
+
+    def _differentiate(self, row: RowTensors, slopes: Callable[[slice, Tensor, Tensor], Slopes]) -> None:
+        sink = None if self._head_name is None else self._optimizer.sink(self._head_name)
+        self._forward.differentiate(row, slopes, sink_VD=sink)
+
+    def _reference_logprobs(self, row: RowTensors) -> Tensor:
+        assert self.reference is not None, "it is kept for an algorithm that needs it"
+        with self.reference.in_place():
+            return self._forward(row)[0]
+
+
+def _ids(row: PackedRow, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Numbers of turn and episode of each target."""
+    if row.turns is None or row.episodes is None:
+        raise InternalError("an algorithm takes tokens together, and a row does not say of which turns they are")
+    return torch.tensor(row.turns, device=device), torch.tensor(row.episodes, device=device)
+
+
+def _cut(slopes: Slopes, first: int, chunk: slice, _logprobs: Tensor, _entropies: Tensor) -> Slopes:
+    """Of the tokens `chunk` of the row that begins at `first`."""
+    by_logprob, by_entropy = slopes
+    at = slice(first + chunk.start, first + chunk.stop)
+    return by_logprob[at], None if by_entropy is None else by_entropy[at]
+
+
+def _slopes(inputs: LossInputs, algorithm: Algorithm, means: TokenMeans) -> Slopes:
+    """The loss's slopes, and to `means` its value and what it shows."""
+    assert inputs.entropies_N is not None, "the head computes entropies with logprobs"
+    logprobs = inputs.logprobs_N.detach().requires_grad_()
+    entropies = inputs.entropies_N.detach().requires_grad_(algorithm.needs.entropy)
+    with torch.enable_grad():
+        value, metrics = algorithm.loss(replace(inputs, logprobs_N=logprobs, entropies_N=entropies))
+        wanted = (logprobs, entropies) if algorithm.needs.entropy else (logprobs,)
+        slopes = torch.autograd.grad(value, wanted, materialize_grads=True)
+    means.add_sum("train/loss", float(value.detach()))
+    seen = {"train/entropy": entropies.detach().mean()} | {f"train/{name}": each for name, each in metrics.items()}
+    means.add({name: float(each) for name, each in seen.items()}, len(logprobs))
+    return slopes[0], slopes[1] if algorithm.needs.entropy else None

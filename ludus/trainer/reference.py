@@ -1,0 +1,56 @@
+"""The weights that training began with, lent to the model when something is compared with them.
+
+Knows: the model's trained parameters, this process's rows of them.  Knows not: losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from ludus.models.load import LoadedModel
+from ludus.trainer.ranks import Ranks
+
+
+class ReferenceWeights:
+    """A copy of the trained parameters, which stays as it is."""
+
+    def __init__(self, model: LoadedModel, ranks: Ranks) -> None:
+        self._model, self._ranks = model, ranks
+        self._kept = copied_weights(model, ranks)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The model's parameters are those of the reference within the block."""
+        if self._model.gathering is not None:
+            self._exchange()
+            yield
+            self._exchange()
+            return
+        current = {name: parameter.data for name, parameter in self._model.trainable.items()}
+        try:
+            self._point_parameters_to(self._kept)
+            yield
+        finally:
+            self._point_parameters_to(current)
+
+    def _point_parameters_to(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, parameter in self._model.trainable.items():
+            parameter.data = tensors[name]
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        """Its values and those of the parameters: what is cut is gathered from where it lies."""
+        for name, parameter in self._model.trainable.items():
+            own, other = self._ranks.local_rows(parameter), self._kept[name]
+            before = own.clone()
+            own.copy_(other)
+            other.copy_(before)
+
+
+def copied_weights(model: LoadedModel, ranks: Ranks) -> dict[str, Tensor]:
+    """This process's rows of the trained parameters, by name."""
+    return {name: ranks.local_rows(each).clone() for name, each in model.trainable.items()}
