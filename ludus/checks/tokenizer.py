@@ -1,16 +1,34 @@
-"""Tokenizers that no model brings: byte-level ones, trained on a few words when they are needed.
+"""Chat text that no model brings: a byte-level tokenizer, trained on a few words when it is needed, and a template.
 
-Knows: the tokenizers package.  Knows not: templates, what is said with them.
+Knows: the tokenizers package, `ludus.text`.  Knows not: what is said with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.resources.abc import Traversable
 
 import tokenizers
 
+from ludus.text.chat import ChatText
+from ludus.text.parse import parser_for
+from ludus.text.template import ChatTemplate
+from ludus.text.tokenizer import Tokenizer
+
 SPECIAL_TOKENS = ("<|im_start|>", "<|im_end|>")
 """They have the first ids, in this order."""
+
+
+def chat_of(texts: Iterable[str], template: Traversable, *, vocab_size: int) -> ChatText:
+    """Chat text under a template, without a model's files; `train_core` says what becomes of the texts."""
+    start, end = SPECIAL_TOKENS
+    tokenizer = Tokenizer(
+        train_core(texts, vocab_size=vocab_size),
+        special_tokens={"bos_token": start, "eos_token": end},
+        stop_ids=frozenset({SPECIAL_TOKENS.index(end)}),
+    )
+    source = template.read_text(encoding="utf-8")
+    return ChatText(tokenizer, ChatTemplate(source, tokenizer.special_tokens), parser_for(source))
 
 
 def train_core(texts: Iterable[str], *, vocab_size: int) -> tokenizers.Tokenizer:

@@ -19,21 +19,7 @@ from ludus.types import Call
 Answer = str | tuple[int, ...] | Exception
 """Text, token ids as they are, or what the engine fails with."""
 
-WORDS = (
-    "amber",
-    "azure",
-    "beige",
-    "black",
-    "crimson",
-    "green",
-    "grey",
-    "lime",
-    "olive",
-    "orange",
-    "red",
-    "rose",
-    "white",
-)
+WORDS = ("amber", "azure", "beige", "black", "crimson", "green", "lime", "olive", "orange", "red", "rose", "white")
 _NUM_WORDS = (6, 12)
 _MOST_GRAMMAR_TOKENS = 400  # many times what the suite's schemas need; a grammar that goes on is a fault to be seen
 # Under a grammar the engine takes what ends soonest: closing marks before new content, a call before thinking.

@@ -58,6 +58,8 @@ class Case:
     """Why other servers are not asked. None: every server of the protocol owes it."""
     title: str = ""
     """Its own part of the name; '' is that of the function."""
+    turns: int | None = None
+    """Turns that its session has in the end. None: any number."""
 
     @property
     def name(self) -> str:
@@ -65,31 +67,33 @@ class Case:
         return f"{self.protocol}/{self.topic}/{self.title or self.run.__name__}".replace(" ", "-")
 
 
-def case(protocol: Protocol, topic: Topic, *, ours: str | None = None) -> Callable[[Body], Case]:
+def case(
+    protocol: Protocol, topic: Topic, *, ours: str | None = None, turns: int | None = None
+) -> Callable[[Body], Case]:
     """Makes a Case of the function below it, whose docstring is the law."""
-    return lambda body: Case(protocol, topic, law_of(body), body, ours)
+    return lambda body: Case(protocol, topic, law_of(body), body, ours, turns=turns)
 
 
-def law(name: str, protocols: str, *, ours: str | None = None) -> Callable[[Body], tuple[Case, ...]]:
+def law(name: str, protocols: str, **how: Any) -> Callable[[Body], tuple[Case, ...]]:
     """Makes a Case for each protocol of the function below it, whose docstring is the law.
 
     name: topic and the cases' own part of the name, as in `text/usage`; where a protocol's case has another, the
-    protocol is followed by it: `chat=max_tokens`.
+    protocol is followed by it: `chat=max_tokens`. how: further fields of the cases.
     """
     topic, _, common = name.partition("/")
     titles = [spec.partition("=") for spec in protocols.split()]
     return lambda body: tuple(
-        named(f"{protocol} {topic}/{title or common}", law_of(body), body, ours) for protocol, _, title in titles
+        named(f"{protocol} {topic}/{title or common}", law_of(body), body, **how) for protocol, _, title in titles
     )
 
 
-def named(name: str, law: str, body: Body, ours: str | None = None) -> Case:
+def named(name: str, law: str, body: Body, **how: Any) -> Case:
     """The Case of a row in a table; its name as in `chat n/two_choices`."""
     protocol: Any
     topic: Any
     protocol, _, rest = name.partition(" ")
     topic, _, title = rest.partition("/")
-    return Case(protocol, topic, law, body, ours, title)
+    return Case(protocol, topic, law, body, title=title, **how)
 
 
 def law_of(body: Callable[..., object]) -> str:

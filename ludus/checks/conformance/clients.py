@@ -7,7 +7,7 @@ The SDKs are an extra of the package and are imported when clients are made.
 from __future__ import annotations
 
 import importlib
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -28,28 +28,21 @@ class Clients:
         limits = {"max_connections": MAX_CONNECTIONS, "max_keepalive_connections": MAX_CONNECTIONS}
         self._shared = http.AsyncClient(timeout=timeout_s, limits=http.Limits(**limits))
         self.raw = httpx.AsyncClient(timeout=timeout_s, limits=httpx.Limits(**limits))
-        self.status_errors: tuple[type[Exception], ...] = (
-            self._openai.APIStatusError,
-            self._anthropic.APIStatusError,
-        )
+        self.status_errors: tuple[type[Exception], ...] = (self._openai.APIStatusError, self._anthropic.APIStatusError)
         """What the SDKs raise for an answer that is an error."""
 
-    def openai(self, root: str, api_key: str | None, *, max_retries: int = 0) -> Any:
-        return self._openai.AsyncOpenAI(
-            base_url=f"{root}/v1", api_key=api_key, http_client=self._shared, max_retries=max_retries
-        )
+    def openai(self, root: str, api_key: str | None, max_retries: int = 0) -> Any:
+        http = {"http_client": self._shared, "max_retries": max_retries}
+        return self._openai.AsyncOpenAI(base_url=f"{root}/v1", api_key=api_key, **http)
 
-    def anthropic(self, root: str, api_key: str | None, *, max_retries: int = 0) -> Any:
-        return self._anthropic.AsyncAnthropic(
-            base_url=root, api_key=api_key, http_client=self._shared, max_retries=max_retries
-        )
+    def anthropic(self, root: str, api_key: str | None, max_retries: int = 0) -> Any:
+        http = {"http_client": self._shared, "max_retries": max_retries}
+        return self._anthropic.AsyncAnthropic(base_url=root, api_key=api_key, **http)
 
     async def __aenter__(self) -> Clients:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._shared.aclose()
         await self.raw.aclose()
 

@@ -8,21 +8,17 @@ that the engine got, and the ledger balances; `LocalSession.check` looks.
 from __future__ import annotations
 
 import itertools
-import json
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-import tokenizers
 from starlette.types import ASGIApp
 
 from ludus.checks.conformance import expect
 from ludus.checks.conformance.answers import WORDS, Answer, ScriptedAnswers
 from ludus.checks.conformance.gated_engine import GatedEngine, ObservedCall, TokenGate
-from ludus.checks.tokenizer import SPECIAL_TOKENS, train_core
+from ludus.checks.tokenizer import chat_of
 from ludus.engines.base import Engine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import MemoryArchive
@@ -63,7 +59,7 @@ class LocalServer:
     """A running gateway and what stands behind it, from `with` to its end."""
 
     def __init__(self, parts: ServerParts = WHOLE) -> None:
-        self.text = load_text(make_core())
+        self.text = own_text()
         self.scripted_answers = ScriptedAnswers(self.text.tokenizer)
         self.engine = GatedEngine(
             ScriptedEngine(self.scripted_answers.answer, self.text.tokenizer, context_length=CONTEXT_LENGTH),
@@ -177,18 +173,7 @@ def check_record(record: SessionRecord, calls: Sequence[ObservedCall]) -> None:
     expect.equal("trained and masked tokens", ledger.trained + ledger.num_masked, num_handed_over)
 
 
-def make_core() -> tokenizers.Tokenizer:
-    """A byte-level tokenizer without a file: markup and colours are short, other scripts take a token a byte."""
-    return train_core([*_MARKUP, " ".join(WORDS)], vocab_size=_VOCAB_SIZE)
-
-
-def load_text(core: tokenizers.Tokenizer) -> ChatText:
-    """The chat text of `core` under the suite's own template, read as that of any model."""
-    start, end = SPECIAL_TOKENS
+def own_text() -> ChatText:
+    """The chat text of no model under the suite's own template: markup and colours are short, else bytes."""
     template = resources.files("ludus.checks.conformance") / "template.jinja"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        core.save(str(folder / "tokenizer.json"))
-        (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": start, "eos_token": end}))
-        (folder / "chat_template.jinja").write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
-        return ChatText.load(folder)
+    return chat_of([*_MARKUP, " ".join(WORDS)], template, vocab_size=_VOCAB_SIZE)

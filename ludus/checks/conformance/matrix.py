@@ -5,16 +5,16 @@ Knows: reports, tables.  Knows not: how cases are run.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ludus.checks.conformance.case import PROTOCOLS, TOPICS, Protocol, Topic
+from ludus.checks.conformance.case import PROTOCOLS, TOPICS
 from ludus.checks.conformance.mutants import MutantReport
-from ludus.checks.conformance.run import CaseResult, SuiteReport
+from ludus.checks.conformance.run import VERDICTS, CaseResult, SuiteReport
 
 
 def shown(report: SuiteReport) -> RenderableType:
@@ -23,9 +23,7 @@ def shown(report: SuiteReport) -> RenderableType:
     parts += [failure(result) for result in report.of("failed")]
     reasons = Counter(result.what for result in report.of("skipped"))
     parts += [Text(f"{number} {reason}", style="dim") for reason, number in sorted(reasons.items())]
-    counts = (
-        f"{len(report.of('passed'))} passed, {len(report.of('failed'))} failed, {len(report.of('skipped'))} skipped"
-    )
+    counts = ", ".join(f"{len(report.of(verdict))} {verdict}" for verdict in VERDICTS)
     parts.append(Text(f"{counts} in {report.seconds:.1f} s", style="bold green" if report.ok else "bold red"))
     return Group(*parts)
 
@@ -38,47 +36,32 @@ def matrix(report: SuiteReport) -> Table:
     table.add_column("", style="dim")
     for protocol in protocols:
         table.add_column(protocol, justify="right")
+    cells: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for result in report.results:
+        cells[result.case.topic, result.case.protocol][result.verdict] += 1
     for topic in topics:
-        table.add_row(topic, *(_cell(_of(report, protocol, topic)) for protocol in protocols))
+        table.add_row(topic, *(_cell(cells[topic, protocol]) for protocol in protocols))
     return table
 
 
-def _of(report: SuiteReport, protocol: Protocol, topic: Topic) -> list[CaseResult]:
-    return [result for result in report.results if (result.case.protocol, result.case.topic) == (protocol, topic)]
-
-
-def _cell(results: Sequence[CaseResult]) -> Text:
-    if not results:
-        return Text("")
-    finished = [result for result in results if result.verdict != "skipped"]
-    if not finished:
-        return Text("not offered", style="dim")
-    passed = sum(result.verdict == "passed" for result in finished)
-    if passed == len(finished):
-        return Text(str(passed), style="green")
-    return Text(f"{passed} of {len(finished)}", style="red")
+def _cell(verdicts: Counter[str]) -> Text:
+    if verdicts["failed"]:
+        return Text(f"{verdicts['passed']} of {verdicts['passed'] + verdicts['failed']}", style="red")
+    if verdicts["passed"]:
+        return Text(str(verdicts["passed"]), style="green")
+    return Text("not offered" if verdicts["skipped"] else "", style="dim")
 
 
 def failure(result: CaseResult) -> Text:
     """One failed case in four lines."""
-    text = Text()
-    text.append(f"\n{result.case.name}", style="bold red")
-    for label, value in (
-        ("law", result.case.law),
-        ("looked at", result.what),
-        ("expected", result.expected),
-        ("got", result.got),
-    ):
-        text.append(f"\n  {label:10}", style="dim")
-        text.append(value)
-    return text
+    told = {"law": result.case.law, "looked at": result.what, "expected": result.expected, "got": result.got}
+    lines = (part for label, value in told.items() for part in ((f"\n  {label:10}", "dim"), value))
+    return Text.assemble((f"\n{result.case.name}", "bold red"), *lines)
 
 
 def mutants_shown(report: MutantReport) -> RenderableType:
     """A line for every fault, with the case that saw it."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("fault", "the server", "caught by", "cases"):
-        table.add_column(column)
+    table = Table("fault", "the server", "caught by", "cases", box=None, pad_edge=False, header_style="dim")
     for one in report.results:
         by = Text("missed", style="bold red") if one.by is None else Text(one.by.case.name, style="green")
         table.add_row(one.fault.name, Text(one.fault.says, style="dim"), by, str(one.num_played))

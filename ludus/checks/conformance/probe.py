@@ -85,8 +85,13 @@ class Probe:
         if self.own is not None:
             self.own.script(*answers)
 
-    async def check(self) -> None:
-        """Ends the sessions of the case and checks their records. Raises ExpectationError."""
+    async def check(self, turns: int | None) -> None:
+        """Ends the sessions of the case and checks their records. Raises ExpectationError.
+
+        turns: so many has its own. None: any number.
+        """
+        if turns is not None:
+            equal("number of turns", len(self.local.turns), turns)
         for own in self._sessions():
             await own.check()
 
@@ -102,11 +107,11 @@ class Probe:
 
     @cached_property
     def openai(self) -> Any:
-        return self.clients.openai(self.root, self.key, max_retries=self.max_retries)
+        return self.clients.openai(self.root, self.key, self.max_retries)
 
     @cached_property
     def anthropic(self) -> Any:
-        return self.clients.anthropic(self.root, self.key, max_retries=self.max_retries)
+        return self.clients.anthropic(self.root, self.key, self.max_retries)
 
     @property
     def sdk(self) -> Any:

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ludus.checks.conformance.case import Case
 from ludus.checks.conformance.clients import Clients
@@ -21,6 +21,7 @@ from ludus.errors import UserError
 from ludus.gateway.dialects.base import DEFAULT_MODEL
 
 Verdict = Literal["passed", "failed", "skipped"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 LOCAL_MAX_TOKENS = 400  # more than any answer that a case writes down
 REMOTE_MAX_TOKENS = 48  # enough for a sentence, soon over
 AT_ONCE = 16  # enough to hide the waiting of cases that wait, few enough to be polite to a server with one device
@@ -55,9 +56,7 @@ class SuiteReport:
 
     def to_json(self) -> dict[str, object]:
         return {
-            "passed": len(self.of("passed")),
-            "failed": len(self.of("failed")),
-            "skipped": len(self.of("skipped")),
+            **{verdict: len(self.of(verdict)) for verdict in VERDICTS},
             "seconds": round(self.seconds, 1),
             "failures": {
                 result.case.name: {"what": result.what, "expected": result.expected, "got": result.got}
@@ -132,7 +131,7 @@ async def play_one(case: Case, target: Target, clients: Clients, timeout_s: floa
     try:
         async with asyncio.timeout(timeout_s):
             await case.run(probe)
-            await probe.check()
+            await probe.check(case.turns)
         verdict = "passed"
     except ExpectationError as error:
         what, expected, got = error.what, error.expected, error.got

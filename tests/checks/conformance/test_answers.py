@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ludus.checks.conformance.answers import ScriptedAnswers
-from ludus.checks.conformance.local_server import load_text, make_core
+from ludus.checks.conformance.local_server import own_text
 from ludus.errors import BackendError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampling
@@ -21,7 +21,7 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return load_text(make_core()).tokenizer
+    return own_text().tokenizer
 
 
 def call(**sampling: object) -> Call:

@@ -39,18 +39,21 @@ async def administer(
     return await probe.but(root=probe.local.gateway, key=key).send(method, path, body)
 
 
-async def opened(probe: Probe, **fields: Any) -> Opened:
+async def opened(probe: Probe, *, is_used: bool = False, **fields: Any) -> Opened:
+    """is_used: it has a turn already."""
     answer = await administer(probe, "POST", "/sessions", fields)
     expect.equal(f"status of {answer.text[:120]!r}", answer.status_code, 201)
-    return Opened(probe, expect.json_object("the body", answer.text))
+    session = Opened(probe, expect.json_object("the body", answer.text))
+    if is_used:
+        await session.probe.ask()
+    return session
 
 
 @case("sessions", "text", ours=SESSIONS)
 async def open_one(probe: Probe) -> None:
     """A session that is opened has an id, a key and URLs, and counts its turns."""
-    session = await opened(probe, metadata={"customer": "7"})
+    session = await opened(probe, is_used=True, metadata={"customer": "7"})
     expect.parts(session.told, id=TEXT, key=TEXT, base_url=TEXT, anthropic_base_url=TEXT)
-    await session.probe.ask()
     expect.parts(await session.see(), state="open", num_turns=1, metadata={"customer": "7"}, key=None)
 
 
@@ -92,8 +95,7 @@ async def reward_message(probe: Probe) -> None:
 @case("sessions", "records", ours=SESSIONS)
 async def export(probe: Probe) -> None:
     """What a session exports are its turns, token by token, with their rewards."""
-    session = await opened(probe)
-    await session.probe.ask()
+    session = await opened(probe, is_used=True)
     await session.reward(reward=1)
     body = (await administer(probe, "GET", f"{session.path}/export")).json()
     expect.equal("number of interactions", len(body["interactions"]), 1)
@@ -103,8 +105,7 @@ async def export(probe: Probe) -> None:
 @case("sessions", "limits", ours=SESSIONS)
 async def ended(probe: Probe) -> None:
     """A session that has ended takes no request, and can still be read."""
-    session = await opened(probe)
-    await session.probe.ask()
+    session = await opened(probe, is_used=True)
     await administer(probe, "POST", f"{session.path}/end", {"outcome": "ok"})
     await probe.refused(session.probe.ask(), 401)
     expect.parts(await session.see(), state="ended", outcome="ok")
@@ -113,8 +114,7 @@ async def ended(probe: Probe) -> None:
 @case("sessions", "limits", ours=SESSIONS)
 async def limits(probe: Probe) -> None:
     """Limits that a session is opened with hold."""
-    session = await opened(probe, max_turns=1)
-    await session.probe.ask()
+    session = await opened(probe, is_used=True, max_turns=1)
     await probe.refused(session.probe.ask(), code="turn_limit")
 
 
@@ -144,8 +144,7 @@ async def other_session(probe: Probe) -> None:
 @case("sessions", "keys", ours=SESSIONS)
 async def own_key(probe: Probe) -> None:
     """A session's key reads and rewards its own."""
-    session = await opened(probe)
-    await session.probe.ask()
+    session = await opened(probe, is_used=True)
     answer = await administer(probe, "POST", "/sessions/current/rewards", {"reward": 1}, key=session.told["key"])
     expect.parts(answer, status_code=200)
     expect.equal("rewards", [*(await session.see())["rewards"].values()], [1.0])
@@ -154,8 +153,7 @@ async def own_key(probe: Probe) -> None:
 @case("sessions", "errors", ours=SESSIONS)
 async def wrong_rewards(probe: Probe) -> None:
     """A reward of an unknown turn is a 404, one that is no number a 400."""
-    session = await opened(probe)
-    await session.probe.ask()
+    session = await opened(probe, is_used=True)
     check_error(await session.reward(completion_id="chatcmpl-nobody", reward=1), 404)
     for body in ({"reward": "good"}, {"rewrad": 1}):
         check_error(await session.reward(**body), 400)

@@ -236,14 +236,14 @@ async def grammars(probe: Probe) -> None:
 @case("chat", "reasoning", ours=SCRIPT)
 async def thinking_streamed(probe: Probe) -> None:
     """Streamed thinking comes before the text and adds up to the same."""
-    expect.parts(await probe.both(THOUGHT), kinds=("thinking", "text"))
+    expect.parts(await probe.both(THOUGHT), kinds=["thinking", "text"])
 
 
 @case("chat", "reasoning", ours=SCRIPT)
 async def call_in_thinking(probe: Probe) -> None:
     """A call inside thinking is no call."""
     reply = await probe.both(f"<think>\nPerhaps {TIME_CALL}?\n</think>\n\nNo.", **TOOLS)
-    expect.parts(reply, calls=(), text="No.", reasoning=containing("get_time"))
+    expect.parts(reply, calls=[], text="No.", reasoning=containing("get_time"))
 
 
 @case("chat", "reasoning", ours=SCRIPT)

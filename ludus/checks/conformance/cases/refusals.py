@@ -144,7 +144,7 @@ async def _refuses_body(sent: Sent, statuses: tuple[int, ...], probe: Probe) -> 
 REFUSED = (
     *(named(name, f"{what} is refused", partial(_refuses, fields, {})) for name, (what, fields) in FIELDS.items()),
     *(
-        named(name, f"{what} is refused", partial(_refuses, fields, error), EXTENSION)
+        named(name, f"{what} is refused", partial(_refuses, fields, error), ours=EXTENSION)
         for name, (what, fields, error) in NAMED.items()
     ),
     *(

@@ -12,8 +12,9 @@ from typing import Any
 from ludus.checks.conformance.case import law_of
 from ludus.checks.conformance.local_server import ServerParts
 from ludus.checks.conformance.rewrite import Json, Rewrite, RewritingApp, each_json, put
+from ludus.checks.conformance.words import CHAT, MESSAGES, RESPONSES
 
-PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
+PATHS = {"chat": CHAT.path, "errors": CHAT.path, "responses": RESPONSES.path, "messages": MESSAGES.path}
 Change = Callable[[Any], Any]
 
 
@@ -29,10 +30,15 @@ class Fault:
     """Beginnings of the names of the cases to run first; the others follow if these see nothing."""
 
 
-def wire(name: str, says: str, *near: str, **how: Any) -> Fault:
-    """A fault between the application and the socket, on the path of the first case's protocol; fields of `Rewrite`."""
-    rewrite = Rewrite(**{"path": PATHS.get(near[0].partition("/")[0], ""), **how})
+def everywhere(name: str, says: str, *near: str, **how: Any) -> Fault:
+    """A fault between the application and the socket; `how` are fields of `Rewrite`."""
+    rewrite = Rewrite(**how)
     return Fault(name, says, ServerParts(app=lambda app: RewritingApp(app, rewrite)), near)
+
+
+def wire(name: str, says: str, *near: str, **how: Any) -> Fault:
+    """The same on the path of the first case's protocol."""
+    return everywhere(name, says, *near, **{"path": PATHS[near[0].partition("/")[0]], **how})
 
 
 def answer(name: str, says: str, near: str, at: str, new: Any, **how: Any) -> Fault:

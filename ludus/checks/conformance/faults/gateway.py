@@ -12,9 +12,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ludus.checks.conformance.faults.base import Fault, answer, unread, wire
+from ludus.checks.conformance.faults.base import Fault, everywhere, unread, wire
 from ludus.checks.conformance.local_server import ServerParts
-from ludus.checks.conformance.rewrite import Headers, Json, again
+from ludus.checks.conformance.rewrite import Headers, Json, again, put
 from ludus.episodes.handle import Handle
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.session import Session
@@ -56,8 +56,8 @@ def _plain_json(headers: Headers) -> Headers:
     return [(name, b"application/json" if value.startswith(stream) else value) for name, value in headers]
 
 
-RETRY_HEADERS = (b"x-stainless-retry-count", b"idempotency-key")
-SHOULD_RETRY, IGNORED = (b"x-should-retry",), (b"x-ludus-ignored",)
+RETRIES = (b"x-stainless-retry-count", b"idempotency-key")
+RETRY, IGNORED = (b"x-should-retry",), (b"x-ludus-ignored",)
 
 
 # ---- whole applications
@@ -177,15 +177,15 @@ GATEWAY_FAULTS = (
     unread("misspelt fields dropped", "unknown fields are left unread", "temprature", "errors/errors"),
     wire("max_tokens off by one", "one token too many", "chat/limits", request=_one_token_more),
     wire("tool_choice none ignored", "calls are made", "chat/tools", request=_no_choice),
-    wire("200 instead of 400", "errors come as answers", "errors/errors", status=partial(_no_400, 200)),
-    wire("500 instead of 400", "clients' faults are the server's", "errors/errors", status=partial(_no_400, 500)),
-    wire("another error shape", "errors are under `detail`", "errors/errors", body=_other_shape),
-    answer("fault not named", "errors name no field", "chat/sampling", "error.param", None, path=""),
-    wire("no x-should-retry", "SDKs may not try again", "errors/headers", headers=partial(_without, SHOULD_RETRY)),
-    wire("ignored in silence", "x-ludus-ignored is missing", "chat/headers", headers=partial(_without, IGNORED)),
-    wire("stream as JSON", "a stream has another content type", "chat/streaming", headers=_plain_json),
-    wire("retry sampled again", "a retry is a turn", "chat/retries", sent_headers=partial(_without, RETRY_HEADERS)),
-    wire("no keep-alive", "a quiet stream is sent nothing", "chat/streaming", comment=lambda _: b""),
+    everywhere("200 instead of 400", "errors come as answers", "errors/errors", status=partial(_no_400, 200)),
+    everywhere("500 instead of 400", "clients' faults are the server's", "errors/errors", status=partial(_no_400, 500)),
+    everywhere("another error shape", "errors are under `detail`", "errors/errors", body=_other_shape),
+    everywhere("fault not named", "errors name no field", "chat/sampling", "errors", body=put("error.param", None)),
+    everywhere("no x-should-retry", "SDKs may not try again", "errors/headers", headers=partial(_without, RETRY)),
+    everywhere("ignored in silence", "x-ludus-ignored is missing", "chat/headers", headers=partial(_without, IGNORED)),
+    everywhere("stream as JSON", "a stream has another content type", "chat/streaming", headers=_plain_json),
+    everywhere("retry sampled again", "a retry is a turn", "chat/retries", sent_headers=partial(_without, RETRIES)),
+    everywhere("no keep-alive", "a quiet stream is sent nothing", "chat/streaming", comment=lambda _: b""),
     Fault("stream at the end", "nothing leaves before the whole", ServerParts(app=buffered), ("chat/streaming",)),
     Fault("deaf to leaving", "the engine goes on when a client leaves", ServerParts(app=deaf), ("chat/streaming",)),
     Fault("answers shared", "equal requests get another's answer", ServerParts(app=cached), ("sessions/keys",)),
