@@ -151,6 +151,8 @@ class OneOf:
             given = {tag: self.own, "path": given} if self.own and ":" in given else {tag: given}
         if not isinstance(given, Mapping):
             raise ConfigError(f"must be one of {', '.join(self.table)}, or a mapping with it as `{tag}`, got {given!r}")
+        # An override below a bare name calls it `kind`, whatever the tag is.
+        given = {tag if name == "kind" else name: value for name, value in given.items()}
         kind = given.get(tag, self.default)
         if kind not in self.table:
             hint = did_you_mean(str(kind), self.table, ";")
@@ -200,8 +202,8 @@ def acting(settings: SettingsT, idle: Sequence[Idle]) -> SettingsT:
     if not idle:
         return settings
     reasons = dict.fromkeys(each.why for each in idle)
-    told = (f"{', '.join(each.key for each in idle if each.why == why)} ({why})" for why in reasons)
-    logger.warning("these keys do not act: %s", "; ".join(told))
+    named = (f"{', '.join(each.key for each in idle if each.why == why)} ({why})" for why in reasons)
+    logger.warning("these keys do not act: %s", "; ".join(named))
     values = settings.model_dump(exclude_unset=True)
     for each in idle:
         *path, name = each.key.split(".")

@@ -125,6 +125,21 @@ def test_a_constant_length_is_that_of_the_longest_answer(name: str, tmp_path: Pa
     assert own.algorithm.normaliser == ConstantSettings(tokens=8)
 
 
+@pytest.mark.parametrize(
+    ("where", "bare", "below"),
+    [
+        ("scheduler", "ray", "ray.address=x"),
+        ("rollout.agent", "subproc", "workers=2"),
+        ("trace", "mlflow", "project_name=p"),
+    ],
+)
+def test_an_override_goes_below_the_bare_name_of_a_kind(where: str, bare: str, below: str) -> None:
+    """Whatever the key is that tells the kinds apart."""
+    together = load_config(None, [f"{where}={bare}", f"{where}.{below}"])
+    tag = {"scheduler": "type", "rollout.agent": "mode", "trace": "backend"}[where]
+    assert together == load_config(None, [f"{where}.{tag}={bare}", f"{where}.{below}"])
+
+
 def test_values_equal_to_the_default_are_never_ineffective(caplog: pytest.LogCaptureFixture) -> None:
     """A key may be written out with its default even where it does not act."""
     load_config(None, ["engine.keep_kv_on_publish=true", "algorithm.loss.clip_low=0.2"])

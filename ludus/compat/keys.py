@@ -108,7 +108,7 @@ def meaning_of(table: Table, name: str, value: Any, given: Given) -> Meaning | N
         return None
     meaning = table[pattern](value, given)
     below = name[len(pattern) - 1 :]
-    ours = {f"{own[:-1]}{below}" if own.endswith("*") else own: told for own, told in meaning.ours.items()}
+    ours = {f"{own[:-1]}{below}" if own.endswith("*") else own: value for own, value in meaning.ours.items()}
     return Meaning(meaning.fate, meaning.note, ours)
 
 
@@ -139,9 +139,9 @@ def renamed(table: Table, data: Mapping[str, Any], family: str, roots: Collectio
         name = ".".join(map(str, path))
         if meaning is not None and meaning.fate == "left out":
             raise ConfigError(f"{name}={value!r} is not possible: {meaning.note}")
-        for own, told in ({} if meaning is None else meaning.ours).items():
-            other = ours.setdefault(tuple(own.split(".")), told)
-            if other != told:
+        for own, here in ({} if meaning is None else meaning.ours).items():
+            other = ours.setdefault(tuple(own.split(".")), here)
+            if other != here:
                 raise ConfigError(
                     f"{name}={value!r} is {own} here, which is given as {other!r} too; remove one of them"
                 )

@@ -79,10 +79,10 @@ def last_boxed(text: str) -> str | None:
     at = len(text)
     while (at := text.rfind("\\boxed{", 0, at)) >= 0:
         depth, begin = 1, at + len("\\boxed{")
-        for place in range(begin, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[place], 0)
+        for end in range(begin, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
             if depth == 0:
-                return text[begin:place]
+                return text[begin:end]
     return None
 
 

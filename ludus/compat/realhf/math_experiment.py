@@ -39,7 +39,7 @@ class AsyncRLExperimentConfig(ExperimentConfig):
         return (
             ((path, value),)
             if meaning is None
-            else [(tuple(own.split(".")), told) for own, told in meaning.ours.items()]
+            else [(tuple(own.split(".")), theirs) for own, theirs in meaning.ours.items()]
         )
 
     @property

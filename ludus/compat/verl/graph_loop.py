@@ -1,8 +1,8 @@
 """An agent loop that runs a graph of LangGraph: an agent and its tools, or whatever graph is built in its place.
 
 Knows: graphs, the loop's limits, the record.  Knows not: how a reward is found.
-Invariants: what is returned is made of the record, so that branches, retries and histories that were cut or told
-anew lose no token; a graph that fails is an episode that failed, and a limit that is met ends it as it stands.
+Invariants: what is returned is made of the record, so that branches, retries and histories that were cut or
+written anew lose no token; a graph that fails is an episode that failed, and a limit that is met ends it as it stands.
 
     START ─▶ agent ─▶ tools ─▶ agent ─▶ … ─▶ END
 """

@@ -48,28 +48,27 @@ class LimitedTools:
     """The node. Takes the state of a graph with `messages`, of which the last one calls."""
 
     def __init__(self, tools: Sequence[Any]) -> None:
-        self._node = ToolNode(tools, handle_tool_errors=_told, awrap_tool_call=_timed)
+        self._node = ToolNode(tools, handle_tool_errors=_failure, awrap_tool_call=_timed)
 
     async def __call__(self, state: Any, config: RunnableConfig) -> Any:
         limits = limits_of(config)
         *before, last = state["messages"]
         assert isinstance(last, AIMessage), "the edge to the tools begins at the model"
         most = len(last.tool_calls) if limits.max_parallel_calls is None else limits.max_parallel_calls
-        refused = [(call, too_many(call["name"], call["args"], most)) for call in last.tool_calls[most:]]
-        rest: list[BaseMessage] = [_message(call, result) for call, result in refused]
+        allowed, refused = last.tool_calls[:most], last.tool_calls[most:]
+        rest: list[BaseMessage] = [_message(call, too_many(call["name"], call["args"], most)) for call in refused]
         rest += _undecoded(last, limits)
-        allowed = last.tool_calls[:most]
         names = () if limits.episode_tools is None else [spec.name for spec in limits.episode_tools.specs]
         own = [call for call in allowed if call["name"] in names]
         others = last.model_copy(update={"tool_calls": [call for call in allowed if call not in own]})
         answering = [self._node.ainvoke({**state, "messages": [*before, others]}, config)] if others.tool_calls else []
         found = await asyncio.gather(*(_boxed(call, limits.episode_tools, last) for call in own), *answering)
-        told, answered = found[: len(own)], found[-1] if answering else {"messages": []}
+        results, answered = found[: len(own)], found[-1] if answering else {"messages": []}
         if isinstance(answered, list):  # tools that say where the graph goes on
-            return [*answered, Command(update={"messages": [*told, *rest]})] if told or rest else answered
-        place = {call["id"]: idx for idx, call in enumerate(allowed)}
-        told = sorted([*told, *answered["messages"]], key=lambda message: place[message.tool_call_id])
-        return {"messages": [*told, *rest]}
+            return [*answered, Command(update={"messages": [*results, *rest]})] if results or rest else answered
+        order = {call["id"]: idx for idx, call in enumerate(allowed)}
+        results = sorted([*results, *answered["messages"]], key=lambda message: order[message.tool_call_id])
+        return {"messages": [*results, *rest]}
 
 
 async def _boxed(call: Mapping[str, Any], episode_tools: EpisodeTools | None, asked_by: AIMessage) -> ToolMessage:
@@ -114,19 +113,19 @@ async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | 
     return message
 
 
-def _told(error: Exception) -> str:
+def _failure(error: Exception) -> str:
     """What the model is answered when a tool failed."""
     return f"Error: {type(error).__name__}: {error}"
 
 
 def _undecoded(message: AIMessage, limits: NodeLimits) -> list[BaseMessage]:
     """The answer to text that began as a call and is none: as a tool, where the template can show that."""
-    told = [undecoded(raw, message.id).text for raw in message.response_metadata.get(UNDECODED, ())]
-    if not told or limits.text is None:
-        return [ToolMessage(text, tool_call_id=f"undecoded{idx}", status="error") for idx, text in enumerate(told)]
+    texts = [undecoded(raw, message.id).text for raw in message.response_metadata.get(UNDECODED, ())]
+    if not texts or limits.text is None:
+        return [ToolMessage(text, tool_call_id=f"undecoded{idx}", status="error") for idx, text in enumerate(texts)]
     return [
         ToolMessage(answer.content or "", tool_call_id=answer.tool_call_id or "", status="error")
         if answer.role == "tool"
         else HumanMessage(answer.content or "")
-        for answer in undecoded_answers(limits.text.template, told)
+        for answer in undecoded_answers(limits.text.template, texts)
     ]

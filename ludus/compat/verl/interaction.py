@@ -1,4 +1,4 @@
-"""Simulated users: whoever answers the model in place of a person, by name, as verl's users write them.
+"""Simulated users: what answers the model in a person's stead, by name, as verl's users write them.
 
 Knows: the file that names them, what a row asks for.  Knows not: models, tools.
 Invariant: `start_interaction` and `finalize_interaction` run once in a trajectory that has one.

@@ -104,14 +104,14 @@ def trajectory_of(
 
     tools: closed.  ended_by: `answer`, `user`, or the name of the limit that was met.
     """
-    told = {
+    found = {
         "tool_rewards": [] if tools is None else list(tools.call_rewards),
         "tool_scores": {} if tools is None else dict(tools.rewards),
         "ended_by": ended_by,
         "truncated": ended_by not in ("answer", "user") or turns[-1].sampled.stop_reason == "length",
         "messages": [message_value(message) for message in messages],
     }
-    outputs = outputs_of(record, turns, extra_fields={**extra_fields, **told}, **shared)
+    outputs = outputs_of(record, turns, extra_fields={**extra_fields, **found}, **shared)
     return outputs if len(outputs) > 1 else outputs[0]
 
 

@@ -63,7 +63,7 @@ class AsyncLLMServerManager:
     """Generates for one trajectory. Which replica answers is the engine's router's to say: a session stays on one."""
 
     def __init__(self, session: Session, *, response_length: int | None = None) -> None:
-        """response_length: tokens that may follow the first prompt of a `request_id`, whoever wrote them. None: no
+        """response_length: tokens that may follow the first prompt of a `request_id`, the model's and others'. None: no
         limit."""
         self.session = session
         self._response_length = response_length
