@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 from ludus.cli.console import EXIT_FAILED
@@ -136,10 +137,7 @@ def build_app() -> TyperGroup:
 
 
 def _configure(
-    verbose: Annotated[
-        int,
-        typer.Option("--verbose", "-v", count=True, help="Show what happens inside: -v lifecycle, -vv every request."),
-    ] = 0,
+    verbose: Annotated[int, Option("--verbose", "-v", count=True, help="-v: lifecycle, -vv: every request.")] = 0,
 ) -> None:
     """Train the model inside any LLM agent with reinforcement learning.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from ludus.checks.bench.curves import Line, compare_curves, curve_file, read_curve, write_curve
 from ludus.checks.bench.pairs import Measured, Results, Runner, run_pairs
@@ -45,24 +45,21 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Settings of Ludus's side, such as trainer.row_tokens=512."),
+    list[str] | None, Argument(metavar="KEY=VALUE", help="Settings of Ludus, such as trainer.row_tokens=512.")
 ]
-Pairs = Annotated[int, typer.Option(min=1, help="How often each side is measured, in turn, in a fresh process.")]
-Peers = Annotated[Path, typer.Option(help="Folder with the peers' environments, made by bench/peers.sh.")]
-NewTokens = Annotated[int, typer.Option(min=4, help="Tokens sampled for every request, no more and no less.")]
-Profile = Annotated[bool, typer.Option("--profile", help="Show where Ludus's time goes, instead of comparing.")]
-Tokenizer = Annotated[str, typer.Option("--model", help="Its tokenizer is used: an embedded name, a folder, a hub id.")]
+Pairs = Annotated[int, Option(min=1, help="How often each side is measured, in turn, in a fresh process.")]
+Peers = Annotated[Path, Option(help="Folder with the peers' environments, made by bench/peers.sh.")]
+NewTokens = Annotated[int, Option(min=4, help="Tokens sampled for every request, no more and no less.")]
+Profile = Annotated[bool, Option("--profile", help="Show where Ludus's time goes, instead of comparing.")]
+Tokenizer = Annotated[str, Option("--model", help="Its tokenizer is used: an embedded name, a folder, a hub id.")]
 
 CURVES = Path("bench") / "curves"
 
 
 def sample(
     overrides: Overrides = None,
-    vs: Annotated[
-        str | None, typer.Option(help="vllm, transformers or transformers-batching. Without it: Ludus alone.")
-    ] = None,
-    requests: Annotated[str, typer.Option(help="Requests at once; several numbers give a row each.")] = "64",
+    vs: Annotated[str | None, Option(help="vllm, transformers, transformers-batching; or Ludus alone.")] = None,
+    requests: Annotated[str, Option(help="Requests at once; several numbers give a row each.")] = "64",
     new_tokens: NewTokens = 64,
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
@@ -88,18 +85,14 @@ def sample(
 
 def train(
     overrides: Overrides = None,
-    vs: Annotated[str | None, typer.Option(help="transformers, or full: Ludus without LoRA and checkpointing.")] = None,
+    vs: Annotated[str | None, Option(help="transformers, or full: Ludus without LoRA and checkpointing.")] = None,
     work: Annotated[
-        TrainKind, typer.Option(help="dense: 8 x 256 tokens, optimizer included. group: 8 x (200 shared + 32).")
+        TrainKind, Option(help="dense: 8 x 256 tokens and the optimizer. group: 8 x (200 shared + 32).")
     ] = "dense",
-    lora: Annotated[bool, typer.Option("--lora", help="Train adapters of rank 16 alone, on both sides.")] = False,
-    checkpointing: Annotated[
-        bool, typer.Option("--checkpointing", help="Recompute layers in the backward pass, on both sides.")
-    ] = False,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Steps of all sizes, and the slope of resident memory over them.")
-    ] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of a measurement, after two to warm up.")] = 3,
+    lora: Annotated[bool, Option("--lora", help="Train adapters of rank 16 alone, on both sides.")] = False,
+    checkpointing: Annotated[bool, Option("--checkpointing", help="Recompute layers backward, on both sides.")] = False,
+    memory: Annotated[bool, Option("--memory", help="Steps of all sizes, and resident memory over them.")] = False,
+    steps: Annotated[int, Option(min=1, help="Steps of a measurement, after two to warm up.")] = 3,
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
@@ -130,14 +123,12 @@ def train(
 
 def step(
     overrides: Overrides = None,
-    vs: Annotated[str | None, typer.Option(help="trl. Without it: Ludus alone.")] = None,
-    steps: Annotated[int, typer.Option(min=2, help="Steps of a measurement; the first is to warm up.")] = 4,
-    quality: Annotated[
-        bool, typer.Option("--quality", help="Compare the rewards of a run with those recorded of the peer.")
-    ] = False,
-    record: Annotated[bool, typer.Option("--record", help="With --quality: run the peer too and record it.")] = False,
-    seeds: Annotated[str, typer.Option(help="With --quality: a run for each.")] = "0,1,2",
-    curves: Annotated[Path, typer.Option(help="With --quality: where the rewards of all runs are kept.")] = CURVES,
+    vs: Annotated[str | None, Option(help="trl. Without it: Ludus alone.")] = None,
+    steps: Annotated[int, Option(min=2, help="Steps of a measurement; the first is to warm up.")] = 4,
+    quality: Annotated[bool, Option("--quality", help="Compare rewards with those recorded of the peer.")] = False,
+    record: Annotated[bool, Option("--record", help="With --quality: run the peer too and record it.")] = False,
+    seeds: Annotated[str, Option(help="With --quality: a run for each.")] = "0,1,2",
+    curves: Annotated[Path, Option(help="With --quality: where the rewards of all runs are kept.")] = CURVES,
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
@@ -164,10 +155,10 @@ def step(
 
 
 def gateway(
-    vs: Annotated[str | None, typer.Option(help="litellm or rllm. Without it: Ludus alone.")] = None,
-    lanes: Annotated[int, typer.Option("--requests", min=1, help="Requests at once.")] = 64,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long so many are asked; one at a time, half of it.")] = 5,
-    turns: Annotated[int, typer.Option(min=0, help="Turns of the long session, as in `bench turns`; 0 is none.")] = 200,
+    vs: Annotated[str | None, Option(help="litellm or rllm. Without it: Ludus alone.")] = None,
+    lanes: Annotated[int, Option("--requests", min=1, help="Requests at once.")] = 64,
+    seconds: Annotated[float, Option(min=0.1, help="How long so many are asked; one at a time, half of it.")] = 5,
+    turns: Annotated[int, Option(min=0, help="Turns of the long session, as in `bench turns`; 0 is none.")] = 200,
     pairs: Pairs = 5,
     model: Tokenizer = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
@@ -193,10 +184,8 @@ def gateway(
 
 
 def turns(
-    long: Annotated[
-        int, typer.Option("--turns", min=2, help="Tool-calling turns of the long session; the other has half.")
-    ] = 200,
-    pairs: Annotated[int, typer.Option(min=1, help="How often both sessions are timed.")] = 5,
+    long: Annotated[int, Option("--turns", min=2, help="Turns of the long session; the other has half.")] = 200,
+    pairs: Annotated[int, Option(min=1, help="How often both sessions are timed.")] = 5,
     model: Tokenizer = "smollm2-135m",
     as_json: JsonFigures = False,
 ) -> None:
@@ -215,10 +204,8 @@ def turns(
 
 def publish(
     overrides: Overrides = None,
-    vs: Annotated[
-        str | None, typer.Option(help="reload: the model saved and loaded again. Without it: Ludus alone.")
-    ] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 64,
+    vs: Annotated[str | None, Option(help="reload: the model saved and loaded again; or Ludus alone.")] = None,
+    requests: Annotated[int, Option(min=1, help="Requests in flight.")] = 64,
     new_tokens: NewTokens = 64,
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
@@ -242,7 +229,7 @@ def publish(
 
 def trace(
     overrides: Overrides = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes of a measurement, 32 at once.")] = 256,
+    episodes: Annotated[int, Option(min=1, help="Episodes of a measurement, 32 at once.")] = 256,
     new_tokens: NewTokens = 32,
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
@@ -264,8 +251,8 @@ def trace(
 
 
 def replicas(
-    number: Annotated[int, typer.Option("--replicas", min=2, help="Against one.")] = 2,
-    groups: Annotated[int, typer.Option(min=1, help="Groups of four episodes of two turns.")] = 64,
+    number: Annotated[int, Option("--replicas", min=2, help="Against one.")] = 2,
+    groups: Annotated[int, Option(min=1, help="Groups of four episodes of two turns.")] = 64,
     pairs: Pairs = 3,
     model: Tokenizer = "smollm2-135m",
     as_json: JsonFigures = False,
@@ -284,14 +271,14 @@ def replicas(
 
 
 def overlap(
-    run: Annotated[Path, typer.Argument(metavar="RUN.YAML", help="A recipe, whose agent asks the model over HTTP.")],
+    run: Annotated[Path, Argument(metavar="RUN.YAML", help="A recipe, whose agent asks the model over HTTP.")],
     overrides: Overrides = None,
-    ahead: Annotated[str, typer.Option(help="Values of rollout.max_head_offpolicyness; the first is the base.")] = (
+    ahead: Annotated[str, Option(help="Values of rollout.max_head_offpolicyness; the first is the base.")] = (
         "0,1,2,4,8"
     ),
-    tool: Annotated[str, typer.Option(help="Least and most seconds of a tool.")] = "0.2,2",
-    tools: Annotated[int, typer.Option(min=1, help="Tools before each call of the model, one after the other.")] = 1,
-    seeds: Annotated[str, typer.Option(help="A run of each value for each.")] = "0",
+    tool: Annotated[str, Option(help="Least and most seconds of a tool.")] = "0.2,2",
+    tools: Annotated[int, Option(min=1, help="Tools before each call of the model, one after the other.")] = 1,
+    seeds: Annotated[str, Option(help="A run of each value for each.")] = "0",
     as_json: JsonFigures = False,
 ) -> None:
     """What is it worth to agents with slow tools that rollouts run ahead of training?

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated
 
-import typer
 from rich.console import Console
+from typer import Option
 
 from ludus.checks.conformance.case import Case
 from ludus.checks.conformance.clients import Clients
@@ -25,19 +25,12 @@ REMOTE_TIMEOUT_S = 60.0  # a real model has to answer several requests of a case
 
 
 def conformance(
-    base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Another server to try, such as http://localhost:8000/v1.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="With --base-url: the model's name; else its first.")] = None,
-    api_key: Annotated[
-        str, typer.Option(envvar="OPENAI_API_KEY", help="With --base-url: the key to send.", show_default=False)
-    ] = "none",
-    only: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="Only cases whose name holds this, or matches it with * and ?."),
-    ] = None,
-    mutants: Annotated[bool, typer.Option("--mutants", help="Run the cases against servers that are wrong.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    base_url: Annotated[str | None, Option(metavar="URL", help="Another server, such as http://host:8000/v1.")] = None,
+    model: Annotated[str | None, Option(help="With --base-url: the model's name; else its first.")] = None,
+    api_key: Annotated[str, Option(envvar="OPENAI_API_KEY", help="Key for --base-url.", show_default=False)] = "none",
+    only: Annotated[str | None, Option(metavar="PATTERN", help="Cases whose name holds or matches it.")] = None,
+    mutants: Annotated[bool, Option("--mutants", help="Run the cases against servers that are wrong.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Does a server keep what the public protocols say?
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from ludus.api.rows import load_rows
 from ludus.cli.console import say
@@ -34,10 +34,10 @@ _RULES_OF_TOOL = (
 def gsm8k(
     source: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FOLDER", help="Folder with train and test as .jsonl; the hub by default."),
+        Option("--from", metavar="FOLDER", help="Folder with train and test as .jsonl; or the hub."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the tables go.")] = Path("~/data/gsm8k"),
-    agent: Annotated[str, typer.Option(metavar="NAME", help="The rows' agent_name.")] = "tool_agent",
+    out: Annotated[Path, Option(metavar="FOLDER", help="Where the tables go.")] = Path("~/data/gsm8k"),
+    agent: Annotated[str, Option(metavar="NAME", help="The rows' agent_name.")] = "tool_agent",
 ) -> None:
     """Write GSM8K, 8.8 thousand word problems of school mathematics, for agent loops.
 

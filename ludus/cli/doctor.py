@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 import yaml
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from ludus.checks.doctor.construct import EXPLANATIONS
 from ludus.checks.doctor.examine import Counterexample, Examination, Row, examine, subject_of, subject_of_source
@@ -29,25 +29,15 @@ _TEMPLATE_OPENING = ("{%", "{{", "{#")
 
 def doctor(
     subject: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL_OR_TEMPLATE",
-            help="An embedded name, a local folder, a hub id; or a .jinja file, or the name of a shipped template.",
-        ),
+        str, Argument(metavar="MODEL_OR_TEMPLATE", help="A model's name or folder; a .jinja file, a shipped template.")
     ],
-    template: Annotated[
-        str | None, typer.Option(metavar="TEMPLATE", help="With a model: a template in the place of its own.")
-    ] = None,
-    parser: Annotated[str, typer.Option(help="Who reads tool calls, as `model.tool_parser`.")] = "auto",
-    variables: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable that the template reads.")
-    ] = None,
-    conversations: Annotated[int, typer.Option(min=1, help="Random conversations to play.")] = 1000,
-    seed: Annotated[int, typer.Option(help="All conversations come from this number.")] = 0,
-    allow: Annotated[
-        list[str] | None, typer.Option(metavar="REASON", help="A fork that is accepted: its name or its reason.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Add one JSON object as the last line.")] = False,
+    template: Annotated[str | None, Option(metavar="TEMPLATE", help="Instead of a model's own.")] = None,
+    parser: Annotated[str, Option(help="Who reads tool calls, as `model.tool_parser`.")] = "auto",
+    variables: Annotated[list[str] | None, Option("--set", metavar="NAME=VALUE", help="Read by the template.")] = None,
+    conversations: Annotated[int, Option(min=1, help="Random conversations to play.")] = 1000,
+    seed: Annotated[int, Option(help="All conversations come from this number.")] = 0,
+    allow: Annotated[list[str] | None, Option(metavar="REASON", help="A fork to accept: name or reason.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Add one JSON object as the last line.")] = False,
 ) -> None:
     """Does a chat template keep what was sampled, turn after turn?
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from ludus.cli.console import say
 from ludus.cli.options import Host, ModelArgument, Overrides, Port, TlsCert, TlsKey
@@ -24,14 +24,11 @@ def serve(
     overrides: Overrides = None,
     host: Host = "127.0.0.1",
     port: Port = 8100,
-    api_key: Annotated[
-        str | None, typer.Option(envvar=KEY_VARIABLE, help="Key that clients need; without one, nobody needs one.")
-    ] = None,
+    api_key: Annotated[str | None, Option(envvar=KEY_VARIABLE, help="Key that clients need; or nobody does.")] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     scratch: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, help="Where new weights lie on their way in; the system's /tmp."),
+        Path | None, Option(exists=True, file_okay=False, help="For new weights on their way in; or the system's.")
     ] = None,
 ) -> None:
     """Serve a model's tokens, until Ctrl-C, to runs that name its URL.

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument
 
 from ludus.api.trainer import Trainer
 from ludus.cli.console import plain_table, say_json, waiting
@@ -19,7 +19,7 @@ from ludus.errors import UserError
 def evaluate(
     source: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="A run.yaml: the model it begins with. A run's folder: its trained model."),
+        Argument(metavar="RUN", help="A run.yaml: its model. A run's folder: the one that it trained."),
     ] = None,
     overrides: Overrides = None,
     as_json: JsonAlone = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from ludus.cli.console import say
 from ludus.runs.export import WRITERS, Format
@@ -14,10 +14,10 @@ from ludus.runs.store import RunStore
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/gateway.")],
-    format_: Annotated[Format, typer.Option("--format", help="JSON lines, or Parquet.")] = "jsonl",
-    style: Annotated[Style, typer.Option(help="A row for each turn, or one for each conversation.")] = "individual",
-    out: Annotated[Path | None, typer.Option(help="File to write; RUN/export.FORMAT by default.")] = None,
+    run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/gateway.")],
+    format_: Annotated[Format, Option("--format", help="JSON lines, or Parquet.")] = "jsonl",
+    style: Annotated[Style, Option(help="A row for each turn, or one for each conversation.")] = "individual",
+    out: Annotated[Path | None, Option(help="File to write; RUN/export.FORMAT by default.")] = None,
 ) -> None:
     """Write every recorded interaction of a run: messages, token ids, masks,
     logprobs, rewards.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from ludus.api.local import open_local
 from ludus.api.remote import open_remote
@@ -42,27 +42,17 @@ def gateway(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     engine: Annotated[
-        str, typer.Option(help=f"local: in this process. Or a server at --url: {', '.join(_SERVERS)}.")
+        str, Option(help=f"local: in this process. Or a server at --url: {', '.join(_SERVERS)}.")
     ] = "local",
-    url: Annotated[
-        list[str] | None,
-        typer.Option(help="Where the server is, http://localhost:8000; several share the work."),
-    ] = None,
-    engine_key: Annotated[str | None, typer.Option(help="The key that the server wants.")] = None,
-    template: Annotated[
-        str | None, typer.Option(help="Chat template: a .jinja file, or the name of a shipped one (chatml-tools).")
-    ] = None,
-    into: Annotated[
-        Path | None, typer.Option(help="Run folder to record into, new or old; runs/gateway, or the next free name.")
-    ] = None,
+    url: Annotated[list[str] | None, Option(help="Where it is: http://localhost:8000; several share.")] = None,
+    engine_key: Annotated[str | None, Option(help="The key that the server wants.")] = None,
+    template: Annotated[str | None, Option(help="A .jinja file, or a shipped one, such as chatml-tools.")] = None,
+    into: Annotated[Path | None, Option(help="Run folder, new or old; or the first free runs/gateway-N.")] = None,
     admin_key: AdminKey = None,
     is_open: Annotated[
-        bool | None,
-        typer.Option("--open/--no-open", help="Let any key open a session; on by default where only this machine can."),
+        bool | None, Option("--open/--no-open", help="Any key opens a session; by default where only this machine can.")
     ] = None,
-    idle_s: Annotated[
-        float, typer.Option("--idle-s", min=1.0, help="Seconds without a request after which a session ends.")
-    ] = IDLE_S,
+    idle_s: Annotated[float, Option("--idle-s", min=1.0, help="Idle seconds after which a session ends.")] = IDLE_S,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer import Argument, Option
 
 from ludus.cli.console import plain_table, say
 from ludus.compat.areal.importer import import_areal
@@ -30,12 +31,12 @@ _WITHOUT_NOTE: dict[Fate, str] = {"taken": "under the same name", "not needed": 
 MOST_NAMES = 8
 """Of names with one note, so many are shown; the report has them all."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Add the report as one JSON object.")]
+AsJson = Annotated[bool, Option("--json", help="Add the report as one JSON object.")]
 
 
 def import_art_folder(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="ART's folder, a project's or a model's.")],
-    out: Annotated[Path, typer.Option(help="Where projects lie: the `base_path` of models.")] = Path("runs"),
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="ART's folder, a project's or a model's.")],
+    out: Annotated[Path, Option(help="Where projects lie: the `base_path` of models.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Trajectories, history and state of ART's models.
@@ -61,8 +62,8 @@ def import_art_folder(
 
 
 def import_verl_rows(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="verl's .parquet files, or JSON of them.")],
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("rows.jsonl"),
+    files: Annotated[list[Path], Argument(metavar="FILE...", help="verl's .parquet files, or JSON of them.")],
+    out: Annotated[Path, Option(help="File to write.")] = Path("rows.jsonl"),
     as_json: AsJson = False,
 ) -> None:
     """Rows of verl, as rows that the same agent loops play here.
@@ -78,11 +79,9 @@ def import_verl_rows(
 
 
 def import_areal_yaml(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="AReaL's YAML.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="As on AReaL's command line.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("run.yaml"),
+    config: Annotated[Path, Argument(metavar="CONFIG", help="AReaL's YAML.")],
+    overrides: Annotated[list[str] | None, Argument(metavar="[KEY=VALUE]...", help="As AReaL takes them.")] = None,
+    out: Annotated[Path, Option(help="File to write.")] = Path("run.yaml"),
     as_json: AsJson = False,
 ) -> None:
     """A configuration of AReaL, as one that `ludus train` loads.

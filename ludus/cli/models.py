@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from ludus.cli.console import plain_table, say, waiting
 from ludus.cli.options import ModelArgument
@@ -48,12 +48,10 @@ def print_path(model: ModelArgument) -> None:
 
 
 def make_random(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.json", help="A shape, as a model's config.json tells it.")],
-    folder: Annotated[Path, typer.Argument(help="Where to write the model; not there yet.")],
-    tokenizer: Annotated[
-        str, typer.Option(metavar="MODEL", help="Whose tokenizer and chat template it gets.")
-    ] = "smollm2-135m",
-    seed: Annotated[int, typer.Option(help="Of the weights.")] = 0,
+    config: Annotated[Path, Argument(metavar="CONFIG.json", help="A shape, as a model's config.json tells it.")],
+    folder: Annotated[Path, Argument(help="Where to write the model; not there yet.")],
+    tokenizer: Annotated[str, Option(metavar="MODEL", help="Whose tokenizer it gets.")] = "smollm2-135m",
+    seed: Annotated[int, Option(help="Of the weights.")] = 0,
 ) -> None:
     """Write a model with random weights, to measure the speed of a shape without downloading one.
 

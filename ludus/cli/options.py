@@ -6,26 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Settings on top of the file, such as trainer.optimizer.lr=2e-5."),
-]
-Model = Annotated[str, typer.Option(help="An embedded name, a local folder, or a hub id.")]
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="An embedded name, a local folder, or a hub id.")]
-Host = Annotated[str, typer.Option(help="Address to listen on; one that other machines reach needs a key of yours.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")]
+Overrides = Annotated[list[str] | None, Argument(metavar="KEY=VALUE", help="Such as trainer.optimizer.lr=2e-5.")]
+Model = Annotated[str, Option(help="An embedded name, a local folder, or a hub id.")]
+ModelArgument = Annotated[str, Argument(metavar="MODEL", help="An embedded name, a local folder, or a hub id.")]
+Host = Annotated[str, Option(help="Address to listen on; one that other machines reach needs a key of yours.")]
+Port = Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")]
 AdminKey = Annotated[
-    str | None,
-    typer.Option(envvar="LUDUS_ADMIN_KEY", help="Key to administer the gateway with; one is made and shown."),
+    str | None, Option(envvar="LUDUS_ADMIN_KEY", help="Key to administer the gateway; or one is made.")
 ]
-TlsCert = Annotated[
-    Path | None, typer.Option(help="Serve HTTPS: PEM file of the certificate, those that signed it behind it.")
-]
-TlsKey = Annotated[Path | None, typer.Option(help="PEM file of the certificate's private key.")]
-JsonAlone = Annotated[bool, typer.Option("--json", help="Print one JSON object as the only line.")]
-JsonFigures = Annotated[bool, typer.Option("--json", help="End with one line of JSON: the figures.")]
+TlsCert = Annotated[Path | None, Option(help="Serve HTTPS: PEM file of the certificate and those that signed it.")]
+TlsKey = Annotated[Path | None, Option(help="PEM file of the certificate's private key.")]
+JsonAlone = Annotated[bool, Option("--json", help="Print one JSON object as the only line.")]
+JsonFigures = Annotated[bool, Option("--json", help="End with one line of JSON: the figures.")]
 
 
 def file_and_keys(first: str | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 import yaml
+from typer import Argument
 
 from ludus.cli.console import say
 from ludus.errors import UserError
@@ -18,7 +18,7 @@ from ludus.text.tokenizer import Tokenizer
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/guess.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/guess.")],
 ) -> None:
     """Write one HTML page about a run, and a PNG of its reward curve.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from ludus.cli.signals import until_signalled
 from ludus.cluster.role_client import RoleClient
@@ -14,9 +14,9 @@ from ludus.compat.config import Config
 
 
 def role(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="engine, trainer or rollout.")],
-    head: Annotated[str, typer.Option(help="Address of the head's registry.")],
-    index: Annotated[int, typer.Option(min=0, help="Which of the role's processes this is.")] = 0,
+    name: Annotated[str, Argument(metavar="NAME", help="engine, trainer or rollout.")],
+    head: Annotated[str, Option(help="Address of the head's registry.")],
+    index: Annotated[int, Option(min=0, help="Which of the role's processes this is.")] = 0,
 ) -> None:
     """Be one process of a run; runs start these by themselves.
 

@@ -10,11 +10,11 @@ from functools import cached_property
 from statistics import fmean
 from typing import Annotated
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from ludus.api.play import play
 from ludus.api.rows import load_rows
@@ -34,24 +34,20 @@ _SHADES = ((0.9, ""), (0.5, "yellow"), (0.1, "dark_orange"), (0.0, "red"))
 
 
 def rollout(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="path/to/file.py:Name, or pkg.mod:Name.")],
+    agent: Annotated[str, Argument(metavar="AGENT", help="path/to/file.py:Name, or pkg.mod:Name.")],
     overrides: Overrides = None,
     data: Annotated[
         str,
-        typer.Option(
-            metavar="ROWS", help="A .parquet, .jsonl, .json or .csv file, or pkg.mod:function that returns rows."
-        ),
+        Option(metavar="ROWS", help="A .parquet, .jsonl, .json or .csv file; pkg.mod:function that returns rows."),
     ] = ...,  # type: ignore[assignment]
     model: Model = "smollm2-135m",
-    n: Annotated[int, typer.Option("--n", min=1, help="Episodes of each row; 2 or more have advantages.")] = 1,
-    limit: Annotated[int | None, typer.Option(min=1, help="Play only the first rows.")] = None,
-    url: Annotated[
-        str | None, typer.Option(help="Play with the model behind this OpenAI-compatible URL instead of a local one.")
-    ] = None,
+    n: Annotated[int, Option("--n", min=1, help="Episodes of each row; 2 or more have advantages.")] = 1,
+    limit: Annotated[int | None, Option(min=1, help="Play only the first rows.")] = None,
+    url: Annotated[str | None, Option(help="Play with the model behind this OpenAI-compatible URL.")] = None,
     api_key: Annotated[
-        str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key for --url.", show_default=False)
+        str, Option("--api-key", envvar="OPENAI_API_KEY", help="Key for --url.", show_default=False)
     ] = "none",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON an episode.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one line of JSON an episode.")] = False,
 ) -> None:
     """Run an agent on rows without training, and show every turn.
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import httpx
-import typer
 from rich.console import Console
+from typer import Argument
 
 from ludus.cli.console import plain_table, say
 from ludus.cli.live import duration
@@ -19,7 +19,7 @@ from ludus.cluster.slurm import cancel_job, interrupt_job, job_of, job_state
 from ludus.cluster.status import HeadView, RunStatus, read_status
 from ludus.errors import BackendError, UserError
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]
+Run = Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]
 _TIMEOUT_S = 5.0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from ludus.cli.console import say
 from ludus.cli.options import Host, Overrides, Port, TlsCert, TlsKey
@@ -31,22 +32,17 @@ def serve(
     overrides: Overrides = None,
     host: Host = "127.0.0.1",
     port: Port = 7999,  # where ART's server was
-    folder: Annotated[
-        Path, typer.Option(help="Where models, checkpoints and jobs are kept; one that was served before goes on.")
-    ] = DEFAULT_FOLDER,
+    folder: Annotated[Path, Option(help="For models, checkpoints and jobs; it may be an old one.")] = DEFAULT_FOLDER,
     api_key: Annotated[
-        str | None,
-        typer.Option(envvar=KEY_VARIABLE, help="Key that clients need; without one, the folder's, or a new one."),
+        str | None, Option(envvar=KEY_VARIABLE, help="Key that clients need; without one, the folder's, or a new one.")
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     idle_s: Annotated[
         float | None,
-        typer.Option("--idle-s", min=1.0, help="End by itself after so many seconds without a request and a job."),
+        Option("--idle-s", min=1.0, help="End after so many seconds without a request and a job."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Say where it listens as one line of JSON, for who started it.")
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="Say where it listens as one line of JSON.")] = False,
 ) -> None:
     """Train models for clients elsewhere, until Ctrl-C.
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.markup import escape
+from typer import Argument, Option
 
 from ludus.api.trainer import Trainer
 from ludus.cli.console import plain_table, say, say_json, show_admin_key
@@ -30,20 +30,15 @@ _LINE_KEYS = ("success_before", "success_after", "train_seconds", "steps", "peak
 
 def train(
     config: Annotated[
-        str | None, typer.Argument(metavar="RUN.YAML", help="The run's configuration; without it all keys are given.")
+        str | None, Argument(metavar="RUN.YAML", help="The run's configuration; without it all keys are given.")
     ] = None,
     overrides: Overrides = None,
     config_class: Annotated[
-        str | None,
-        typer.Option(help="A dataclass that extends the configuration and makes the agent, such as my_mod.MyConfig."),
+        str | None, Option(help="Of a dataclass that extends the configuration and makes the agent: my_mod.MyConfig.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the run's latest checkpoint instead of beginning it.")
-    ] = False,
-    new: Annotated[
-        bool, typer.Option("--new", help="If there is a run of that name, begin another beside it: NAME-2, NAME-3 …")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON: the figures of the run.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Go on from the run's latest checkpoint.")] = False,
+    new: Annotated[bool, Option("--new", help="Beside a run of that name begin NAME-2, NAME-3 …")] = False,
+    as_json: Annotated[bool, Option("--json", help="End with one line of JSON: the figures of the run.")] = False,
     admin_key: AdminKey = None,
 ) -> None:
     """Train the model inside an agent.

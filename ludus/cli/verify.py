@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Option
 
 from ludus.checks.verify.parity import Dtype
 from ludus.checks.verify.verdict import Verdict
@@ -16,14 +16,14 @@ from ludus.cli.log import expect_warnings
 from ludus.cli.options import JsonAlone, Model
 
 OPTIONS: dict[str, Any] = {
-    "dtype": Annotated[Dtype, typer.Option(help="Precision of the weights.")],
-    "tokens": Annotated[int, typer.Option(min=1, help="Tokens to sample and compare, at least.")],
-    "trees": Annotated[int, typer.Option(min=1, help="Random sessions to check.")],
-    "kill_at_step": Annotated[int, typer.Option(min=1, help="The run is killed in the middle of this step.")],
-    "ranks": Annotated[list[int], typer.Option(help="Compared with one rank; may be given again.")],
-    "steps": Annotated[int, typer.Option(min=2, help="Of a training from its beginning to its end.")],
+    "dtype": Annotated[Dtype, Option(help="Precision of the weights.")],
+    "tokens": Annotated[int, Option(min=1, help="Tokens to sample and compare, at least.")],
+    "trees": Annotated[int, Option(min=1, help="Random sessions to check.")],
+    "kill_at_step": Annotated[int, Option(min=1, help="The run is killed in the middle of this step.")],
+    "ranks": Annotated[list[int], Option(help="Compared with one rank; may be given again.")],
+    "steps": Annotated[int, Option(min=2, help="Of a training from its beginning to its end.")],
     "model": Model,
-    "seed": Annotated[int, typer.Option(help="Everything random in the check comes from this number.")],
+    "seed": Annotated[int, Option(help="Everything random in the check comes from this number.")],
 }
 """What a parameter of a check is on the command line; one that is not here is for Python alone."""
 
