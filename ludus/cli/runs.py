@@ -41,7 +41,7 @@ def status(run: Run) -> None:
     for column in table.columns:
         column.overflow = "fold"
     for role in run_status.roles:
-        where = role.place if not role.host or role.host in role.place else f"{role.place} on {role.host}"
+        where = role.process if not role.host or role.host in role.process else f"{role.process} on {role.host}"
         age = duration(time.time() - role.changed_at)
         restarts = str(role.num_restarts)
         table.add_row(f"{role.role}-{role.index}", role.state, age, restarts, where, role.url, role.log)

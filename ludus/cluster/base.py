@@ -68,7 +68,7 @@ class RoleProcess(ABC):
 
     @abstractmethod
     def poll(self) -> int | None:
-        """Its exit status; below 0 the signal that ended it. None: it runs, or waits for a place to run."""
+        """Its exit status; below 0 the signal that ended it. None: it runs, or waits until it can."""
 
     @abstractmethod
     def stop(self, grace_s: float) -> None:
@@ -98,10 +98,10 @@ class Launcher(ABC):
         return f"{type(self).__name__}({len(self._started)} processes, folder={str(self._folder)!r})"
 
     def start(self, role: Role, index: int, env: Mapping[str, str]) -> RoleProcess:
-        """Begin process `index` of the role; it may have to wait for its place.
+        """Begin process `index` of the role; it may have to wait until it can run.
 
         env: of this start alone, the key among it.
-        Raises UserError where no place could ever hold it.
+        Raises UserError where it could never run.
         """
         own, log = {**role.environment(), **env}, self._folder / "roles" / f"{role.name}-{index}.log"
         started = self._started[role.name, index] = self._begin(role, index, own, log)

@@ -90,7 +90,7 @@ class Cluster:
         assert self._is_run, "what plays beside a run is not its head"
         self._is_announced = True
         self._stack.callback(clear_status, self._config.folder)
-        self._tell(() if self._supervisor is None else self._supervisor.views())
+        self._report(() if self._supervisor is None else self._supervisor.views())
 
     async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
         """The engine of the configuration's replicas, each of which is a process; one that is lost is replaced."""
@@ -136,7 +136,7 @@ class Cluster:
             launcher = _launcher(self._config, self._logs())
             if self._is_run:
                 self._stack.callback(clear_status, self._config.folder)
-            supervisor = Supervisor(launcher, self.registry, on_change=self._tell)
+            supervisor = Supervisor(launcher, self.registry, on_change=self._report)
             self._supervisor = await self._stack.enter_async_context(supervisor)
 
             async def end_when_failed() -> None:
@@ -165,7 +165,7 @@ class Cluster:
         self._stack.push(remove)
         return folder
 
-    def _tell(self, roles: Sequence[RoleView]) -> None:
+    def _report(self, roles: Sequence[RoleView]) -> None:
         # While it starts, the folder may still be that of another run of the same name.
         if not self._is_run or not (self._is_announced or is_free(self._config.folder)):
             return

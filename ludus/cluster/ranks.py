@@ -63,8 +63,8 @@ async def open_ranks(
         await cluster.stop(ROLE)
 
 
-def follow(role_client: RoleClient, config: Config, role_spec: RoleSpec) -> None:
-    """Be one of the other ranks until rank 0 ends it."""
+def follow(role_client: RoleClient, config: Config, role_spec: RoleSpec, _until: object) -> None:
+    """Be one of the other ranks until rank 0 ends it, or anybody does: its state is on disk or nowhere."""
     from ludus.models.device import choose_device
     from ludus.trainer.group import Rendezvous, TorchRanks
     from ludus.trainer.sharded import follow_commands

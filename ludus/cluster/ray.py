@@ -82,7 +82,7 @@ class RayRoleProcess(RoleProcess):
         self._polling: Any = None
         self._telling: Any = None
         self._where: tuple[str, str] | None = None
-        """What it is called, and its node. None: it waits for its place."""
+        """What it is called, and its node. None: it waits for a node."""
         self.lost_on: str | None = None
         """The node whose loss took it along, perhaps. None: it ended in another way."""
 

@@ -159,7 +159,7 @@ class Registry:
 
     def _app(self) -> FastAPI:
         role, api = "/roles/{name}/{index:int}", guarded(self._check_key, read_model, most_bytes=MAX_BODY_BYTES)
-        api.get("/config")(self._tell)
+        api.get("/config")(self._configure)
         api.get("/roles")(self._list)
         api.post(role)(self._join)
         api.put(f"{role}/beat")(self._heartbeat)
@@ -171,7 +171,7 @@ class Registry:
         if not any(is_key(key, digest(self.key)) for key in keys_of(request.headers)):
             raise AgentError("the key of the run is needed, as a bearer token", status=401)
 
-    async def _tell(self, role: str = "", index: str = "") -> Response:
+    async def _configure(self, role: str = "", index: str = "") -> Response:
         with self._lock:
             entry = self._entries.get((role, int(index) if index.isdecimal() else -1))
         if entry is None:
@@ -205,7 +205,7 @@ class Registry:
         """Raises AgentError 409 for another than the latest start of a process."""
         entry = self._entries.get((name, index))
         if entry is None or entry.attempt != attempt:
-            raise AgentError(f"{name}-{index} was given up, and another start has its place; end", status=409)
+            raise AgentError(f"{name}-{index} was given up, and another start has taken over; end", status=409)
         return entry
 
     async def _stop(self) -> Response:

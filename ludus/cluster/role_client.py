@@ -105,7 +105,7 @@ class RoleClient(AbstractContextManager["RoleClient"]):
         """Say that this process is ready, and show from now on that it lives, on a thread of its own.
 
         url: where it answers; '' if it only asks.  on_head_lost: called on that thread.
-        Raises BackendError if the head cannot be reached, or has another in this place.
+        Raises BackendError if the head cannot be reached, or has another start of this process.
         """
         process = {"attempt": self.attempt, "pid": os.getpid(), "host": socket.gethostname()}
         body = {**process, "url": url, "info": dict(info or {})}

@@ -55,11 +55,6 @@ async def _serve_engine(role_client: RoleClient, config: Config, key: str, until
         raise BackendError(f"the server of {role_client.name}-{role_client.index} ended with status {status}")
 
 
-def train_rank(role_client: RoleClient, config: Config, role_spec: RoleSpec, _until: Until) -> None:
-    """One rank of the trainer beside the head's; to be ended at any moment, for its state is on disk or nowhere."""
-    follow(role_client, config, role_spec)
-
-
 def run_rollout_worker(role_client: RoleClient, config: Config, role_spec: RoleSpec, until: Until) -> None:
     """One worker that runs agents. Raises UserError if an agent cannot be set up here."""
     asyncio.run(_run_rollout_worker(role_client, config, role_spec, until))
@@ -85,5 +80,5 @@ async def _run_rollout_worker(role_client: RoleClient, config: Config, role_spec
 ROLES: Mapping[str, Callable[[RoleClient, Config, RoleSpec, Until], None]] = {
     "engine": serve_engine,
     "rollout": run_rollout_worker,
-    ROLE: train_rank,
+    ROLE: follow,
 }

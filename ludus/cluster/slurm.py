@@ -147,15 +147,7 @@ def job_of(run: Path) -> str | None:
 
 def job_state(job_id: str) -> str | None:
     """What Slurm says of a job, such as PENDING or RUNNING. None: it is none of those that wait or run."""
-    _need("squeue")
-    told = subprocess.run(
-        ["squeue", "--noheader", "--format=%T", f"--jobs={job_id}"],
-        capture_output=True,
-        text=True,
-        timeout=_COMMAND_S,
-        check=False,
-    )
-    return told.stdout.strip() or None
+    return _run("squeue", "--noheader", "--format=%T", f"--jobs={job_id}", may_fail=True).strip() or None
 
 
 def interrupt_job(job_id: str) -> None:
@@ -168,13 +160,14 @@ def cancel_job(job_id: str) -> None:
     _run("scancel", job_id)
 
 
-def _run(*words: str) -> str:
+def _run(*words: str, may_fail: bool = False) -> str:
+    """What a command of Slurm printed. Raises UserError if it was refused and may not be."""
     _need(words[0])
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
     except subprocess.TimeoutExpired:
         raise BackendError(f"{words[0]} did not answer within {_COMMAND_S:.0f} s; is Slurm's controller up?") from None
-    if done.returncode:
+    if done.returncode and not may_fail:
         raise UserError(f"`{shlex.join(words)}` was refused: {(done.stderr or done.stdout).strip()}")
     return done.stdout
 

@@ -27,7 +27,7 @@ class RoleView:
     role: str
     index: int
     state: State
-    place: str
+    process: str
     """What its launcher calls it."""
     host: str
     """'' until it is ready, and so for `url`."""

@@ -174,7 +174,7 @@ class Supervisor:
         for supervised in roles:
             self._registry.forget(supervised.role.name, supervised.index)
             supervised.set_state("ended")
-        self._tell()
+        self._report()
 
     # ---- inside
 
@@ -200,7 +200,7 @@ class Supervisor:
             role, index, policy, process, self._clock.now(), attempt=attempt, was_ready=was_ready
         )
         logger.info("role.started role=%s-%d attempt=%d process=%s", role.name, index, attempt, process.id)
-        self._tell()
+        self._report()
 
     async def _watch(self) -> None:
         try:
@@ -237,7 +237,7 @@ class Supervisor:
             return
         is_back, supervised.registered, supervised.was_ready = supervised.was_ready, found, True
         supervised.set_state("ready")
-        self._tell()
+        self._report()
         if is_back and supervised.policy.on_join is not None:
             # Beside the watch: a new engine takes the weights first, and others may die meanwhile.
             supervised.joining = asyncio.ensure_future(supervised.policy.on_join(found))
@@ -245,7 +245,7 @@ class Supervisor:
     async def _lose(self, supervised: _SupervisedRole, what: str, status: int | None) -> None:
         was_ready = supervised.state == "ready"
         supervised.set_state("lost")
-        self._tell()
+        self._report()
         about = (supervised.name, supervised.attempt, supervised.process.id, what)
         logger.warning("role.lost role=%s attempt=%d process=%s what=%s", *about)
         if supervised.joining is not None:
@@ -269,7 +269,7 @@ class Supervisor:
         error = UserError if status == _EXIT_USER else BackendError
         return error(f"{supervised.name} ({process.id}) {what}{again}{last}")
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._on_change(self.views())
 
 

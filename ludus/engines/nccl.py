@@ -63,10 +63,8 @@ class NcclGroup:
             _check(library, joined)
             first = torch.zeros(1, device=device)  # vLLM sums one number first, and every member takes part
             where, stream = first.data_ptr(), torch.cuda.current_stream(device).cuda_stream
-            _check(
-                library,
-                library.ncclAllReduce(where, where, 1, _TYPES[str(first.dtype)], _SUM, self._communicator, stream),
-            )
+            of_type = _TYPES[str(first.dtype)]
+            _check(library, library.ncclAllReduce(where, where, 1, of_type, _SUM, self._communicator, stream))
             torch.cuda.synchronize(device)
 
     def broadcast(self, tensor: Any) -> None:

@@ -19,7 +19,7 @@ def bitmask_words(masks: bytes, num_masks: int, device: torch.device) -> Tensor:
 
 def unpack_bitmask(words_NW: Tensor, vocab_size: int) -> Tensor:
     """Whether each token is in each set, bool of shape (N, V); tokens beyond the words are in none."""
-    places = torch.arange(WORD_BITS, dtype=torch.int32, device=words_NW.device)
-    bits_NV = (words_NW[:, :, None] >> places & 1).bool().flatten(1)[:, :vocab_size]
+    shifts = torch.arange(WORD_BITS, dtype=torch.int32, device=words_NW.device)
+    bits_NV = (words_NW[:, :, None] >> shifts & 1).bool().flatten(1)[:, :vocab_size]
     missing = vocab_size - bits_NV.shape[1]
     return torch.nn.functional.pad(bits_NV, (0, missing)) if missing else bits_NV

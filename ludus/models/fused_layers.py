@@ -60,6 +60,13 @@ def _replace_forward(part: Any, forward: Callable[..., Any]) -> None:
     part.forward = forward
 
 
+def _prove(part: nn.Module, forward: Callable[[Tensor], Tensor], width: int, like: Tensor) -> None:
+    """Replace the forward of `part`, which takes rows of `width` numbers, if both make the same of random ones."""
+    x = torch.randn(_PROBE_ROWS, width, dtype=like.dtype, device=like.device)
+    if _near(forward(x), part(x)):
+        _replace_forward(part, forward)
+
+
 # ---- norms -----------------------------------------------------------------------------------------------------------
 
 
@@ -194,10 +201,7 @@ def _replace_linears(module: nn.Module, operations: Operations) -> None:
     for part in module.modules():
         if type(part) is not nn.Linear or "forward" in vars(part):
             continue
-        x = torch.randn(_PROBE_ROWS, part.in_features, dtype=part.weight.dtype, device=part.weight.device)
-        quick = partial(_linear, part, operations)
-        if _near(quick(x), part(x)):
-            _replace_forward(part, quick)
+        _prove(part, partial(_linear, part, operations), part.in_features, part.weight)
 
 
 # ---- gated MLPs ------------------------------------------------------------------------------------------------------
@@ -239,10 +243,7 @@ def _fuse_gates(module: nn.Module, rowwise: Rowwise) -> None:
         gate = torch.linspace(-30, 30, 999, dtype=like.dtype, device=like.device)[None]
         up = torch.randn_like(gate)
         is_silu = _same_rounding(rowwise.gate(gate, up), part.act_fn(gate) * up)
-        quick = _FusedGate(part, rowwise, is_silu)
-        x = torch.randn(_PROBE_ROWS, down.out_features, dtype=like.dtype, device=like.device)
-        if _near(quick(x), part(x)):
-            _replace_forward(part, quick)
+        _prove(part, _FusedGate(part, rowwise, is_silu), down.out_features, like)
 
 
 # ---- rotary positions ------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class LeasedWorker:
 
     async def run(self, call: WorkerCall) -> CallEnd:
         """As `WorkerPool.run`; if the process has ended, a new one starts in its place."""
-        return await self._staff.run(_QueuedCall(call, is_leased=True), self._slot)
+        return await self._staff.run(_QueuedCall(call), self._slot)
 
 
 @dataclass(eq=False)
@@ -116,8 +116,6 @@ class _QueuedCall:
     call: WorkerCall
     keeps_slot: bool = False
     """Its slot stays taken after its end, until it is released."""
-    is_leased: bool = False
-    """Its slot was taken before."""
     future: Future[CallEnd] = field(default_factory=Future)
     slot: _Slot | None = None
     """None: it waits for a slot."""

@@ -87,7 +87,7 @@ class KillRank:
         with RunStore.open(self._folder) as store:
             assert store.metrics()
         (role,) = [
-            int(each["place"].removeprefix("pid "))
+            int(each["process"].removeprefix("pid "))
             for each in json.loads((self._folder / "roles.json").read_text())["roles"]
         ]
         os.kill(role, signal.SIGKILL)

@@ -96,7 +96,7 @@ class ServerProtocol(ABC):
 
     name: ClassVar[str]
     """What its kind is called in messages: vLLM, SGLang."""
-    tells_versions: ClassVar[bool] = False
+    reports_versions: ClassVar[bool] = False
     """Every piece says which weights sampled it, and weights are loaded between two tokens: nothing pauses."""
     server: Server
 

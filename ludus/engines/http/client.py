@@ -273,7 +273,7 @@ class HttpEngine:
             except LudusError:
                 if not is_again or not await self._has(version):
                     raise
-            if self.protocol.tells_versions:
+            if self.protocol.reports_versions:
                 await asyncio.sleep(SETTLE_S)
             self._version = version
         finally:
@@ -288,7 +288,7 @@ class HttpEngine:
     @property
     def _stays_as_it_is(self) -> bool:
         """A publish neither pauses nor resumes: whoever paused the engine lets it go on."""
-        return self._is_paused or self.protocol.tells_versions
+        return self._is_paused or self.protocol.reports_versions
 
 
 @dataclass(eq=False)
@@ -333,10 +333,8 @@ class _Running:
     def sampled(self) -> Sampled:
         assert self.stop_reason is not None, "a call without a stop reason still runs"
         sampling, num = self.call.sampling, len(self.token_ids)
-        tops, kept_ids = (
-            tuple(self.top_logprobs),
-            tuple(self.kept_ids),
-        )  # of an answer that was cut off, not told of all
+        # of an answer that was cut off, not reported of all
+        tops, kept_ids = tuple(self.top_logprobs), tuple(self.kept_ids)
         return Sampled(
             token_ids=tuple(self.token_ids),
             logprobs=tuple(self.logprobs),

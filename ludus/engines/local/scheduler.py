@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ludus.engines.local.pages import PagePool, PrefixMatch
 from ludus.engines.sequence import Sequence
+
+_ARRIVAL = attrgetter("arrival")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Scheduler:
         return f"<Scheduler running={len(self.running)} waiting={len(self.waiting)} {self.pool!r}>"
 
     def add(self, sequence: Sequence) -> None:
-        bisect.insort(self.waiting, sequence, key=_arrival)
+        bisect.insort(self.waiting, sequence, key=_ARRIVAL)
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence is over; its keys and values stay findable for the next turn."""
@@ -186,7 +189,7 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, match: PrefixMatch, version: int) -> None:
         self.waiting.remove(sequence)
-        bisect.insort(self.running, sequence, key=_arrival)
+        bisect.insort(self.running, sequence, key=_ARRIVAL)
         sequence.num_computed = match.num_tokens
         sequence.num_stale = 0
         sequence.num_registered = 0
@@ -212,7 +215,3 @@ class Scheduler:
                 sequence.kv_version, sequence.token_ids, sequence.pages, num_tokens=sequence.num_computed
             )
             sequence.num_registered = sequence.num_computed
-
-
-def _arrival(sequence: Sequence) -> int:
-    return sequence.arrival

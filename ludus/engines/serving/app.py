@@ -80,7 +80,7 @@ class EngineApi:
         api.post("/score")(self.score)
         api.post("/pause")(self.pause)
         api.post("/resume")(self.resume)
-        api.get("/is_paused")(self.tell_paused)
+        api.get("/is_paused")(self.is_paused)
         api.put("/weights/{version:int}")(self.receive)
         api.post("/weights/{version:int}")(self.read_file)
         app = application(api, refuse=_refuse, no_route=_refuse)
@@ -176,7 +176,7 @@ class EngineApi:
         self._is_paused = False
         return {"status": "resumed"}
 
-    async def tell_paused(self) -> dict[str, bool]:
+    async def is_paused(self) -> dict[str, bool]:
         return {"is_paused": self._is_paused}
 
     async def receive(self, version: int, request: Request) -> dict[str, int]:

@@ -65,7 +65,7 @@ class LudusEngine(HttpEngine):
             check_same_ids(ask("POST", "/tokenize", {"prompt": PROBE_TEXT})["tokens"], tokenizer)
             version = int(ask("GET", "/stats")["version"])
         server = Server(url, int(card["max_model_len"]), tokenizer.stop_ids, bearer(api_key))
-        protocol = LudusProtocol(server, card["id"], tells_processed_logprobs=True, files=files)
+        protocol = LudusProtocol(server, card["id"], reports_processed_logprobs=True, files=files)
         if version == 0:
             return cls(protocol)
         protocol.first_version = version + 1  # it served somebody else
@@ -77,7 +77,7 @@ class LudusProtocol(VllmProtocol):
     """How a server of ours is spoken to: as vLLM where vLLM has a word for it."""
 
     name = "Ludus engine"
-    tells_versions = True
+    reports_versions = True
     files: WeightFiles | None = None
     """None: weights are sent."""
     first_version: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import httpx
@@ -51,7 +51,7 @@ class NcclTransfer(Transfer):
 
     async def begin(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
         """Everybody joins at the same time, or waits for the others."""
-        self._announced, device = await asyncio.to_thread(_announced, weights)
+        self._announced, device = await asyncio.to_thread(_described, weights.named_tensors())
         answer = await http.get("/get_world_size")
         world_size = int(parse_object(answer)["world_size"]) + 1
         unique_id = self._make_id()
@@ -92,24 +92,20 @@ class IpcTransfer(Transfer):
             await post(http, "/update_weights", {"update_info": shared})  # they are held until they are read
 
 
-def _announced(weights: WeightSource) -> tuple[Mapping[str, Any], Any]:
-    """Names, types and shapes of all tensors, and the card they are on."""
-    names, dtypes, shapes, devices = [], [], [], set()
-    for name, tensor in weights.named_tensors():
-        _check_card(name, tensor)
+def _described(tensors: Iterable[tuple[str, Any]]) -> tuple[Mapping[str, Any], Any]:
+    """Names, types and shapes of all tensors, and the card they are on. Raises UserError for one that is on none."""
+    names, dtypes, shapes, device = [], [], [], None
+    for name, tensor in tensors:
+        if tensor.device.type != "cuda":
+            raise UserError(
+                f"{name} is on {tensor.device}: weights that travel by nccl or ipc come from a CUDA card; set "
+                "model.device, or engine.weights=auto"
+            )
         names.append(name)
         dtypes.append(str(tensor.dtype).removeprefix("torch."))
         shapes.append(list(tensor.shape))
-        devices.add(tensor.device)
-    return {"names": names, "dtype_names": dtypes, "shapes": shapes}, next(iter(devices), None)
-
-
-def _check_card(name: str, tensor: Any) -> None:
-    if tensor.device.type != "cuda":
-        raise UserError(
-            f"{name} is on {tensor.device}: weights that travel by nccl or ipc come from a CUDA card; set "
-            "model.device, or engine.weights=auto"
-        )
+        device = tensor.device
+    return {"names": names, "dtype_names": dtypes, "shapes": shapes}, device
 
 
 def _shared(tensors: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -118,8 +114,8 @@ def _shared(tensors: list[tuple[str, Any]]) -> dict[str, Any]:
     from torch.multiprocessing.reductions import reduce_tensor
 
     bucket, handles = [(name, tensor.detach().contiguous()) for name, tensor in tensors], []
-    for name, tensor in bucket:
-        _check_card(name, tensor)
+    about, device = _described(bucket)
+    for _, tensor in bucket:
         _, parts = reduce_tensor(tensor)  # type: ignore[no-untyped-call]
         _, size, stride, offset, _, dtype, _, *storage = parts
         handles.append(
@@ -132,10 +128,4 @@ def _shared(tensors: list[tuple[str, Any]]) -> dict[str, Any]:
             }
         )
     torch.cuda.synchronize()  # what was cast is there
-    return {
-        "names": [name for name, _ in bucket],
-        "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in bucket],
-        "shapes": [list(tensor.shape) for _, tensor in bucket],
-        "card": str(torch.cuda.get_device_properties(bucket[0][1].device).uuid),
-        "handles": handles,
-    }
+    return {**about, "card": str(torch.cuda.get_device_properties(device).uuid), "handles": handles}

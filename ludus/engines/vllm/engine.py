@@ -73,7 +73,7 @@ class VllmEngine(HttpEngine):
             _check_version(ask("GET", "/version")["version"])
             card = ask("GET", "/v1/models")["data"][0]
             _check_tokenizer(ask, tokenizer)
-            is_processed = _tells_processed_logprobs(ask)
+            is_processed = _reports_processed_logprobs(ask)
         server = Server(url, int(card["max_model_len"]), tokenizer.stop_ids, bearer(api_key))
         protocol = VllmProtocol(server, card["id"], is_processed, transfer, keep_kv)
         return cls(protocol, version=0 if transfer is None else UNPUBLISHED)
@@ -85,7 +85,7 @@ class VllmProtocol(ServerProtocol):
 
     name = "vLLM"
     model: str
-    tells_processed_logprobs: bool
+    reports_processed_logprobs: bool
     """Its logprobs are those of the distribution sampled from, not of the bare model."""
     transfer: Transfer | None = None
     """None: weights cannot be published."""
@@ -99,7 +99,7 @@ class VllmProtocol(ServerProtocol):
             raise UserError(
                 f"temperature={sampling.temperature} is raised to {LEAST_TEMPERATURE} by vLLM; ask for 0, or for more"
             )
-        if not self.tells_processed_logprobs and not _is_models_own(sampling):
+        if not self.reports_processed_logprobs and not _is_models_own(sampling):
             raise UserError(
                 "this vLLM tells the logprobs of the bare model, so only temperature 1 or 0 without top-p, top-k, "
                 "min-p, penalties, biases and grammars can be recorded exactly; start it with "
@@ -281,7 +281,7 @@ def _check_tokenizer(ask: Ask, tokenizer: Tokenizer) -> None:
     check_same_ids(found["tokens"], tokenizer)
 
 
-def _tells_processed_logprobs(ask: Ask) -> bool:
+def _reports_processed_logprobs(ask: Ask) -> bool:
     """Whether a token that is the only one allowed has the logprob 0, not the bare model's."""
     only = 7  # any id will do that no model is certain of after itself
     asked = {"max_tokens": 1, "logprobs": 0, "allowed_token_ids": [only], "detokenize": False}

@@ -276,7 +276,7 @@ def test_wants_its_key(settings: ModelSettings, tokenizer: Tokenizer, scratch: P
 def test_clients_of_vllm_sample_the_same(url: str, tokenizer: Tokenizer) -> None:
     """Requests and events are vLLM's: its client's words get the tokens that ours get."""
     ours = LudusEngine.connect(url, tokenizer)
-    theirs = VllmEngine(VllmProtocol(ours.protocol.server, ours.protocol.model, tells_processed_logprobs=True))
+    theirs = VllmEngine(VllmProtocol(ours.protocol.server, ours.protocol.model, reports_processed_logprobs=True))
     answers = [asyncio.run(engine.generate(call())) for engine in (ours, theirs)]
     assert answers[0].token_ids == answers[1].token_ids and answers[0].logprobs == answers[1].logprobs
     assert answers[0].stop_reason == answers[1].stop_reason

@@ -84,13 +84,13 @@ def inverse_cdf(probs_NBC: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
     block_N1 = torch.searchsorted(cumulative_NB, wanted_N1, right=True).clamp_(max=probs_NBC.shape[1] - 1)
     before_N1 = torch.where(block_N1 > 0, cumulative_NB.gather(1, (block_N1 - 1).clamp_(min=0)), 0.0)
     block_NC = probs_NBC[torch.arange(len(probs_NBC), device=probs_NBC.device), block_N1[:, 0]]
-    place_N1 = torch.searchsorted(block_NC.double().cumsum(-1), wanted_N1 - before_N1, right=True)
-    place_N1.clamp_(max=probs_NBC.shape[2] - 1)
+    idx_N1 = torch.searchsorted(block_NC.double().cumsum(-1), wanted_N1 - before_N1, right=True)
+    idx_N1.clamp_(max=probs_NBC.shape[2] - 1)
     # rounding of the block's sum may point just past its last possible token
-    cut_N1 = block_NC.gather(1, place_N1) == 0
-    places_C = torch.arange(block_NC.shape[1], device=block_NC.device)
-    place_N1 = torch.where(cut_N1, ((block_NC > 0) * places_C).argmax(-1, keepdim=True), place_N1)
-    return (block_N1 * probs_NBC.shape[2] + place_N1)[:, 0], total_N1[:, 0]
+    cut_N1 = block_NC.gather(1, idx_N1) == 0
+    indices_C = torch.arange(block_NC.shape[1], device=block_NC.device)
+    idx_N1 = torch.where(cut_N1, ((block_NC > 0) * indices_C).argmax(-1, keepdim=True), idx_N1)
+    return (block_N1 * probs_NBC.shape[2] + idx_N1)[:, 0], total_N1[:, 0]
 
 
 def change(logits_V: Tensor, request: SamplingRequest) -> Tensor:
