@@ -11,8 +11,13 @@ from typing import Any
 
 from ludus.http.sse import DONE, whole_data
 
-# Of a delta, texts that grow; everything else is said once.
-_GROWING = ("content", "reasoning_content", "reasoning", "refusal")
+# Texts that grow from chunk to chunk; everything else is said once.
+_GROWING = ("content", "reasoning_content", "reasoning", "refusal", "arguments")
+# What comes by index, and what an entry is before its first part.
+_BY_INDEX: Mapping[str, Mapping[str, Any]] = {
+    "choices": {},
+    "tool_calls": {"id": "", "type": "function", "function": {"name": "", "arguments": ""}},
+}
 
 
 def read_answer(body: bytes, content_type: str) -> dict[str, Any] | None:
@@ -31,43 +36,35 @@ def read_answer(body: bytes, content_type: str) -> dict[str, Any] | None:
 
 def assemble(chunks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """One body of all chunks; choices by index."""
-    whole: dict[str, Any] = {}
-    choices: dict[int, dict[str, Any]] = {}
+    whole: dict[str, Any] = {"choices": {}}
     for chunk in chunks:
-        whole.update({key: value for key, value in chunk.items() if key != "choices" and value is not None})
-        for part in chunk.get("choices") or ():
-            choice = choices.setdefault(part["index"], {"message": {"role": "assistant", "content": None}})
-            _add_delta(choice["message"], part.get("delta") or {})
-            _add_logprobs(choice, part.get("logprobs"))
-            rest = {key: value for key, value in part.items() if key not in ("delta", "logprobs")}
-            choice.update({key: value for key, value in rest.items() if value is not None})
-    return {**whole, "choices": [choices[index] for index in sorted(choices)]}
+        whole = _grown(whole, chunk)
+    return {**whole, "choices": [_choice(choice) for _, choice in sorted(whole["choices"].items())]}
 
 
-def _add_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    for key, value in delta.items():
-        if value is None:
-            continue
-        if key in _GROWING:
-            message[key] = (message.get(key) or "") + value
-        elif key == "tool_calls":
-            for call in value:
-                _add_call(message.setdefault("tool_calls", []), call)
-        else:
-            message[key] = value
+def _grown(known: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known with what the part adds; what comes by index is a mapping until everything has come."""
+    found = dict(known)
+    for key, value in part.items():
+        before = found.get(key)
+        if key in _BY_INDEX:
+            found[key] = dict(before or {})
+            for each in value or ():
+                index = each.get("index", len(found[key]))
+                found[key][index] = _grown(found[key].get(index, _BY_INDEX[key]), each)
+        elif isinstance(value, Mapping):
+            found[key] = _grown(before or {}, value)
+        elif isinstance(value, list) or (isinstance(value, str) and key in _GROWING):
+            found[key] = value if before is None else before + value
+        elif value is not None and (value != "" or before is None):
+            found[key] = value
+    return found
 
 
-def _add_call(calls: list[dict[str, Any]], part: Mapping[str, Any]) -> None:
-    index = part.get("index", len(calls))
-    while len(calls) <= index:
-        calls.append({"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
-    call, function = calls[index], part.get("function") or {}
-    call["id"] = part.get("id") or call["id"]
-    call["function"]["name"] = function.get("name") or call["function"]["name"]
-    call["function"]["arguments"] += function.get("arguments") or ""
-
-
-def _add_logprobs(choice: dict[str, Any], logprobs: Mapping[str, Any] | None) -> None:
-    if logprobs and logprobs.get("content"):
-        known = choice.setdefault("logprobs", {"content": []})
-        known["content"].extend(logprobs["content"])
+def _choice(grown: Mapping[str, Any]) -> dict[str, Any]:
+    choice = {key: value for key, value in grown.items() if key != "delta"}
+    message = {"role": "assistant", "content": None, **grown.get("delta", {})}
+    if "tool_calls" in message:
+        calls = (call for _, call in sorted(message["tool_calls"].items()))
+        message["tool_calls"] = [{key: call[key] for key in call if key != "index"} for call in calls]
+    return {**choice, "message": message}

@@ -98,8 +98,7 @@ def turn_id(choice: Any) -> str | None:
 
 def convert_litellm_choice_to_openai(choice: Any) -> Choice:
     """The choice of an answer that litellm read, in the SDK's shape; its turn comes along."""
-    plain = _plain(choice)
-    return Choice.model_validate({**plain, "turn_id": turn_id(choice)})
+    return Choice.model_validate({**to_json(choice), "turn_id": turn_id(choice)})
 
 
 def _field(choice: Any, name: str) -> Any:
@@ -110,20 +109,13 @@ def message_of(item: Any) -> dict[str, Any]:
     """The item as a message of the next request, a new mapping; a choice's is what it answered."""
     if isinstance(item, Mapping) and "role" in item:
         return {**item, "content": ""} if item.get("content") is None else dict(item)
-    reply = _plain(item)["message"]
+    reply = to_json(item)["message"]
     said = {key: reply[key] for key in _REPLY_KEYS if reply.get(key)}
     return {"role": reply.get("role", "assistant"), "content": reply.get("content") or "", **said}
 
 
 def to_json(item: Any) -> dict[str, Any]:
     """The item in plain JSON, which `check_item` reads back."""
-    if isinstance(item, Mapping) and "role" in item:
-        return dict(item)
-    return _plain(item)
-
-
-def _plain(choice: Any) -> dict[str, Any]:
-    if isinstance(choice, Mapping):
-        return dict(choice)
-    dumped = choice.model_dump(mode="json", exclude_none=True)
-    return {"message": {}, **dumped}
+    return (
+        dict(item) if isinstance(item, Mapping) else {"message": {}, **item.model_dump(mode="json", exclude_none=True)}
+    )

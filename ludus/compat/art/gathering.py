@@ -80,9 +80,7 @@ async def _whole_group(
     except Exception as error:
         tally.fail(error)
         return []
-    if kept is None:
-        return []
-    found = list(kept) if isinstance(kept, list | tuple) else [kept]
+    found = list(kept) if isinstance(kept, list | tuple) else [] if kept is None else [kept]
     for each in found:
         if not isinstance(each, TrajectoryGroup):
             raise UserError(

@@ -86,12 +86,15 @@ async def generate_scenarios(
     if num_scenarios < 1:
         raise UserError(f"num_scenarios={num_scenarios} must be at least 1")
     model = _model(generator_model, generator_api_key, generator_base_url)
+    shown = {"tools": _json(offered), "resources": _json(readable)}
+    wanted = f"- {custom_instructions.strip()}\n" if custom_instructions else ""
     found: dict[str, GeneratedScenario] = {}
     num_fruitless = 0
     try:
         while len(found) < num_scenarios:
             count = min(MOST_PER_CALL, num_scenarios - len(found))
-            prompt = _prompt(count, offered, readable, custom_instructions, list(found))
+            known = "- They are none of these, which are there already:\n" + "".join(f"  - {task}\n" for task in found)
+            prompt = _PROMPT.format(count=count, more=wanted + (known if found else ""), **shown)
             answer = await model.ask([{"role": "user", "content": prompt}], name="scenarios", schema=_SCHEMA)
             before = len(found)
             for scenario in _scenarios(answer.text):
@@ -142,17 +145,8 @@ def _plain(item: Any, kind: type[MCPTool] | type[MCPResource]) -> MCPTool | MCPR
     raise UserError(f"{item!r:.100} of type {type(item).__name__} is no {kind.__name__}, and no mapping of one")
 
 
-def _prompt(
-    count: int, tools: Sequence[Json], resources: Sequence[Json], instructions: str | None, known: Sequence[str]
-) -> str:
-    more = f"- {instructions.strip()}\n" if instructions else ""
-    if known:
-        more += "- They are none of these, which are there already:\n" + "".join(f"  - {task}\n" for task in known)
-    shown = {
-        name: json.dumps(list(values), indent=2, ensure_ascii=False)
-        for name, values in (("tools", tools), ("resources", resources))
-    }
-    return _PROMPT.format(count=count, more=more, **shown)
+def _json(values: Sequence[Json]) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False)
 
 
 def _scenarios(text: str) -> Iterator[GeneratedScenario]:

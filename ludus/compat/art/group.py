@@ -83,13 +83,8 @@ class TrajectoryGroup(pydantic.BaseModel):
     __str__ = __repr__
 
     @property
-    def is_pending(self) -> bool:
-        """Its rollouts have not all been played."""
-        return self._pending is not None
-
-    @property
     def unplayed(self) -> tuple[Member, ...]:
-        """The members that are still to be played."""
+        """The members that are still to be played. Empty: the group is whole."""
         return tuple(self._pending or ())
 
     def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]  # a group is its trajectories

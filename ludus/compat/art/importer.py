@@ -91,16 +91,17 @@ def write_model(model: ImportedModel, out: Path) -> list[Path]:
 # ---- trajectories
 
 
-def _all_trajectories(model: ImportedModel, folder: Path) -> None:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            _trajectories(model, path, path.relative_to(folder.parent))
+def _trajectories(model: ImportedModel, folder: Path) -> None:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder.parent)
+        if path.suffix in _SUFFIXES:
+            _take_groups(model, path, name)
+        else:
+            note = f"no file of trajectories; allowed: {', '.join(_SUFFIXES)}"
+            model.entries.append(Entry(str(name), "left out", note))
 
 
-def _trajectories(model: ImportedModel, path: Path, name: Path) -> None:
-    if path.suffix not in _SUFFIXES:
-        model.entries.append(Entry(str(name), "left out", f"no file of trajectories; allowed: {', '.join(_SUFFIXES)}"))
-        return
+def _take_groups(model: ImportedModel, path: Path, name: Path) -> None:
     odd: set[str] = set()
     groups = []
     for number, found in enumerate(_groups(path, odd)):
@@ -233,7 +234,7 @@ def _newest(path: Path) -> tuple[Fate, str]:
 
 
 _READERS: Mapping[str, Callable[[ImportedModel, Path], None]] = {
-    "trajectories": _all_trajectories,
+    "trajectories": _trajectories,
     "checkpoints": _checkpoints,
     "history.jsonl": _history,
     "state.json": _state,

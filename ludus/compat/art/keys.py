@@ -9,21 +9,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ludus.compat.keys import Table, read, to
+from ludus.compat.keys import keys_beside, read
 from ludus.settings import with_value
 
 logger = logging.getLogger(__name__)
 
-KEYS: Table = {
-    "init_args.max_seq_length": to("model.context_length"),
-    "peft_args.r": to("model.lora.rank"),
-    "peft_args.lora_alpha": to("model.lora.alpha"),
-    "peft_args.target_modules": to("model.lora.target_modules"),
-    "trainer_args.learning_rate": to("trainer.optimizer.lr"),
-    "trainer_args.weight_decay": to("trainer.optimizer.weight_decay"),
-    "trainer_args.max_grad_norm": to("trainer.optimizer.max_grad_norm"),
-    "chat_template_path": to("model.chat_template"),
-}
+KEYS = keys_beside(__file__)
 
 
 def internal_model_config(**groups: Any) -> dict[str, Any]:

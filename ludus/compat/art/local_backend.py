@@ -57,7 +57,7 @@ class LocalBackend(Backend):
         self._server: GatewayServer | None = None
         """None: no model has been registered."""
         self._models: dict[Path, asyncio.Future[ServedModel]] = {}
-        """By folder."""
+        """By folder; of one that could not be opened, why."""
         self._stack = AsyncExitStack()
         """Ends the models and their server."""
 
@@ -82,16 +82,10 @@ class LocalBackend(Backend):
     async def hosted(self, model: TrainableSpec) -> ServedModel:
         """The model itself, registered."""
         folder = self._folder(model.project, model.name)
-        if folder not in self._models:
-            self._models[folder] = opening = asyncio.get_running_loop().create_future()
-            try:
-                opening.set_result(await self._open(model, folder))
-            except BaseException as error:
-                del self._models[folder]
-                opening.set_exception(error)
-                opening.exception()  # whoever waited has it; nobody need have
-                raise
-        return await self._models[folder]
+        opening = self._models.get(folder)
+        if opening is None or (opening.done() and opening.exception() is not None):
+            self._models[folder] = opening = asyncio.ensure_future(self._open(model, folder))
+        return await asyncio.shield(opening)
 
     async def _train(
         self, model: TrainableSpec, asked: AnyTraining, on_progress: OnProgress, idempotency_key: str | None
@@ -105,9 +99,8 @@ class LocalBackend(Backend):
 
     async def get_step(self, model: TrainableSpec) -> int:
         folder = self._folder(model.project, model.name)
-        if folder in self._models:
-            return (await self._models[folder]).model.step
-        return trained_steps(folder)
+        opening = self._models.get(folder)
+        return trained_steps(folder) if opening is None else (await asyncio.shield(opening)).model.step
 
     async def delete_checkpoints(self, model: TrainableSpec, keep: Collection[int]) -> None:
         hosted = (await self.hosted(model)).model

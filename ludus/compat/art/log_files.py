@@ -1,8 +1,8 @@
-"""What a user's loop writes down of a model: history, trajectories, a state of its own. Plain files, no server.
+"""What a user's loop writes down of a model: history and trajectories. Plain files, no server.
 
 Knows: JSON lines, means.  Knows not: where the model is, who trains it.
 
-    <base_path>/<project>/models/<name>/  history.jsonl  state.json  trajectories/<split>/0012.jsonl
+    <base_path>/<project>/models/<name>/  history.jsonl  trajectories/<split>/0012.jsonl
 """
 
 from __future__ import annotations
@@ -61,18 +61,6 @@ class LogFiles:
         """The step with the largest value of the metric, the latest of equal ones. None: it was never logged."""
         found = [(row[metric], row["step"]) for row in self.history() if math.isfinite(row.get(metric, math.nan))]
         return max(found)[1] if found else None
-
-    def read_state(self) -> dict[str, Any] | None:
-        """None: nothing was written."""
-        path = self.folder / "state.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-
-    def write_state(self, state: Mapping[str, Any]) -> None:
-        """Replace the state as a whole."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / "state.json.part"
-        draft.write_text(json.dumps(dict(state), indent=2) + "\n", encoding="utf-8")
-        draft.replace(self.folder / "state.json")
 
 
 def as_groups(logged: Logged | None) -> list[TrajectoryGroup]:

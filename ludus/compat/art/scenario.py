@@ -45,8 +45,11 @@ class MCPTool:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Of a mapping in MCP's form, with `inputSchema`, or with `parameters`. Raises UserError without a name."""
+        name = data.get("name")
+        if not isinstance(name, str) or not name:
+            raise UserError(f"a tool needs a name, but is {dict(data)!r:.100}")
         schema = data.get("parameters") or data.get("inputSchema") or data.get("input_schema") or {}
-        return cls(_name(data, "tool"), data.get("description") or "", schema)
+        return cls(name, data.get("description") or "", schema)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
@@ -180,10 +183,3 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
         counts, console = self.get_difficulty_distribution(), Console(highlight=False)
         for difficulty in DIFFICULTIES:
             console.print(f"{difficulty}/5: {counts[difficulty]:3d}  {'█' * min(counts[difficulty], 30)}")
-
-
-def _name(data: Mapping[str, Any], what: str) -> str:
-    name = data.get("name")
-    if not isinstance(name, str) or not name:
-        raise UserError(f"a {what} needs a name, but is {dict(data)!r:.100}")
-    return name

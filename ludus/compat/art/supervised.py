@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ludus.compat.art.backends import TrainSFTConfig
 from ludus.compat.art.dataset import epoch_parts
@@ -85,25 +86,14 @@ async def train_sft_from_file(
     epochs: int = 1,
     batch_size: int = 2,
     peak_lr: float = 2e-4,
-    *,
-    schedule_type: Method = "linear",
-    warmup_ratio: float = 0.1,
-    chunk_size: int = 10,
-    seed: int = 42,
-    initial_step: int = 0,
+    **options: Any,
 ) -> list[Metrics]:
-    """Train on all conversations of a JSONL file; the metrics of each chunk, which is a step of the model each."""
-    chunks = create_sft_dataset_iterator(
-        _read(Path(file_path)),
-        chunk_size,
-        epochs,
-        batch_size,
-        peak_lr,
-        schedule_type=schedule_type,
-        warmup_ratio=warmup_ratio,
-        seed=seed,
-        initial_step=initial_step,
-    )
+    """Train on all conversations of a JSONL file; the metrics of each chunk, which is a step of the model each.
+
+    options: schedule_type, warmup_ratio, chunk_size, shuffle, seed, initial_step, as for `create_sft_dataset_iterator`.
+    """
+    options |= {"epochs": epochs, "batch_size": batch_size, "peak_lr": peak_lr}
+    chunks = create_sft_dataset_iterator(_read(Path(file_path)), **options)
     return [(await model.train_sft(chunk.trajectories, chunk.config)).metrics for chunk in chunks]
 
 

@@ -7,7 +7,7 @@ Invariants: results are in the order of submission; cancelling is never counted 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar
 from itertools import count
 from statistics import fmean
@@ -101,15 +101,11 @@ async def settle(member: Member, rollout: Rollout, tally: RolloutTally) -> Traje
     return found
 
 
-async def in_order(awaitables: Iterable[Awaitable[ResultT]]) -> list[ResultT]:
+async def in_order(coroutines: Iterable[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
     """All results in order; the first error ends the others and rises as it is."""
-
-    async def result(awaitable: Awaitable[ResultT]) -> ResultT:
-        return await awaitable
-
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(result(each)) for each in awaitables]
+            tasks = [group.create_task(each) for each in coroutines]
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -7,6 +7,7 @@ Invariant: a client asks the newest weights, also when it was made before them.
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -42,6 +43,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
 
     model_config = pydantic.ConfigDict(extra="forbid", protected_namespaces=(), arbitrary_types_allowed=True)
 
+    trainable: ClassVar[bool] = False
     name: str = pydantic.Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     project: str = pydantic.Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     config: ConfigT | None = None
@@ -57,10 +59,6 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
     _without_endpoint: ClassVar[tuple[str | None, str | None]] = (None, None)
     """Base URL and key of a client where none are known. None: what the SDK itself takes."""
     _transports: dict[str, ModelTransport] = pydantic.PrivateAttr(default_factory=dict)
-
-    @property
-    def trainable(self) -> bool:
-        return False
 
     @property
     def log_files(self) -> LogFiles:
@@ -127,7 +125,8 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
 
     def read_state(self) -> dict[str, Any] | None:
         """What the user's loop has kept, such as a position in its data. None: nothing."""
-        return self.log_files.read_state()
+        path = self.log_files.folder / "state.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
     def merge_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """The state with these keys replaced."""
@@ -137,7 +136,11 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
 
     def overwrite_state(self, state: Mapping[str, Any]) -> None:
         """Replace the state as a whole; it is written whole or not at all."""
-        self.log_files.write_state(state)
+        folder = self.log_files.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / "state.json.part"
+        draft.write_text(json.dumps(dict(state), indent=2) + "\n", encoding="utf-8")
+        draft.replace(folder / "state.json")
 
     async def _prepare(self) -> InferenceEndpoint | None:
         """Where it is now. None: where its own base URL says."""
@@ -147,6 +150,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
 class TrainableModel(Model[ConfigT]):
     """A model that is trained from what its rollouts do."""
 
+    trainable: ClassVar[bool] = True
     base_model: str = pydantic.Field(min_length=1)
     """Name of an embedded model, a folder, or a hub id."""
     run_id: str | None = None
@@ -162,10 +166,6 @@ class TrainableModel(Model[ConfigT]):
         {"model": {"lora": None}}; what they are, docs/configuration.md says."""
         super().__init__(**fields)
         self._internal_config = _internal_config
-
-    @property
-    def trainable(self) -> bool:
-        return True
 
     @property
     def internal_config(self) -> Mapping[str, Any]:

@@ -26,10 +26,10 @@ def test_a_group_from_awaitables_keeps_the_order_of_submission() -> None:
 
     async def main() -> None:
         group = TrajectoryGroup((rollout(k, after=5 - k) for k in range(5)), metadata={"row": 1})
-        assert group.is_pending and len(group.unplayed) == 5
+        assert len(group.unplayed) == 5
         assert await group is group
         assert [each.reward for each in group] == [0, 1, 2, 3, 4] and len(group) == 5
-        assert not group.is_pending and await group is group
+        assert group.unplayed == () and await group is group
         assert group.metadata == {"row": 1}
 
     asyncio.run(main())
