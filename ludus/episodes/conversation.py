@@ -11,10 +11,11 @@ arguments of calls as JSON values. The turn is, in this order,
         in the same words, after other messages                        (history edited or dropped before it)
     what the same messages followed when they were asked before        (a second sample is no consequence)
     the one whose open tool call this sub-agent serves
-    the last one of the same agent
+    where all that the same agent does comes together: its last turn, or that from which what it does at once went out
 
 Where several fit equally well, one of the same agent wins, then one whose reply is equal in every field, then the
-least followed, then the latest.
+least followed, then the one that was asked last. A turn counts from when it was asked: nothing here depends on which
+of several that ran at once was answered first.
 """
 
 from __future__ import annotations
@@ -52,11 +53,27 @@ class MessageNode(NamedTuple):
     """The conversation up to and with the message."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A turn from when it was asked."""
+
+    agent: str
+    follows: str | None
+    serves: bool
+    """It was asked while a call of the turn that it follows was open."""
+    ordinal: int
+
+
 class Conversations:
     """The conversations of a session as a tree of messages. Not thread-safe."""
 
     def __init__(self) -> None:
         self._turns: dict[str, Turn] = {}
+        self._asked: dict[str, _Asked] = {}
+        """By turn, answered or not."""
+        self._num_asked = 0
+        self._followed_at: dict[int, str | None] = {}
+        """What the turn follows that was asked last with a conversation."""
         self._steps: dict[tuple[int, _Key], int] = {}
         self._asked_at: dict[int, list[Turn]] = {}  # by the conversation that was sent
         self._ended_at: dict[int, list[Turn]] = {}  # by that conversation with the reply
@@ -83,9 +100,26 @@ class Conversations:
         self._entered.remember(messages, steps)
         return steps
 
-    def add(self, turn: Turn, asked: Sequence[MessageNode]) -> None:
-        """asked: what `enter` made of the turn's messages."""
+    def begin(self, turn_id: str, asked: Sequence[MessageNode], agent: str, follows: str | None) -> None:
+        """A turn is asked; `add` or `drop` says what became of it. asked: what `enter` made of its messages."""
         self._answer(asked)
+        self._followed_at[asked[-1].at if asked else _START] = follows
+        serves = follows is not None and follows not in self._answered and bool(self._turns[follows].reply.tool_calls)
+        self._asked[turn_id] = _Asked(agent, follows, serves, self._num_asked)
+        self._num_asked += 1
+        if follows is not None:
+            self._num_followers[follows] = self._num_followers.get(follows, 0) + 1
+
+    def drop(self, turn_id: str) -> None:
+        """What was asked has no answer."""
+        follows = self._asked.pop(turn_id).follows
+        if follows is not None:
+            self._num_followers[follows] -= 1
+
+    def add(self, turn: Turn, asked: Sequence[MessageNode]) -> None:
+        """A turn is answered. asked: what `enter` made of its messages."""
+        if turn.id not in self._asked:
+            self.begin(turn.id, asked, turn.agent, turn.follows)
         at = asked[-1].at if asked else _START
         reply = message_key(turn.reply)
         self._asked_at.setdefault(at, []).append(turn)
@@ -94,8 +128,6 @@ class Conversations:
         self._open_at.setdefault(end, []).append(turn.id)
         self._replied.setdefault(reply, []).append(turn)
         self._turns[turn.id] = turn
-        if turn.follows is not None:
-            self._num_followers[turn.follows] = self._num_followers.get(turn.follows, 0) + 1
 
     def match(self, messages: Sequence[Message], agent: str) -> TurnMatch:
         """The turn that a request of `agent` with these messages follows."""
@@ -113,32 +145,54 @@ class Conversations:
             found = asked or self._replied.get(keys[at])
             if found:
                 return TurnMatch(self._best(found, messages[at], agent), exact=False)
-        asked = self._asked_at.get(walked[-1]) if len(walked) == len(messages) + 1 else None
-        if asked and asked[-1].follows not in self._answered:
-            follows = asked[-1].follows
-            return TurnMatch(None if follows is None else self._turns[follows], exact=False)
-        return TurnMatch(self._caller(messages, agent) or self._latest(agent), exact=False)
+        if len(walked) == len(messages) + 1 and walked[-1] in self._followed_at:
+            follows = self._followed_at[walked[-1]]
+            if follows not in self._answered:
+                return TurnMatch(None if follows is None else self._turns[follows], exact=False)
+        return TurnMatch(self._caller(messages, agent) or self._joined(agent), exact=False)
 
     def _caller(self, messages: Sequence[Message], agent: str) -> Turn | None:
-        """The latest turn with an open tool call that a new conversation of this agent may serve.
+        """The turn, asked last, with an open tool call that a new conversation of this agent may serve.
 
         A call whose task shows in the messages comes first, once for each call. Without such a sign the caller must
-        descend from no turn of the same agent: an agent that starts afresh with every request looks the same.
+        descend from no turn of the same agent, for an agent that starts afresh with every request looks the same, and
+        be the one thing that its own agent does.
         """
         open_turns = [turn for turn in self._turns.values() if turn.reply.tool_calls and turn.id not in self._answered]
-        for turn in reversed(open_turns):
+        open_turns.sort(key=lambda turn: -self._asked[turn.id].ordinal)
+        for turn in open_turns:
             has_room = self._num_followers.get(turn.id, 0) < len(turn.reply.tool_calls)
             if has_room and _task_shows(turn.reply.tool_calls, messages):
                 return turn
-        return next((turn for turn in reversed(open_turns) if agent not in self._agents_above(turn)), None)
+        strangers = (turn for turn in open_turns if all(each.agent != agent for each in self._line(turn.id)))
+        return next((turn for turn in strangers if self._joined(turn.agent) is turn), None)
 
-    def _agents_above(self, turn: Turn | None) -> Iterator[str]:
-        while turn is not None:
-            yield turn.agent
-            turn = None if turn.follows is None else self._turns[turn.follows]
+    def _joined(self, agent: str) -> Turn | None:
+        """The last turn that all that the agent does has in common; what served a call that has its answer is over.
 
-    def _latest(self, agent: str) -> Turn | None:
-        return next((turn for turn in reversed(self._turns.values()) if turn.agent == agent), None)
+        An answer that was broken off counts as if it had not been asked for, one on its way as if it were there.
+        """
+        done = [turn for turn in self._turns.values() if turn.agent == agent and turn.sampled.stop_reason != "abort"]
+        begun = [each for turn_id, each in self._asked.items() if each.agent == agent and turn_id not in self._turns]
+        above: set[str] = set()
+        for at in (*(turn.follows for turn in done), *(each.follows for each in begun)):
+            while at is not None and at not in above:
+                above.add(at)
+                at = self._turns[at].follows
+        ends = [turn.id for turn in done if turn.id not in above and not self._is_over(turn)]
+        lines = [[turn.id for turn in self._line(end)] for end in (*ends, *(each.follows for each in begun))]
+        common = set(lines[0]).intersection(*lines[1:]) if lines else set()
+        return next((self._turns[turn_id] for turn_id in lines[0] if turn_id in common), None) if lines else None
+
+    def _is_over(self, turn: Turn) -> bool:
+        """It served a call that has its answer."""
+        return any(self._asked[each.id].serves and each.follows in self._answered for each in self._line(turn.id))
+
+    def _line(self, turn_id: str | None) -> Iterator[Turn]:
+        """The turn, the one that it follows, and so on."""
+        while turn_id is not None:
+            yield self._turns[turn_id]
+            turn_id = self._turns[turn_id].follows
 
     def _walk(self, entered: Sequence[int], keys: Sequence[_Key]) -> list[int]:
         """The known conversations that messages with these keys go through: before the first, after it, and so on.
@@ -167,11 +221,11 @@ class Conversations:
                 self._answered.update(self._open_at.pop(at))
 
     def _best(self, turns: Sequence[Turn], echoed: Message, agent: str) -> Turn:
-        def rank(index: int) -> tuple[bool, bool, int, int]:
-            turn = turns[index]
-            return turn.agent == agent, turn.reply == echoed, -self._num_followers.get(turn.id, 0), index
+        def rank(turn: Turn) -> tuple[bool, bool, int, int]:
+            followers = self._num_followers.get(turn.id, 0)
+            return turn.agent == agent, turn.reply == echoed, -followers, self._asked[turn.id].ordinal
 
-        return turns[max(range(len(turns)), key=rank)]
+        return max(turns, key=rank)
 
 
 def message_key(message: Message) -> _Key:

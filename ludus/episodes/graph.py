@@ -56,6 +56,18 @@ class SessionGraph:
         with self._lock:
             return self._conversations.match(messages, agent)
 
+    def begin(self, turn_ids: Sequence[str], messages: Sequence[Message], agent: str, follows: str | None) -> None:
+        """These turns are asked with these messages; `add_turn` or `drop` says what became of each."""
+        with self._lock:
+            asked = self._conversations.enter(messages)
+            for turn_id in turn_ids:
+                self._conversations.begin(turn_id, asked, agent, follows)
+
+    def drop(self, turn_id: str) -> None:
+        """What was asked has no answer."""
+        with self._lock:
+            self._conversations.drop(turn_id)
+
     def find(self, turn_id: str) -> Turn | None:
         """None: there is no such turn."""
         with self._lock:

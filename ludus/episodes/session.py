@@ -209,6 +209,8 @@ class Session:
             now=time.monotonic(),
         )
         completion = self._planner.plan(request, num_tokens=self._num_tokens)
+        turn_ids = [choice.call.id for choice in completion.choices]
+        self._graph.begin(turn_ids, request.messages, request.agent, completion.prompt.follows)
         # A task of its own: a request that is cancelled must not take the recording of its tokens along.
         self._completions[completion] = asyncio.get_running_loop().create_task(self._perform(completion))
         self._retries.enter(request, completion)
@@ -274,6 +276,8 @@ class Session:
             finally:  # tokens are kept even when telling what they mean fails
                 if sampled.token_ids:
                     self._add_turn(completion, choice, sampled)
+                else:
+                    self._graph.drop(choice.call.id)
 
     def _add_turn(self, completion: Completion, choice: Choice, sampled: Sampled) -> None:
         if sampled.stop_reason == "abort" and completion.stop_cause == "token_limit":

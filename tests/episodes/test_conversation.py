@@ -229,7 +229,29 @@ def test_untagged_sub_agents(play):
     play.ask("hotel", [user("find a hotel")], assistant("ok"))
     assert play.follows([user("find a train")]) == "main"
     play.ask("train", [user("find a train")], assistant("ok"))
-    assert play.follows([user("find a train, again")]) == "train"
+    assert play.follows([user("find a train, again")]) == "main"
+
+
+def test_what_ran_at_once_comes_together(play):
+    """After turns that went out from one, a request without a sign follows that one, not the last to be answered; while
+    one is on its way too. What served a call that has its answer is over, and a broken-off answer was never there."""
+    play.ask("plan", [user("plan")], assistant("three parts"))
+    play.ask("first", [user("part 1")], assistant("1"), follows="plan")
+    play.ask("second", [user("part 2")], assistant("2"), follows="plan")
+    assert play.follows([user("merge")]) == "plan"
+    play.graph.begin(["third"], [user("part 3")], "worker", "plan")
+    assert play.follows([user("part 4")], agent="worker") == "plan"
+    play.graph.drop("third")
+    assert play.follows([user("part 4")], agent="worker") is None
+
+
+def test_sub_agents_are_over_with_the_answer_to_their_call(play):
+    """An agent that begins afresh after its sub-agents, under its own tag, follows its own last turn."""
+    first = [user("go")]
+    main = play.ask("main", first, calls("check the sum"))
+    play.ask("check", [user("check the sum")], assistant("right"))
+    play.ask("main_2", [*first, main.reply, answer(main.reply.tool_calls[0])], assistant("thanks"))
+    assert play.follows([user("in short: right")]) == "main_2"
 
 
 def test_nested_sub_agents(play):

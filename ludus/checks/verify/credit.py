@@ -1,4 +1,5 @@
-"""Credit against returns computed by hand: episodes that branch, whose reasoning is stripped, that call sub-agents.
+"""Credit against returns computed by hand, in episodes that branch, whose reasoning is stripped, that call sub-agents;
+and random agents whose answers come in two orders.
 
 Knows: chat requests, what an agent returns, returns of turns.  Knows not: models; the answers are written down.
 Each episode goes the way that every episode of a run goes: its requests through a recorder, with the model's own
@@ -11,8 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from ludus.checks.verify.chat import THINKING_TEMPLATE
-from ludus.checks.verify.verdict import MODEL, Verdict
+from ludus.checks.verify.chat import THINKING_TEMPLATE, chat_of_words
+from ludus.checks.verify.order import play_returns
+from ludus.checks.verify.trees import WORDS
+from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
@@ -58,35 +61,60 @@ class CreditResult(Verdict):
     turns: int
     max_abs_diff: float
     rows: tuple[CreditRow, ...] = field(repr=False)
+    trees: int = 0
+    """Random agents whose answers came in two orders."""
+    changed: tuple[int, ...] = ()
+    """Numbers of those of which some return was another in the second order."""
     seed: int = 0
-    """Nothing is random."""
+    """Of the random agents."""
 
     @classmethod
-    def of(cls, model: str, rows: tuple[CreditRow, ...], seed: int = 0) -> CreditResult:
-        return cls(model, len(rows), max(row.abs_diff for row in rows), rows, seed)
+    def of(
+        cls, model: str, rows: tuple[CreditRow, ...], *, trees: int = 0, changed: tuple[int, ...] = (), seed: int = 0
+    ) -> CreditResult:
+        return cls(model, len(rows), max(row.abs_diff for row in rows), rows, trees, changed, seed)
 
     @property
     def ok(self) -> bool:
-        return self.max_abs_diff <= TOLERANCE
+        return self.max_abs_diff <= TOLERANCE and not self.changed
 
     @property
     def details(self) -> Sequence[Mapping[str, object]]:
         return [asdict(row) for row in self.rows]
 
 
-def verify_credit(*, model: str = MODEL, seed: int = 0) -> CreditResult:
+def verify_credit(*, trees: int = 10_000, model: str = MODEL, seed: int = 0, on_done: OnDone = ignore) -> CreditResult:
     """Do turns get the returns that a person computes by hand?
 
     Episodes that branch, whose reasoning is stripped, and that call
     sub-agents are run through the recorder. The answers are written down:
-    of the model only its tokenizer is used, and --seed changes nothing.
+    of the model only its tokenizer is used. Then random agents that do
+    several things at once play twice, some over HTTP too: whichever answer
+    comes first, the return of every turn must be the same.
 
-    Example:  ludus verify credit
+    Example:  ludus verify credit --trees 10000
     """
     folder = resolve_model(model)
     plain = ChatText.load(folder, chat_template="chatml-tools")
     thinking = ChatText.load(folder, chat_template=str(THINKING_TEMPLATE))
-    return CreditResult.of(model, run_blocking(_play_all(plain, thinking)), seed)
+    rows = run_blocking(_play_all(plain, thinking))
+    changed = run_blocking(_changed_trees(trees, seed, on_done))
+    return CreditResult.of(model, rows, trees=trees, changed=changed, seed=seed)
+
+
+async def _changed_trees(trees: int, seed: int, on_done: OnDone) -> tuple[int, ...]:
+    """Every hundredth agent plays over HTTP too, where a request takes milliseconds."""
+    text, changed = chat_of_words(WORDS), []
+    for number in range(trees):
+        tree = f"{seed}/{number}"
+        first = await play_returns(text, tree, order=1)
+        others = [await play_returns(text, tree, order=2)]
+        if number % 100 == 0:
+            others.append(await play_returns(text, tree, order=3, over_http=True))
+        if any(returns != first for returns in others):
+            changed.append(number)
+        on_done(number + 1, trees)
+    return tuple(changed)
 
 
 async def _play_all(plain: ChatText, thinking: ChatText) -> tuple[CreditRow, ...]:

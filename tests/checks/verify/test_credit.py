@@ -11,19 +11,19 @@ from ludus.checks.verify.credit import CreditResult, verify_credit
 
 def test_all_hand_computed_returns_hold(tiny_model_folder: Path) -> None:
     """Every turn of every episode has the return written beside it."""
-    result = verify_credit(model=str(tiny_model_folder))
+    result = verify_credit(model=str(tiny_model_folder), trees=1)
     assert result.ok, [row for row in result.rows if row.abs_diff]
     assert result.to_json()["max_abs_diff"] <= 1e-12  # type: ignore[operator]
 
 
 def test_the_embedded_model_has_the_same_credit(smollm2: Path, tiny_model_folder: Path) -> None:
     """Credit does not depend on how a tokenizer cuts the text."""
-    assert verify_credit(model=str(smollm2)).rows == verify_credit(model=str(tiny_model_folder)).rows
+    assert verify_credit(model=str(smollm2), trees=1).rows == verify_credit(model=str(tiny_model_folder), trees=1).rows
 
 
 def test_the_recorder_makes_of_the_episodes_what_they_claim(tiny_model_folder: Path) -> None:
     """One forks by an edit, one by stripped reasoning, one follows across agents, one is not reached."""
-    rows = {(row.episode, row.turn): row for row in verify_credit(model=str(tiny_model_folder)).rows}
+    rows = {(row.episode, row.turn): row for row in verify_credit(model=str(tiny_model_folder), trees=1).rows}
     assert rows["branching", "d"].fork == "edit" and rows["branching", "d"].follows == "a"
     assert rows["reasoning stripped", "b"].fork == "reasoning_stripped"
     assert rows["sub-agent", "h1"].follows == "m1" and rows["sub-agent", "m2"].follows == "m1"
@@ -33,6 +33,13 @@ def test_the_recorder_makes_of_the_episodes_what_they_claim(tiny_model_folder: P
 
 def test_a_wrong_return_fails_the_check(tiny_model_folder: Path) -> None:
     """A return that is off, and one that should not exist, both count."""
-    row = verify_credit(model=str(tiny_model_folder)).rows[0]
+    row = verify_credit(model=str(tiny_model_folder), trees=1).rows[0]
     assert not CreditResult.of("any", (replace(row, got=0.9),)).ok
     assert CreditResult.of("any", (replace(row, got=None),)).max_abs_diff == math.inf
+
+
+def test_no_return_depends_on_which_answer_came_first(tiny_model_folder: Path) -> None:
+    """Random agents with parallel workers, sub-agents, several answers and retries, in process and over HTTP."""
+    result = verify_credit(model=str(tiny_model_folder), trees=200, seed=7)
+    assert result.ok and result.changed == () and result.to_json()["trees"] == 200
+    assert not replace(result, changed=(3,)).ok

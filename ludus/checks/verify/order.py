@@ -1,0 +1,201 @@
+"""Credit whatever finished first: random agents that do several things at once, answered in one order and in another.
+
+Knows: chat requests, an engine whose answers wait, returns of turns.  Knows not: models.
+An agent is a tree of conversations. Each goes on, begins anew, takes several answers and goes on with one of them,
+asks the same twice, sends a request again under its key, sends workers out and merges what they say, or has its calls
+served by sub-agents, with the same tag or one of their own. What is said depends on where it is said alone, so that
+two plays differ in the order of answers and in nothing else: the return of every turn must be the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import httpx
+
+from ludus.engines.base import OnTokens
+from ludus.engines.scripted import ScriptedEngine
+from ludus.episodes.episode import finish
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.outcome import Returned
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
+from ludus.gateway.in_process import InProcessGateway
+from ludus.loop.batch import episode_returns
+from ludus.runs.exporters.tree import as_openai
+from ludus.text.chat import ChatText
+from ludus.types import Call, ChatRequest, Message, Sampled, ToolCall, ToolSpec
+
+Returns = dict[str, float | None]
+"""By the name of the turn."""
+Answers = Sequence[tuple[str, Message]]
+"""For each choice the id of its turn, and the reply."""
+Ask = Callable[[ChatRequest], Awaitable[Answers]]
+_DISCOUNT = 0.5
+_WORDS = ("yes", "no", "well", "done")
+_TOOLS = (ToolSpec("ask"),)
+_NAME = re.compile(r"#[\w.]+")
+_KINDS = ("go on", "afresh", "best of", "twice", "retry", "workers", "workers", "calls")
+_ALONE = _KINDS[:5]
+_MAX_DEPTH = 2
+
+
+async def play_returns(text: ChatText, seed: str, order: int, *, over_http: bool = False) -> Returns:
+    """The returns of a random agent's turns. order: which of its answers come first."""
+    play = _Play(text, seed, random.Random(order))
+    recorder = Recorder(play.engine, text)
+    if over_http:
+        with InProcessGateway(recorder) as gateway:
+            async with gateway.open("tree") as session, httpx.AsyncClient(base_url=session.base_url) as client:
+                await play.run(_over_http(client), pause_s=0.001)
+                record = session.session.snapshot()
+    else:
+        own = recorder.open(session_id="tree")
+        await play.run(_in_process(own), pause_s=0.0)
+        record = await own.aclose("the episode has ended")
+    rng, names = random.Random(f"{seed}/reward"), sorted(play.ids)
+    chosen = rng.sample(names, rng.randint(1, len(names)))
+    returned = rng.choice((1.0, {play.ids[name]: rng.random() for name in chosen}))
+    episode = finish(SessionSpec(), record, Returned(returned), started_at=0.0)
+    assert episode.outcome.kind == "ok", episode.outcome
+    returns = episode_returns(episode, _DISCOUNT)
+    return {name: returns[play.ids[name]] for name in names}
+
+
+class _HeldEngine(ScriptedEngine):
+    """Every answer waits until it is let go."""
+
+    def __init__(self, answer: Callable[[Call], str], text: ChatText) -> None:
+        super().__init__(answer, text.tokenizer, context_length=2**16)
+        self.held: list[tuple[Call, Future[None]]] = []
+
+    async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
+        let_go: Future[None] = Future()
+        self.held.append((call, let_go))
+        await asyncio.wrap_future(let_go)
+        return await super().generate(call, on_tokens)
+
+
+class _Play:
+    """One agent, its model, and the order in which its answers come."""
+
+    def __init__(self, text: ChatText, seed: str, order: random.Random) -> None:
+        self.engine = _HeldEngine(self._answer, text)
+        self.ids: dict[str, str] = {}
+        """Of turns, by name."""
+        self._text = text
+        self._seed = seed
+        self._order = order
+        self._tasks: dict[str, list[str]] = {}
+        """What the answer of a step asks sub-agents for, by its name."""
+        self._num_sent = self._num_let_go = 0
+        """Answers, not requests."""
+        self._num_choices: dict[str, int] = {}
+        self._let_go: Counter[str] = Counter()
+        self._num_answered = 0
+        self._awaited: dict[str, asyncio.Event] = {}
+        """Steps whose first request is to arrive before they send a second."""
+
+    async def run(self, ask: Ask, *, pause_s: float) -> None:
+        """All of the agent. pause_s: between two looks at what the engine was asked."""
+        playing = asyncio.ensure_future(self._conversation(ask, "#0", "", "begin", depth=0))
+        while not playing.done():
+            await asyncio.sleep(pause_s)
+            if not self.engine.held or not self._is_settled():
+                continue
+            there = {self._name_of(call) for call, _ in self.engine.held} & self._awaited.keys()
+            if there:
+                self._awaited.pop(there.pop()).set()
+                continue
+            call, let_go = self.engine.held.pop(self._order.randrange(len(self.engine.held)))
+            self._let_go[self._name_of(call)] += 1
+            self._num_let_go += 1
+            let_go.set_result(None)
+        await playing
+
+    def _is_settled(self) -> bool:
+        """What was sent has arrived, and the agent has every answer that is whole."""
+        whole = (num - num % self._num_choices[name] for name, num in self._let_go.items())
+        return self._num_sent == self._num_let_go + len(self.engine.held) and self._num_answered == sum(whole)
+
+    def _name_of(self, call: Call) -> str:
+        return str(_NAME.findall(self._text.tokenizer.decode(call.prompt_ids))[-1])
+
+    def _answer(self, call: Call) -> str:
+        name = self._name_of(call)
+        rng = random.Random(f"{self._seed}/{name}/{call.sampling.seed}")
+        asked = [{"name": "ask", "arguments": {"task": task}} for task in self._tasks.get(name, ())]
+        calls = "".join(f"\n<tool_call>\n{json.dumps(each)}\n</tool_call>" for each in asked)
+        return rng.choice(_WORDS) + calls
+
+    async def _conversation(self, ask: Ask, path: str, agent: str, opening: str, *, depth: int) -> None:
+        rng = random.Random(f"{self._seed}/{path}")
+        said: list[Message] = []
+        for step in range(rng.randint(1, 3)):
+            name, kind = f"{path}.{step}", rng.choice(_KINDS if depth < _MAX_DEPTH else _ALONE)
+            subs = [f"{name}w{idx}" for idx in range(rng.randint(2, 3))]
+            openings = [f"look at {sub}" for sub in subs] if kind == "calls" else ["part"] * len(subs)
+            self._tasks[name] = openings if kind == "calls" else []
+            said = [*([] if kind == "afresh" else said), Message("user", f"{opening} {name}")]
+            request = ChatRequest(tuple(said), _TOOLS, n=len(subs) if kind == "best of" else 1, agent=agent)
+            reply = rng.choice(await self._replies(ask, request, name, kind))
+            goes_on = kind not in ("best of", "twice", "workers") or rng.random() < 0.5
+            said = [*said, reply] if goes_on else []
+            if kind in ("workers", "calls"):
+                tag = rng.choice((agent, f"helper of {name}"))
+                pairs = zip(subs, openings, strict=True)
+                await asyncio.gather(*(self._conversation(ask, sub, tag, each, depth=depth + 1) for sub, each in pairs))
+            said += [Message("tool", "served", tool_call_id=each.id) for each in reply.tool_calls]
+
+    async def _replies(self, ask: Ask, request: ChatRequest, name: str, kind: str) -> list[Message]:
+        """Of one step; asked twice it has two replies, a request that is sent again one."""
+        self._num_choices[name] = request.n
+        if kind not in ("twice", "retry"):
+            return await self._send(ask, request, [f"{name}/{idx}" for idx in range(request.n)])
+        request = replace(request, retry_key=name if kind == "retry" else None)
+        first = asyncio.ensure_future(self._send(ask, request, [f"{name}/0"]))
+        await self._awaited.setdefault(name, asyncio.Event()).wait()
+        second = await self._send(ask, request, [f"{name}/1"] if kind == "twice" else [])
+        return [*await first, *second]
+
+    async def _send(self, ask: Ask, request: ChatRequest, names: Sequence[str]) -> list[Message]:
+        """names: of the turns that are new."""
+        self._num_sent += len(names)
+        answered = await ask(request)
+        self._num_answered += len(names)
+        self.ids |= {name: turn_id for name, (turn_id, _) in zip(names, answered, strict=False)}
+        return [reply for _, reply in answered]
+
+
+def _in_process(session: Session) -> Ask:
+    async def ask(request: ChatRequest) -> Answers:
+        return [(turn.id, turn.reply) for turn in await session.complete(request)]
+
+    return ask
+
+
+def _over_http(client: httpx.AsyncClient) -> Ask:
+    tools = [{"type": "function", "function": {"name": tool.name, "parameters": {}}} for tool in _TOOLS]
+
+    async def ask(request: ChatRequest) -> Answers:
+        body = {"model": "any", "n": request.n, "tools": tools, "messages": [*map(as_openai, request.messages)]}
+        key = {} if request.retry_key is None else {"idempotency-key": request.retry_key}
+        headers = {"x-ludus-agent": request.agent, **key}
+        response = (await client.post("/chat/completions", json=body, headers=headers)).raise_for_status().json()
+        return [(choice["turn_id"], _reply(choice["message"])) for choice in response["choices"]]
+
+    return ask
+
+
+def _reply(message: Mapping[str, Any]) -> Message:
+    calls = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
+    found = tuple(ToolCall(call_id, function["name"], function["arguments"]) for call_id, function in calls)
+    return Message("assistant", message["content"], tool_calls=found)
