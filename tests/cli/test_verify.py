@@ -12,7 +12,7 @@ def test_each_check_prints_one_object(tiny_model_folder: Path, ludus: Callable[.
     """With --json the last line is one object with the verdict and the caller's seed."""
     model = ("--model", tiny_model_folder)
     commands = (
-        ("credit", *model),
+        ("credit", "--trees", "2", *model),
         ("ledger", "--trees", 20),
         ("packing", *model),
         ("parity", "--tokens", 20, *model),
@@ -27,6 +27,6 @@ def test_each_check_prints_one_object(tiny_model_folder: Path, ludus: Callable[.
 
 def test_a_person_gets_a_table(tiny_model_folder: Path, ludus: Callable[..., Any]) -> None:
     """Without --json the turns, their returns and the verdict are shown."""
-    ended = ludus("verify", "credit", "--model", tiny_model_folder)
+    ended = ludus("verify", "credit", "--trees", "2", "--model", tiny_model_folder)
     assert ended.last == "ok" and "by hand" in ended.out and "reasoning_stripped" in ended.out
     assert "unbalanced" in ludus("verify", "ledger", "--trees", 5).out
