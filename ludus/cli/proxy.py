@@ -137,7 +137,7 @@ class RecordingProxy:
             return await self._pass_on(request)
         except (AgentError, BackendError) as error:
             reply = error_reply(error)
-            return JSONResponse(CHAT.error(reply), reply.status)
+            return JSONResponse(CHAT.vendor.error(reply), reply.status)
 
     async def _pass_on(self, request: Request) -> Response:
         session = self._open.get(request.path_params["secret"])

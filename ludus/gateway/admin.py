@@ -123,7 +123,7 @@ class Administration:
         owners.get("/sessions/{id}/export", response_model=Export)(self.export)
 
         async def refuse_client(request: Request, error: Exception) -> Response:
-            # A disk that refuses is the fault of whoever runs the gateway, not of a client.
+            # A disk that refuses is the fault of the gateway, not of a client.
             return await refuse(request, BackendError(str(error)) if isinstance(error, UserError) else error)
 
         return application(admins, owners, refuse=refuse_client, no_route=no_route)

@@ -73,12 +73,12 @@ class GatewayOptions:
     open_mode: OpenMode | None = None
     """Gives a session to a key that names none. None: such a key is refused."""
     episodes: Episodes | None = None
-    """Opened, rewarded and ended over HTTP by whoever has the admin key. None: there is no administration."""
+    """Opened, rewarded and ended over HTTP with the admin key. None: there is no administration."""
     admin_key: str | None = None
     """Set where there are `episodes`."""
     max_body_bytes: int = MAX_BODY_BYTES
     keep_alive_s: float = KEEP_ALIVE_S
-    """A stream that says nothing for so long is sent a comment."""
+    """A stream that is silent for so long is sent a comment."""
 
 
 DEFAULT_OPTIONS = GatewayOptions()
@@ -200,7 +200,7 @@ class _Endpoint:
             json_s=json_s,
         )
         known_models = (self.options.model_name, DEFAULT_MODEL)
-        dropped = [name for name in dialect.ignored_headers if name in headers]
+        dropped = [name for name in dialect.vendor.ignored_headers if name in headers]
         others = [*dropped, *(() if parsed.model in known_models else ("model",))]
         pinned = session.pinned_fields(parsed.request)
         without_effect = _without_effect(parsed, session, others, pinned)
@@ -244,7 +244,7 @@ class _Models:
     async def list_all(self, request: Request) -> Response:
         self._check_key(request)
         dialect = _dialect_of(request)
-        return JSONResponse(dialect.models([dialect.model(name) for name in self.names]))
+        return JSONResponse(dialect.vendor.models([dialect.vendor.model(name) for name in self.names]))
 
     async def get_one(self, request: Request) -> Response:
         self._check_key(request)
@@ -256,7 +256,7 @@ class _Models:
                 code="model_not_found",
                 param="model",
             )
-        return JSONResponse(_dialect_of(request).model(name))
+        return JSONResponse(_dialect_of(request).vendor.model(name))
 
     def _check_key(self, request: Request) -> None:
         # Where any key may open a session, looking at the list must not open one.
@@ -289,7 +289,7 @@ async def _healthz(_request: Request) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     reply = error_reply(error)
-    return JSONResponse(_dialect_of(request).error(reply), reply.status)
+    return JSONResponse(_dialect_of(request).vendor.error(reply), reply.status)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -298,7 +298,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
     what = f"{request.method} {request.url.path}"
     message = f"Invalid URL ({_without_secret(what)}): {error.detail}."
     reply = ErrorReply(error.status_code, message, "invalid_request_error", code)
-    return JSONResponse(_dialect_of(request).error(reply), reply.status, headers=error.headers)
+    return JSONResponse(_dialect_of(request).vendor.error(reply), reply.status, headers=error.headers)
 
 
 def _without_secret(url: str) -> str:

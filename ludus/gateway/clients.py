@@ -23,7 +23,7 @@ class _Attempt:
 
 
 class Attempts:
-    """Tells a request sent twice from two equal requests, for one session. Used from the gateway's loop alone.
+    """Distinguishes a request sent twice from two equal requests, for one session. Used from the gateway's loop alone.
 
     An SDK marks a retry with a count, not with a name. A retry therefore takes over the oldest equal request whose
     answer did not reach the client, else the newest that still runs, else the newest that was delivered.

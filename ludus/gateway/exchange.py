@@ -120,7 +120,7 @@ class Exchange:
             return InternalError(f"{type(error).__name__}: {error}")
 
     async def _turns(self, session: Session, on_delta: OnDelta) -> tuple[Turn, ...]:
-        """The turns of all requests, in their order. They begin in that order, before any of them says a word."""
+        """The turns of all requests, in their order. They begin in that order, before any of them has a token."""
         requests, is_live, tasks = self.request.parsed.requests, self.request.parsed.stream, []
         if len(requests) == 1:
             return await session.complete(requests[0], on_delta, on_start=self._on_start, is_live=is_live)
@@ -221,7 +221,7 @@ def _undecoded(turns: tuple[Turn, ...]) -> Headers:
 async def send_error(send: Send, dialect: Dialect, error: ErrorReply) -> None:
     # The SDK sends 409 and every 5xx again unless a header states that this cannot help.
     retry = {"x-should-retry": "true" if error.may_retry else "false"}
-    await send_json(send, error.status, dialect.error(error), retry)
+    await send_json(send, error.status, dialect.vendor.error(error), retry)
 
 
 async def send_json(send: Send, status: int, body: JsonObject, headers: Headers) -> None:

@@ -34,7 +34,7 @@ def new_key() -> str:
 def check_key(what: str, host: str, key: str | None, *, variable: str) -> None:
     """Raises UserError where strangers could use `what`, or guess its key.
 
-    key: the one that its user gave. None: one will be made, and told to who sits at this machine.
+    key: the one that its user gave. None: one will be made, and shown at this machine.
     variable: of the environment, that the key may be given in.
     """
     if key is None and not is_loopback(host):
@@ -63,7 +63,7 @@ def digest(key: str) -> bytes:
 
 
 def is_key(key: str, expected: bytes) -> bool:
-    """Whether this is the key of which `expected` is the digest; the time it takes tells nothing about it."""
+    """Whether this is the key of which `expected` is the digest; the time it takes does not depend on it."""
     return hmac.compare_digest(digest(key), expected)
 
 

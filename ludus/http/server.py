@@ -1,7 +1,7 @@
 """An ASGI application as a server: a thread of its own, an event loop of its own, a socket on this machine.
 
 Knows: uvicorn, threads.  Knows not: the application.
-Because nothing else runs on its loop, whoever blocks another loop with a blocking client is still answered.
+Because nothing else runs on its loop, a blocking client that holds up another loop is still answered.
 Invariant: what wants no key is served to this machine alone.
 """
 
@@ -42,10 +42,10 @@ class HttpServer:
     ) -> None:
         """name: what messages call it.  beside: None: nothing else runs on its loop.  tls: None: plain HTTP.
 
-        is_guarded: whoever has no key learns and changes nothing; only such an application may be served to others.
+        is_guarded: without a key nothing is learned or changed; only such an application may be served to others.
         """
         self.app = app
-        """Another one may take its place before `start`."""
+        """It may be exchanged before `start`."""
         self._name = name
         self._beside = beside
         self._is_guarded = is_guarded
@@ -143,7 +143,7 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, but it ends as soon as it is told to: its own looks ten times a second, then sleeps a tenth more."""
+    """uvicorn's, but it ends at once: uvicorn's looks ten times a second, then sleeps a tenth more."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -172,7 +172,7 @@ class _Server(uvicorn.Server):
             connection.shutdown()
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + STOP_GRACE_S
-        # uvicorn tells nobody when a connection is gone.
+        # uvicorn has no event for a connection that is gone.
         while (state.connections or state.tasks) and loop.time() < ends_at:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         for task in state.tasks:

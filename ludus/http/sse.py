@@ -17,7 +17,7 @@ DONE = "[DONE]"
 async def coming_data(answer: httpx.Response) -> AsyncIterator[str]:
     """Raises httpx.TransportError if the answer is no stream of events."""
     async for event in EventSource(answer).aiter_sse():
-        if event.data:  # a comment that comes after an event with an id is told as an event without data
+        if event.data:  # a comment that comes after an event with an id is given as an event without data
             yield event.data
 
 

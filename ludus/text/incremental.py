@@ -100,7 +100,7 @@ def continuation(
 def _changed(earlier: RenderedTurn, messages: Sequence[Message]) -> ForkReason | None:
     """Why `messages` do not begin with the earlier messages and the reply. None: they do."""
     num_before = len(earlier.messages)
-    if tuple(messages[:num_before]) == tuple(earlier.messages):  # told apart without a look at each message
+    if tuple(messages[:num_before]) == tuple(earlier.messages):  # without a look at each message
         if len(messages) == num_before:
             return "truncated"
         if _is_same(earlier.reply, messages[num_before]):

@@ -55,7 +55,7 @@ def num_same(old: Sequence[object], new: Sequence[object]) -> int:
 
 
 def around_difference(old: str, new: str, num_chars: int) -> tuple[str, str]:
-    """Both texts, cut to so many characters on each side of the place where they part."""
+    """Both texts, cut to so many characters on each side of where they part."""
     at = num_same(old, new)
     cut = slice(max(0, at - num_chars), at + num_chars)
     return old[cut], new[cut]

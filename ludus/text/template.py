@@ -31,15 +31,7 @@ _USER = Message("user", "Probe.")
 _PROBES = ((_USER,), (Message("system", "Probe."), _USER))
 _OWN_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
 # What a template can fail with: its own refusals, and Python's answers to operations on values it did not expect.
-_FOREIGN_ERRORS = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+_FAILURES = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +157,7 @@ class ChatTemplate:
             if known is None or known.shown is None:
                 return self._resumable.render(values)
             return self._resumable.render(values, earlier_text=known.text, bookmark=known.shown.bookmark)
-        except _FOREIGN_ERRORS as error:
+        except _FAILURES as error:
             raise AgentError(
                 f"The model's chat template refuses these messages: {error}. Change roles, order or content.",
                 code="template_error",
@@ -205,7 +197,7 @@ def _known(earlier: Rendered | None, messages: Sequence[Message]) -> Rendered | 
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}`: marks what the model says, and shows it unchanged."""
+    """`{% generation %}`: marks what is the model's, and shows it unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - declared by jinja as an instance variable
 
@@ -232,7 +224,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: jinja2.runtime.Context, function: Any, *args: Any, **kwargs: Any) -> Any:
         if is_own(function):
-            return function(*args)  # the other arguments are what Jinja tells its own functions
+            return function(*args)  # the other arguments are what Jinja gives its own functions
         return super().call(context, function, *args, **kwargs)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:

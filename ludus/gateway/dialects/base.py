@@ -2,7 +2,7 @@
 
 Knows: JSON, chat messages, turns.  Knows not: sockets, sessions, engines, event loops.
 Invariants: dialects are pure and keep no state between requests; what a session's messages were read as is kept for
-them by whoever has the session, and equal JSON is read as equal messages; the deltas of a stream, put together, are
+them with the session, and equal JSON is read as equal messages; the deltas of a stream, put together, are
 the body that the same request gets unstreamed.
 
 To add a protocol: a folder with `fields.py` (every field and its class), `read.py`, `write.py` and `dialect.py` (its
@@ -124,9 +124,22 @@ class TokenCounter:
 
 
 @dataclass(frozen=True, slots=True)
+class Vendor:
+    """What all protocols of one vendor have in common, as pure functions."""
+
+    error: Callable[[ErrorReply], JsonObject]
+    model: Callable[[str], JsonObject]
+    """A model of that name, as the protocol lists models."""
+    models: Callable[[list[JsonObject]], JsonObject]
+    ignored_headers: tuple[str, ...]
+    """Headers that its clients send and that cannot change a token, in small letters."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
     """One wire protocol as pure functions: none waits, reads a clock it was not given or keeps anything."""
 
+    vendor: Vendor
     paths: tuple[str, ...]
     """Paths below `/v1` to which requests of this protocol are posted."""
     fields: FieldTable
@@ -136,12 +149,6 @@ class Dialect:
     """(answer, request, name of the model): the body of an answer that is not streamed."""
     writer: Callable[[ParsedRequest, str, float], StreamWriter]
     """(request, name of the model, time of creation)"""
-    error: Callable[[ErrorReply], JsonObject]
-    model: Callable[[str], JsonObject]
-    """A model of that name, as the protocol lists models."""
-    models: Callable[[list[JsonObject]], JsonObject]
-    ignored_headers: tuple[str, ...] = ()
-    """Headers that clients of this protocol send and that cannot change a token, in small letters."""
     counter: TokenCounter | None = None
     """None: the protocol cannot ask how long a prompt would be."""
 

@@ -5,18 +5,9 @@ Knows: those shapes.  Knows not: what the protocols do not share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from ludus.gateway.dialects.base import (
-    Answer,
-    Dialect,
-    ErrorReply,
-    JsonObject,
-    Parse,
-    ParsedRequest,
-    StreamWriter,
-    TokenCounter,
-)
+from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest, Vendor
 from ludus.gateway.dialects.events import event
 from ludus.gateway.dialects.fields import FieldTable, read_boolean, read_object, wrong_value
 from ludus.types import Turn
@@ -40,31 +31,16 @@ def read_stream(body: JsonObject, ignored: dict[str, None]) -> tuple[bool, bool]
     return stream, read_boolean(options, "include_usage", False, at="stream_options")
 
 
-def openai_dialect(
-    paths: tuple[str, ...],
-    fields: FieldTable,
-    parse: Parse,
-    response: Callable[[Answer, ParsedRequest, str], JsonObject],
-    writer: Callable[[ParsedRequest, str, float], StreamWriter],
-    counter: TokenCounter | None = None,
-) -> Dialect:
-    """With what is the same in every protocol of OpenAI's: headers without effect, errors, the list of models."""
-    return Dialect(
-        paths,
-        fields,
-        parse,
-        response,
-        writer,
-        error_json,
-        lambda name: {"id": name, "object": "model", "created": 0, "owned_by": "ludus"},
-        lambda models: {"object": "list", "data": models},
-        ignored_headers=("openai-beta", "openai-organization", "openai-project"),
-        counter=counter,
-    )
-
-
 def error_json(error: ErrorReply) -> JsonObject:
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+OPENAI = Vendor(
+    error_json,
+    lambda name: {"id": name, "object": "model", "created": 0, "owned_by": "ludus"},
+    lambda models: {"object": "list", "data": models},
+    ignored_headers=("openai-beta", "openai-organization", "openai-project"),
+)
 
 
 def usage_json(answer: Answer) -> JsonObject:

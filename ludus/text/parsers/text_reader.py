@@ -17,7 +17,7 @@ Say = Callable[[str], None]
 """Takes text that is certain."""
 
 MAX_NAME_LENGTH = 256
-"""Of a tool or an argument; APIs allow 64. What is longer is no name, and a call is told broken before it ends."""
+"""Of a tool or an argument; APIs allow 64. What is longer is no name, and the call is broken before it ends."""
 
 _BLANKS = " \t\r\n"
 

@@ -372,7 +372,7 @@ def test_stream_with_logprobs_tells_them_once() -> None:
 def test_errors_have_openais_shape() -> None:
     """An agent's fault keeps its code and param; an engine's is a 500 that may be tried again."""
     fault = error_reply(AgentError("too long", code="context_length_exceeded", param="messages"))
-    assert DIALECT.error(fault) == {
+    assert DIALECT.vendor.error(fault) == {
         "error": {
             "message": "too long",
             "type": "invalid_request_error",

@@ -306,21 +306,21 @@ def test_a_call_that_broke_is_closed_and_its_text_follows() -> None:
 )
 def test_errors_have_anthropics_shape(status: int, kind: str) -> None:
     """An agent's fault has the class of its status and keeps its code; an engine's is an api_error."""
-    body = DIALECT.error(error_reply(AgentError("no", status=status, code="why", param="x")))
+    body = DIALECT.vendor.error(error_reply(AgentError("no", status=status, code="why", param="x")))
     BetaErrorResponse.model_validate(body, strict=True)
     assert (body["error"]["type"], body["error"]["message"], body["error"]["code"]) == (kind, "no", "why")
     failure = error_reply(BackendError("out of memory"))
-    assert DIALECT.error(failure)["error"]["type"] == "api_error"
+    assert DIALECT.vendor.error(failure)["error"]["type"] == "api_error"
     raw = DIALECT.writer(parse(stream=True), "tiny", 0.0).error(failure)
     name, data, *_ = raw.decode().split("\n")
-    assert name == "event: error" and json.loads(data.removeprefix("data: ")) == DIALECT.error(failure)
+    assert name == "event: error" and json.loads(data.removeprefix("data: ")) == DIALECT.vendor.error(failure)
 
 
 def test_models_and_counts_have_anthropics_shapes() -> None:
     """A model, a list of them, and the length of a prompt, for which no limit needs to be named."""
-    model = DIALECT.model("tiny")
+    model = DIALECT.vendor.model("tiny")
     ModelInfo.model_validate_json(json.dumps(model), strict=True)
-    assert DIALECT.models([model])["first_id"] == "tiny"
+    assert DIALECT.vendor.models([model])["first_id"] == "tiny"
     counter = DIALECT.counter
     parsed = counter.parse({"messages": [USER]}, Sampling(), ReadMessages())
     assert (parsed.request.messages, counter.response(7)) == ((Message("user", "Guess."),), {"input_tokens": 7})

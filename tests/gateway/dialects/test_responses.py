@@ -273,7 +273,7 @@ def test_a_call_that_broke_is_an_incomplete_item() -> None:
 def test_errors_have_openais_shape() -> None:
     """Before the stream an error object; in it an event with the code, then the failed response."""
     failure = error_reply(BackendError("out of memory"))
-    assert DIALECT.error(failure)["error"]["code"] == "backend_error"
+    assert DIALECT.vendor.error(failure)["error"]["code"] == "backend_error"
     writer = DIALECT.writer(parse(stream=True), "tiny", 0.0)
     [told] = events(writer.error(failure))
     assert (told["type"], told["code"]) == ("error", "backend_error")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ludus.gateway.dialects.base import Dialect
 from ludus.gateway.dialects.completions.fields import REQUEST
 from ludus.gateway.dialects.completions.read import read_request
 from ludus.gateway.dialects.completions.write import CompletionStream, whole
-from ludus.gateway.dialects.openai import openai_dialect
+from ludus.gateway.dialects.openai import OPENAI
 
-COMPLETIONS = openai_dialect(("/completions",), REQUEST, read_request, whole, CompletionStream)
+COMPLETIONS = Dialect(OPENAI, ("/completions",), REQUEST, read_request, whole, CompletionStream)

@@ -12,6 +12,7 @@ from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest
 from ludus.gateway.dialects.completions import fields
 from ludus.gateway.dialects.fields import (
     missing,
+    numbered,
     read_boolean,
     read_integer,
     read_text,
@@ -68,13 +69,15 @@ def _prompts(value: Any) -> list[Prompt]:
         return [single]
     if not isinstance(value, list):
         raise wrong_type(value, "a string, token ids, or an array of them", "prompt")
-    prompts = [(f"prompt[{i}]", _prompt(entry, f"prompt[{i}]")) for i, entry in enumerate(value[: MAX_CHOICES + 1])]
-    if not 0 < len(prompts) <= MAX_CHOICES:
+    if not 0 < len(value) <= MAX_CHOICES:
         raise wrong_value(len(value), f"1 to {MAX_CHOICES} prompts", "prompt")
-    for at, prompt in prompts:
+    prompts = []
+    for at, entry in numbered("prompt", value):
+        prompt = _prompt(entry, at)
         if prompt is None:
-            raise wrong_type(value[len(prompts) - 1], "a string or token ids", at)
-    return [prompt for _, prompt in prompts if prompt is not None]
+            raise wrong_type(entry, "a string or token ids", at)
+        prompts.append(prompt)
+    return prompts
 
 
 def _prompt(value: Any, at: str) -> Prompt | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ludus.gateway.dialects.base import TokenCounter
-from ludus.gateway.dialects.openai import openai_dialect
+from ludus.gateway.dialects.base import Dialect, TokenCounter
+from ludus.gateway.dialects.openai import OPENAI
 from ludus.gateway.dialects.responses.fields import REQUEST
 from ludus.gateway.dialects.responses.read import read_request
 from ludus.gateway.dialects.responses.write import ResponseStream, whole
 
-RESPONSES = openai_dialect(
+RESPONSES = Dialect(
+    OPENAI,
     ("/responses",),
     REQUEST,
     read_request,
