@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ludus.text.parsers.answer import AnswerGrammar
 from ludus.text.parsers.base import (
@@ -137,14 +136,7 @@ class _CallStream:
         self._deltas: list[Delta] = []
         self._reader = TextReader()
         self._calls = CallWriter(self._reader, self._deltas, call_seed, call_format.make_id)
-        self._state: Literal["start", "text", "call", "after", "raw"] = "start" if call_format.starts else "text"
-        self._steps = {
-            "start": self._read_start,
-            "text": self._read_text,
-            "call": self._read_call,
-            "after": self._read_after,
-            "raw": self._read_raw,
-        }
+        self._step: Callable[[], bool] = self._read_start if call_format.starts else self._read_text
         self._reading: Reading | None = None
         """None: no call was begun yet."""
         self._opener = ""
@@ -172,13 +164,13 @@ class _CallStream:
     def _read(self, answer: str, *, is_last: bool) -> list[Delta]:
         self._reader.text += answer
         self._reader.is_last = is_last
-        while self._steps[self._state]():
+        while self._step():
             pass
         deltas = list(self._deltas)
         self._deltas.clear()
         return deltas
 
-    # Each step reads what it can decide and returns whether the state changed.
+    # Each step reads what it can decide and returns whether another is next.
 
     def _read_start(self) -> bool:
         rest = self._reader.rest
@@ -188,7 +180,7 @@ class _CallStream:
         if begun and begun[0] in self._format.starts:
             self._enter_call(rest[: len(rest) - len(begun)], "")
         else:
-            self._state = "text"
+            self._step = self._read_text
         return True
 
     def _read_text(self) -> bool:
@@ -213,27 +205,28 @@ class _CallStream:
         self._num_done_before = self._calls.num_done
         self._calls.is_sure = opener != ""
         self._reading = self._format.read(self._reader, opener, self._calls, self._tools)
-        self._state = "call"
+        self._step = self._read_call
 
     def _read_call(self) -> bool:
         assert self._reading is not None, "a call is read after it was entered"
         try:
             next(self._reading)
         except StopIteration:
-            if self._calls.num_done > self._num_done_before:
-                self._state = "after"
-            else:
-                self._break_call()
-            return True
+            is_read = self._calls.num_done > self._num_done_before
         except BrokenCallError:
+            is_read = False
+        else:
+            return False
+        if is_read:
+            self._step = self._read_after
+        else:
             self._break_call()
-            return True
-        return False
+        return True
 
     def _break_call(self) -> None:
         """Go back to where the broken call began, and let its tag out as content."""
         self._calls.break_off()
-        self._state = "raw"
+        self._step = self._read_raw
         self._raw = ""
         if self._calls.num_done > self._num_done_before:  # one of several behind one tag, which had its effect
             self._reader.at = self._calls.done_at
@@ -243,7 +236,7 @@ class _CallStream:
             self._raw = self._opener
         else:
             self._reader.at = self._opened_at - len(self._blanks)
-            self._state = "text"
+            self._step = self._read_text
 
     def _read_raw(self) -> bool:
         rest, tags = self._reader.rest, tuple(self._format.opens)
@@ -263,7 +256,7 @@ class _CallStream:
             return False
         if self._raw:
             self._undecoded.append(self._raw)
-        self._state = "text"
+        self._step = self._read_text
         return True
 
     def _read_after(self) -> bool:
@@ -272,7 +265,7 @@ class _CallStream:
             if self._reader.is_last:
                 self._reader.at = len(self._reader.text)
             return False
-        self._state = "text"
+        self._step = self._read_text
         return True
 
     def _say(self, text: str) -> None:

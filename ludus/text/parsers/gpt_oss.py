@@ -120,21 +120,15 @@ class _HarmonyStream:
     def _read_broken(self) -> Reading:
         """Let out the message as it is, up to its end or the next one."""
         self._calls.break_off()
-        self._reader.at = 0
-        parts: list[str] = []
-
-        def say(text: str) -> None:
-            parts.append(text)
-            self._say(text)
-
-        opener = yield from self._reader.take(_START)
-        say(opener)
-        tag = yield from self._reader.copy_all(say, *_ENDS, _START)
+        reader = self._reader
+        reader.at = 0
+        self._say((yield from reader.take(_START)))
+        tag = yield from reader.copy_all(self._say, *_ENDS, _START)
         if tag == _START:
-            self._reader.at -= len(tag)
+            reader.at -= len(tag)
         else:
-            say(tag)
-        raw = "".join(parts)
+            self._say(tag)
+        raw = reader.text[: reader.at]
         if self._reads_calls and _RECIPIENT in raw.partition(_MESSAGE)[0]:
             self._undecoded.append(raw)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 
 from ludus.text.parsers.calls import CallWriter, Reading
 from ludus.text.parsers.text_reader import BrokenCallError, TextReader, checked_name
@@ -16,6 +17,7 @@ ARGUMENT_KEYS = ("arguments", "parameters")
 _OWN_KEYS = ("name", *ARGUMENT_KEYS)
 
 
+@dataclass(eq=False)
 class ObjectReader:
     """One call object.
 
@@ -23,19 +25,18 @@ class ObjectReader:
     name wait for it.
     """
 
-    def __init__(self, reader: TextReader, calls: CallWriter, *, reads_id: bool = False) -> None:
-        self._reader = reader
-        self._calls = calls
-        self._reads_id = reads_id
-        self._name: str | None = None
-        self._id: str | None = None
-        self._early: list[str] = []
-        """Arguments that came before the name."""
-        self._has_arguments = False
+    reader: TextReader
+    calls: CallWriter
+    reads_id: bool = False
+    _name: str | None = None
+    _id: str | None = None
+    _early: list[str] = field(default_factory=list)
+    """Arguments that came before the name."""
+    _has_arguments: bool = False
 
     def read(self) -> Reading:
         """Read the object that stands here, which is a whole call; raises BrokenCallError."""
-        reader = self._reader
+        reader = self.reader
         yield from reader.need("{")
         yield from reader.skip()
         if not (yield from reader.take("}")):
@@ -48,40 +49,40 @@ class ObjectReader:
         if self._name is None:
             raise BrokenCallError
         if not self._has_arguments or self._early:
-            self._calls.begin(self._name, self._id)
-            self._calls.arguments("".join(self._early) or "{}")
-        self._calls.done()
+            self.calls.begin(self._name, self._id)
+            self.calls.arguments("".join(self._early) or "{}")
+        self.calls.done()
 
     def _field(self) -> Reading:
         key = yield from self._text()
-        yield from self._reader.skip()
-        yield from self._reader.need(":")
-        yield from self._reader.skip()
+        yield from self.reader.skip()
+        yield from self.reader.need(":")
+        yield from self.reader.skip()
         if key == "name" and self._name is None:
-            self._calls.is_sure = True
+            self.calls.is_sure = True
             self._name = checked_name((yield from self._text()))
         elif key in ARGUMENT_KEYS and not self._has_arguments:
             self._has_arguments = True
             yield from self._arguments()
         elif key in _OWN_KEYS:
             raise BrokenCallError  # given twice: which of them counts?
-        elif key == "id" and self._reads_id and (yield from self._reader.peek()) == '"':
+        elif key == "id" and self.reads_id and (yield from self.reader.peek()) == '"':
             self._id = checked_name((yield from self._text()))
         else:
-            yield from self._reader.json(lambda _: None)
+            yield from self.reader.json(lambda _: None)
 
     def _arguments(self) -> Reading:
         if self._name is None:
-            yield from self._reader.json_object(self._early.append)
+            yield from self.reader.json_object(self._early.append)
         else:
-            yield from read_arguments(self._reader, self._calls, self._name, self._id)
+            yield from read_arguments(self.reader, self.calls, self._name, self._id)
 
     def _text(self) -> Generator[None, None, str]:
         """The JSON string that stands here."""
-        if (yield from self._reader.peek()) != '"':
+        if (yield from self.reader.peek()) != '"':
             raise BrokenCallError
         parts: list[str] = []
-        yield from self._reader.json(parts.append)
+        yield from self.reader.json(parts.append)
         return str(json.loads("".join(parts)))
 
 

@@ -74,11 +74,9 @@ def _types_written(text: str) -> frozenset[str]:
         return frozenset()
     if not is_complete or end < len(text):
         return frozenset()
-    if text[0] in "tf":
-        return frozenset({"boolean"})
     if text[0] in "-0123456789":
         return frozenset({"number"} if any(char in text for char in ".eE") else {"number", "integer"})
-    names = {"{": "object", "[": "array", "n": "null"}
+    names = {"{": "object", "[": "array", "n": "null", "t": "boolean", "f": "boolean"}
     return frozenset({names[text[0]]} if text[0] in names else ())
 
 

@@ -29,7 +29,7 @@ class TaggedCall:
 
     head: str
     key: str
-    """Before a value."""
+    """Before a value; as it is read, blanks may stand for a newline before another tag."""
     close: str
     """Behind a value, as the templates write it."""
     ends: str

@@ -52,7 +52,10 @@ def read_request(
     if body.get("max_tokens") is None and not only_counted:
         raise missing("max_tokens")
     system = _system(body, ignored)
-    messages, num_new = _messages(body, read, ignored)
+    messages, num_new = read_messages(body, read, lambda entry, at: _message(entry, at, ignored))
+    if body["messages"][-1]["role"] == "assistant":
+        last = f"messages[{len(body['messages']) - 1}]"
+        raise unsupported(last, "An answer cannot be begun for the model; end with a user's message.")
     continues = _thread(body)
     use = _tool_use(body, ignored, is_thread=continues is not None)
     effort, budget = _thinking(body, ignored)
@@ -115,17 +118,6 @@ def _system(body: JsonObject, ignored: dict[str, None]) -> tuple[Message, ...]:
         value = kept
     text = read_content(value, "system", fields.TEXTS, ignored)
     return (Message("system", text),) if text else ()
-
-
-def _messages(body: JsonObject, read: ReadMessages, ignored: dict[str, None]) -> tuple[list[Message], int]:
-    """The messages, and how many entries of the history were not known."""
-    found = read_messages(body, read, lambda entry, at: _message(entry, at, ignored))
-    if body["messages"][-1]["role"] == "assistant":
-        raise unsupported(
-            f"messages[{len(body['messages']) - 1}]",
-            "An answer cannot be begun for the model; end with a user's message.",
-        )
-    return found
 
 
 def _message(entry: JsonObject, at: str, ignored: dict[str, None]) -> tuple[Message, ...]:
