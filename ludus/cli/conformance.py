@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Annotated
 
 from rich.console import Console
@@ -68,12 +69,11 @@ def conformance(
 async def _play(
     cases: tuple[Case, ...], base_url: str | None, model: str | None, api_key: str, on_result: Callable[[object], None]
 ) -> SuiteReport:
-    if base_url is None:
-        async with Clients(LOCAL_TIMEOUT_S) as clients:
-            with LocalServer() as server:
-                return await run_cases(
-                    cases, local_target(server), clients, timeout_s=LOCAL_TIMEOUT_S, on_result=on_result
-                )
-    async with Clients(REMOTE_TIMEOUT_S) as clients:
-        target = await remote_target(clients, base_url, model=model, api_key=api_key)
-        return await run_cases(cases, target, clients, timeout_s=REMOTE_TIMEOUT_S, on_result=on_result)
+    timeout_s = LOCAL_TIMEOUT_S if base_url is None else REMOTE_TIMEOUT_S
+    async with Clients(timeout_s) as clients:
+        with ExitStack() as stack:
+            if base_url is None:
+                target = local_target(stack.enter_context(LocalServer()))
+            else:
+                target = await remote_target(clients, base_url, model=model, api_key=api_key)
+            return await run_cases(cases, target, clients, timeout_s=timeout_s, on_result=on_result)

@@ -50,7 +50,9 @@ def doctor(
     [bold]Example:[/]  ludus doctor smollm2-135m
     [bold]Example:[/]  ludus doctor qwen3.jinja --set enable_thinking=false --allow reasoning_stripped
     """
-    allowed = _checked(allow or [])
+    allowed = allow or []
+    if unknown := next((name for name in allowed if name not in (*EXPLANATIONS, "template")), None):
+        raise UserError(f"--allow {unknown!r} is no fork; known: {', '.join(EXPLANATIONS)}, template.")
     examined = _subject(subject, template, parser, _values(variables or []))
     with counting("playing conversations", conversations, quiet=as_json) as bar:
         found = examine(
@@ -93,14 +95,6 @@ def _values(settings: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"--set {setting!r} has no value; write NAME=VALUE, such as enable_thinking=false.")
         values[name] = yaml.safe_load(text)
     return values
-
-
-def _checked(allowed: Sequence[str]) -> Sequence[str]:
-    known = [*EXPLANATIONS, "template"]
-    for name in allowed:
-        if name not in known:
-            raise UserError(f"--allow {name!r} is no fork; known: {', '.join(known)}.")
-    return allowed
 
 
 # What is shown

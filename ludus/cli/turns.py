@@ -45,16 +45,14 @@ def rows_of_group(group: Group, config: Config, decode: Decode | None) -> list[t
     survivors = tuple(episode for episode in members if masks[episode.id] is None)
     too_small = small_group_mask(len(survivors), len(members), config.rollout)
     rules = _rules(config, is_alone=len(survivors) == 1)
-    credited = {} if too_small else dict(_credits(Group(group.id, group.task_id, survivors), rules))
+    credited: dict[str, Mapping[str, TurnCredit]] = {}
+    if not too_small:
+        (pairs,) = credit_groups([Group(group.id, group.task_id, survivors)], rules)
+        credited = {episode.id: credit for episode, credit in pairs}
     return [
         (episode, _rows(episode, credited.get(episode.id), masks[episode.id] or too_small, decode))
         for episode in members
     ]
-
-
-def _credits(survivors: Group, rules: BatchRules) -> list[tuple[str, Mapping[str, TurnCredit]]]:
-    (credited,) = credit_groups([survivors], rules)
-    return [(episode.id, credit) for episode, credit in credited]
 
 
 def _rows(

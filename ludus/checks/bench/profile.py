@@ -28,37 +28,27 @@ class Event(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """A part, and the marks that a call or those around it must bear to belong to it."""
-
-    part: str
-    marks: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class ProfileRules:
-    """Marks by what names of calls look like, and the first rule whose marks are all there decides."""
+    """Which part a call belongs to, by the marks that it and those around it bear."""
 
-    marks: Mapping[str, re.Pattern[str]]
-    rules: tuple[Rule, ...]
+    marks: Mapping[str, str]
+    """By name what names of calls look like."""
+    rules: Sequence[tuple[str, str]]
+    """Parts and the marks that each needs, with blanks between; the first whose marks are all there decides."""
 
-    @classmethod
-    def of(cls, marks: Mapping[str, str], rules: Sequence[tuple[str, str]]) -> ProfileRules:
-        """marks: name to pattern; rules: part and the marks it needs with blanks between, first match first."""
-        return cls(
-            {name: re.compile(pattern) for name, pattern in marks.items()},
-            tuple(Rule(part, frozenset(needed.split())) for part, needed in rules),
-        )
+    def marks_of(self, name: str) -> frozenset[str]:
+        """Of a call called `name`."""
+        return frozenset(mark for mark, pattern in self.marks.items() if re.search(pattern, name))
 
     def part_of(self, found: frozenset[str]) -> str:
-        return next((rule.part for rule in self.rules if rule.marks <= found), OTHER)
+        return next((part for part, needed in self.rules if found.issuperset(needed.split())), OTHER)
 
 
 _ATTENTION = r"engines/local/(kernels/|paged\.py)|kernels/tree\.py|models/(tree|attention)\.py"
 _PRODUCTS = r"^aten::(mm|addmm|bmm|linear|matmul|embedding|index_select)\b|kernels/linear\.py|mkldnn"
 _MODEL = r"nn\.Module|transformers/|models/(load|parts)\.py|kernels/rowwise\.py"
 
-SAMPLING = ProfileRules.of(
+SAMPLING = ProfileRules(
     {
         "draw": r"engines/local/(sampler\.py|draws/)",
         "attention": _ATTENTION,
@@ -77,7 +67,7 @@ SAMPLING = ProfileRules.of(
         ("delivery", "deliver"),
     ),
 )
-TRAINING = ProfileRules.of(
+TRAINING = ProfileRules(
     {
         "pack": r"algorithms/pack\.py|trainer/forward\.py\(\d+\): of",
         "publish": r": copy_into_shared",
@@ -164,9 +154,7 @@ def own_seconds(roots: Iterable[Event], parts: ProfileRules) -> dict[str, float]
         if _OWN.search(event.name):
             continue
         if event.name not in marks_of:
-            marks_of[event.name] = frozenset(
-                name for name, pattern in parts.marks.items() if pattern.search(event.name)
-            )
+            marks_of[event.name] = parts.marks_of(event.name)
         marks = around | marks_of[event.name]
         # below 0 where torch hangs a named block below the short call that opened it; the part's sum is right again
         own_ns = event.duration_time_ns - sum(child.duration_time_ns for child in event.children)

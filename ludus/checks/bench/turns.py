@@ -9,15 +9,14 @@ square of its turns, and the decoding of that JSON with it, which is therefore t
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import statistics
 import tempfile
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+
+import httpx
 
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.workloads import TurnsWork
@@ -135,8 +134,7 @@ def _talk(server: GatewayServer, engine: Engine, text: ChatText, num_turns: int,
     """What a session of its own on `engine` came to."""
     session = Recorder(engine, text).open(session_id="turns")
     secret = server.keys.add(session)
-    with closing(_Client(server.url_for(secret))) as client:
-        client.talk(num_turns, **fields)
+    _look_up(server.url_for(secret), num_turns, **fields)
     server.keys.remove(secret)
     seen = session.stats()
     assert not seen.forks, f"a session that only goes on has forked: {seen.fork_examples}"
@@ -147,31 +145,16 @@ def _call(idx: int) -> str:
     return f'Key {idx} is next.\n<tool_call>\n{{"name": "lookup", "arguments": {{"key": "key-{idx}"}}}}\n</tool_call>'
 
 
-class _Client:
+def _look_up(url: str, num_turns: int, **fields: Any) -> None:
     """An agent that looks a key up in every turn and is told its value, over one connection."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._connection = http.client.HTTPConnection(parts.netloc)
-        self._path = f"{parts.path}/chat/completions"
-
-    def talk(self, num_turns: int, **fields: Any) -> None:
-        messages: list[Mapping[str, Any]] = [
-            {"role": "system", "content": "You look keys up, one after the other."},
-            {"role": "user", "content": "Look up every key there is."},
-        ]
+    messages: list[Mapping[str, Any]] = [
+        {"role": "system", "content": "You look keys up, one after the other."},
+        {"role": "user", "content": "Look up every key there is."},
+    ]
+    with httpx.Client(base_url=url, trust_env=False, timeout=None) as client:
         for idx in range(num_turns):
-            reply = self._ask({"model": "default", "messages": messages, "tools": [TOOL], **fields})
+            body = {"model": "default", "messages": messages, "tools": [TOOL], **fields}
+            reply = client.post("chat/completions", json=body).raise_for_status().json()["choices"][0]["message"]
             call_id = reply["tool_calls"][0]["id"] if reply.get("tool_calls") else "call"
             found = f"The value of key-{idx} is {idx * idx}; it lies on shelf {idx % 7}."
             messages += [reply, {"role": "tool", "tool_call_id": call_id, "content": found}]
-
-    def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The message that answers `body`."""
-        self._connection.request("POST", self._path, json.dumps(body), {"content-type": "application/json"})
-        answer = json.loads(self._connection.getresponse().read())
-        message: dict[str, Any] = answer["choices"][0]["message"]
-        return message
-
-    def close(self) -> None:
-        self._connection.close()

@@ -29,7 +29,7 @@ class Call:
 
 def test_every_call_counts_once_in_the_first_part_that_fits() -> None:
     """A product inside the sampler is the head's; what nobody knows is other; all adds up to the whole."""
-    parts = ProfileRules.of(
+    parts = ProfileRules(
         {"draw": "sampler", "product": "^mm$"}, (("head", "draw product"), ("draw", "draw"), ("mm", "product"))
     )
     tree = Call("step", 100, [Call("sampler.py: draw", 60, [Call("mm", 50)]), Call("model", 30, [Call("mm", 10)])])
