@@ -127,12 +127,7 @@ class ServerClient:
             raise _error(answer)
 
     async def run_job(
-        self,
-        model_path: str,
-        job: SubmitJob,
-        *,
-        idempotency_key: str | None = None,
-        on_event: OnEvent = lambda _: None,
+        self, model_path: str, job: SubmitJob, *, idempotency_key: str | None = None, on_event: OnEvent = lambda _: None
     ) -> Mapping[str, Any]:
         """The result of a job once it has one; `on_event` is called with what becomes of it until then.
 

@@ -22,10 +22,7 @@ from ludus.types import MAX_KEPT_IDS, Call, StopReason
 CONNECT_TIMEOUT_S = 10.0
 STOP_REASONS: Mapping[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 """Ours, by what servers call them."""
-SAME_EVERYWHERE = (
-    *("temperature", "top_p", "min_p"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
-)
+SAME_EVERYWHERE = (*("temperature", "top_p", "min_p"), *("presence_penalty", "frequency_penalty", "repetition_penalty"))
 """What of a call's sampling has one name everywhere."""
 Load = Callable[[], Awaitable[None]]
 """Loads new weights into a server; awaited once."""

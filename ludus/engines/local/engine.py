@@ -80,7 +80,7 @@ class LocalEngine:
             self._core.check(call)
         else:
             await self._compile(call)
-        waiter = _Waiter.here(on_tokens)
+        waiter = _Waiter(asyncio.get_running_loop().create_future(), on_tokens)
         self._submit(_Command(lambda: self._add(call, waiter), waiter.fail))
         if call.id in self._aborted:
             self._aborted.discard(call.id)
@@ -148,7 +148,7 @@ class LocalEngine:
 
     async def _ask(self, action: Callable[[], T]) -> T:
         """The result of `action`, run by the engine's thread between two steps."""
-        waiter = _Waiter.here(None)
+        waiter = _Waiter(asyncio.get_running_loop().create_future())
         self._submit(_Command(lambda: waiter.resolve(action()), waiter.fail))
         result: T = await waiter.future
         return result
@@ -166,9 +166,8 @@ class LocalEngine:
                 del self._waiters[call_id]
                 self._core.abort(call_id)
 
-        with self._changed:
-            self._commands.append(_Command(drop))
-            self._changed.notify()
+        with contextlib.suppress(BackendError):  # it has ended: nothing runs any more
+            self._submit(_Command(drop))
 
     # -- what the engine's thread does
 
@@ -282,7 +281,7 @@ class LocalEngine:
         for item in progress:
             waiter = self._waiters[item.call_id] if item.answer is None else self._waiters.pop(item.call_id)
             if item.answer is not None or waiter.on_tokens is not None:
-                by_loop.setdefault(waiter.loop, []).append((waiter, item))
+                by_loop.setdefault(waiter.future.get_loop(), []).append((waiter, item))
         for loop, items in by_loop.items():
             if not _call_on(loop, functools.partial(_hand_over, items)):
                 for _, item in items:
@@ -302,21 +301,15 @@ class _Command:
 class _Waiter:
     """A future on its own event loop."""
 
-    loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
-    on_tokens: OnTokens | None
+    on_tokens: OnTokens | None = None
     deadline_at: float | None = None
 
-    @classmethod
-    def here(cls, on_tokens: OnTokens | None) -> _Waiter:
-        loop = asyncio.get_running_loop()
-        return cls(loop, loop.create_future(), on_tokens)
-
     def resolve(self, result: object) -> None:
-        _call_on(self.loop, lambda: None if self.future.done() else self.future.set_result(result))
+        _call_on(self.future.get_loop(), lambda: None if self.future.done() else self.future.set_result(result))
 
     def fail(self, error: BaseException) -> None:
-        _call_on(self.loop, lambda: None if self.future.done() else self.future.set_exception(error))
+        _call_on(self.future.get_loop(), lambda: None if self.future.done() else self.future.set_exception(error))
 
 
 def _hand_over(items: list[tuple[_Waiter, CallProgress]]) -> None:

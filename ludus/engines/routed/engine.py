@@ -45,12 +45,7 @@ class RoutedEngine:
     """An engine over replicas. Safe to use from several event loops and threads at once."""
 
     def __init__(
-        self,
-        replicas: Sequence[Engine],
-        *,
-        stop_ids: frozenset[int],
-        seed: int = 0,
-        patience_s: float = 0.0,
+        self, replicas: Sequence[Engine], *, stop_ids: frozenset[int], seed: int = 0, patience_s: float = 0.0
     ) -> None:
         """stop_ids: end-of-turn ids of the model. seed: of the seeds that calls without one get.
         patience_s: how long a call that no replica can serve waits for one that recovers or joins.

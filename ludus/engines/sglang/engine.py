@@ -188,11 +188,7 @@ class SglangProtocol(ServerProtocol):
         path = await asyncio.to_thread(self.files.write, version, weights)
 
         async def load() -> None:
-            update = {
-                "model_path": str(path.parent),
-                "flush_cache": True,
-                "weight_version": self.server.named(version),
-            }
+            update = {"model_path": str(path.parent), "flush_cache": True, "weight_version": self.server.named(version)}
             self.checked(await http.post("/update_weights_from_disk", json=update))
 
         return load

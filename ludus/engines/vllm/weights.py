@@ -100,7 +100,7 @@ class AdapterTransfer(Transfer):
         async def load() -> None:
             # Not earlier: an adapter that was forgotten is read at the next step, which may still be of the version
             # before, and other servers still read what lies in the folder itself.
-            await asyncio.to_thread(_point, self._link, folder)
+            await asyncio.to_thread(self._point, folder)
             await start(http)
             await finish(http, name)
             if not self._is_begun:
@@ -108,6 +108,12 @@ class AdapterTransfer(Transfer):
                 self._is_begun = True
 
         return load
+
+    def _point(self, folder: Path) -> None:
+        """Make the link lead there, in one step."""
+        new = self._link.with_name(f"{self._link.name}.new")
+        new.symlink_to(folder.name)
+        new.replace(self._link)
 
 
 async def begin(http: httpx.AsyncClient, init_info: Mapping[str, Any]) -> None:
@@ -142,10 +148,3 @@ async def post(http: httpx.AsyncClient, path: str, body: Mapping[str, Any] | Non
         )
     if response.is_error:
         raise refusal("vLLM", response)
-
-
-def _point(link: Path, folder: Path) -> None:
-    """Make the link lead there, in one step."""
-    new = link.with_name(f"{link.name}.new")
-    new.symlink_to(folder.name)
-    new.replace(link)
