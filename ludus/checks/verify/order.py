@@ -25,12 +25,12 @@ from ludus.engines.base import OnTokens
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
+from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
-from ludus.gateway.in_process import InProcessGateway
+from ludus.gateway.server import GatewayServer
 from ludus.loop.batch import episode_returns
-from ludus.runs.exporters.tree import as_openai
 from ludus.text.chat import ChatText
 from ludus.types import Call, ChatRequest, Message, Sampled, ToolCall, ToolSpec
 
@@ -51,16 +51,15 @@ _MAX_DEPTH = 2
 async def play_returns(text: ChatText, seed: str, order: int, *, over_http: bool = False) -> Returns:
     """The returns of a random agent's turns. order: which of its answers come first."""
     play = _Play(text, seed, random.Random(order))
-    recorder = Recorder(play.engine, text)
+    session = Recorder(play.engine, text).open(session_id="tree")
     if over_http:
-        with InProcessGateway(recorder) as gateway:
-            async with gateway.open("tree") as session, httpx.AsyncClient(base_url=session.base_url) as client:
+        keys = SessionKeys()
+        with GatewayServer(keys) as server:
+            async with httpx.AsyncClient(base_url=server.url_for(keys.add(session)), trust_env=False) as client:
                 await play.run(_over_http(client), pause_s=0.001)
-                record = session.session.snapshot()
     else:
-        own = recorder.open(session_id="tree")
-        await play.run(_in_process(own), pause_s=0.0)
-        record = await own.aclose("the episode has ended")
+        await play.run(_in_process(session), pause_s=0.0)
+    record = await session.aclose("the episode has ended")
     rng, names = random.Random(f"{seed}/reward"), sorted(play.ids)
     chosen = rng.sample(names, rng.randint(1, len(names)))
     returned = rng.choice((1.0, {play.ids[name]: rng.random() for name in chosen}))
@@ -186,13 +185,22 @@ def _over_http(client: httpx.AsyncClient) -> Ask:
     tools = [{"type": "function", "function": {"name": tool.name, "parameters": {}}} for tool in _TOOLS]
 
     async def ask(request: ChatRequest) -> Answers:
-        body = {"model": "any", "n": request.n, "tools": tools, "messages": [*map(as_openai, request.messages)]}
+        body = {"model": "any", "n": request.n, "tools": tools, "messages": [*map(_json, request.messages)]}
         key = {} if request.retry_key is None else {"idempotency-key": request.retry_key}
         headers = {"x-ludus-agent": request.agent, **key}
         response = (await client.post("/chat/completions", json=body, headers=headers)).raise_for_status().json()
         return [(choice["turn_id"], _reply(choice["message"])) for choice in response["choices"]]
 
     return ask
+
+
+def _json(message: Message) -> dict[str, Any]:
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.tool_calls
+    ]
+    found = {"content": message.content, "tool_calls": calls or None, "tool_call_id": message.tool_call_id}
+    return {"role": message.role, **{name: value for name, value in found.items() if value is not None}}
 
 
 def _reply(message: Mapping[str, Any]) -> Message:
