@@ -5,7 +5,6 @@ Nothing here imports torch: functions of tensors use the tensors' own methods.
 """
 
 from ludus.algorithms.base import Algorithm, GroupReturns, LossInputs, Needs
-from ludus.algorithms.estimators.group import group_advantages
 from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
@@ -22,7 +21,6 @@ __all__ = [
     "PackedRow",
     "TrainSequence",
     "algorithm_of",
-    "group_advantages",
     "pack",
     "turn_returns",
 ]

@@ -7,7 +7,8 @@ w: share of a token in the loss of the optimizer batch, so that losses of rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,36 @@ class GroupReturns:
     group: Group
     returns: Returns
     """Members in the order of their ids."""
+
+    def known(self) -> Iterator[tuple[str, str, float]]:
+        """Member, turn and return of every turn that has one."""
+        for member, turns in self.returns.items():
+            yield from ((member, turn_id, value) for turn_id, value in turns.items() if value is not None)
+
+    def means(self) -> dict[str, float]:
+        """By member the mean of its returns; members without any are left out."""
+        values: dict[str, list[float]] = {}
+        for member, _, value in self.known():
+            values.setdefault(member, []).append(value)
+        return {member: math.fsum(each) / len(each) for member, each in values.items()}
+
+    def lengths(self) -> dict[tuple[str, str], int]:
+        """By member and turn how many tokens were sampled."""
+        return {
+            (episode.id, turn.id): len(turn.sampled.token_ids)
+            for episode in self.group.episodes
+            for turn in episode.session.turns
+        }
+
+    def map(self, advantage: Callable[[str, str, float], float]) -> Returns:
+        """What `advantage` makes of member, turn and return; None where there is no return."""
+        return {
+            member: {
+                turn_id: None if value is None else advantage(member, turn_id, value)
+                for turn_id, value in turns.items()
+            }
+            for member, turns in self.returns.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

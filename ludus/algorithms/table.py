@@ -10,7 +10,12 @@ from typing import Any
 
 from ludus.algorithms.base import Rule
 from ludus.algorithms.corrections import BYPASS, MASK, NONE, TRUNCATE
+from ludus.algorithms.estimators.gdpo import GDPO
+from ludus.algorithms.estimators.gigpo import GIGPO
+from ludus.algorithms.estimators.gpg import GPG
 from ludus.algorithms.estimators.group import GROUP
+from ludus.algorithms.estimators.pass_at_k import PASS_AT_K
+from ludus.algorithms.estimators.whitened import WHITENED
 from ludus.algorithms.losses.cispo import CISPO
 from ludus.algorithms.losses.clip import CLIP
 from ludus.algorithms.losses.covariance import CLIP_COV, KL_COV
@@ -29,7 +34,7 @@ def _by_kind(*rules: Rule) -> Mapping[str, Rule]:
     return {rule.settings.model_fields["kind"].default: rule for rule in rules}
 
 
-ESTIMATORS = _by_kind(GROUP, OWN_ADVANTAGE)
+ESTIMATORS = _by_kind(GROUP, WHITENED, PASS_AT_K, GPG, GDPO, GIGPO, OWN_ADVANTAGE)
 """(returns of all groups, **keys) -> advantages of all groups."""
 LOSSES = _by_kind(CLIP, CISPO, SAPO, GMPO, CLIP_COV, KL_COV, DPPO, VESPO, DRO, POLICY_GRADIENT, CROSS_ENTROPY, OWN_LOSS)
 """(inputs, **keys) -> loss of each token, metrics."""
@@ -43,8 +48,29 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "dr_grpo": {"advantage": {"scale": "none"}, "normaliser": "constant"},
     "rloo": {"advantage": {"baseline": "leave_one_out", "scale": "none"}},
     "reinforce": {"advantage": {"baseline": "none", "scale": "none"}},
+    "reinforce_plus_plus": {"advantage": "whitened"},
+    "reinforce_plus_plus_baseline": {"advantage": {"kind": "whitened", "baseline": "mean"}},
     "dapo": {"loss": {"clip_high": 0.28}, "minibatches": 4, "dynamic_sampling": True},
+    "lite_ppo": {"advantage": {"scale": "batch"}},
+    "opo": {"advantage": {"baseline": "length", "scale": "none"}, "loss": "policy_gradient", "correction": "bypass"},
+    "gpg": {"advantage": "gpg", "loss": "policy_gradient", "correction": "bypass"},
+    "maxrl": {"advantage": {"scale": "mean"}},
+    "pass_at_k": {"advantage": "pass_at_k"},
+    "gdpo": {"advantage": "gdpo"},
+    "gigpo": {"advantage": "gigpo"},
+    "gspo": {"loss": {"level": "episode", "clip_low": 3e-4, "clip_high": 4e-4}, "normaliser": "episode"},
+    "luspo": {
+        "loss": {"level": "episode", "clip_low": 3e-4, "clip_high": 4e-4},
+        "normaliser": {"kind": "constant", "tokens": 1},
+    },
     "cispo": {"loss": "cispo", "correction": "bypass"},
+    "sapo": {"loss": "sapo", "normaliser": "episode"},
+    "gmpo": {"loss": "gmpo", "normaliser": "episode"},
+    "vespo": {"loss": "vespo", "correction": "bypass"},
+    "dppo": {"loss": "dppo", "correction": "bypass"},
+    "clip_cov": {"loss": "clip_cov"},
+    "kl_cov": {"loss": "kl_cov"},
+    "icepop": {"correction": "mask"},
     "supervised": {"loss": "cross_entropy", "correction": "bypass"},
 }
 """By name: the keys of `algorithm` that differ from the defaults. `{}` is the defaults."""

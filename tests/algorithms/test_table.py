@@ -12,7 +12,10 @@ from ludus.errors import ConfigError
 
 TABLES = {"advantage": ESTIMATORS, "loss": LOSSES, "correction": CORRECTIONS, "normaliser": NORMALISERS}
 RULES = [(f"{table}.{kind}", rule) for table, rules in TABLES.items() for kind, rule in rules.items()]
-LENGTH: dict[str, Any] = {"dr_grpo": {"normaliser": {"tokens": 10}}}
+LEFT_OPEN: dict[str, Any] = {
+    "dr_grpo": {"normaliser": {"tokens": 10}},
+    "gdpo": {"advantage": {"rewards": {"right": 1.0}}},
+}
 """What the name leaves open."""
 
 
@@ -31,7 +34,7 @@ def test_a_rule_is_whole(name: str, rule: Rule) -> None:
 @pytest.mark.parametrize("loss", [None, "clip", "cispo", "cross_entropy", "a.py:b"])
 def test_every_name_composes(name: str, loss: str | None) -> None:
     """Alone and with every other kind of loss, and it comes back from what is written of it."""
-    settings = AlgorithmSettings(name=name, **LENGTH.get(name, {}), **({} if loss is None else {"loss": loss}))
+    settings = AlgorithmSettings(name=name, **LEFT_OPEN.get(name, {}), **({} if loss is None else {"loss": loss}))
     assert algorithm_of(settings).name == name
     assert AlgorithmSettings(**settings.model_dump(mode="json")) == settings
     assert AlgorithmSettings(**settings.model_dump(mode="json", exclude_unset=True)) == settings
@@ -51,7 +54,7 @@ def test_every_name_composes(name: str, loss: str | None) -> None:
 )
 def test_a_name_is_what_the_documentation_says(name: str, spelled_out: dict[str, Any]) -> None:
     """The keys that it stands for, one by one."""
-    named = AlgorithmSettings(name=name, **LENGTH.get(name, {}))
+    named = AlgorithmSettings(name=name, **LEFT_OPEN.get(name, {}))
     assert named.model_dump() == {**AlgorithmSettings(**spelled_out).model_dump(), "name": name}
 
 

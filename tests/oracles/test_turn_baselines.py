@@ -9,7 +9,9 @@ from itertools import product
 
 import pytest
 
-from ludus.algorithms import group_advantages, turn_returns
+from ludus.algorithms import GroupReturns, turn_returns
+from ludus.algorithms.estimators.group import group_advantages
+from ludus.types import Group
 
 Advantages = Callable[[Mapping[str, bool], float], dict[str, float]]
 """From which members went on, and c, to the advantage of each member's first turn."""
@@ -33,7 +35,8 @@ def ours(goes_on: Mapping[str, bool], c: float) -> dict[str, float]:
         else turn_returns({"1": None}, {"1": 1.0}, turn_discount=1.0)
         for member, on in goes_on.items()
     }
-    advantages = group_advantages(returns, baseline="leave_one_out", scale="none")
+    group = GroupReturns(Group("g0", "row0", ()), returns)
+    (advantages,) = group_advantages([group], baseline="leave_one_out", scale="none")
     return {member: turns["1"] or 0.0 for member, turns in advantages.items()}
 
 

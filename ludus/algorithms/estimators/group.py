@@ -1,6 +1,6 @@
-"""Advantages of turns against the other members of their group: GRPO, RLOO, Dr. GRPO, REINFORCE.
+"""Advantages of turns against the other members of their group: GRPO, RLOO, Dr. GRPO, OPO, MaxRL, REINFORCE.
 
-Knows: members by id, returns of their turns.  Knows not: tokens, rewards, tensors.
+Knows: members by id, returns of their turns.  Knows not: rewards, tensors.
 Glossary: a member m has turns t with returns G(m,t); R(m) is the mean of its returns; b the baseline, s the spread.
 Baseline and spread are the first and the second moment of one distribution: draw a member, then one of its turns.
 """
@@ -8,15 +8,17 @@ Baseline and spread are the first and the second moment of one distribution: dra
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
+
+from pydantic import Field
 
 from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
 from ludus.errors import UserError
 from ludus.settings import Choice
 
-Baseline = Literal["mean", "leave_one_out", "none"]
-Scale = Literal["std", "none"]
+Baseline = Literal["mean", "leave_one_out", "length", "none"]
+Scale = Literal["std", "batch", "mean", "none"]
 
 # Of the largest return: what rounding leaves of the spread of equal returns is about 1e-16, and what is left of a true
 # spread this small would be noise in the returns themselves.
@@ -28,46 +30,95 @@ class GroupSettings(Choice):
 
     kind: Literal["group"] = "group"
     baseline: Baseline = "mean"
-    """leave_one_out is RLOO's; none is plain REINFORCE."""
+    """leave_one_out is RLOO's; length weighs members by their tokens, as OPO does; none is plain REINFORCE."""
     scale: Scale = "std"
-    """What the difference is divided by; none is Dr. GRPO's."""
+    """What the difference is divided by: the group's spread, that of all groups of the batch (LitePPO), the group's
+    mean (MaxRL, of rewards that are not negative), or nothing (Dr. GRPO)."""
+    eps: float = Field(default=1e-4, ge=0)
+    """Added to a spread."""
 
 
 def group_advantages(
-    returns: Returns,
-    *,
-    baseline: Baseline = "mean",
-    scale: Scale = "std",
-    eps: float = 1e-4,
-) -> dict[str, dict[str, float | None]]:
+    groups: Sequence[GroupReturns], *, baseline: Baseline = "mean", scale: Scale = "std", eps: float = 1e-4
+) -> list[Returns]:
     """Advantages by member and turn: A(m,t) = (G(m,t) - b) / s; None where the return is None.
 
-    returns: by member and turn. Turns without a return count nowhere; a member without any has no say in b and s.
-    baseline: `mean` of R over the members; `leave_one_out` that mean without the member itself; `none` 0.
+    Turns without a return count nowhere; a member without any has no say in b and s.
+    baseline: `mean` of R over the members; `leave_one_out` that mean without the member itself; `length` the mean
+    weighted by the tokens of the member's turns; `none` 0.
     scale: `std` divides by s + `eps`, where s^2 = sum over m of mean over t of (G(m,t) - mean of R)^2, over M - 1. With
     one return per member that is the sample variance. The spread of R alone would not do: where members' means agree
     and their turns differ it is zero, and the advantages of turns explode. Where all returns agree there is no scale to
-    divide by: with s of at most 1e-9 of the largest |G| the divisor is 1.
+    divide by: with s of at most 1e-9 of the largest |G| the divisor is 1. `batch` is the same over the members of all
+    groups, `mean` the mean of R, `none` 1.
     With a baseline, a group whose returns are all equal, up to rounding, gets exactly 0.0 everywhere.
-    Raises UserError if `leave_one_out` meets a group with fewer than two members that have returns.
-    Source: DeepSeekMath (arXiv 2402.03300) sec. 4.1.2 for mean and std; RLOO (arXiv 2402.14740) sec. 3.2 for
-    leave_one_out; both with the return of a turn in the place of the reward of a sample.
+    Raises UserError if `leave_one_out` meets a group with fewer than two members that have returns, or `mean` a
+    negative return.
+    Source: see GROUP; each with the return of a turn in the place of the reward of a sample.
     """
-    flat = [value for turns in returns.values() for value in turns.values() if value is not None]
-    if baseline != "none" and flat and max(flat) - min(flat) <= _LEAST_SPREAD * max(map(abs, flat)):
-        return {
-            member: {turn_id: None if value is None else 0.0 for turn_id, value in turns.items()}
-            for member, turns in returns.items()
-        }
-    means = {member: _mean_return(turns) for member, turns in returns.items()}
-    known = {member: mean for member, mean in means.items() if mean is not None}
-    baselines = _baselines(known, baseline)
-    divisor = _divisor(_spread(returns, known), flat, eps) if scale == "std" else 1.0
-    return _map_returns(returns, baselines, divisor)
+    whole = _divisor(groups, eps) if scale == "batch" else 1.0
+    return [
+        each.map(lambda _member, _turn, _value: 0.0)
+        if baseline != "none" and is_flat(each)
+        else _advantages(each, baseline, _scale(each, scale, eps) or whole)
+        for each in groups
+    ]
 
 
-def _of_all_groups(groups: Sequence[GroupReturns], *, baseline: Baseline, scale: Scale) -> list[Returns]:
-    return [group_advantages(each.returns, baseline=baseline, scale=scale) for each in groups]
+def is_flat(group: GroupReturns) -> bool:
+    """All returns of the group are equal, up to rounding."""
+    values = [value for _, _, value in group.known()]
+    return not values or max(values) - min(values) <= _LEAST_SPREAD * max(map(abs, values))
+
+
+def _advantages(group: GroupReturns, baseline: Baseline, divisor: float) -> Returns:
+    baselines = _baselines(group, baseline)
+    return group.map(lambda member, _turn, value: (value - baselines[member]) / divisor)
+
+
+def _baselines(group: GroupReturns, baseline: Baseline) -> dict[str, float]:
+    means = group.means()
+    if baseline == "leave_one_out":
+        if len(means) == 1:
+            raise UserError("leave_one_out needs at least two members with returns, got 1; use baseline 'mean'")
+        total = math.fsum(means.values())
+        return {member: (total - mean) / (len(means) - 1) for member, mean in means.items()}
+    if baseline == "length":
+        lengths = group.lengths()
+        weighed = [(lengths[member, turn_id], value) for member, turn_id, value in group.known()]
+        mean = math.fsum(length * value for length, value in weighed) / sum(length for length, _ in weighed)
+        return dict.fromkeys(means, mean)
+    return dict.fromkeys(means, 0.0 if baseline == "none" else _mean(means.values()))
+
+
+def _scale(group: GroupReturns, scale: Scale, eps: float) -> float | None:
+    """What the group's differences are divided by. None: it is not the group's matter."""
+    if scale == "mean":
+        mean = _mean(group.means().values())
+        if min(value for _, _, value in group.known()) < 0:
+            raise UserError(f"scale 'mean' is of returns that are not negative, and group {group.group.id!r} has some")
+        return mean
+    return _divisor([group], eps) if scale == "std" else None
+
+
+def _divisor(groups: Sequence[GroupReturns], eps: float) -> float:
+    """The standard deviation of a turn's return, every member weighing the same; ddof 1 over members."""
+    means = [mean for each in groups for mean in each.means().values()]
+    if not means:
+        return 1.0
+    center = _mean(means)
+    squares: dict[str, list[float]] = {}
+    for each in groups:
+        for member, _, value in each.known():
+            squares.setdefault(member, []).append((value - center) ** 2)
+    spread = math.sqrt(math.fsum(map(_mean, squares.values())) / max(len(means) - 1, 1))
+    largest = max(abs(value) for each in groups for _, _, value in each.known())
+    return spread + eps if spread > _LEAST_SPREAD * largest else 1.0
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return math.fsum(listed) / len(listed)
 
 
 def _needs(settings: GroupSettings) -> Needs:
@@ -77,58 +128,10 @@ def _needs(settings: GroupSettings) -> Needs:
 
 GROUP = Rule(
     GroupSettings,
-    _of_all_groups,
-    "DeepSeekMath (arXiv 2402.03300) sec. 4.1.2; leave_one_out: RLOO (arXiv 2402.14740) sec. 3.2; scale none: Dr. GRPO "
-    "(arXiv 2503.20783) sec. 3.2",
+    group_advantages,
+    "DeepSeekMath (arXiv 2402.03300) sec. 4.1.2; leave_one_out: RLOO (arXiv 2402.14740) sec. 3.2; length: OPO (arXiv "
+    "2505.23585) eq. 7; scale batch: LitePPO (arXiv 2508.08221); mean: MaxRL (arXiv 2602.02710); none: Dr. GRPO (arXiv "
+    "2503.20783) sec. 3.2",
     needs=_needs,
     formula="A = (G - b) / s, b: {baseline}, s: {scale}",
 )
-
-
-def _mean_return(turns: Mapping[str, float | None]) -> float | None:
-    values = [value for value in turns.values() if value is not None]
-    return math.fsum(values) / len(values) if values else None
-
-
-def _baselines(means: Mapping[str, float], baseline: Baseline) -> dict[str, float]:
-    if baseline == "none":
-        return dict.fromkeys(means, 0.0)
-    if baseline == "leave_one_out":
-        if len(means) == 1:
-            raise UserError("leave_one_out needs at least two members with returns, got 1; use baseline 'mean'")
-        return {
-            member: math.fsum(mean for other, mean in means.items() if other != member) / (len(means) - 1)
-            for member in means
-        }
-    return dict.fromkeys(means, math.fsum(means.values()) / len(means)) if means else {}
-
-
-def _divisor(spread: float, returns: Sequence[float], eps: float) -> float:
-    largest = max(map(abs, returns), default=0.0)
-    return spread + eps if spread > _LEAST_SPREAD * largest else 1.0
-
-
-def _spread(returns: Returns, means: Mapping[str, float]) -> float:
-    """The standard deviation of a turn's return, every member weighing the same; ddof 1 over members."""
-    if not means:
-        return 0.0
-    center = math.fsum(means.values()) / len(means)
-    second = math.fsum(_mean_square(returns[member], center) for member in means)
-    return math.sqrt(second / max(len(means) - 1, 1))
-
-
-def _mean_square(turns: Mapping[str, float | None], center: float) -> float:
-    squares = [(value - center) ** 2 for value in turns.values() if value is not None]
-    return math.fsum(squares) / len(squares)
-
-
-def _map_returns(
-    returns: Returns, baselines: Mapping[str, float], divisor: float
-) -> dict[str, dict[str, float | None]]:
-    return {
-        member: {
-            turn_id: None if value is None else (value - baselines[member]) / divisor
-            for turn_id, value in turns.items()
-        }
-        for member, turns in returns.items()
-    }

@@ -1,0 +1,65 @@
+"""GDPO: several rewards, each normalised by itself, so that a loud one does not drown the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
+from ludus.algorithms.estimators.group import group_advantages
+from ludus.algorithms.estimators.whitened import whitened_advantages
+from ludus.errors import UserError
+from ludus.settings import Choice
+
+
+class GdpoSettings(Choice):
+    """Metrics of an episode as rewards of their own."""
+
+    kind: Literal["gdpo"] = "gdpo"
+    rewards: dict[str, float] = Field(min_length=1)
+    """By the name of an episode's metric its weight."""
+
+
+def gdpo_advantages(groups: Sequence[GroupReturns], *, rewards: Mapping[str, float]) -> list[Returns]:
+    """The weighted sum of each reward's group advantage, whitened over the batch's episodes; the same for all turns.
+
+    Raises UserError if an episode lacks one of the metrics. Source: GDPO (arXiv 2601.05242) eq. 4 to 6.
+    """
+    parts = [
+        (weight, group_advantages([_with_returns(each, name) for each in groups])) for name, weight in rewards.items()
+    ]
+    summed = [
+        GroupReturns(each.group, _weighed(each, [(weight, of_groups[at]) for weight, of_groups in parts]))
+        for at, each in enumerate(groups)
+    ]
+    return whitened_advantages(summed, baseline="none", over="episodes")
+
+
+def _weighed(group: GroupReturns, parts: Sequence[tuple[float, Returns]]) -> Returns:
+    return group.map(
+        lambda member, turn_id, _value: math.fsum(weight * (of[member][turn_id] or 0.0) for weight, of in parts)
+    )
+
+
+def _with_returns(group: GroupReturns, name: str) -> GroupReturns:
+    values: dict[str, float] = {}
+    for episode in group.group.episodes:
+        if name not in episode.metrics:
+            named = ", ".join(episode.metrics) or "none"
+            raise UserError(
+                f"algorithm.advantage.rewards: episode {episode.id!r} has no metric {name!r}; it has {named}"
+            )
+        values[episode.id] = episode.metrics[name]
+    return GroupReturns(group.group, group.map(lambda member, _turn, _value: values[member]))
+
+
+GDPO = Rule(
+    GdpoSettings,
+    gdpo_advantages,
+    "GDPO (arXiv 2601.05242) eq. 4 to 6",
+    needs=lambda _: Needs(members=2),
+    formula="A = whitened over the batch (sum over {rewards} of w (r - mean) / std of the group)",
+)

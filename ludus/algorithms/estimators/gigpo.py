@@ -1,0 +1,71 @@
+"""GiGPO: credit of a step beside credit of the episode, from members that met the same situation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
+from ludus.algorithms.estimators.group import Scale, group_advantages
+from ludus.settings import Choice
+from ludus.types import SessionRecord, Turn
+
+
+class GigpoSettings(Choice):
+    """The advantage of an episode in its group, and that of a turn among turns that answer the same."""
+
+    kind: Literal["gigpo"] = "gigpo"
+    step_weight: float = Field(default=1.0, ge=0)
+    """How much the turn's advantage counts beside the episode's."""
+    scale: Literal["std", "none"] = "std"
+    """What both are divided by."""
+
+
+def gigpo_advantages(groups: Sequence[GroupReturns], *, step_weight: float, scale: Scale) -> list[Returns]:
+    """A(m,t) = A_E(m) + step_weight A_S(m,t): A_E of R(m) among the members; A_S of G(m,t) among the turns of the group
+    that answer the same tokens; 0 for a turn that is alone with its situation.
+
+    What a turn answers is what came since the turn before it, or the whole prompt. With `rollout.agent.turn_discount`
+    below 1, G is the discounted return of the paper.
+    Source: GiGPO (arXiv 2505.10978) eq. 3 and 5 to 8.
+    """
+    return [_of_group(each, step_weight, scale) for each in groups]
+
+
+def _of_group(group: GroupReturns, step_weight: float, scale: Scale) -> Returns:
+    means = group.means()
+    (of_episode,) = group_advantages([GroupReturns(group.group, group.map(lambda m, _t, _v: means[m]))], scale=scale)
+    situations: dict[tuple[int, ...], dict[str, dict[str, float | None]]] = {}
+    records = {episode.id: episode.session for episode in group.group.episodes}
+    for member, turn_id, value in group.known():
+        turn = next(each for each in records[member].turns if each.id == turn_id)
+        alike = situations.setdefault(_answered(records[member], turn), {})
+        alike[f"{member} {turn_id}"] = {turn_id: value}
+    of_step: dict[str, float] = {}
+    for alike in situations.values():
+        (advantages,) = group_advantages([GroupReturns(group.group, alike)], scale=scale)
+        of_step.update({name: value or 0.0 for name, turns in advantages.items() for value in turns.values()})
+    return group.map(
+        lambda member, turn_id, _: (of_episode[member][turn_id] or 0.0) + step_weight * of_step[f"{member} {turn_id}"]
+    )
+
+
+def _answered(record: SessionRecord, turn: Turn) -> tuple[int, ...]:
+    """The tokens between the turn before it on its path, or the beginning, and the turn."""
+    parts: list[tuple[int, ...]] = []
+    at = record.nodes[turn.node].parent
+    while at is not None and record.nodes[at].turn_id is None:
+        parts.append(record.nodes[at].token_ids)
+        at = record.nodes[at].parent
+    return tuple(token for part in reversed(parts) for token in part)
+
+
+GIGPO = Rule(
+    GigpoSettings,
+    gigpo_advantages,
+    "GiGPO (arXiv 2505.10978) eq. 3 and 5 to 8",
+    needs=lambda _: Needs(members=2),
+    formula="A = A of the episode + {step_weight} A of the turn among those that answer the same, s: {scale}",
+)

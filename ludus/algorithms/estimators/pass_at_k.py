@@ -1,0 +1,40 @@
+"""What the best of a group adds to it: the policy is trained for its best answer of k, not for its average."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
+from ludus.settings import Choice
+
+
+class PassAtKSettings(Choice):
+    """The best member of a group is credited with how far it is above the second best; k is the group's size."""
+
+    kind: Literal["pass_at_k"] = "pass_at_k"
+
+
+def pass_at_k_advantages(groups: Sequence[GroupReturns]) -> list[Returns]:
+    """A(m,t) = G(m,t) - R of the second best for the best member alone, else 0. Source: arXiv 2503.19595 eq. 5.
+
+    Of several best ones none is credited.
+    """
+    return [_of_group(each) for each in groups]
+
+
+def _of_group(group: GroupReturns) -> Returns:
+    means = group.means()
+    best = max(means, key=lambda member: means[member], default=None)
+    second = max((mean for member, mean in means.items() if member != best), default=math.inf)
+    return group.map(lambda member, _turn, value: value - second if member == best and means[member] > second else 0.0)
+
+
+PASS_AT_K = Rule(
+    PassAtKSettings,
+    pass_at_k_advantages,
+    "arXiv 2503.19595 eq. 5",
+    needs=lambda _: Needs(members=2),
+    formula="A = G - R of the second best, for the best of the group alone",
+)

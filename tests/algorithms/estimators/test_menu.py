@@ -1,0 +1,126 @@
+"""Estimators of the table beside GRPO's, on groups small enough to count by hand."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from ludus.algorithms import AlgorithmSettings, GroupReturns, algorithm_of
+from ludus.algorithms.base import Returns
+from ludus.algorithms.table import ESTIMATORS
+from ludus.errors import UserError
+from ludus.types import Episode, Group, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
+
+# By member: returns of its turns, each with how many tokens the turn has.
+Members = Mapping[str, Sequence[tuple[float, int]]]
+
+
+def episode(name: str, turns: Sequence[tuple[float, int]], answers: Sequence[int], **metrics: float) -> Episode:
+    """Turn t of the member answers the token `answers[t]`."""
+    nodes: list[Node] = []
+    made: list[Turn] = []
+    for number, (_, length) in enumerate(turns):
+        ids = tuple(range(length))
+        nodes.append(Node(len(nodes) - 1 if nodes else None, (answers[number],)))
+        nodes.append(Node(len(nodes) - 1, ids, f"{name}{number}"))
+        sampled = Sampled(ids, (-1.0,) * length, (0,) * length, "stop")
+        reply = Message("assistant", "")
+        made.append(Turn(f"{name}{number}", len(nodes) - 1, None, None, None, (), reply, sampled, Sampling()))
+    record = SessionRecord(name, tuple(nodes), tuple(made))
+    return Episode(name, "row", "group", record, {}, Outcome("ok"), metrics=metrics)
+
+
+def group_of(members: Members, answers: Mapping[str, Sequence[int]] | None = None) -> GroupReturns:
+    answers = answers or {}
+    episodes = [episode(name, turns, answers.get(name, range(9))) for name, turns in members.items()]
+    returns = {name: {f"{name}{n}": value for n, (value, _) in enumerate(turns)} for name, turns in members.items()}
+    return GroupReturns(Group("g", "row", tuple(episodes)), returns)
+
+
+def advantages(groups: Sequence[GroupReturns], **settings: Any) -> list[float]:
+    """Of all turns, one after the other."""
+    answer: Sequence[Returns] = algorithm_of(AlgorithmSettings(**settings)).advantages(groups)
+    return [value for each in answer for turns in each.values() for value in turns.values() if value is not None]
+
+
+ONE = group_of({"a": [(1.0, 1)], "b": [(0.0, 3)], "c": [(0.5, 4)]})
+FLAT = group_of({"d": [(1.0, 2)], "e": [(1.0, 2)]})
+TWO = group_of({"f": [(3.0, 2)], "g": [(1.0, 6)]})
+
+
+def test_opo_weighs_the_baseline_by_length() -> None:
+    """(1 * 1 + 0 * 3 + 0.5 * 4) / 8 = 0.375."""
+    assert advantages([ONE], name="opo") == pytest.approx([0.625, -0.375, 0.125])
+
+
+def test_lite_ppo_divides_by_the_spread_of_the_batch() -> None:
+    """Rewards 1, 0, .5, 3, 1: mean 1.1, variance 5.2 / 4; the means taken off are the groups' own."""
+    divisor = math.sqrt((0.01 + 1.21 + 0.36 + 3.61 + 0.01) / 4) + 1e-4
+    expected = [each / divisor for each in (0.5, -0.5, 0.0, 1.0, -1.0)]
+    assert advantages([ONE, TWO], name="lite_ppo") == pytest.approx(expected)
+
+
+def test_maxrl_divides_by_the_mean() -> None:
+    """Of rewards 0 and 1 with a success rate of 1/3 the right one counts 2, the others -1."""
+    group = group_of({"a": [(1.0, 1)], "b": [(0.0, 1)], "c": [(0.0, 1)]})
+    assert advantages([group], name="maxrl") == pytest.approx([2.0, -1.0, -1.0])
+    with pytest.raises(UserError, match="not negative, and group 'g' has some"):
+        advantages([group_of({"a": [(1.0, 1)], "b": [(-1.0, 1)]})], name="maxrl")
+
+
+def test_reinforce_plus_plus_whitens_over_the_batch() -> None:
+    """Over episodes each counts once, over tokens by its length; the baseline takes off the groups' means first."""
+    values = [1.0, 0.0, 0.5, 3.0, 1.0]
+    divisor = math.sqrt(5.2 / 4 + 1e-8)
+    assert advantages([ONE, TWO], name="reinforce_plus_plus") == pytest.approx([(v - 1.1) / divisor for v in values])
+    lengths = [1, 3, 4, 2, 6]
+    mean = sum(v * n for v, n in zip(values, lengths, strict=True)) / 16
+    variance = sum(n * (v - mean) ** 2 for v, n in zip(values, lengths, strict=True)) / 15
+    by_tokens = advantages([ONE, TWO], advantage={"kind": "whitened", "over": "tokens"})
+    assert by_tokens == pytest.approx([(v - mean) / math.sqrt(variance + 1e-8) for v in values])
+    centered = [0.5, -0.5, 0.0, 1.0, -1.0]
+    divisor = math.sqrt(2.5 / 4 + 1e-8)
+    got = advantages([ONE, TWO], name="reinforce_plus_plus_baseline")
+    assert got == pytest.approx([v / divisor for v in centered])
+
+
+def test_pass_at_k_credits_the_best_alone() -> None:
+    """With what it is above the second; of two best ones neither."""
+    assert advantages([ONE, FLAT, TWO], name="pass_at_k") == [0.5, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0]
+
+
+def test_gpg_makes_up_for_groups_without_a_signal() -> None:
+    """Seven members, two of them in a flat group: the others count 7/5."""
+    expected = [v * 7 / 5 for v in (0.5, -0.5, 0.0)] + [0.0, 0.0] + [v * 7 / 5 for v in (1.0, -1.0)]
+    assert advantages([ONE, FLAT, TWO], name="gpg") == pytest.approx(expected)
+
+
+def test_gdpo_normalises_each_reward_by_itself() -> None:
+    """A reward a hundred times as large counts as much; what differs in neither is in the middle."""
+    metrics = {"a": (1.0, 100.0), "b": (0.0, 100.0), "c": (0.0, 400.0), "d": (1.0, 400.0)}
+    episodes = [episode(name, [(0.0, 1)], [0], right=one, speed=two) for name, (one, two) in metrics.items()]
+    group = GroupReturns(Group("g", "row", tuple(episodes)), {name: {f"{name}0": 0.0} for name in metrics})
+    got = advantages([group], name="gdpo", advantage={"rewards": {"right": 1.0, "speed": 1.0}})
+    scale = math.sqrt(8 / 3 / 4 * 3 / 2)  # the sums are x times 0, -2, 0, 2, of which the variance is 8 / 3 x^2
+    assert got == pytest.approx([0.0, -math.sqrt(1.5), 0.0, math.sqrt(1.5)], abs=1e-3) and scale == pytest.approx(1)
+    with pytest.raises(UserError, match="has no metric 'style'; it has right, speed"):
+        advantages([group], name="gdpo", advantage={"rewards": {"style": 1.0}})
+
+
+def test_gigpo_compares_turns_that_answer_the_same() -> None:
+    """Both begin with token 7, then one of them sees 8 and the other 9; the third turn of the first is alone too."""
+    members: Members = {"a": [(1.0, 1), (1.0, 1), (1.0, 1)], "b": [(0.0, 1), (0.0, 1)]}
+    group = group_of(members, {"a": [7, 8, 5], "b": [7, 9]})
+    got = advantages([group], name="gigpo", advantage={"step_weight": 0.5, "scale": "none"})
+    assert got == pytest.approx([0.5 + 0.25, 0.5, 0.5, -0.5 - 0.25, -0.5])
+
+
+@pytest.mark.parametrize("kind", sorted(set(ESTIMATORS) - {"own", "gdpo"}))
+def test_turns_without_a_return_have_no_advantage(kind: str) -> None:
+    """None stays None, and has no say in those of others."""
+    group = group_of({"a": [(1.0, 1), (1.0, 2)], "b": [(0.0, 3)]})
+    silent = GroupReturns(group.group, {"a": {"a0": None, "a1": 1.0}, "b": {"b0": 0.0}})
+    (answer,) = algorithm_of(AlgorithmSettings(advantage=kind)).advantages([silent])  # type: ignore[arg-type]
+    assert answer["a"]["a0"] is None
+    assert answer["a"]["a1"] is not None and answer["b"]["b0"] is not None
