@@ -14,28 +14,12 @@ from typing import Any, Literal, TypeVar, get_args
 from ludus.checks.conformance.probe import Probe
 
 Protocol = Literal["chat", "responses", "messages", "completions", "models", "errors", "sessions"]
-Topic = Literal[
-    "text",
-    "streaming",
-    "tools",
-    "forced tools",
-    "structured output",
-    "reasoning",
-    "logprobs",
-    "sampling fields",
-    "stop",
-    "n",
-    "limits",
-    "errors",
-    "headers",
-    "count_tokens",
-    "retries",
-    "unicode",
-    "keys",
-    "records",
-]
+OfAnswers = Literal["text", "streaming", "tools", "forced tools", "structured output", "reasoning", "logprobs"]
+OfRequests = Literal["sampling fields", "stop", "n", "limits", "errors"]
+OfServers = Literal["headers", "count_tokens", "retries", "unicode", "keys", "records"]
+Topic = OfAnswers | OfRequests | OfServers
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
-TOPICS: tuple[Topic, ...] = get_args(Topic)
+TOPICS: tuple[Topic, ...] = (*get_args(OfAnswers), *get_args(OfRequests), *get_args(OfServers))
 Found = TypeVar("Found")
 Body = Callable[[Probe], Awaitable[None]]
 
@@ -67,11 +51,9 @@ class Case:
         return f"{self.protocol}/{self.topic}/{self.title or self.run.__name__}".replace(" ", "-")
 
 
-def case(
-    protocol: Protocol, topic: Topic, *, ours: str | None = None, turns: int | None = None
-) -> Callable[[Body], Case]:
-    """Makes a Case of the function below it, whose docstring is the law."""
-    return lambda body: Case(protocol, topic, law_of(body), body, ours, turns=turns)
+def case(protocol: Protocol, topic: Topic, **how: Any) -> Callable[[Body], Case]:
+    """Makes a Case of the function below it, whose docstring is the law. how: its further fields."""
+    return lambda body: Case(protocol, topic, law_of(body), body, **how)
 
 
 def law(name: str, protocols: str, **how: Any) -> Callable[[Body], tuple[Case, ...]]:

@@ -61,9 +61,8 @@ class LocalServer:
     def __init__(self, parts: ServerParts = WHOLE) -> None:
         self.text = own_text()
         self.scripted_answers = ScriptedAnswers(self.text.tokenizer)
-        self.engine = GatedEngine(
-            ScriptedEngine(self.scripted_answers.answer, self.text.tokenizer, context_length=CONTEXT_LENGTH),
-        )
+        scripted = ScriptedEngine(self.scripted_answers.answer, self.text.tokenizer, context_length=CONTEXT_LENGTH)
+        self.engine = GatedEngine(scripted)
         self.recorder = Recorder(parts.engine(self.engine), parts.text(self.text))
         self.keys, self.admin_key = parts.keys(), new_key()
         episodes = Episodes(self.recorder, MemoryArchive(), keys=self.keys, idle_s=IDLE_S)
@@ -92,29 +91,29 @@ class LocalSession:
     """One session of the local server, seen from both sides."""
 
     def __init__(self, server: LocalServer, secret: str, session: Session) -> None:
-        self._server = server
+        self.server = server
         self.secret = secret
         self.session = session
 
     @property
     def root(self) -> str:
         """Base URL without `/v1`."""
-        return self._server.server.url_for(self.secret).removesuffix("/v1")
+        return self.server.server.url_for(self.secret).removesuffix("/v1")
 
     @property
     def gateway(self) -> str:
         """URL of the gateway, which names no session."""
-        return self._server.server.base_url
+        return self.server.server.base_url
 
     @property
     def admin_key(self) -> str:
         """The key that opens, lists and ends every session over HTTP."""
-        return self._server.admin_key
+        return self.server.admin_key
 
     @property
     def calls(self) -> tuple[ObservedCall, ...]:
         """What the engine was asked and what it handed over."""
-        return self._server.engine.observed(self.session.id)
+        return self.server.engine.observed(self.session.id)
 
     @property
     def sampling(self) -> Sampling:
@@ -127,17 +126,17 @@ class LocalSession:
 
     def script(self, *answers: Answer) -> None:
         """The next calls are answered so."""
-        self._server.scripted_answers.script(self.session.id, answers)
+        self.server.scripted_answers.script(self.session.id, answers)
 
     def hold_tokens(self, num_free: int) -> TokenGate:
         """From now on every answer stops after so many tokens, until the gate is released."""
-        return self._server.engine.hold(self.session.id, num_free)
+        return self.server.engine.hold(self.session.id, num_free)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return self._server.text.tokenizer.encode(text)
+        return self.server.text.tokenizer.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return self._server.text.tokenizer.decode(token_ids)
+        return self.server.text.tokenizer.decode(token_ids)
 
     def prompt_text(self) -> str:
         """What the engine was asked to continue in the last call."""
@@ -145,7 +144,7 @@ class LocalSession:
 
     def remove(self) -> None:
         """From now on nobody reaches the session."""
-        self._server.keys.remove(self.secret)
+        self.server.keys.remove(self.secret)
 
     async def check(self) -> None:
         """Ends the session and checks its record. Raises ExpectationError."""
@@ -155,7 +154,7 @@ class LocalSession:
         """Ends the session as it stands; nothing is kept of it."""
         self.session.close("the case has ended")
         self.remove()
-        self._server.engine.forget(self.session.id)
+        self.server.engine.forget(self.session.id)
 
 
 def check_record(record: SessionRecord, calls: Sequence[ObservedCall]) -> None:

@@ -68,9 +68,7 @@ class Probe:
 
     def another(self, **options: Any) -> Probe:
         """A probe of a session of its own; options as of `Recorder.open`. Only for cases that are ours."""
-        if self.target.server is None:
-            raise InternalError("the case opens sessions and is not marked as ours")
-        self.others.append(self.target.server.open(**options))
+        self.others.append(self.local.server.open(**options))
         return self.but(own=self.others[-1], root="", key="")
 
     @property
@@ -151,17 +149,12 @@ class Probe:
         return whole
 
     async def refused(
-        self,
-        asked: Awaitable[Any],
-        status: int = 400,
-        *,
-        kind: str | None = None,
-        retry: str | None = None,
-        **error: object,
+        self, asked: Awaitable[Any], status: int = 400, *, kind: str = "", retry: str = "", **error: object
     ) -> Any:
         """The body of the error that `asked` is answered with. Raises ExpectationError if it is another one, or none.
 
-        kind: name of the SDK's exception. retry: whether SDKs are told to send the request again. error: fields.
+        kind: name of the SDK's exception. retry: whether SDKs are told to send the request again; '' is any. error:
+        its fields.
         """
         try:
             answer = await asked
@@ -173,7 +166,7 @@ class Probe:
         inner = told.body.get("error", told.body) if isinstance(told.body, dict) else {}
         parts(inner if isinstance(inner, dict) else {}, **error)
         equal("exception", type(told).__name__, kind or type(told).__name__)
-        if retry is not None:
+        if retry:
             equal("x-should-retry", told.response.headers.get("x-should-retry"), retry)
         return told.body
 

@@ -93,14 +93,13 @@ async def run_cases(
     clients: Clients,
     *,
     timeout_s: float,
-    at_once: int = AT_ONCE,
     until_failure: bool = False,
     on_result: Callable[[CaseResult], object] | None = None,
 ) -> SuiteReport:
-    """Run `cases`, at most `at_once` at a time; until_failure: the first that fails ends the others."""
+    """Run `cases`, `AT_ONCE` at a time; until_failure: the first that fails ends the others."""
     began_at = time.monotonic()
     results: dict[str, CaseResult] = {}
-    slots = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(AT_ONCE)
     tasks: list[asyncio.Task[None]] = []
 
     async def play_in_turn(case: Case) -> None:

@@ -19,17 +19,16 @@ from ludus.checks.conformance.cases import (
     errors,
     laws,
     messages,
-    refusals,
     responses,
     sessions,
-    taken,
+    tables,
     tool_laws,
 )
 from ludus.errors import UserError
 
 CHAT = (chat_text, chat_stream, chat_tools, chat_fields)
 OTHERS = (responses, messages, completions, access, errors, sessions, administration)
-FILES = (*CHAT, *OTHERS, taken, refusals, laws, tool_laws)
+FILES = (*CHAT, *OTHERS, tables, laws, tool_laws)
 
 
 def all_cases() -> tuple[Case, ...]:

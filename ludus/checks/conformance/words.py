@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.checks.conformance.asks import ASK, CITY, FUNCTIONS, QUESTION, Item, message, user
+from ludus.checks.conformance.expect import containing
 from ludus.checks.conformance.replies import (
     Reply,
     of_chat,
@@ -45,6 +46,8 @@ class Words:
     sampling: Fields = field(default_factory=dict)
     older: tuple[str, ...] = ()
     """Fields that the SDK knows no more."""
+    order: object = ""
+    """The types of a streamed text's events, without repeats."""
     limit: str = "max_tokens"
     cut: str = "length"
     """How an answer ends that a limit cut, one that ends by itself, and one that calls."""
@@ -165,6 +168,9 @@ RESPONSES = Words(
     "resp_",
     {"user": "me", "store": True, "service_tier": "auto"},
     {"temperature": 0.7, "top_p": 0.9, "max_output_tokens": 30},
+    order=containing(
+        "output_item.added content_part.added output_text.delta output_text.done content_part.done output_item.done"
+    ),
     limit="max_output_tokens",
     cut="max_output_tokens",
     ended="completed",
@@ -187,6 +193,7 @@ MESSAGES = Words(
     {"metadata": {"user_id": "me"}, "service_tier": "auto"},
     {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "max_tokens": 30},
     older=("temperature", "top_p", "top_k"),
+    order="message_start content_block_start content_block_delta content_block_stop message_delta message_stop",
     cut="max_tokens",
     ended="end_turn",
     called="tool_use",

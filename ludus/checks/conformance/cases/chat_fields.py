@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ludus.checks.conformance import expect
-from ludus.checks.conformance.asks import COLOURS, POINT, THOUGHT, TIME_CALL, check_point
+from ludus.checks.conformance.asks import COLOURS, POINT, THOUGHT, TIME_CALL, check_point, user
 from ludus.checks.conformance.case import EXTENSION, RECORD, SCRIPT, case
 from ludus.checks.conformance.cases.chat_tools import TOOLS
 from ludus.checks.conformance.expect import at_most, containing, ending, over, without
@@ -115,6 +115,12 @@ async def stop_id(probe: Probe) -> None:
 async def max_completion_tokens(probe: Probe) -> None:
     """max_completion_tokens is the same limit under its newer name."""
     expect.parts(await probe.ask(COLOURS, max_completion_tokens=2), num_sampled=2, ended="length")
+
+
+@case("chat", "limits")
+async def long_prompt(probe: Probe) -> None:
+    """A prompt beyond the context is refused."""
+    await probe.refused(probe.ask(messages=[user("red green " * 200_000)]))
 
 
 @case("chat", "limits", ours=SCRIPT)

@@ -68,6 +68,12 @@ async def second_prompt(probe: Probe) -> None:
 # ---- unicode
 
 
+@case("chat", "unicode")
+async def unicode_prompt(probe: Probe) -> None:
+    """Text of many scripts, joined emoji and separators of lines can be asked."""
+    expect.parts(await probe.ask(messages=[user(UNICODE)]), text=TEXT)
+
+
 @case("chat", "unicode", ours=SCRIPT)
 async def unicode_answer(probe: Probe) -> None:
     """Text of many scripts arrives to the character."""

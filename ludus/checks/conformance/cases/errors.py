@@ -5,7 +5,7 @@ from __future__ import annotations
 from ludus.checks.conformance import expect
 from ludus.checks.conformance.asks import check_error
 from ludus.checks.conformance.case import EXTENSION, SCRIPT, case
-from ludus.checks.conformance.expect import TEXT
+from ludus.checks.conformance.expect import TEXT, containing
 from ludus.checks.conformance.probe import Probe
 from ludus.checks.conformance.words import Fields
 from ludus.errors import BackendError
@@ -33,18 +33,20 @@ async def half_surrogate(probe: Probe) -> None:
     check_error(await probe.post(content=body), 400)
 
 
-@case("errors", "errors")
-async def sdk_error(probe: Probe) -> None:
-    """The SDK raises BadRequestError with the error's message."""
-    await probe.refused(probe.ask(**COLD), kind="BadRequestError", message=TEXT)
-
-
 @case("errors", "errors", ours=EXTENSION)
 async def four_fields(probe: Probe) -> None:
     """An error has exactly the protocol's four fields."""
     answer = await probe.post(temperature=-1)
     check_error(answer, 400, code="invalid_value", type="invalid_request_error")
     expect.equal("fields of the error", sorted(answer.json()["error"]), ["code", "message", "param", "type"])
+
+
+@case("errors", "errors", ours=EXTENSION)
+async def misspelt_named(probe: Probe) -> None:
+    """The refusal of a misspelt field names it, and the field that was meant."""
+    asked = probe.ask(extra_body={"temprature": 1})
+    meant = containing("'temperature'")
+    await probe.refused(asked, param="temprature", code="unknown_parameter", message=meant)
 
 
 @case("errors", "errors")

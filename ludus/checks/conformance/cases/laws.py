@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 from ludus.checks.conformance import expect
-from ludus.checks.conformance.asks import ASK, BLANKS, COLOURS, UNICODE
+from ludus.checks.conformance.asks import ASK, BLANKS, COLOURS, UNICODE, message
 from ludus.checks.conformance.case import EXTENSION, RECORD, SCRIPT, SESSIONS, law
-from ludus.checks.conformance.expect import over
+from ludus.checks.conformance.expect import TEXT, over
 from ludus.checks.conformance.probe import Probe, events_of
 from ludus.checks.conformance.replies import Reply
 from ludus.checks.conformance.sse import DONE
@@ -140,6 +141,14 @@ async def on_the_wire(probe: Probe) -> None:
         expect.equal("the last event", events[-1].name, "message_stop")
 
 
+@law("streaming/order", "responses messages")
+async def order(probe: Probe) -> None:
+    """A text opens, its deltas come, and all is closed in turn; what is thought stands before."""
+    kinds = [event.type for event in await probe.events() if event.type != "ping" and "reasoning" not in event.type]
+    told = [kind.removeprefix("response.") for kind, _ in itertools.groupby(kinds)]
+    expect.equal("order of the events", " ".join(told), probe.words.order)
+
+
 @law("streaming/done", "chat completions")
 async def done(probe: Probe) -> None:
     """The stream ends with [DONE], once, after chunks of one id and kind."""
@@ -213,7 +222,14 @@ async def same_seed(probe: Probe) -> None:
     expect.equal("the second answer", second, first)
 
 
-# ---- headers, keys, retries
+# ---- errors, headers, keys, retries
+
+
+@law("errors/sdk_error", "errors messages")
+async def sdk_error(probe: Probe) -> None:
+    """The SDK raises BadRequestError with the error's message."""
+    wrong = {"messages": [message("king", "Hello.")]} if probe.words is MESSAGES else {"temperature": -1}
+    await probe.refused(probe.ask(**wrong), kind="BadRequestError", message=TEXT)
 
 
 @law("headers/ignored", "chat responses messages completions", ours=EXTENSION)

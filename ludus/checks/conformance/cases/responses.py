@@ -10,14 +10,6 @@ from ludus.checks.conformance.probe import Probe
 from ludus.checks.conformance.words import RESPONSES, SYSTEM
 
 ENDED = one_of("completed", "incomplete")
-TEXT_EVENTS = [
-    "response.output_item.added",
-    "response.content_part.added",
-    "response.output_text.delta",
-    "response.output_text.done",
-    "response.content_part.done",
-    "response.output_item.done",
-]
 
 
 # ---- text
@@ -63,14 +55,6 @@ async def frame(probe: Probe) -> None:
     first, second, *_, last = [event.type for event in await probe.events()]
     expect.equal("the first events", (first, second), ("response.created", "response.in_progress"))
     expect.equal("the last event", last, one_of("response.completed", "response.incomplete"))
-
-
-@case("responses", "streaming")
-async def order(probe: Probe) -> None:
-    """A text item opens, its part opens, deltas come, and all are closed in turn."""
-    kinds = [event.type for event in (await probe.events())[2:-1] if "reasoning" not in event.type]
-    without_repeats = [kind for kind, before in zip(kinds, ["", *kinds], strict=False) if kind != before]
-    expect.equal("order of the events", without_repeats[-len(TEXT_EVENTS) :], TEXT_EVENTS)
 
 
 @case("responses", "streaming")
