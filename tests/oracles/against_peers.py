@@ -72,7 +72,7 @@ def compute(case: Case, given: Tensors) -> Tensors:
     rows = build_batch(TakenGroups(tuple(groups), ()), rules, version=0).batch.rows
     # tokens are named by their places in the tensors
     targets = torch.tensor([target for row in rows for target in row.target_ids])
-    logprobs = given["logprobs"].clone().requires_grad_()
+    logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
 
     def at_targets(tensor: Tensor) -> Tensor:
         return tensor.flatten()[targets]
@@ -85,6 +85,9 @@ def compute(case: Case, given: Tensors) -> Tensors:
             reference_logprobs_N=at_targets(given["reference"]) if algorithm.needs.reference else None,
             advantages_N=torch.tensor([value for row in rows for value in row.advantages]),
             weights_N=torch.tensor([value for row in rows for value in row.weights]),
+            entropies_N=at_targets(entropies),
+            turns_N=targets // LONGEST,
+            episodes_N=targets // LONGEST,
         )
     )
     loss.backward()
@@ -99,6 +102,7 @@ def compute(case: Case, given: Tensors) -> Tensors:
         "advantages": torch.tensor(advantages)[:, None] * given["mask"],
         "loss": loss.detach(),
         "gradient": logprobs.grad,
+        "entropy_gradient": torch.zeros_like(entropies) if entropies.grad is None else entropies.grad,
     }
 
 
@@ -169,7 +173,7 @@ def differences(case: Case, answers: dict[str, dict[str, Tensors]]) -> dict[str,
     ours = compute(case, given)
     found = {}
     for name, value in theirs.items():
-        size = min(float(value.abs().max()), 1.0) if value.dim() else 1.0
+        size = min(float(value.abs().max()), 1.0) if value.dim() and value.any() else 1.0
         found[name] = float((ours[name] - value).abs().max()) / size
     return found
 

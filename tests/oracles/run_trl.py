@@ -1,8 +1,8 @@
 """TRL's side of the comparison, run by the Python of TRL's environment: run_trl.py WORK ANSWERS
 
 WORK: tensors, and cases by name. ANSWERS: by name what TRL's own trainers give: advantages, the loss, and its gradient
-with respect to the logprobs. A case is one optimizer step of a trainer as TRL builds it, around a model of a few
-weights; what the model, the engine and the reward functions would give is taken from the tensors.
+with respect to logprobs and entropies. A case is one optimizer step of a trainer as TRL builds it, around a model of a
+few weights; what the model, the engine and the reward functions would give is taken from the tensors.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ TRAINERS = {
 
 
 def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
-    mask, logprobs = given["mask"], given["logprobs"].clone().requires_grad_()
+    mask = given["mask"]
+    logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
     trainer = make_trainer(case, given, folder)
     now = {"model": given["proximal"], "reference": given["reference"]}
 
     def logprobs_and_entropies(self: Any, model: Any, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
-        return now["model" if model is self.model else "reference"], given["entropies"], None
+        return now["model" if model is self.model else "reference"], entropies, None
 
     def generate(_: Any, prompts: list[str]) -> tuple[Any, ...]:
         answers = [[5] * (length - 1) + [1] for length in mask.sum(1).tolist()]
@@ -54,7 +55,9 @@ def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
     now["model"] = logprobs
     loss = trainer._compute_loss(trainer.model, scored)
     loss.backward()
-    return {"advantages": scored["advantages"].unsqueeze(1) * mask, "loss": loss.detach(), "gradient": logprobs.grad}
+    slopes = torch.zeros_like(entropies) if entropies.grad is None else entropies.grad
+    found = {"advantages": scored["advantages"].unsqueeze(1) * mask, "loss": loss.detach(), "gradient": logprobs.grad}
+    return {**found, "entropy_gradient": slopes}
 
 
 def make_trainer(case: dict[str, Any], given: Tensors, folder: str) -> Any:

@@ -1,8 +1,8 @@
 """verl's side of the comparison, run by the Python of verl's environment: run_verl.py WORK ANSWERS
 
 WORK: tensors, and cases by name. ANSWERS: by name what verl's own functions give: advantages, the loss, and its
-gradient with respect to the logprobs. A case is one optimizer step: estimator, rollout correction, policy loss,
-entropy, KL, in the order in which verl's trainer composes them (verl/workers/utils/losses.py).
+gradient with respect to logprobs and entropies. A case is one optimizer step: estimator, rollout correction, policy
+loss, entropy, KL, in the order in which verl's trainer composes them (verl/workers/utils/losses.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ Tensors = dict[str, torch.Tensor]
 
 
 def answer(case: dict[str, Any], given: Tensors) -> Tensors:
-    mask, logprobs = given["mask"], given["logprobs"].clone().requires_grad_()
+    mask = given["mask"]
+    logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
     advantages, _ = estimate(case, given)
     weights, kept = None, mask
     if "correction" in case:
@@ -41,11 +42,15 @@ def answer(case: dict[str, Any], given: Tensors) -> Tensors:
     aggregation = case.get("aggregation", "token-mean")
     policy_loss = get_policy_loss_fn(case.get("loss", "vanilla"))
     loss, _ = policy_loss(given[case.get("old", "proximal")], logprobs, advantages, kept, aggregation, config, weights)
+    if "entropy" in case:
+        loss = loss - case["entropy"] * agg_loss(entropies, mask, aggregation, **config.global_batch_info)
     if "kl" in case:
         kl = kl_penalty(logprobs, given["reference"], case["kl"]["type"])
         loss = loss + case["kl"]["beta"] * agg_loss(kl, kept, aggregation, **config.global_batch_info)
     loss.backward()
-    return {"advantages": advantages * mask, "loss": loss.detach(), "gradient": logprobs.grad}
+    slopes = torch.zeros_like(entropies) if entropies.grad is None else entropies.grad
+    found = {"advantages": advantages * mask, "loss": loss.detach(), "gradient": logprobs.grad}
+    return {**found, "entropy_gradient": slopes}
 
 
 def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
