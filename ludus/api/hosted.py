@@ -16,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ludus.algorithms.pack import Batch
-from ludus.algorithms.settings import SUPERVISED
 from ludus.api.run import OpenRun, open_run
 from ludus.config import Config
 from ludus.episodes.ledger import Ledger
@@ -31,7 +29,7 @@ from ludus.loop.checkpoint import (
     update_checkpoint,
 )
 from ludus.loop.measure import TrainingClock
-from ludus.loop.sft import SftSettings, supervised_batches
+from ludus.loop.sft import SftSettings, supervised_batches, train_conversations
 from ludus.loop.step import OnStage, train_step
 from ludus.loop.trainer_thread import TrainerThread
 from ludus.rollout.groups import TakenGroups
@@ -125,7 +123,7 @@ class HostedModel:
         try:
             for number, (batch, rate) in enumerate(zip(batches, rates_B, strict=True), start=1):
                 self.run.learner.configure(lr=rate)
-                seen.append(await self._work.run(self._train_supervised, batch))
+                seen.append(await self._work.run(train_conversations, self.run.learner, batch, self.run.local.lease))
                 on_batch(number, len(batches), seen[-1])
         finally:  # what was trained until then is what answers
             self.account(Ledger.zero(), step=self.step + 1)
@@ -155,12 +153,6 @@ class HostedModel:
     async def _save_progress(self) -> None:
         """What was counted since the last step."""
         await self._work.run(update_checkpoint, self.run.store.checkpoints, self.progress)
-
-    def _train_supervised(self, batch: Batch) -> Metrics:
-        metrics = self.run.learner.train_batch(batch, SUPERVISED)
-        with self.run.local.lease.hold("trainer"):
-            self.run.learner.publish().copy_into_shared()
-        return metrics
 
     def _save(self) -> Path:
         def save(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """`ludus.train_supervised`: a configuration and conversations in, a trained model out.
 
-Knows: which part is built from which settings.  Knows not: how conversations become steps.
+Knows: which part is built from which settings.  Knows not: how conversations become batches.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from ludus.api.local import open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
 from ludus.errors import UserError
-from ludus.loop.sft import OnStep, SftSettings
-from ludus.loop.sft import train_supervised as train_on
+from ludus.loop.sft import OnStep, SftSettings, supervised_batches, train_conversations
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.tasks import Row
 
@@ -44,14 +43,11 @@ async def _train(
     config: Config, rows: Sequence[Row], folder: Path, settings: SftSettings, on_step: OnStep | None
 ) -> int:
     async with open_local(config) as local, local.learner(config) as learner:
-        steps = train_on(
-            learner,
-            local.text,
-            rows,
-            settings,
-            row_tokens=config.trainer.row_tokens,
-            seed=config.seed,
-            on_step=on_step,
-        )
+        rules = {"row_tokens": config.trainer.row_tokens, "seed": config.seed}
+        step = 0
+        for step, batch in enumerate(supervised_batches(local.text, rows, settings, **rules), start=1):
+            metrics = train_conversations(learner, batch, local.lease)
+            if on_step is not None:
+                on_step(step, metrics)
         local.save(learner, folder)
-        return steps
+        return step

@@ -134,7 +134,6 @@ def renamed(table: Table, data: Mapping[str, Any], family: str, roots: Collectio
             f"have one are in docs/coming-from-{family}.md"
         )
     ours = {path: value for path, value, meaning in found if meaning is None}
-    tree: dict[str, Any] = {}
     for path, value, meaning in found:
         name = ".".join(map(str, path))
         if meaning is not None and meaning.fate == "left out":
@@ -145,6 +144,12 @@ def renamed(table: Table, data: Mapping[str, Any], family: str, roots: Collectio
                 raise ConfigError(
                     f"{name}={value!r} is {own} here, which is given as {other!r} too; remove one of them"
                 )
-    for path, value in ours.items():
+    return nested(ours)
+
+
+def nested(values: Mapping[Path_, Any]) -> dict[str, Any]:
+    """Values by path as a tree."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
         tree = with_value(tree, path, value, whole=".".join(map(str, path)))
     return tree

@@ -17,6 +17,7 @@ import pydantic
 from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.algorithms.settings import SUPERVISED, AlgorithmSettings
 from ludus.engines.base import WeightSource
+from ludus.engines.lease import ComputeLease
 from ludus.errors import AgentError, UserError
 from ludus.gateway.dialects.base import ReadMessages
 from ludus.gateway.dialects.chat.dialect import CHAT
@@ -48,36 +49,23 @@ class SupervisedLearner(Protocol):
     def publish(self) -> WeightSource: ...
 
 
-def train_supervised(
-    learner: SupervisedLearner,
-    text: ChatText,
-    rows: Sequence[Mapping[str, Any]],
-    settings: SftSettings,
-    *,
-    row_tokens: int,
-    seed: int,
-    on_step: OnStep | None = None,
-) -> int:
-    """Train on every assistant message of `rows`; the number of steps taken.
-
-    rows: each with `messages`, and `tools` if there are any, as a chat completion request has them.
-    row_tokens: of one micro-batch.  seed: of the order of the conversations.
-    The weights move after every step. Raises UserError for a row that is no conversation, with its number.
-    """
-    step = 0
-    for batch in supervised_batches(text, rows, settings, row_tokens=row_tokens, seed=seed):
-        metrics = learner.train_batch(batch, SUPERVISED)
+def train_conversations(learner: SupervisedLearner, batch: Batch, lease: ComputeLease) -> Metrics:
+    """Move the weights along one batch; those that sample are then these."""
+    metrics = learner.train_batch(batch, SUPERVISED)
+    with lease.hold("trainer"):
         learner.publish().copy_into_shared()
-        step += 1
-        if on_step is not None:
-            on_step(step, metrics)
-    return step
+    return metrics
 
 
 def supervised_batches(
     text: ChatText, rows: Sequence[Mapping[str, Any]], settings: SftSettings, *, row_tokens: int, seed: int
 ) -> Iterator[Batch]:
-    """The batch of every step, one after the other; arguments and errors as in `train_supervised`."""
+    """The batch of every step, one after the other: every assistant message of `rows`.
+
+    rows: each with `messages`, and `tools` if there are any, as a chat completion request has them.
+    row_tokens: of one micro-batch.  seed: of the order of the conversations.
+    Raises UserError for a row that is no conversation, with its number.
+    """
     conversations = [conversation_sequences(row, text, at=f"row {number}") for number, row in enumerate(rows)]
     if settings.max_tokens is not None:
         limit = settings.max_tokens

@@ -4,7 +4,7 @@ import pytest
 
 from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
-from ludus.loop.sft import SftSettings, conversation_sequences, train_supervised
+from ludus.loop.sft import SftSettings, conversation_sequences, supervised_batches, train_conversations
 from ludus.models.load import load_model
 from ludus.models.settings import ModelSettings
 from ludus.text.chat import ChatText
@@ -34,18 +34,11 @@ def test_replies_are_trained_up_to_the_end_of_their_turn(tokenizer_folder: Path)
 def test_the_model_learns_what_it_is_shown(tiny_model_folder: Path) -> None:
     """A few steps on one conversation lower its cross-entropy to a tenth."""
     model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"))
-    trainer = ModelTrainer(model, TrainerSettings(optimizer=OptimizerSettings(lr=1e-2)), lease=ComputeLease())
-    losses: list[float] = []
-    steps = train_supervised(
-        trainer,
-        ChatText.load(tiny_model_folder),
-        [ROW],
-        SftSettings(epochs=20),
-        row_tokens=1024,
-        seed=0,
-        on_step=lambda step, metrics: losses.append(metrics["train/loss"]),
-    )
-    assert steps == len(losses) == 20
+    lease, text = ComputeLease(), ChatText.load(tiny_model_folder)
+    trainer = ModelTrainer(model, TrainerSettings(optimizer=OptimizerSettings(lr=1e-2)), lease=lease)
+    batches = supervised_batches(text, [ROW], SftSettings(epochs=20), row_tokens=1024, seed=0)
+    losses = [train_conversations(trainer, batch, lease)["train/loss"] for batch in batches]
+    assert len(losses) == 20
     assert losses[-1] < losses[0] / 10
 
 
@@ -59,7 +52,5 @@ def test_the_model_learns_what_it_is_shown(tiny_model_folder: Path) -> None:
 )
 def test_rows_that_cannot_be_trained_are_named(row: dict[str, object], says: str, tiny_model_folder: Path) -> None:
     """A row without a conversation is named by its number; rows without any reply are refused together."""
-    model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"))
-    trainer = ModelTrainer(model, TrainerSettings(), lease=ComputeLease())
     with pytest.raises(UserError, match=says):
-        train_supervised(trainer, ChatText.load(tiny_model_folder), [row], SftSettings(), row_tokens=64, seed=0)
+        list(supervised_batches(ChatText.load(tiny_model_folder), [row], SftSettings(), row_tokens=64, seed=0))

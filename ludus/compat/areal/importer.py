@@ -17,9 +17,8 @@ from ludus.compat.areal.keys import KEYS, NORMS, SECTIONS, defaults
 from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import MISSING, leaves
 from ludus.compat.importing.report import Entry
-from ludus.compat.keys import Meaning, meaning_of
+from ludus.compat.keys import Meaning, meaning_of, nested
 from ludus.errors import ConfigError
-from ludus.settings import with_value
 
 _AGENT, _AGENT_BEFORE = "rollout.agent.", "rollout.openai."
 """Settings of agents had another name before."""
@@ -51,9 +50,7 @@ def import_areal(data: Mapping[str, Any]) -> Imported:
         ours |= meaning.ours
         where = " and ".join(own for own in meaning.ours if own != name)
         entries.append(Entry(name, meaning.fate, ": ".join(filter(None, (where, meaning.note)))))
-    config: dict[str, Any] = {}
-    for own, value in ours.items():
-        config = with_value(config, tuple(own.split(".")), value, whole=own)
+    config = nested({tuple(own.split(".")): value for own, value in ours.items()})
     try:
         Config(**config)
     except ConfigError as error:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ludus.compat.keys import keys_beside, read
-from ludus.settings import with_value
+from ludus.compat.keys import keys_beside, nested, read
 
 logger = logging.getLogger(__name__)
 
@@ -20,17 +19,12 @@ KEYS = keys_beside(__file__)
 def internal_model_config(**groups: Any) -> dict[str, Any]:
     """What a model's `_internal_config` says in Ludus's keys, by `init_args`, `peft_args` and its other arguments; a
     warning names what has none."""
-    own: dict[str, Any] = {}
-    idle: list[str] = []
-    for path, _, meaning in read(KEYS, {name: group for name, group in groups.items() if group}):
-        if meaning is None:
-            idle.append(".".join(path))
-        else:
-            for name, value in meaning.ours.items():
-                own = with_value(own, tuple(name.split(".")), value, whole=name)
+    found = list(read(KEYS, {name: group for name, group in groups.items() if group}))
+    idle = [".".join(path) for path, _, meaning in found if meaning is None]
     if idle:
         logger.warning(
             "these keys do not act here: %s. Their runtime is not ours; docs/configuration.md has the keys that act",
             ", ".join(idle),
         )
-    return own
+    acting = [meaning.ours for _, _, meaning in found if meaning is not None]
+    return nested({tuple(name.split(".")): value for ours in acting for name, value in ours.items()})
