@@ -14,7 +14,7 @@ import logging
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
@@ -403,6 +403,17 @@ def import_object(reference: str) -> Any:
             hint = did_you_mean(name, [known for known in dir(found) if not known.startswith("_")])
             raise UserError(f"{module_name!r} has no {name!r}{hint}")
         found = getattr(found, name)
+    return found
+
+
+def import_function(function: Any, name: str) -> Callable[..., Any]:
+    """The function, which may be given by its import string. name: of the key or argument, for error messages.
+
+    Raises UserError if there is none.
+    """
+    found: Callable[..., Any] = import_object(function) if isinstance(function, str) else function
+    if not callable(found):
+        raise UserError(f"{name} is {found!r:.200} of type {type(found).__name__}; pass a function")
     return found
 
 

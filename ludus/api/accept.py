@@ -14,7 +14,7 @@ from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
 from ludus.rollout.groups import GroupFilter
 from ludus.runs.interactions import interactions
-from ludus.settings import import_object
+from ludus.settings import import_function
 from ludus.types import Group
 
 AcceptFn = Callable[[Mapping[str, Any]], Any]
@@ -64,10 +64,7 @@ def accept_filter(should_accept_fn: AcceptFn | str | None) -> GroupFilter | None
     """
     if should_accept_fn is None:
         return None
-    accept = import_object(should_accept_fn) if isinstance(should_accept_fn, str) else should_accept_fn
-    if not callable(accept):
-        raise UserError(f"should_accept_fn is {accept!r:.200} of type {type(accept).__name__}; pass a function")
-    return partial(_judge, accept)
+    return partial(_judge, import_function(should_accept_fn, "should_accept_fn"))
 
 
 def _judge(accept: AcceptFn, group: Group) -> MaskReason | None:

@@ -13,7 +13,7 @@ from ludus.compat.areal.rollout import EpisodeEngine, RolloutWorkflow
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.rewards.wrapper import AsyncRewardWrapper
-from ludus.settings import import_object
+from ludus.settings import import_function
 
 RETRY_PROMPT = "That answer is wrong, or could not be read. Look for the mistake, then answer again."
 
@@ -47,9 +47,11 @@ class RLVRWorkflow(RolloutWorkflow):
         """
         self.gconfig = GenerationHyperparameters.of(gconfig).new(n_samples=1)
         self.enable_thinking = enable_thinking
-        self.get_input_ids_fn = None if get_input_ids_fn is None else _function(get_input_ids_fn)
-        self.data_extract_prompt_fn = _function(data_extract_prompt_fn)
-        self.async_reward_fn = AsyncRewardWrapper(_function(reward_fn), timeout_seconds, max_workers)
+        self.get_input_ids_fn = (
+            None if get_input_ids_fn is None else import_function(get_input_ids_fn, "get_input_ids_fn")
+        )
+        self.data_extract_prompt_fn = import_function(data_extract_prompt_fn, "data_extract_prompt_fn")
+        self.async_reward_fn = AsyncRewardWrapper(import_function(reward_fn, "reward_fn"), timeout_seconds, max_workers)
         self.tokenizer = tokenizer
 
     async def arun_episode(self, engine: EpisodeEngine, data: Mapping[str, Any]) -> Any:
@@ -115,10 +117,3 @@ class MultiTurnWorkflow(RLVRWorkflow):
 
 _POSITIONAL = ("prompt", "completions", "prompt_ids", "completion_ids")
 """Names of a reward function's first arguments; columns of the same names would be given twice."""
-
-
-def _function(function: Callable[..., Any] | str) -> Callable[..., Any]:
-    found = import_object(function) if isinstance(function, str) else function
-    if not callable(found):
-        raise UserError(f"{function!r} is no function, but {type(found).__name__}")
-    return found

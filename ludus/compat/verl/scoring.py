@@ -22,7 +22,7 @@ from ludus.compat.verl.settings import CustomRewardSettings
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.errors import UserError
 from ludus.runs.spans import span
-from ludus.settings import import_object
+from ludus.settings import import_function
 
 ComputeScore = Callable[..., Any]
 """(data_source, solution_str, ground_truth, extra_info) to a number, or a mapping with `score`; async or not."""
@@ -43,10 +43,7 @@ def load_compute_score(settings: CustomRewardSettings) -> ComputeScore | None:
     if settings.path is None:
         return None
     path = str(Path(settings.path).expanduser()) if settings.path.endswith(".py") else settings.path
-    function: ComputeScore = import_object(f"{path}:{settings.name}")
-    if not callable(function):
-        raise UserError(f"reward.custom_reward_function {settings.name!r} in {settings.path!r} cannot be called")
-    return function
+    return import_function(f"{path}:{settings.name}", "reward.custom_reward_function")
 
 
 async def score_outputs(
