@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import yaml
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from typer import Argument, Option
 
@@ -122,15 +122,12 @@ def _facts(found: Examination) -> Table:
     for name in names:
         received[getattr(able, name)].append(name.replace("_", " "))
     rows = [(reception, ", ".join(what)) for reception, what in received.items() if what]
+    is_stopped = not found.closing or found.closing in found.stops
+    other = f"but the template closes an answer by {found.closing!r}, which is no stop token of the model"
     rows += [
         ("generation prompt", repr(found.generation_prompt)),
         ("a reply ends with", ", ".join(map(repr, found.stops)) or "nothing that the template tells"),
-    ]
-    if found.closing and found.closing not in found.stops:
-        rows.append(
-            ("", f"but the template closes an answer by {found.closing!r}, which is no stop token of the model")
-        )
-    rows += [
+        *([] if is_stopped else [("", other)]),
         ("reads", ", ".join(found.variables) or "no variables of its own"),
         ("parser of calls", _parser(found)),
         ("rendering resumes", "yes" if not found.not_resumable else f"no: {found.not_resumable[0]}"),
@@ -177,19 +174,15 @@ def _proof(proof: Counterexample, *, is_allowed: bool) -> list[RenderableType]:
         (f" (recorded as {proof.reason}{', allowed' if is_allowed else ''})", "dim"),
     )
     parting = proof.divergence
-    rows: list[tuple[str, str]] = [(message.role, _said(message)) for message in proof.messages]
-    rows += [
-        ("", ""),
-        ("both begin", f"…{parting.before!r}"),
-        ("the model saw", repr(parting.seen)),
-        ("now it is", repr(parting.shown)),
-    ]
+    rows: list[tuple[str, str]] = [(message.role, _written(message)) for message in proof.messages]
+    rows += [("", ""), ("both begin", f"…{parting.before!r}")]
+    rows += [("the model saw", repr(parting.seen)), ("now it is", repr(parting.shown))]
     if parting.tag is not None:
         rows.append(("decided by", f"line {parting.tag.line}: {parting.tag.text}"))
     return [heading, Padding(_table(rows), (0, 0, 0, 2))]
 
 
-def _said(message: Message) -> str:
+def _written(message: Message) -> str:
     thought = "" if message.reasoning is None else f"(thinks {message.reasoning!r}) "
     calls = "".join(f" → {call.name}({call.arguments})" for call in message.tool_calls)
     return f"{thought}{'' if message.content is None else repr(message.content)}{calls}"
@@ -208,9 +201,7 @@ def _verdict(found: Examination, allowed: Sequence[str]) -> Text:
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", min_width=14, ratio=None)
-    table.add_column(overflow="fold", ratio=1)
+    table = Table.grid(Column(style="dim", min_width=14), Column(overflow="fold", ratio=1), padding=(0, 2, 0, 0))
     for name, value in rows:
         table.add_row(name, Text(value))
     return table

@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ludus.loop.observer import Observer, RunSummary
@@ -118,12 +118,12 @@ class PlainLines:
     def on_step(self, step: int, metrics: Metrics) -> None:
         self._progress.advance(step, metrics.get("time/step_s", 0.0))
         left_s = self._progress.left_s
-        parts = [f"step {self._progress.steps}", *(f"{label} {text}" for label, text in _figures(metrics))]
+        parts = [f"step {self._progress.steps}", *(f"{label} {text}" for label, text in _results(metrics))]
         parts += [] if left_s is None else [f"left {duration(left_s)}"]
         self._line("  ".join(parts))
 
     def on_eval(self, step: int, metrics: Metrics) -> None:
-        self._line("  ".join([f"eval at step {step}", *(f"{label} {text}" for label, text in _figures(metrics))]))
+        self._line("  ".join([f"eval at step {step}", *(f"{label} {text}" for label, text in _results(metrics))]))
 
     def on_end(self, summary: RunSummary) -> None:
         self._line(f"done: {summary.steps} steps in {duration(summary.train_seconds)} ({summary.stopped_by})")
@@ -133,7 +133,7 @@ class PlainLines:
 
 
 class LivePanel:
-    """A panel that is redrawn: progress, figures, the reward so far."""
+    """A panel that is redrawn: progress, results, the reward so far."""
 
     def __init__(self, console: Console, name: str) -> None:
         self._name = name
@@ -163,7 +163,7 @@ class LivePanel:
         self._live.stop()
 
     def render(self) -> RenderableType:
-        rows: list[RenderableType] = [self._bar(), self._figures()]
+        rows: list[RenderableType] = [self._bar(), self._results()]
         if self._rewards:
             rows.append(Text.assemble(("reward  ", "dim"), (sparkline(self._rewards), "cyan")))
         if self._evals:
@@ -173,31 +173,26 @@ class LivePanel:
 
     def _bar(self) -> Table:
         left_s = self._progress.left_s
-        grid = Table.grid(expand=True, padding=(0, 1))
-        grid.add_column(no_wrap=True)
-        grid.add_column(ratio=1)
-        grid.add_column(justify="right", no_wrap=True)
+        columns = (Column(no_wrap=True), Column(ratio=1), Column(justify="right", no_wrap=True))
+        grid = Table.grid(*columns, expand=True, padding=(0, 1))
         bar = ProgressBar(total=1.0, completed=self._progress.share, complete_style="cyan", finished_style="green")
         left = "warming up" if left_s is None else f"{duration(left_s)} left"
-        grid.add_row(
-            f"step [bold]{self._progress.steps}[/]", bar, f"[dim]{duration(self._progress.elapsed_s)}[/] · {left}"
-        )
+        times = f"[dim]{duration(self._progress.elapsed_s)}[/] · {left}"
+        grid.add_row(f"step [bold]{self._progress.steps}[/]", bar, times)
         return grid
 
-    def _figures(self) -> Table:
-        grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
-        figures = _figures(self._metrics)
-        for _ in figures:
-            grid.add_column(no_wrap=True)
-        if figures:
-            grid.add_row(*(Text(label, style="dim") for label, _ in figures))
-            grid.add_row(*(Text(text, style="bold") for _, text in figures))
+    def _results(self) -> Table:
+        results = _results(self._metrics)
+        grid = Table.grid(*(Column(no_wrap=True) for _ in results), expand=True, padding=(0, 2, 0, 0))
+        if results:
+            grid.add_row(*(Text(label, style="dim") for label, _ in results))
+            grid.add_row(*(Text(text, style="bold") for _, text in results))
         return grid
 
 
 _REWARD = ("rollout/reward", "eval/reward")
 _SUCCESS = ("rollout/success", "eval/success")
-_FIGURES: tuple[tuple[str, tuple[str, ...], str], ...] = (
+_SHOWN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("reward", _REWARD, "{:.3f}"),
     ("success", _SUCCESS, "{:.0%}"),
     ("tokens/s", ("rollout/tokens_per_s",), "{:,.0f}"),
@@ -208,8 +203,8 @@ _FIGURES: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 
 
-def _figures(metrics: Metrics) -> list[tuple[str, str]]:
-    found = ((label, _first(metrics, names), form) for label, names, form in _FIGURES)
+def _results(metrics: Metrics) -> list[tuple[str, str]]:
+    found = ((label, _first(metrics, names), form) for label, names, form in _SHOWN)
     return [(label, form.format(value)) for label, value, form in found if math.isfinite(value)]
 
 

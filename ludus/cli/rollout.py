@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from statistics import fmean
@@ -12,7 +12,7 @@ from typing import Annotated
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from typer import Argument, Option
 
@@ -29,6 +29,7 @@ from ludus.text.tokenizer import Tokenizer
 from ludus.types import Episode, Group
 
 _MAX_REPLY_CHARS = 400
+_COLUMNS = {"tokens": "{}", "trained": "{}", "logprob": "{:.2f}", "reward": "{:.3g}", "advantage": "{:+.2f}"}
 _SHADES = ((0.9, ""), (0.5, "yellow"), (0.1, "dark_orange"), (0.0, "red"))
 """Least probability, and the colour of a token that likely."""
 
@@ -116,7 +117,10 @@ class _Show:
 def _table(episode: Episode, turns: Sequence[TurnRow]) -> Table:
     reward = "no reward" if episode.reward is None else f"reward {episode.reward:.4g}"
     metrics = "".join(f"  {name} {value:.4g}" for name, value in episode.metrics.items())
+    columns = [Column("turn", justify="right"), Column("reply", ratio=1, overflow="fold")]
+    columns += [Column(name, justify="right", no_wrap=True) for name in _COLUMNS]
     table = Table(
+        *columns,
         title=f"[bold]{episode.id}[/]  {episode.outcome.kind}  {reward}{metrics}",
         title_justify="left",
         caption=Text(episode.outcome.reason) if episode.outcome.reason else None,
@@ -127,21 +131,17 @@ def _table(episode: Episode, turns: Sequence[TurnRow]) -> Table:
         pad_edge=False,
         expand=True,
     )
-    table.add_column("turn", justify="right")
-    table.add_column("reply", ratio=1, overflow="fold")
-    for column in ("tokens", "trained", "logprob", "reward", "advantage"):
-        table.add_column(column, justify="right", no_wrap=True)
     for turn in turns:
-        table.add_row(str(turn.number), _reply(turn), *_figures(turn))
+        table.add_row(str(turn.number), _reply(turn), *_cells(turn))
         if turn.note:
             table.add_row("", Text(turn.note, style="dim italic"))
     return table
 
 
-def _figures(turn: TurnRow) -> tuple[str, ...]:
-    values = ((turn.num_tokens, "{}"), (turn.num_trained, "{}"), (turn.mean_logprob, "{:.2f}"))
-    more = ((turn.reward, "{:.3g}"), (turn.advantage, "{:+.2f}"))
-    return tuple("–" if value is None or math.isnan(value) else form.format(value) for value, form in (*values, *more))
+def _cells(turn: TurnRow) -> Iterator[str]:
+    values = (turn.num_tokens, turn.num_trained, turn.mean_logprob, turn.reward, turn.advantage)
+    for value, form in zip(values, _COLUMNS.values(), strict=True):
+        yield "–" if value is None or math.isnan(value) else form.format(value)
 
 
 def _reply(turn: TurnRow) -> Text:
