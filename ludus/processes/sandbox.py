@@ -180,6 +180,9 @@ async def _start(
         "cpu_s": math.ceil(limits.timeout_s) + 1,
         **{name: getattr(limits, name) for name in ("memory_bytes", "file_bytes", "num_files", "num_processes")},
     }
+    # no more than programs need: keys and tokens of this process stay here
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    environment = {"PATH": os.defpath, "HOME": str(inside), "TMPDIR": str(inside), "LANG": "C.UTF-8", **threads}
     with (scratch / "stdin").open("rb") as typed:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-B", "-X", "utf8", str(_JAIL), json.dumps(order)),
@@ -187,18 +190,12 @@ async def _start(
             stdout=out,
             stderr=err,
             cwd=inside,
-            env=_environment(inside),
+            env=environment,
             pass_fds=(report,),
             start_new_session=True,
         )
     streams.hand_over()
     return process
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    """No more than programs need: keys and tokens of this process stay here."""
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {"PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8", **threads}
 
 
 async def _end_of(process: asyncio.subprocess.Process, is_ready: asyncio.Event, timeout_s: float) -> int | None:

@@ -37,14 +37,6 @@ def _shell(rest: str, settings: LaunchSettings) -> Shell:
     return Ssh(rest, settings.ssh_options) if rest else Here()
 
 
-def _process(rest: str, settings: LaunchSettings) -> LaunchTarget:
-    return ProcessTarget(_shell(rest, settings), settings)
-
-
-def _slurm(rest: str, settings: LaunchSettings) -> LaunchTarget:
-    return SlurmTarget(_shell(rest, settings), settings)
-
-
 def _ray(rest: str, settings: LaunchSettings) -> LaunchTarget:
     if not rest or rest.startswith(("http://", "https://")):
         return RayTarget(Here(), rest or dashboard(), settings)
@@ -52,9 +44,9 @@ def _ray(rest: str, settings: LaunchSettings) -> LaunchTarget:
 
 
 _TARGETS: Mapping[str, Callable[[str, LaunchSettings], LaunchTarget]] = {
-    "local": _process,
-    "ssh": _process,
-    "slurm": _slurm,
+    "local": lambda _, settings: ProcessTarget(Here(), settings),
+    "ssh": lambda rest, settings: ProcessTarget(_shell(rest, settings), settings),
+    "slurm": lambda rest, settings: SlurmTarget(_shell(rest, settings), settings),
     "ray": _ray,
     "sky": SkyTarget,
 }

@@ -79,13 +79,12 @@ class HostedModels:
         name = (model.project, model.name)
         loading = self._loading.get(name)
         if loading is None or (loading.done() and loading.exception() is not None):
-            loading = asyncio.ensure_future(self._open(model))
-            self._loading[name] = loading
-        return loading
 
-    async def _open(self, model: RegisterModel) -> ModelGateway:
-        hosted = await self._there(self._host.hosted(model))
-        return ModelGateway(hosted.episodes, model.name)
+            async def load() -> ModelGateway:
+                return ModelGateway((await self._there(self._host.hosted(model))).episodes, model.name)
+
+            loading = self._loading[name] = asyncio.ensure_future(load())
+        return loading
 
     async def _there(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
         """The result of a call that runs on the host's loop."""

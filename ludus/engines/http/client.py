@@ -98,8 +98,12 @@ class HttpEngine:
         return await self._on_own_loop(self._answer(call, tell))
 
     async def abort(self, call_id: str) -> None:
+        async def end() -> None:
+            if (running := self._running.get(call_id)) is not None:
+                running.end()
+
         if not self._is_closed:
-            await self._on_own_loop(self._abort(call_id))  # behind the call itself, which may be on its way there
+            await self._on_own_loop(end())  # behind the call itself, which may be on its way there
 
     async def publish(self, version: int, weights: WeightSource) -> None:
         """Sample with `weights` from now on; those of this process that a trainer shares are written too.
@@ -181,11 +185,6 @@ class HttpEngine:
             del self._running[call.id]
             running.ended.set()
         return running.sampled()
-
-    async def _abort(self, call_id: str) -> None:
-        running = self._running.get(call_id)
-        if running is not None:
-            running.end()
 
     async def _chunks(self, running: _Running) -> AsyncIterator[TokenChunk]:
         """The tokens as they come. Raises BackendError if the server ends the answer without saying why it ended."""

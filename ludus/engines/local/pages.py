@@ -113,7 +113,9 @@ class PagePool:
             if entry is None or entry.token_ids != held:
                 known = self._covering_child(parent, held, but_not=page)
                 if known is None:
-                    self._insert(page, _Entry(parent, held, version))
+                    self._forget(page)
+                    self._entries[page] = _Entry(parent, held, version)
+                    self._children.setdefault(parent, {}).setdefault(held[0], []).append(page)
                 elif len(held) == self.page_tokens:
                     self._hold(known)
                     self._forget(page)
@@ -155,11 +157,6 @@ class PagePool:
             if page != but_not and self._entries[page].token_ids[: len(held)] == held:
                 return page
         return None
-
-    def _insert(self, page: int, entry: _Entry) -> None:
-        self._forget(page)
-        self._entries[page] = entry
-        self._children.setdefault(entry.parent, {}).setdefault(entry.token_ids[0], []).append(page)
 
     def _forget(self, page: int) -> None:
         entry = self._entries.pop(page, None)

@@ -154,15 +154,12 @@ class _Buffers:
             top = slice(row * self._num_top, row * self._num_top + request.sampling.top_logprobs)
             kept_ids: tuple[int, ...] | None = ()
             if request.sampling.cuts:
-                kept_ids = self._kept(kept_at)
+                start, count = kept_at * MAX_KEPT_IDS, self._kept_counts[kept_at]
+                kept_ids = tuple(self._kept_ids[start : start + count]) if count <= MAX_KEPT_IDS else None
                 kept_at += 1
             pairs = top_pairs(self._top_ids[top], self._top_logprobs[top])
             draws.append(SampledToken(self._ids[row], self._logprobs[row], pairs, kept_ids))
         return draws
-
-    def _kept(self, at: int) -> tuple[int, ...] | None:
-        start, count = at * MAX_KEPT_IDS, self._kept_counts[at]
-        return tuple(self._kept_ids[start : start + count]) if count <= MAX_KEPT_IDS else None
 
 
 def _address(buffer: array[int] | array[float]) -> int:
