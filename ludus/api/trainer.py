@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,12 +24,13 @@ from ludus.api.rows import load_rows
 from ludus.api.run import open_run
 from ludus.config import Config, check_training
 from ludus.episodes.archive import ExportArchive, RunArchive
-from ludus.errors import ConfigError, LudusError
+from ludus.errors import ConfigError, LudusError, UserError
 from ludus.gateway.app import check_admin_key
 from ludus.http.tls import Tls
 from ludus.loop.batch import BatchRules, make_group_filter
 from ludus.loop.checkpoint import RunProgress, latest_checkpoint
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
+from ludus.loop.fingerprint import Fingerprint
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import NullObserver, Observer, RunSummary
 from ludus.loop.train import INTERRUPT, RunComponents, TrainPlan, train
@@ -111,7 +112,7 @@ class Trainer:
             agent_adapter = choose_agent(self.config, workflow, workflow_kwargs, rows=rows)
             eval_agent_adapter = self._eval_agent_adapter(eval_workflow, eval_workflow_kwargs)
         evaluation = self._eval_plan()
-        self._check_run(resume)
+        self._check_run(resume, rows)
         plan = self._plan(rows, evaluation, accept)
         agent_adapters = _AgentAdapters(agent_adapter, eval_agent_adapter)
         with Interrupts() as interrupts:
@@ -141,7 +142,8 @@ class Trainer:
             found = latest_checkpoint(config.folder / "checkpoints") if resume else None
             opening = open_run(config, found, goes_on=resume, text=self.config.to_yaml())
             run = await stack.enter_async_context(opening)
-            local, learner, store, start = run.local, run.learner, run.store, run.start
+            local, learner, store = run.local, run.learner, run.store
+            start = replace(run.start, data=Fingerprint.of(plan.rows) if plan.rows else None)
             local.processes.announce()
             play, arrivals = None, None
             if isinstance(agent_adapter, _Online):
@@ -269,8 +271,9 @@ class Trainer:
             steps_key="total_train_steps" if epochs is None else "total_train_epochs",
         )
 
-    def _check_run(self, resume: bool) -> None:
-        """Raises UserError if the run cannot be begun, or not be resumed with this configuration. Writes nothing."""
+    def _check_run(self, resume: bool, rows: Sequence[Row]) -> None:
+        """Raises UserError if the run cannot be begun, or not be resumed with this configuration and these rows. Writes
+        nothing."""
         config = self.config
         if not resume:
             RunStore.check_free(config.run_root, config.name)
@@ -285,6 +288,14 @@ class Trainer:
                     f"{'.'.join(path)}={new!r} cannot be resumed with: the run {config.name!r} was begun with {old!r}, "
                     "and its data would go on elsewhere; keep the value, or begin a new run (name=...)"
                 )
+        found = latest_checkpoint(config.folder / "checkpoints")
+        data = found.progress.data if found is not None else None
+        difference = data.difference(Fingerprint.of(rows)) if data is not None else None
+        if difference is not None:
+            raise UserError(
+                f"the run {config.name!r} cannot go on with other training rows than it was begun with: {difference}. "
+                "Restore them, or begin a new run (--new, or name=...)"
+            )
 
 
 def _at(values: Any, path: Sequence[str]) -> Any:

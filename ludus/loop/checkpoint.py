@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
+from ludus.loop.fingerprint import Fingerprint
 from ludus.processes.files import sync
 
 _PREFIX = "step-"
@@ -43,6 +44,8 @@ class RunProgress:
     """Of all tokens sampled until then. What was sampled between a checkpoint and a crash is not in it."""
     eval_before: Mapping[str, float] = field(default_factory=dict)
     """What the evaluation before training came to; empty without one."""
+    data: Fingerprint | None = None
+    """Of the rows that are played. None: none are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ def _read(folder: Path) -> Checkpoint:
     values = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
     values["unconsumed"] = tuple(values["unconsumed"])
     values["ledger"] = Ledger(**values["ledger"])
+    values["data"] = Fingerprint.of_json(values["data"]) if values.get("data") else None
     return Checkpoint(folder, RunProgress(**values))
 
 

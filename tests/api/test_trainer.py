@@ -257,6 +257,18 @@ def test_resuming_with_another_stream_is_refused(
         ludus.Trainer(config, ROWS).train(Talker, resume=True)
 
 
+def test_resuming_with_edited_rows_is_refused(
+    trained: tuple[Path, Steps, ludus.RunSummary], tiny_model_folder: Path
+) -> None:
+    """Where the data was edited after the run began, the refusal says what is different and what helps."""
+    config = make_config(tiny_model_folder, trained[0].parent)
+    with pytest.raises(ludus.UserError, match=f"there were {len(ROWS)} rows, and there are 1 now.*--new"):
+        ludus.Trainer(config, ROWS[:1]).train(Talker, resume=True)
+    edited = [*ROWS[:-1], {**ROWS[-1], "question": "edited"}]
+    with pytest.raises(ludus.UserError, match=f"of the rows {len(ROWS) - 1} to {len(ROWS) - 1} .*Restore them"):
+        ludus.Trainer(config, edited).train(Talker, resume=True)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -1,0 +1,67 @@
+"""What rows a run was begun with, so that one that goes on with others notices.
+
+Knows: rows, digests.  Knows not: files, checkpoints.
+Invariant: equal rows have equal fingerprints in every process; values that are neither JSON nor arrays count by their
+type alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ludus.rollout.tasks import Row
+
+_PARTS = 64  # digests of so many parts of the rows tell where they differ, in four kilobytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Rows, as a checkpoint remembers them."""
+
+    num_rows: int
+    columns: tuple[str, ...]
+    """Of the first row."""
+    digests: tuple[str, ...]
+    """Of equal parts of the rows, in their order."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Self:
+        length = _part_length(len(rows))
+        parts = [rows[start : start + length] for start in range(0, len(rows), length)]
+        return cls(len(rows), tuple(rows[0]) if rows else (), tuple(map(_digest, parts)))
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Self:
+        """What `dataclasses.asdict` made of one, and JSON of that."""
+        return cls(values["num_rows"], tuple(values["columns"]), tuple(values["digests"]))
+
+    def difference(self, now: Fingerprint) -> str | None:
+        """What is different about the rows now, for a person. None: nothing is."""
+        if self == now:
+            return None
+        if self.num_rows != now.num_rows:
+            return f"there were {self.num_rows} rows, and there are {now.num_rows} now"
+        if self.columns != now.columns:
+            return f"the first row had the columns {', '.join(self.columns)}, and has {', '.join(now.columns)} now"
+        part = next(idx for idx, (old, new) in enumerate(zip(self.digests, now.digests, strict=True)) if old != new)
+        length = _part_length(self.num_rows)
+        last = min(self.num_rows, (part + 1) * length) - 1
+        return f"of the rows {part * length} to {last} (counted from 0) at least one is another now"
+
+
+def _part_length(num_rows: int) -> int:
+    return max(1, -(-num_rows // _PARTS))
+
+
+def _digest(rows: Sequence[Row]) -> str:
+    text = json.dumps(list(map(dict, rows)), skipkeys=True, default=_shown)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _shown(value: Any) -> Any:
+    """Arrays by their numbers, anything else by what it is: no address in memory may tell two runs apart."""
+    return value.tolist() if hasattr(value, "tolist") else type(value).__qualname__
