@@ -86,9 +86,10 @@ class GatedEngine(Around):
         whole = await self._inner.generate(call)
         tokens = zip(whole.token_ids, whole.logprobs, whole.versions, strict=True)
         for num_delivered, (token_id, logprob, version) in enumerate(tokens):
-            if token_gate is not None and num_delivered == token_gate.num_free:
+            if token_gate is None:
+                await asyncio.sleep(0)  # each token leaves before the next
+            elif num_delivered == token_gate.num_free:
                 await self._wait(token_gate, call.id)
-            await asyncio.sleep(0)  # so that each token leaves before the next
             if call.id in self._aborted:
                 if token_gate is not None:
                     token_gate.was_aborted.set()
