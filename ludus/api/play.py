@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from ludus.agents.adapter import AgentAdapter
 from ludus.api.agent import choose_agent
@@ -20,6 +20,8 @@ from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
 from ludus.runs.exporters.base import NoExporter
 from ludus.runs.exporters.select import open_exporter
 from ludus.types import Episode
+
+ResultT = TypeVar("ResultT")
 
 
 @asynccontextmanager
@@ -44,6 +46,22 @@ async def open_runner(
             yield runner
 
 
+async def outside_run(
+    config: Config,
+    agent: AgentAdapter,
+    evaluation: GenerationSettings,
+    work: Callable[[EpisodeRunner], Coroutine[Any, Any, ResultT]],
+) -> ResultT:
+    """What `work` returns with what plays evaluations of the agent, as they sample; episodes are exported where the
+    configuration says so, and in no run's folder."""
+    exporter = open_exporter(config.trace, config.name)
+    async with AsyncExitStack() as stack:
+        local = await stack.enter_async_context(open_local(config, is_run=False))
+        archive = None if isinstance(exporter, NoExporter) else ExportArchive(stack.enter_context(exporter))
+        runner = await stack.enter_async_context(open_runner(local, config, agent, archive, evaluation))
+        return await local.processes.unless_lost(work(runner))
+
+
 def play(
     workflow: object,
     dataset: object,
@@ -59,20 +77,9 @@ def play(
     """
     rows = load_rows(dataset)
     agent = choose_agent(config, workflow, workflow_kwargs, rows=rows)
-    return run_blocking(_play(config, agent, rows, on_episode))
 
-
-async def _play(
-    config: Config, agent: AgentAdapter, rows: Sequence[Row], on_episode: Callable[[Episode], None]
-) -> tuple[Episode, ...]:
-    slots = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
-    exporter = open_exporter(config.trace, config.name)
-
-    async with AsyncExitStack() as stack:
-        local = await stack.enter_async_context(open_local(config, is_run=False))
-        stack.enter_context(exporter)
-        archive = None if isinstance(exporter, NoExporter) else ExportArchive(exporter)
-        runner = await stack.enter_async_context(open_runner(local, config, agent, archive, config.gconfig))
+    async def play_all(runner: EpisodeRunner) -> tuple[Episode, ...]:
+        slots = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
 
         async def play_one(task: EpisodeTask) -> Episode:
             async with slots:
@@ -80,12 +87,11 @@ async def _play(
             on_episode(episode)
             return episode
 
-        async def play_all() -> tuple[Episode, ...]:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(play_one(task)) for task in _tasks(config, rows)]
-            return tuple(task.result() for task in tasks)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(play_one(task)) for task in _tasks(config, rows)]
+        return tuple(task.result() for task in tasks)
 
-        return await local.processes.unless_lost(play_all())
+    return run_blocking(outside_run(config, agent, config.gconfig, play_all))
 
 
 def _tasks(config: Config, rows: Sequence[Row]) -> list[EpisodeTask]:

@@ -18,12 +18,12 @@ from ludus.agents.adapter import AgentAdapter
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.accept import AcceptFn, accept_filter
 from ludus.api.agent import choose_agent, choose_eval_agent
-from ludus.api.local import LocalModel, open_local
-from ludus.api.play import open_runner
+from ludus.api.local import LocalModel
+from ludus.api.play import open_runner, outside_run
 from ludus.api.rows import load_rows
 from ludus.api.run import open_run
 from ludus.config import Config, check_training
-from ludus.episodes.archive import ExportArchive, RunArchive
+from ludus.episodes.archive import RunArchive
 from ludus.errors import ConfigError, LudusError, UserError
 from ludus.gateway.app import check_admin_key
 from ludus.http.tls import Tls
@@ -39,8 +39,6 @@ from ludus.rollout.groups import GroupFilter
 from ludus.rollout.online import OnGateway, OnlineRollouts
 from ludus.rollout.settings import OnlineSettings
 from ludus.rollout.tasks import Row, derive_seed
-from ludus.runs.exporters.base import NoExporter
-from ludus.runs.exporters.select import open_exporter
 from ludus.runs.store import RunStore
 
 # A resumed run goes on with the same stream of groups only if these stay as they were.
@@ -132,7 +130,8 @@ class Trainer:
         assert plan is not None, "an evaluation that is asked for has rows"
         agent = None if workflow is not None else choose_eval_agent(self.config, rows=plan.rows)
         agent = agent or choose_agent(self.config, workflow, workflow_kwargs, rows=plan.rows)
-        return run_blocking(self._evaluate(agent, plan))
+        how = self.config, agent, self.config.eval_generation
+        return run_blocking(outside_run(*how, lambda runner: evaluate(runner.run, plan, step=0)))
 
     async def _train(
         self, agent_adapters: _AgentAdapters, plan: TrainPlan, resume: bool, observer: Observer, interrupts: Interrupts
@@ -184,15 +183,6 @@ class Trainer:
             admin_key=agent_adapter.admin_key,
             on_gateway=agent_adapter.on_gateway,
         )
-
-    async def _evaluate(self, agent: AgentAdapter, plan: EvalPlan) -> Evaluation:
-        async with AsyncExitStack() as stack:
-            local = await stack.enter_async_context(open_local(self.config, is_run=False))
-            exporter = stack.enter_context(open_exporter(self.config.trace, self.config.name))
-            archive = None if isinstance(exporter, NoExporter) else ExportArchive(exporter)
-            playing = open_runner(local, self.config, agent, archive, self.config.eval_generation)
-            runner = await stack.enter_async_context(playing)
-            return await local.processes.unless_lost(evaluate(runner.run, plan, step=0))
 
     def _check_online(
         self, agent: OnlineSettings, workflow: object, on_gateway: OnGateway | None, admin_key: str | None
