@@ -36,8 +36,6 @@ class Needs:
     """Logprobs under the weights that the batch began with."""
     reference: bool = False
     """Logprobs under the weights that training began with."""
-    values: bool = False
-    """A critic's estimates."""
     minibatch: bool = False
     """All tokens of a minibatch at once, which takes a forward pass more; else any of them at a time will do."""
     entropy: bool = False
@@ -129,7 +127,7 @@ class Rule:
     needs: Callable[[Any], Needs] = no_needs
     """Of the settings."""
     formula: str = ""
-    """With the keys of the settings in braces; for people."""
+    """For people: what the function computes, with keys of the settings in braces."""
     metrics: Callable[[LossInputs], LossMetrics] | None = None
     """Of a loss: what is shown beside its own. None: nothing."""
     uses_advantage: bool = True

@@ -116,12 +116,12 @@ TRUNCATE = Rule(
     truncate,
     "truncated importance sampling (Yao et al. 2025); decoupled proximal policy (arXiv 2110.00641) eq. 3",
     needs=_needs,
-    formula="min(prox / mu, {cap}), of a {level} ({mean})",
+    formula="min(prox / mu, {cap})",
 )
 MASK = Rule(
     MaskSettings,
     mask,
     "IcePop (Ling Team 2025); masked importance sampling (Liu et al. 2025)",
     needs=_needs,
-    formula="prox / mu where it lies in [{low}, {high}], else 0, of a {level} ({mean})",
+    formula="prox / mu where it lies in [{low}, {high}], else 0",
 )

@@ -54,13 +54,13 @@ def constant_weights(num_trained: Sequence[int], *, tokens: int | None) -> tuple
     return tuple(1.0 / (num_episodes * tokens) if count else 0.0 for count in num_trained)
 
 
-TOKEN = Rule(TokenSettings, token_weights, "DAPO (arXiv 2503.14476) eq. 8", formula="w = 1 / tokens")
+TOKEN = Rule(TokenSettings, token_weights, "DAPO (arXiv 2503.14476) eq. 8", formula="1 / tokens")
 EPISODE = Rule(
     EpisodeSettings,
     episode_weights,
     "DeepSeekMath (arXiv 2402.03300) eq. 3",
-    formula="w = 1 / (episodes tokens of its episode)",
+    formula="1 / (episodes * tokens of its episode)",
 )
 CONSTANT = Rule(
-    ConstantSettings, constant_weights, "Dr. GRPO (arXiv 2503.20783) sec. 3.2", formula="w = 1 / (episodes {tokens})"
+    ConstantSettings, constant_weights, "Dr. GRPO (arXiv 2503.20783) sec. 3.2", formula="1 / (episodes * {tokens})"
 )

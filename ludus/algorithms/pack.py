@@ -61,8 +61,6 @@ class TrainSequence:
     """As sampled."""
     versions: tuple[int, ...]
     temperatures: tuple[float, ...]
-    values: tuple[float, ...] | None = None
-    """A critic's estimate of the return before each target. None: there is no critic."""
     turns: tuple[int, ...] | None = None
     """Number of each target's turn in its batch, and of its episode. None: nothing takes tokens together by them."""
     episodes: tuple[int, ...] | None = None
@@ -110,8 +108,6 @@ class PackedRow:
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     temperatures: tuple[float, ...]
-    values: tuple[float, ...] | None = None
-    """None: there is no critic."""
     turns: tuple[int, ...] | None = None
     """As in TrainSequence."""
     episodes: tuple[int, ...] | None = None
@@ -263,7 +259,6 @@ def _build_row(paths: Sequence[Path], by_path: Mapping[Path, Sequence[TrainSeque
         logprobs=tuple([value for item in trained for value in item.logprobs]),
         versions=tuple([value for item in trained for value in item.versions]),
         temperatures=tuple([value for item in trained for value in item.temperatures]),
-        values=_joined_if_given([item.values for item in trained]),
         turns=_joined_if_given([item.turns for item in trained]),
         episodes=_joined_if_given([item.episodes for item in trained]),
         kept_ids=_joined(trained, [item.kept_ids for item in trained], ()),
@@ -310,7 +305,7 @@ def _num_common(a: Path, b: Path) -> int:
 def _columns(item: TrainSequence | PackedRow) -> list[Sequence[object]]:
     """What there is of each target."""
     always = (item.advantages, item.weights, item.logprobs, item.versions, item.temperatures)
-    optional = (item.values, item.turns, item.episodes, item.kept_ids or None, item.logit_processings or None)
+    optional = (item.turns, item.episodes, item.kept_ids or None, item.logit_processings or None)
     return [*always, *(column for column in optional if column is not None)]
 
 

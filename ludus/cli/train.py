@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option
 
+from ludus.algorithms.explain import explain
 from ludus.api.trainer import Trainer
 from ludus.cli.console import plain_table, say, say_json, show_admin_key
 from ludus.cli.live import duration, watch
@@ -39,6 +40,9 @@ def train(
     resume: Annotated[bool, Option("--resume", help="Go on from the run's latest checkpoint.")] = False,
     new: Annotated[bool, Option("--new", help="Beside a run of that name begin NAME-2, NAME-3 …")] = False,
     as_json: Annotated[bool, Option("--json", help="End with one line of JSON: the figures of the run.")] = False,
+    explained: Annotated[
+        bool, Option("--explain", help="Show the objective as formulas, with sources, and end.")
+    ] = False,
     admin_key: AdminKey = None,
 ) -> None:
     """Train the model inside an agent.
@@ -65,6 +69,8 @@ def train(
             "train_dataset.path=rows.jsonl, or --config-class my_mod.MyConfig"
         )
     settings = load_config(path, keys, config_class=config_class)
+    if explained:
+        return _explain(settings)
     if new:
         settings = settings.model_copy(update={"name": free_name(Path(settings.run_root), settings.name)})
     named = [*([str(path)] if path else []), *(["--config-class", config_class] if config_class else [])]
@@ -80,6 +86,17 @@ def train(
         trainer = Trainer(settings)
         summary = trainer.train(resume=resume, observer=observer, on_gateway=say_where, admin_key=admin_key)
     return _show(summary, ["ludus train", *named, *keys, "--resume"], as_json)
+
+
+def _explain(config: Config) -> None:
+    """The objective, a line a letter, and what moves the weights along it."""
+    table = plain_table(f"algorithm {config.algorithm.name}", "", "source")
+    for term in explain(config.algorithm, turn_discount=config.rollout.agent.turn_discount):
+        table.add_row(term.name, escape(term.formula), f"[dim]{escape(term.source)}[/]")
+    optimizer = config.trainer.optimizer
+    steps = f"AdamW, lr {optimizer.lr:g} ({optimizer.decay}), {config.algorithm.minibatches} on each batch of "
+    table.add_row("steps", f"{steps}{config.train_dataset.batch_size} groups of {config.gconfig.n_samples}", "")
+    Console().print(table)
 
 
 def _submit(config: Config, arguments: Sequence[str], resume: bool) -> None:

@@ -229,8 +229,6 @@ class ModelTrainer:
         """The algorithm, its own functions imported, and what it needs kept."""
         algorithm = algorithm_of(settings)
         algorithm.load()
-        if algorithm.needs.values:
-            raise UserError(f"algorithm {algorithm.name!r} needs a critic, and there is none; choose another estimator")
         if algorithm.needs.reference and self._backward.reference is None:
             if self.version > 0:
                 raise UserError(

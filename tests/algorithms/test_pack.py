@@ -213,13 +213,13 @@ def test_bad_budget():
         pack([], row_tokens=0)
 
 
-def test_values_travel_with_their_targets():
-    """A critic's estimates stay beside the targets they were made for; all sequences carry them, or none."""
+def test_numbers_of_turns_travel_with_their_targets():
+    """They stay beside the targets they are of; all sequences of a row carry them, or none."""
     first, second = sequence([1, 2, 3], [1, 2]), sequence([1, 2, 4, 5], [2, 3], mark=1)
-    with_values = [replace(first, values=(0.1, 0.2)), replace(second, values=(0.3, 0.4))]
-    (row,) = pack(with_values, row_tokens=16)
-    found = dict(zip(zip(row.target_ids, row.advantages, strict=True), row.values, strict=True))
-    assert found == {(2, 1 / 8): 0.1, (3, 2 / 8): 0.2, (4, 1 + 2 / 8): 0.3, (5, 1 + 3 / 8): 0.4}
-    assert pack([first, second], row_tokens=16)[0].values is None
+    numbered = [replace(first, turns=(1, 2)), replace(second, turns=(3, 4))]
+    (row,) = pack(numbered, row_tokens=16)
+    found = dict(zip(zip(row.target_ids, row.advantages, strict=True), row.turns, strict=True))
+    assert found == {(2, 1 / 8): 1, (3, 2 / 8): 2, (4, 1 + 2 / 8): 3, (5, 1 + 3 / 8): 4}
+    assert pack([first, second], row_tokens=16)[0].turns is None
     with pytest.raises(InternalError, match="all must, or none"):
-        pack([with_values[0], second], row_tokens=16)
+        pack([numbered[0], second], row_tokens=16)

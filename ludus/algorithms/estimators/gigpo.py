@@ -67,5 +67,5 @@ GIGPO = Rule(
     gigpo_advantages,
     "GiGPO (arXiv 2505.10978) eq. 3 and 5 to 8",
     needs=lambda _: Needs(members=2),
-    formula="A = A of the episode + {step_weight} A of the turn among those that answer the same, s: {scale}",
+    formula="A of the episode + {step_weight} A of the turn among those that answer the same, s: {scale}",
 )

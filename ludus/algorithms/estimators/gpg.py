@@ -35,5 +35,5 @@ GPG = Rule(
     gpg_advantages,
     "GPG (arXiv 2504.02546) eq. 6",
     needs=lambda _: Needs(members=2),
-    formula="A = (G - mean of the group) members / members of groups with a signal",
+    formula="(G - mean of the group) members / members of groups with a signal",
 )

@@ -133,5 +133,5 @@ GROUP = Rule(
     "2505.23585) eq. 7; scale batch: LitePPO (arXiv 2508.08221); mean: MaxRL (arXiv 2602.02710); none: Dr. GRPO (arXiv "
     "2503.20783) sec. 3.2",
     needs=_needs,
-    formula="A = (G - b) / s, b: {baseline}, s: {scale}",
+    formula="(G - b) / s, b: {baseline}, s: {scale}",
 )

@@ -36,5 +36,5 @@ PASS_AT_K = Rule(
     pass_at_k_advantages,
     "arXiv 2503.19595 eq. 5",
     needs=lambda _: Needs(members=2),
-    formula="A = G - R of the second best, for the best of the group alone",
+    formula="G - R of the second best, for the best of the group alone",
 )

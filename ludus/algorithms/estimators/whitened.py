@@ -55,5 +55,5 @@ WHITENED = Rule(
     whitened_advantages,
     "REINFORCE++ (arXiv 2501.03262) eq. 6 and 7",
     needs=lambda settings: Needs(members=2 if settings.baseline == "mean" else 1),
-    formula="A = (x - mean x) / std x over {over} of the batch, x = G - b, b: {baseline} of the group",
+    formula="(x - mean x) / std x over {over} of the batch, x = G - b, b: {baseline} of the group",
 )

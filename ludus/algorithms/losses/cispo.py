@@ -42,7 +42,7 @@ CISPO = Rule(
     cispo_loss,
     "MiniMax-M1 (arXiv 2506.13585) eq. 4",
     needs=needs_of_level,
-    formula="-sg(clip(r, 1 - {clip_low}, 1 + {clip_high})) A log pi, r of a {level}",
+    formula="-sg(min(r, 1 + {clip_high})) A log pi",
     metrics=sampling_metrics,
     is_of_ratio=True,
 )

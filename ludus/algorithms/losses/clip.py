@@ -51,7 +51,7 @@ CLIP = Rule(
     "PPO (arXiv 1707.06347) eq. 7; unequal bounds: DAPO (arXiv 2503.14476) eq. 10; dual clip: arXiv 1912.09729 eq. 5; "
     "over a turn or an episode: GSPO (arXiv 2507.18071) eq. 5",
     needs=needs_of_level,
-    formula="-min(r A, clip(r, 1 - {clip_low}, 1 + {clip_high}) A), r of a {level}, dual clip {dual_clip}",
+    formula="-min(r A, clip(r, 1 - {clip_low}, 1 + {clip_high}) A)",
     metrics=sampling_metrics,
     is_of_ratio=True,
 )

@@ -39,7 +39,7 @@ SAPO = Rule(
     sapo_loss,
     "SAPO (arXiv 2511.20347) eq. 4 and 5",
     needs=needs_of_level,
-    formula="-A sigmoid(tau (r - 1)) 4 / tau, tau {tau_positive} where A > 0, else {tau_negative}, r of a {level}",
+    formula="-A sigmoid(tau (r - 1)) 4 / tau, tau {tau_positive} where A > 0, else {tau_negative}",
     metrics=sampling_metrics,
     is_of_ratio=True,
 )

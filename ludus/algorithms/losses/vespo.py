@@ -55,8 +55,8 @@ VESPO = Rule(
     vespo_loss,
     "VESPO (arXiv 2602.10693)",
     needs=lambda _: Needs(minibatch=True),
-    formula="-sg(w^k exp(l (1 - w))) A log pi, w of a {level}; k {power_positive}, l {rate_positive}; where A < 0 "
-    "k {power_negative}, l {rate_negative}",
+    formula="-sg(v^k exp(l (1 - v))) A log pi, v = product of r over the {level}, k {power_positive}, "
+    "l {rate_positive}; where A < 0 k {power_negative}, l {rate_negative}",
     metrics=sampling_metrics,
     is_of_ratio=True,
 )

@@ -1,0 +1,72 @@
+"""The objective of a run as formulas with its own numbers, each with its source.
+
+Knows: the rules that settings choose.  Knows not: how they are shown.
+Glossary: as in `base`; r the ratio to the old policy, c the correction, w the weight, H the entropy, ref the reference.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ludus.algorithms.base import Rule
+from ludus.algorithms.resolve import algorithm_of
+from ludus.algorithms.settings import AlgorithmSettings
+from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS
+from ludus.settings import Choice
+
+_KL = {"k1": "log pi - log ref", "k2": "(log pi - log ref)^2 / 2", "k3": "q - log q - 1, q = ref / pi"}
+
+
+class Term(NamedTuple):
+    """One letter of the objective."""
+
+    name: str
+    formula: str
+    source: str
+
+
+def explain(settings: AlgorithmSettings, *, turn_discount: float) -> list[Term]:
+    """What is minimised, and what each of its letters stands for. turn_discount: from one turn to the next."""
+    beside = [f" + {settings.kl.beta:g} kl"] if settings.kl else []
+    beside += [f" - {settings.entropy.coef:g} H"] if settings.entropy else []
+    terms = [
+        Term("minimise", f"sum over tokens of w (c loss{''.join(beside)})", ""),
+        Term("G", f"reward + {turn_discount:g} * mean of G over the turns that follow", "docs/algorithms.md#returns"),
+        _term("A", ESTIMATORS, settings.advantage),
+        _term("loss", LOSSES, settings.loss),
+        Term("r", _ratio(settings), ""),
+        _term("c", CORRECTIONS, settings.correction),
+        _term("w", NORMALISERS, settings.normaliser),
+    ]
+    if settings.kl is not None:
+        times = ", times r" if settings.kl.weighted else ""
+        terms.append(Term("kl", _KL.get(settings.kl.estimator, "|log pi - log ref|") + times, "Schulman 2020"))
+    if settings.top_entropy is not None:
+        terms.append(
+            Term("left out", f"all but {settings.top_entropy:g} of the tokens, by entropy", "arXiv 2506.01939")
+        )
+    if settings.off_policy_mask is not None:
+        bound = f"A < 0 and mean of log mu - log pi > {settings.off_policy_mask.threshold:g}"
+        terms.append(Term("left out", f"{bound}, by {settings.off_policy_mask.level}", "arXiv 2512.02556 eq. 9"))
+    if settings.dynamic_sampling:
+        terms.append(Term("groups", "those whose returns are equal are replaced", "DAPO (arXiv 2503.14476) sec. 3.2"))
+    return terms
+
+
+def _ratio(settings: AlgorithmSettings) -> str:
+    if not algorithm_of(settings).needs.proximal:
+        return "pi / mu, to the policy that sampled"
+    if settings.minibatches == 1:
+        return "pi / prox = 1: one optimizer step on a batch begins where prox is"
+    return f"pi / prox, to the weights before the {settings.minibatches} optimizer steps on a batch"
+
+
+def _term(name: str, rules: Mapping[str, Rule], choice: Choice) -> Term:
+    """The rule's formula with the numbers of the settings, and behind it the keys that it has no place for."""
+    rule = rules[choice.kind]
+    keys = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in choice}
+    shown = {field for _, field, _, _ in string.Formatter().parse(rule.formula)}
+    more = [f"{key}={keys[key]}" for key in keys if key not in shown and choice.is_set(key) and key != "kind"]
+    return Term(name, ", ".join([rule.formula.format(**keys), *more]), rule.source)

@@ -1,0 +1,34 @@
+"""The objective in formulas: each letter has a line, with the run's own numbers."""
+
+import pytest
+
+from ludus.algorithms import AlgorithmSettings
+from ludus.algorithms.explain import explain
+from ludus.algorithms.table import PRESETS
+
+LEFT_OPEN = {"dr_grpo": {"normaliser": {"tokens": 10}}, "gdpo": {"advantage": {"rewards": {"right": 1.0}}}}
+
+
+def formulas(**settings: object) -> dict[str, str]:
+    terms = explain(AlgorithmSettings(**settings), turn_discount=0.5)
+    return {term.name: term.formula for term in terms}
+
+
+def test_the_numbers_are_the_runs() -> None:
+    """Bounds, weights, and keys that a formula has no place for."""
+    loss = {"clip_high": 0.28, "dual_clip": 3.0, "level": "turn"}
+    seen = formulas(loss=loss, minibatches=4, kl={"beta": 0.05}, entropy={"coef": 0.01}, correction={"cap": 5.0})
+    assert seen["minimise"] == "sum over tokens of w (c loss + 0.05 kl - 0.01 H)"
+    assert seen["G"] == "reward + 0.5 * mean of G over the turns that follow"
+    assert seen["loss"] == "-min(r A, clip(r, 1 - 0.2, 1 + 0.28) A), level=turn, dual_clip=3"
+    assert seen["r"] == "pi / prox, to the weights before the 4 optimizer steps on a batch"
+    assert (seen["c"], seen["w"]) == ("min(prox / mu, 5)", "1 / tokens")
+    assert formulas()["r"].startswith("pi / prox = 1") and formulas(correction="bypass")["r"].startswith("pi / mu")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_name_is_explained(name: str) -> None:
+    """With a source for the advantage, the loss, the correction and the weights; nothing is left in braces."""
+    terms = explain(AlgorithmSettings(name=name, **LEFT_OPEN.get(name, {})), turn_discount=1.0)
+    assert all(term.source for term in terms if term.name in ("A", "loss", "c", "w"))
+    assert not any("{" in term.formula.replace("{'right': 1.0}", "") or "None" in term.formula for term in terms)
