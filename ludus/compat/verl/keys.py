@@ -6,10 +6,11 @@ Knows: names and plain values.  Knows not: what any key does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ludus.compat import keys
-from ludus.compat.keys import Key, to
+from ludus.compat.keys import Given, Meaning, Rule, Table, to
 from ludus.errors import ConfigError
 
 
@@ -30,25 +31,128 @@ def _top_k(value: Any) -> Any:
     return max(value, 0) if isinstance(value, int) else value
 
 
-def _one_of(**kinds: str) -> Callable[[Any], Any]:
-    """Ours by verl's name; names that have no counterpart are refused."""
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A key each of whose values says several of ours; a value that has no counterpart is refused."""
 
-    def convert(value: Any) -> Any:
-        if value not in kinds:
-            raise ConfigError(f"{value!r} is not available here; there are {', '.join(kinds)}")
-        return kinds[value]
+    by_value: Mapping[Any, Mapping[str, Any]]
 
-    return convert
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(own for values in self.by_value.values() for own in values))
+
+    def __call__(self, value: Any, _given: Given) -> Meaning:
+        if value not in self.by_value:
+            raise ConfigError(f"{value!r} is not available here; there are {', '.join(map(str, self.by_value))}")
+        return Meaning("taken", ours=self.by_value[value])
 
 
-def _scale(value: Any) -> str:
-    return "std" if value else "none"
+def _below(branch: str, values: Mapping[str, Mapping[str, Any]]) -> Values:
+    return Values({name: {f"{branch}.{own}": each for own, each in keys.items()} for name, keys in values.items()})
 
 
-_NORMALISERS = {"token-mean": "token", "seq-mean-token-mean": "episode"}
 _ROLLOUT = "actor_rollout_ref.rollout."
 _ACTOR = "actor_rollout_ref.actor."
-KEYS: Mapping[str, Key] = {
+_LOSS = _ACTOR + "policy_loss."
+_IS = "algorithm.rollout_correction.rollout_is"
+_WITHIN_GROUP = ("grpo", "grpo_vectorized")
+_KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
+_ESTIMATORS = _below(
+    "algorithm",
+    {
+        "grpo": {"name": "grpo"},
+        "rloo": {"name": "rloo"},
+        "grpo_vectorized": {"name": "grpo"},
+        "rloo_vectorized": {"name": "rloo"},
+        "reinforce_plus_plus": {"advantage.kind": "whitened", "advantage.over": "tokens"},
+        "reinforce_plus_plus_baseline": {
+            "advantage.kind": "whitened",
+            "advantage.over": "tokens",
+            "advantage.baseline": "mean",
+        },
+        "opo": {"advantage.baseline": "length", "advantage.scale": "none"},
+        "gpg": {"advantage.kind": "gpg"},
+        "gdpo": {"advantage.kind": "gdpo"},
+        "grpo_passk": {"advantage.kind": "pass_at_k"},
+    },
+)
+_LOSSES = _below(
+    "algorithm.loss",
+    {
+        "vanilla": {"kind": "clip"},
+        "cispo": {"kind": "cispo"},
+        "gspo": {"kind": "clip", "level": "episode"},
+        "sapo": {"kind": "sapo"},
+        "geo_mean": {"kind": "gmpo"},
+        "gpg": {"kind": "policy_gradient"},
+        "clip_cov": {"kind": "clip_cov"},
+        "kl_cov": {"kind": "kl_cov"},
+        "dppo_tv": {"kind": "dppo", "divergence": "tv"},
+        "dppo_kl": {"kind": "dppo", "divergence": "kl"},
+    },
+)
+_NORMALISERS = _below(
+    "algorithm.normaliser",
+    {
+        "token-mean": {"kind": "token"},
+        "seq-mean-token-mean": {"kind": "episode"},
+        "seq-mean-token-sum": {"kind": "constant", "tokens": 1},
+        "seq-mean-token-sum-norm": {"kind": "constant"},
+    },
+)
+
+
+def _loss(clipped: tuple[str, ...], divergence: tuple[str, ...]) -> Rule:
+    """A bound, which DPPO sets to a divergence and not to the ratio."""
+
+    def rule(value: Any, given: Given) -> Meaning:
+        names = divergence if str(given.get(_LOSS + "loss_mode")).startswith("dppo") else clipped
+        return to(*(f"algorithm.loss.{name}" for name in names))(value, given)
+
+    return rule
+
+
+def _scale(value: Any, given: Given) -> Meaning:
+    if given.get("algorithm.adv_estimator", "grpo") not in _WITHIN_GROUP:
+        return Meaning("not needed", "it is of grpo")
+    return Meaning("taken", ours={"algorithm.advantage.scale": "std" if value else "none"})
+
+
+def _aggregated(value: Any, given: Given) -> Meaning:
+    """verl divides by the width of a response where it is given no number."""
+    meaning, length = _NORMALISERS(value, given), given.get("data.max_response_length")
+    if not value.endswith("-norm") or length is None or given.get(_ACTOR + "loss_scale_factor"):
+        return meaning
+    return Meaning("taken", ours={**meaning.ours, "algorithm.normaliser.tokens": length})
+
+
+def _kl(key: str, convert: Callable[[Any], Any] = lambda value: value) -> Rule:
+    def rule(value: Any, given: Given) -> Meaning:
+        if not given.get(_ACTOR + "use_kl_loss"):
+            return Meaning("not needed", "there is no KL term")
+        return Meaning("taken", ours={f"algorithm.kl.{key}": convert(value)})
+
+    return rule
+
+
+def _minibatches(value: Any, given: Given) -> Meaning:
+    size = given.get("data.train_batch_size")
+    if size is None or size % value:
+        return Meaning("left out", f"data.train_batch_size must be given, and a multiple of {value}, got {size}")
+    return Meaning("taken", ours={"algorithm.minibatches": size // value})
+
+
+def _correction(value: Any, given: Given) -> Meaning:
+    """Bounds such as 0.5_5 leave tokens out, one number bounds their weights."""
+    if value is None:
+        return Meaning("taken", ours={"algorithm.correction.kind": "none"})
+    low, _, high = str(given.get(f"{_IS}_threshold", 2.0)).partition("_")
+    own: dict[str, Any] = {"kind": "mask", "low": float(low), "high": float(high)} if high else {"cap": float(low)}
+    own["level"] = {"token": "token", "sequence": "episode"}[value]
+    return Meaning("taken", ours={f"algorithm.correction.{name}": each for name, each in own.items()})
+
+
+KEYS: Table = {
     "data.train_files": to("train_dataset.path", convert=_one_file),
     "data.val_files": to("valid_dataset.path", convert=_one_file),
     "data.val_max_samples": to("valid_dataset.max_rows", convert=_if_positive),
@@ -56,10 +160,19 @@ KEYS: Mapping[str, Key] = {
     _ROLLOUT + "top_k": to("gconfig.top_k", convert=_top_k),
     _ROLLOUT + "val_kwargs.top_k": to("eval_gconfig.top_k", convert=_top_k),
     _ACTOR + "optim.lr_warmup_steps": to("trainer.optimizer.warmup_steps", convert=_if_positive),
-    _ACTOR + "policy_loss.loss_mode": to("algorithm.loss.kind", convert=_one_of(vanilla="clip", cispo="cispo")),
-    _ACTOR + "loss_agg_mode": to("algorithm.normaliser.kind", convert=_one_of(**_NORMALISERS)),
-    "algorithm.norm_adv_by_std_in_grpo": to("algorithm.advantage.scale", convert=_scale),
-    "algorithm.adv_estimator": to("algorithm.name", convert=_one_of(grpo="grpo", rloo="rloo")),
+    _ACTOR + "ppo_mini_batch_size": _minibatches,
+    _ACTOR + "clip_ratio": _loss(("clip_low", "clip_high"), ("low", "high")),
+    _ACTOR + "clip_ratio_low": _loss(("clip_low",), ("low",)),
+    _ACTOR + "clip_ratio_high": _loss(("clip_high",), ("high",)),
+    _ACTOR + "clip_ratio_c": _loss(("dual_clip",), ("cap",)),
+    _LOSS + "loss_mode": _LOSSES,
+    _ACTOR + "loss_agg_mode": _aggregated,
+    _ACTOR + "kl_loss_coef": _kl("beta"),
+    _ACTOR + "kl_loss_type": _kl("estimator", _KL.get),
+    _ACTOR + "entropy_coeff": to("algorithm.entropy.coef", convert=lambda value: value or None),
+    "algorithm.adv_estimator": _ESTIMATORS,
+    "algorithm.norm_adv_by_std_in_grpo": _scale,
+    _IS: _correction,
     "trainer.test_freq": to("eval.every_steps", convert=_if_positive),
     "trainer.save_freq": to("checkpoint.every_steps", convert=_if_positive),
     **keys.keys_beside(__file__),

@@ -10,8 +10,10 @@ import pytest
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.normalisers import EpisodeSettings
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.config import Config, load_config
-from ludus.compat.verl.keys import KEYS, renamed
+from ludus.compat.keys import Key
+from ludus.compat.verl.keys import KEYS, Values, renamed
 from ludus.errors import ConfigError
 from ludus.settings import settings_keys
 
@@ -62,6 +64,53 @@ def test_a_command_line_of_verl_is_read() -> None:
     assert config.algorithm.normaliser == EpisodeSettings()
 
 
+_ACTOR, _IS = "actor_rollout_ref.actor", "algorithm.rollout_correction.rollout_is"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (["algorithm.adv_estimator=rloo", "algorithm.norm_adv_by_std_in_grpo=True"], {"name": "rloo"}),
+        (
+            ["algorithm.adv_estimator=reinforce_plus_plus_baseline"],
+            {"advantage": {"kind": "whitened", "over": "tokens", "baseline": "mean"}},
+        ),
+        (["algorithm.adv_estimator=opo"], {"advantage": {"baseline": "length", "scale": "none"}}),
+        (["algorithm.adv_estimator=grpo_passk"], {"advantage": "pass_at_k"}),
+        (
+            [f"{_ACTOR}.policy_loss.loss_mode=gspo", f"{_ACTOR}.clip_ratio_high=4e-4", f"{_ACTOR}.clip_ratio_c=3.0"],
+            {"loss": {"level": "episode", "clip_high": 4e-4, "dual_clip": 3.0}},
+        ),
+        (
+            [f"{_ACTOR}.policy_loss.loss_mode=dppo_kl", f"{_ACTOR}.clip_ratio=0.05", f"{_ACTOR}.clip_ratio_c=20.0"],
+            {"loss": {"kind": "dppo", "divergence": "kl", "low": 0.05, "high": 0.05, "cap": 20.0}},
+        ),
+        (
+            [f"{_ACTOR}.policy_loss.loss_mode=sapo", f"{_ACTOR}.tau_neg=1.1"],
+            {"loss": {"kind": "sapo", "tau_negative": 1.1}},
+        ),
+        (
+            [f"{_ACTOR}.loss_agg_mode=seq-mean-token-sum-norm", "data.max_response_length=512"],
+            {"normaliser": {"kind": "constant", "tokens": 512}},
+        ),
+        (
+            [f"{_ACTOR}.use_kl_loss=True", f"{_ACTOR}.kl_loss_coef=0.01", f"{_ACTOR}.kl_loss_type=low_var_kl"],
+            {"kl": {"beta": 0.01, "estimator": "k3"}},
+        ),
+        ([f"{_ACTOR}.use_kl_loss=False", f"{_ACTOR}.kl_loss_coef=0.01", f"{_ACTOR}.entropy_coeff=0"], {}),
+        ([f"{_ACTOR}.entropy_coeff=0.01"], {"entropy": {"coef": 0.01}}),
+        ([f"{_IS}=sequence", f"{_IS}_threshold=5.0"], {"correction": {"cap": 5.0, "level": "episode"}}),
+        ([f"{_IS}=token", f"{_IS}_threshold='0.5_5'"], {"correction": {"kind": "mask", "low": 0.5, "high": 5.0}}),
+        (["data.train_batch_size=64", f"{_ACTOR}.ppo_mini_batch_size=16"], {"minibatches": 4}),
+    ],
+)
+def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -> None:
+    """Estimators, losses with their bounds, means, KL and entropy terms, corrections, minibatches."""
+    keys = [*theirs, *([] if "minibatches" in ours else ["algorithm.minibatches=2"])]
+    expected = AlgorithmSettings(**{"minibatches": 2, **ours})
+    assert load_config(None, keys).algorithm.model_dump() == expected.model_dump()
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -97,5 +146,5 @@ def test_own_keys_stay_as_they_are() -> None:
 def test_every_target_is_a_key() -> None:
     """The table names keys that there are."""
     known = {".".join(path) for path in settings_keys(Config)}
-    for target in (own for key in KEYS.values() for own in key.ours):
+    for target in (own for key in KEYS.values() if isinstance(key, Key | Values) for own in key.ours):
         assert target.removesuffix(".*") in known, target
