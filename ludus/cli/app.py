@@ -61,7 +61,7 @@ COMMANDS = {
     **{f"verify {name}": f"checks.verify.{name}:verify_{name}" for name in _CHECKS},
     **{f"bench {name}": f"cli.bench:{name}" for name in _BENCHES},
 }
-"""Of each command its module and function, whose docstring begins with what lists of commands say of it."""
+"""Of each command its module and function, whose docstring begins with its line in lists of commands."""
 
 
 class Command(TyperCommand):

@@ -335,7 +335,7 @@ def _headers(bench: str, ours: str, peer: str) -> dict[str, str]:
 
 
 def _check(work: DataclassInstance) -> None:
-    """A wrong setting is told before anything is measured."""
+    """A wrong setting is an error before anything is measured."""
     if isinstance(work, Workload):
         work.config()
 
@@ -352,8 +352,8 @@ def _profile(bench: str, work: Workload, as_json: bool) -> None:
     known = body["recorded_share"] * sum(row["share"] for row in body["profile"] if row["part"] != "other")
     part = "wall time, and what the named parts are of it"
     rows = [*body["profile"], {"part": part, "ms_per_step": body["ms_per_step"], "share": known}]
-    told = {"bench": f"{bench} profile", "known_share": known, **body}
-    finish(told, {"part": "part", "ms_per_step": "ms a step", "share": "share"}, as_json, rows=rows)
+    body = {"bench": f"{bench} profile", "known_share": known, **body}
+    finish(body, {"part": "part", "ms_per_step": "ms a step", "share": "share"}, as_json, rows=rows)
 
 
 def _memory(work: MemoryWork, as_json: bool) -> None:

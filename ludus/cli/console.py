@@ -56,11 +56,11 @@ class Bar:
         self._begun = False
 
     def advance(self, *_: object) -> None:
-        """One more is done; whatever a callback is told with it is not looked at."""
+        """One more is done; arguments of a callback are not looked at."""
         self._progress.advance(self._task)
 
     def reach(self, done: int, total: int | None = None) -> None:
-        """So many are done, the surplus not counted. total: None: as many as were told before."""
+        """So many are done, the surplus not counted. total: None: as many as before."""
         total = total or int(self._progress.tasks[0].total or done)
         self._progress.update(self._task, completed=min(done, total), total=total)
 

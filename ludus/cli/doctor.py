@@ -126,7 +126,7 @@ def _facts(found: Examination) -> Table:
     other = f"but the template closes an answer by {found.closing!r}, which is no stop token of the model"
     rows += [
         ("generation prompt", repr(found.generation_prompt)),
-        ("a reply ends with", ", ".join(map(repr, found.stops)) or "nothing that the template tells"),
+        ("a reply ends with", ", ".join(map(repr, found.stops)) or "nothing that the template shows"),
         *([] if is_stopped else [("", other)]),
         ("reads", ", ".join(found.variables) or "no variables of its own"),
         ("parser of calls", _parser(found)),

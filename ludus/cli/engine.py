@@ -52,6 +52,6 @@ async def _serve(config: Config, address: ListenAddress, scratch: Path | None) -
         calm_garbage_collection()
         say(f"serving [bold]{config.model.path}[/] at [bold]{served.url}[/]")
         say("[dim]Ctrl-C ends it[/]")
-        # An engine that has died does not come back: whoever started this process starts it again.
+        # An engine that has died does not come back: what started this process starts it again.
         ended_by = await until_signalled(served.wait_ended())
     raise_if_interrupted(ended_by)

@@ -27,7 +27,7 @@ def evaluate(
     """Play the held-out rows of a run and show what came of it.
 
     Nothing is trained or written. The rows are those of valid_dataset.path;
-    eval_gconfig says how answers are sampled and how often a row is played.
+    eval_gconfig sets how answers are sampled and how often a row is played.
 
     [bold]Examples:[/]  ludus eval run.yaml
 

@@ -46,7 +46,7 @@ def _idle(config: Config) -> Iterator[Idle]:
     if config.rollout.max_tokens is not None:
         yield Idle(
             "rollout.max_tokens",
-            "a model behind a URL does not say for sure how many tokens it sampled; rollout.max_turns limits calls",
+            "a model behind a URL does not show for sure how many tokens it sampled; rollout.max_turns limits calls",
         )
     for name in type(config.gconfig).model_fields:
         if name != "n_samples" and config.gconfig.is_set(name):

@@ -1,6 +1,6 @@
 """Training as one watches it: a live panel on a terminal, one plain line a step anywhere else.
 
-Knows: metrics by name, time.  Knows not: the loop; it is told.
+Knows: metrics by name, time.  Knows not: the loop, which calls it.
 """
 
 from __future__ import annotations

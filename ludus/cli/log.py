@@ -43,7 +43,7 @@ class _FewOfAKind(logging.Filter):
 
 
 def expect_warnings() -> None:
-    """What a check breaks on purpose is not told to a person, unless more than warnings was asked for."""
+    """What a check breaks on purpose is not shown to a person, unless more than warnings was asked for."""
     ours = logging.getLogger("ludus")
     if ours.level == logging.WARNING:
         ours.setLevel(logging.CRITICAL)

@@ -48,7 +48,7 @@ def print_path(model: ModelArgument) -> None:
 
 
 def make_random(
-    config: Annotated[Path, Argument(metavar="CONFIG.json", help="A shape, as a model's config.json tells it.")],
+    config: Annotated[Path, Argument(metavar="CONFIG.json", help="A shape, as in a model's config.json.")],
     folder: Annotated[Path, Argument(help="Where to write the model; not there yet.")],
     tokenizer: Annotated[str, Option(metavar="MODEL", help="Whose tokenizer it gets.")] = "smollm2-135m",
     seed: Annotated[int, Option(help="Of the weights.")] = 0,

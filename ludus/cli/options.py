@@ -19,7 +19,7 @@ AdminKey = Annotated[
 TlsCert = Annotated[Path | None, Option(help="Serve HTTPS: PEM file of the certificate and those that signed it.")]
 TlsKey = Annotated[Path | None, Option(help="PEM file of the certificate's private key.")]
 JsonAlone = Annotated[bool, Option("--json", help="Print one JSON object as the only line.")]
-JsonFigures = Annotated[bool, Option("--json", help="End with one line of JSON: the figures.")]
+JsonFigures = Annotated[bool, Option("--json", help="End with one line of JSON: the results.")]
 
 
 def file_and_keys(first: str | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:

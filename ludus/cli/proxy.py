@@ -83,7 +83,7 @@ class ExternalSession:
         follows = self.graph.match(messages, "").follows
         turn = self.graph.add_turn(
             turn_id=str(events[0]["id"]),
-            prompt_ids=(0,),  # an outside model tells no ids, and the graph wants a root to stand on
+            prompt_ids=(0,),  # an outside model has no ids, and the graph wants a root to stand on
             prefix=None,
             follows=None if follows is None else follows.id,
             fork=None,
@@ -119,7 +119,7 @@ class RecordingProxy:
         self._server.stop()
 
     def open(self, limits: Limits = NO_LIMITS) -> str:
-        """The base URL of a new session. limits: max_tokens cannot act, since nobody tells how many were sampled."""
+        """The base URL of a new session. limits: max_tokens cannot act, since nobody knows how many were sampled."""
         secret = secrets.token_urlsafe(24)
         self._open[secret] = ExternalSession(SessionGraph(secret), limits)
         return f"{self._server.base_url}/s/{secret}/v1"
@@ -209,7 +209,7 @@ def _with_logprobs(body: bytes) -> bytes | None:
 
 
 def _text(fields: Mapping[str, Any]) -> str:
-    """Of a message; its calls stand behind what it says."""
+    """Of a message; its calls stand behind its content."""
     content = fields.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content)

@@ -20,7 +20,7 @@ def role(
 ) -> None:
     """Be one process of a run; runs start these by themselves.
 
-    The key is read from LUDUS_HEAD_KEY, and everything else is told by
+    The key is read from LUDUS_HEAD_KEY, and everything else comes from
     the head.
     """
     run_role(RoleClient.of_environment(head, name, index, os.environ), until_signalled, Config)

@@ -1,4 +1,4 @@
-"""Waiting for the word to end, for commands that serve until somebody says so."""
+"""Waiting for the signal to end, for commands that serve until then."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def train(
     ] = None,
     resume: Annotated[bool, Option("--resume", help="Go on from the run's latest checkpoint.")] = False,
     new: Annotated[bool, Option("--new", help="Beside a run of that name begin NAME-2, NAME-3 …")] = False,
-    as_json: Annotated[bool, Option("--json", help="End with one line of JSON: the figures of the run.")] = False,
+    as_json: Annotated[bool, Option("--json", help="End with one line of JSON: the results of the run.")] = False,
     explained: Annotated[
         bool, Option("--explain", help="Show the objective as formulas, with sources, and end.")
     ] = False,
@@ -123,8 +123,8 @@ def _show(summary: RunSummary, again: Sequence[str], as_json: bool) -> None:
     if summary.stopped_by == INTERRUPT:
         say(f"interrupted and saved; go on with [bold]{escape(' '.join(again))}[/]")
     if as_json:
-        told = summary.to_json()
-        say_json({key: told[key] for key in _LINE_KEYS})
+        body = summary.to_json()
+        say_json({key: body[key] for key in _LINE_KEYS})
 
 
 def _report(folder: Path) -> str | None:

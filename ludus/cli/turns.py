@@ -20,7 +20,7 @@ from ludus.types import Episode, Group
 
 @dataclass(frozen=True, slots=True)
 class TurnRow:
-    """One turn in figures."""
+    """One turn in numbers."""
 
     number: int
     reply: str
@@ -34,7 +34,7 @@ class TurnRow:
     advantage: float | None
     """Against the other episodes of its row; the return itself of an episode that is alone. None: not trained."""
     note: str
-    """Why tokens are masked, why the prompt forked; '' when there is nothing to say."""
+    """Why tokens are masked, why the prompt forked; '' when there is no reason."""
     tokens: tuple[TokenView, ...] = ()
 
 

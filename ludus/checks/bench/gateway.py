@@ -117,8 +117,8 @@ def ask(work: GatewayWork, base_url: str, paths: Sequence[str]) -> Sequence[Mapp
         done = subprocess.run([*work.client, str(file)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BackendError(f"the client of the gateway failed; its last words: {done.stderr[-2000:]}")
-    figures: list[dict[str, float]] = json.loads(done.stdout)
-    return figures
+    results: list[dict[str, float]] = json.loads(done.stdout)
+    return results
 
 
 def _check(sessions: Sequence[Session], *, num_requests: int) -> None:

@@ -40,7 +40,7 @@ class Phase:
         self.ended_at = self.began_at
         self.error: Exception | None = None
 
-    def figures(self) -> dict[str, float]:
+    def results(self) -> dict[str, float]:
         return {
             "requests": len(self.latencies_s),
             "seconds": self.ended_at - self.began_at,
@@ -131,9 +131,9 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 async def run(job: dict[str, Any]) -> list[dict[str, float]]:
-    """The figures of each phase of `job`, one phase after the other."""
+    """The results of each phase of `job`, one phase after the other."""
     paths = iter(job["paths"]) if len(job["paths"]) > 1 else itertools.repeat(job["paths"][0])
-    loop, figures = asyncio.get_running_loop(), []
+    loop, results = asyncio.get_running_loop(), []
     for asked in job["phases"]:
         phase = Phase(asked["lanes"], asked["seconds"], stream=asked["stream"])
         lanes = [
@@ -143,8 +143,8 @@ async def run(job: dict[str, Any]) -> list[dict[str, float]]:
         await asyncio.gather(*(lane.ended for lane in lanes))
         if phase.error is not None:
             raise phase.error
-        figures.append(phase.figures())
-    return figures
+        results.append(phase.results())
+    return results
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a figure was measured on, in words: processor, cores, memory, versions.
+"""What a result was measured on, in words: processor, cores, memory, versions.
 
 Knows: the operating system.  Knows not: torch (it is asked for its version alone).
 """

@@ -26,7 +26,7 @@ from ludus.errors import UserError
 from ludus.runs.metrics import Metrics
 from ludus.settings import import_object
 
-# Of the steps, so many at the end tell what was learned.
+# Of the steps, so many at the end show what was learned.
 _LAST_SHARE = 0.25
 
 
@@ -90,7 +90,7 @@ def measure_overlap(work: OverlapWork) -> dict[str, Any]:
 
 
 def overlap_config(work: OverlapWork, run_root: str) -> Config:
-    """The recipe's own, so far ahead; everything that may be under way at once has a place."""
+    """The recipe's own, so far ahead; everything that may be under way at once has a slot."""
     plain = load_config(Path(work.run), work.overrides)
     under_way = (work.ahead + 1) * plain.train_dataset.batch_size * plain.gconfig.n_samples
     chosen = (

@@ -30,7 +30,7 @@ _BYTES_PER_WEIGHT = 4 + 2
 
 @dataclass(slots=True)
 class TimedWeights:
-    """New weights that tell how long they took to write."""
+    """New weights that measure how long they took to write."""
 
     weights: WeightSource
     copy_s: float = 0.0

@@ -38,7 +38,7 @@ class Doing:
 
 
 class Count:
-    """Counts the tokens of all requests, and tells when so many have come."""
+    """Counts the tokens of all requests, and notifies when so many have come."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = numbers

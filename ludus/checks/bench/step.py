@@ -31,7 +31,7 @@ class SumAgent:
 
 
 class Steps:
-    """Observes a run: a line of figures for each step."""
+    """Observes a run: a line of measurements for each step."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, float]] = []

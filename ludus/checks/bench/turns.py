@@ -146,7 +146,7 @@ def _call(idx: int) -> str:
 
 
 def _look_up(url: str, num_turns: int, **fields: Any) -> None:
-    """An agent that looks a key up in every turn and is told its value, over one connection."""
+    """An agent that looks a key up in every turn and gets its value, over one connection."""
     messages: list[Mapping[str, Any]] = [
         {"role": "system", "content": "You look keys up, one after the other."},
         {"role": "user", "content": "Look up every key there is."},

@@ -2,7 +2,7 @@
 
 Knows: HTTP/1.1 over raw sockets, one answer.  Knows not: Ludus, tokenizers; it needs nothing but Python.
 A server of the Chat protocol that answers every request with the same text, at once, streamed word by word if asked; it
-tells token ids and logprobs where they are asked for, in the form of vLLM's server.
+gives token ids and logprobs where they are asked for, in the form of vLLM's server.
 """
 
 from __future__ import annotations

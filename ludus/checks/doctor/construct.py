@@ -1,6 +1,6 @@
 """What in a template makes a prompt fork: the construct by name, the position in the text, the tag in the source.
 
-Knows: two renderings and how they differ.  Knows not: whether that is a fork; `continuation` says so.
+Knows: two renderings and how they differ.  Knows not: whether that is a fork; `continuation` decides that.
 Invariant: a construct is found by trying: where the difference disappears without the tools, the tools made it.
 """
 

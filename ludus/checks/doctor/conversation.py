@@ -26,7 +26,7 @@ _WORDS = (
     "<b>not a tag</b>",
     "{}",
 )
-"""Of all that people and tools say, what templates trip over: empty texts, blanks at the edges, tags, braces."""
+"""Of the texts of people and tools, those that templates trip over: empty texts, blanks at the edges, tags, braces."""
 _SPOKEN = ("Fine.", "It is 7.", "naïve ☕", "two\n\nparagraphs", " led by a blank", "ended by one\n", "")
 _THOUGHTS = ("I add.", "Two\n\nparagraphs.", "漢字?", "")
 _VALUES: Mapping[str, tuple[Any, ...]] = {

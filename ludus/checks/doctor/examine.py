@@ -33,7 +33,7 @@ _OWN_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
 _TODAY = datetime(2026, 1, 31)
 """The day on which every template believes to be rendered: a date that changes is asked for by itself."""
 _SPECIAL_TOKEN = re.compile(r"<[|｜][^<>\s]{1,40}>|<[^<>\s]{1,40}[|｜]>|<[a-z]+_of_[a-z]+>|</?s>")
-"""Special tokens as nearly all models spell them, where no tokenizer says which they are."""
+"""Special tokens as nearly all models spell them, where no tokenizer lists them."""
 ASSUMED_TOKENS: Mapping[str, str] = {"bos_token": "<|bos|>", "eos_token": "<|eos|>", "unk_token": "<|unk|>"}
 """Special tokens of a template that comes without a tokenizer."""
 
@@ -49,7 +49,7 @@ class Row:
     spelling than the template's; and those `assumed`, with a reply in them that no parser reads as it was meant."""
     forks: Mapping[Construct, int]
     appended: str
-    """What is appended after the reply, with words in braces for what others say; '' if it always forks."""
+    """What is appended after the reply, with words in braces for the messages of others; '' if it always forks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Everything that the doctor says of a template."""
+    """Everything that the doctor finds in a template."""
 
     name: str
     num_conversations: int
@@ -77,7 +77,7 @@ class Examination:
     generation_prompt: str
     stops: tuple[str, ...]
     closing: str
-    """What the template ends an answer with; '' if it does not say."""
+    """What the template ends an answer with; '' if it shows none."""
     variables: tuple[str, ...]
     parser: str
     able: Abilities
@@ -142,7 +142,7 @@ def examine(
 ) -> Examination:
     """What becomes of `num_conversations` random conversations under the subject's template.
 
-    on_conversation is told how many are done.
+    on_conversation: called with how many are done.
     """
     able = probe(subject.template)
     findings = _Findings(subject)
@@ -236,7 +236,7 @@ class _Findings:
                 self.unread = self.unread or (written if written.is_assumed else None)
         for step in replayed.steps:
             construct = construct_of(step, self._subject) if step.outcome in REASONS else None
-            self.count(step, _upto(conversation, step), construct)
+            self.count(step, replace(conversation, said=conversation.said[: len(step.messages)]), construct)
 
     def count(self, step: Transition, conversation: Conversation, construct: Construct | None) -> None:
         """conversation: ends with the request that is judged.  construct: None where nothing forks."""
@@ -289,12 +289,13 @@ class _Findings:
     def _last(self, conversation: Conversation, construct: Construct) -> Transition | None:
         """The last transition, if it forks for `construct`."""
         steps = replay(self._subject, conversation).steps
-        if not steps or steps[-1].outcome not in REASONS or len(steps) != _num_replies(conversation):
+        num_replies = sum(line.message.role == "assistant" for line in conversation.said)
+        if not steps or steps[-1].outcome not in REASONS or len(steps) != num_replies:
             return None
         return steps[-1] if construct_of(steps[-1], self._subject) == construct else None
 
     def _appended(self, example: Conversation) -> str:
-        """What is appended at the end of `example`, where others say their role in braces."""
+        """What is appended at the end of `example`, where messages of others are their role in braces."""
         start = max(idx for idx, line in enumerate(example.said) if line.message.role == "assistant") + 1
         named = (
             replace(line, message=replace(line.message, content=f"{{{line.message.role}}}"))
@@ -302,12 +303,3 @@ class _Findings:
         )
         steps = replay(self._subject, replace(example, said=(*example.said[:start], *named))).steps
         return steps[-1].added if steps else ""
-
-
-def _num_replies(conversation: Conversation) -> int:
-    return sum(line.message.role == "assistant" for line in conversation.said)
-
-
-def _upto(conversation: Conversation, step: Transition) -> Conversation:
-    """The conversation up to the request of `step`."""
-    return replace(conversation, said=conversation.said[: len(step.messages)])

@@ -108,7 +108,8 @@ def replay(subject: Subject, conversation: Conversation) -> ReplayResult:
     for others, reply in _turns(conversation.said):
         messages += _answering(others, messages)
         try:
-            rendered = _render(subject, turn, messages, conversation)
+            earlier, known = None if turn is None else turn.prompt, subject.template_kwargs
+            rendered = subject.template.extend(earlier, tuple(messages), conversation.tools, template_kwargs=known)
         except AgentError as error:
             if turn is not None:
                 kind = _kind(turn, messages, subject)
@@ -151,19 +152,10 @@ def _answering(others: Sequence[Message], messages: Sequence[Message]) -> list[M
     ]
 
 
-def _render(
-    subject: Subject, turn: RenderedTurn | None, messages: Sequence[Message], conversation: Conversation
-) -> Rendered:
-    earlier = None if turn is None else turn.prompt
-    return subject.template.extend(
-        earlier, tuple(messages), conversation.tools, template_kwargs=subject.template_kwargs
-    )
-
-
 def _sample(
     subject: Subject, replayed: ReplayResult, conversation: Conversation, rendered: Rendered, said: PlannedMessage
 ) -> RenderedTurn:
-    """The turn in which the model says `said`. Raises AgentError where the template cannot show it."""
+    """The turn in which the model answers `said`. Raises AgentError where the template cannot show it."""
     asked = RenderedRequest(rendered.messages, conversation.tools, subject.template_kwargs, rendered.text)
     meant, written = subject.reply_writer.write(asked, said.message)
     if said.is_respelled:
@@ -199,7 +191,7 @@ def _stop_of(written: str, subject: Subject) -> str:
 def _read(subject: Subject, conversation: Conversation, prompt: str, meant: Message | None, text: str) -> WrittenReply:
     """What the parser makes of `text`; what was meant, where calls or special tokens are left that it does not know.
 
-    meant: None: the text was cut, and says whatever the parser finds.
+    meant: None: the text was cut, and means whatever the parser finds.
     """
     parser = subject.parser if conversation.tools else subject.parser.plain
     visible = text

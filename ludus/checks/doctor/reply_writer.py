@@ -46,7 +46,7 @@ class ReplyWriter:
 
     template: ChatTemplate
     answer_stop: str
-    """What the model ends an answer with; '' if neither template nor tokenizer says."""
+    """What the model ends an answer with; '' if neither template nor tokenizer shows it."""
     call_stop: str
     """What it ends a reply with that calls tools."""
 
@@ -67,7 +67,7 @@ class ReplyWriter:
         return tuple(dict.fromkeys(stop for stop in (self.answer_stop, self.call_stop) if stop))
 
     def write(self, asked: RenderedRequest, meant: Message) -> tuple[Message, str]:
-        """What the model can say of `meant`, and the text sampled for it, stop token included.
+        """What the model can write of `meant`, and the text sampled for it, stop token included.
 
         A prompt that has begun to think, or has thought, decides for the model; so does a template without a way to
         write thinking. Raises AgentError where the template refuses such a reply.

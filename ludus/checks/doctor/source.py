@@ -38,7 +38,7 @@ class Tag:
 
 
 class WatchedTemplate:
-    """A template that tells which of its tags wrote what."""
+    """A template that records which of its tags wrote what."""
 
     def __init__(self, environment: jinja2.Environment, source: str) -> None:
         spread, self._starts, self._tags = _spread(source)
@@ -168,8 +168,8 @@ def _end_of_tag(source: str, at: int, closing: str) -> int:
 
 
 def _mark_outputs(node: nodes.Node) -> None:
-    """Modifies the tree: before it writes anything, it says on which line. What is caught to be written later is left
-    out: of that, the tag that writes it tells."""
+    """Modifies the tree: before it writes anything, it records the line. What is caught to be written later is left
+    out: that is recorded of the tag that writes it."""
     if isinstance(node, nodes.Macro | nodes.CallBlock | nodes.AssignBlock | nodes.FilterBlock):
         return
     for name, value in node.iter_fields():

@@ -154,8 +154,8 @@ class MessagesAgent(SdkAgent):
 
     def hand_in(self, results: Sequence[CallResult]) -> list[Called]:
         shown = [(each.call_id, {"content": each.text, "is_error": each.is_error}) for each in results]
-        told = [{"type": "tool_result", "tool_use_id": call_id, **each} for call_id, each in shown]
-        return self._send([{"role": "user", "content": told}])
+        blocks = [{"type": "tool_result", "tool_use_id": call_id, **each} for call_id, each in shown]
+        return self._send([{"role": "user", "content": blocks}])
 
     def _send(self, messages: Sequence[Any]) -> list[Called]:
         self._messages += messages

@@ -70,7 +70,8 @@ class _Talk:
         if len(self._messages) >= 2 * _MAX_TURNS or not self._sessions:
             self._begin()
         elif self._rng.random() < 0.15:
-            self._change_history()
+            at = self._rng.randrange(1, len(self._messages))
+            self._messages[at] = replace(self._messages[at], content=self._random_text())
         (turn,) = await self._sessions[-1].complete(ChatRequest(tuple(self._messages), sampling=self._sampling))
         self._messages += [turn.reply, Message("user", self._random_text())]
         return len(turn.sampled.token_ids)
@@ -85,10 +86,6 @@ class _Talk:
         session_id = f"talk-{self._seed}-{self._idx}-{number}"
         session = self._recorder.open(session_id=session_id, group_id=f"pair-{pair}", sampling=self._sampling)
         self._sessions.append(session)
-
-    def _change_history(self) -> None:
-        at = self._rng.randrange(1, len(self._messages))
-        self._messages[at] = replace(self._messages[at], content=self._random_text())
 
     def _random_text(self) -> str:
         return " ".join(self._rng.choices(_WORDS, k=self._rng.randrange(1, 12)))

@@ -231,7 +231,7 @@ def _columns(batch: Batch) -> Iterator[array[int] | array[float]]:
 
 
 def _rows(seed: int) -> list[dict[str, Any]]:
-    """The dialogues of the members, which differ: what the engine says depends on nothing but the prompt."""
+    """The dialogues of the members, which differ: what the engine answers depends on nothing but the prompt."""
     rng = random.Random(seed)
     instructions = f"Answer with {some_words(rng)}."
     return [

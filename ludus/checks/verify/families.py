@@ -1,7 +1,7 @@
 """One dialogue as an agent of each family has it: with an SDK, in token ids, as a trajectory, over queues.
 
 Knows: what users of each family write.  Knows not: who answers, what is recorded.
-The dialogue: instructions, a question, and after every answer the next thing that the row says. The reward is read
+The dialogue: instructions, a question, and after every answer the next message of the row. The reward is read
 off the last answer, so an agent that got other text has another reward.
 """
 

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ludus.algorithms.pack import TrainSequence
 from ludus.checks.verify.chat import chat_of_words
@@ -19,13 +20,11 @@ from ludus.checks.verify.verdict import OnDone, Verdict, ignore
 from ludus.episodes.export import Exported, ExportStyle, TurnCredit, export_session
 from ludus.episodes.ledger import MaskReason
 from ludus.processes.blocking import run_blocking
-from ludus.types import ForkReason, SessionRecord
+from ludus.types import ForkReason
 
 STYLES: tuple[ExportStyle, ...] = ("individual", "concat")
-_OLDEST_TRAINED = 1
-"""Versions in random chats begin at 0 or 1 and rise: some tokens are stale, most are not."""
-_MAX_TOKENS = 160
-"""Longer paths are rare in random chats, and there are some."""
+# Versions in random chats begin at 0 or 1 and rise: some tokens are stale, most are not; longer paths are rare.
+_EXPORT: Mapping[str, Any] = {"weight": 1.0, "stale_before": 1, "max_tokens": 160}
 _REASONS: tuple[MaskReason, ...] = ("no_credit", "zero_advantage", "rejected", "failed", "small_group")
 
 
@@ -72,7 +71,7 @@ async def _verify(trees: int, seed: int, on_done: OnDone) -> LedgerResult:
         rng = random.Random(f"{seed}/{number}")
         tree = await play_tree(rng, text)
         credit = {turn.id: _random_credit(rng) for turn in tree.record.turns}
-        exports = [_export(tree.record, credit, style) for style in STYLES]
+        exports = [export_session(tree.record, credit, style=style, **_EXPORT) for style in STYLES]
         turns += len(tree.record.turns)
         sampled += tree.num_sampled
         trained += _count_trained(exports[0].sequences)
@@ -110,16 +109,12 @@ def _random_credit(rng: random.Random) -> TurnCredit:
     return TurnCredit(advantage=rng.choice((0.0, rng.uniform(-2.0, 2.0))), mask=None)
 
 
-def _export(record: SessionRecord, credit: Mapping[str, TurnCredit], style: ExportStyle) -> Exported:
-    return export_session(record, credit, weight=1.0, style=style, stale_before=_OLDEST_TRAINED, max_tokens=_MAX_TOKENS)
-
-
 def _count_trained(sequences: Sequence[TrainSequence]) -> int:
     return sum(len(sequence.target_idx) for sequence in sequences)
 
 
 def _targets(sequences: Sequence[TrainSequence]) -> Counter[tuple[tuple[int, ...], float]]:
-    """Every trained token with the whole path before it, and its advantage, which tells equal paths apart."""
+    """Every trained token with the whole path before it, and its advantage, which keeps equal paths apart."""
     return Counter(
         (sequence.token_ids[: idx + 1], advantage)
         for sequence in sequences

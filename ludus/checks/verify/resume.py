@@ -82,7 +82,7 @@ def verify_resume(*, kill_at_step: int = 3, steps: int = 5, model: str = MODEL, 
         raise UserError(f"--kill-at-step {kill_at_step} is not a step of this run; it has steps 1 to {steps} (--steps)")
     with tempfile.TemporaryDirectory(prefix="ludus-resume-") as scratch:
         folder = Path(scratch)
-        _write_run(folder, _config(folder, resolve_model(model).resolve(), seed, steps))
+        _write_run(folder, resolve_model(model).resolve(), seed, steps)
         _finish(_start(folder, "alone"))
         seen = _kill_at(_start(folder, "killed"), folder / "runs" / "killed", kill_at_step, random.Random(seed))
         with RunStore.open(folder / "runs" / "killed") as store:
@@ -104,8 +104,10 @@ def verify_resume(*, kill_at_step: int = 3, steps: int = 5, model: str = MODEL, 
         )
 
 
-def _config(folder: Path, model: Path, seed: int, steps: int) -> dict[str, object]:
-    return {
+def _write_run(folder: Path, model: Path, seed: int, steps: int) -> None:
+    """The agent, its rows, and the configuration of the run."""
+    rows = [{"question": f"What do you know about the number {number}?"} for number in range(_NUM_ROWS)]
+    config = {
         "run_root": str(folder / "runs"),
         "seed": seed,
         "model": {"path": str(model)},
@@ -117,13 +119,9 @@ def _config(folder: Path, model: Path, seed: int, steps: int) -> dict[str, objec
         "checkpoint": {"every_steps": 1},
         "total_train_steps": steps,
     }
-
-
-def _write_run(folder: Path, config: Mapping[str, object]) -> None:
-    rows = [{"question": f"What do you know about the number {number}?"} for number in range(_NUM_ROWS)]
     (folder / "agent.py").write_text(_AGENT, encoding="utf-8")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (folder / "run.yaml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+    (folder / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from ludus.errors import AgentError
 from ludus.text.chat import ChatText
 from ludus.types import Call, ChatRequest, Message, Sampling, SessionRecord, ToolSpec, Turn
 
-WORDS = ("go", "on", "no", "up")  # few, so that different turns often say the same
+WORDS = ("go", "on", "no", "up")  # few, so that different turns often have the same text
 _AGENTS = ("", "", "solver", "critic")
 _ASK = ToolSpec("ask")
 _SHORT_CONTEXT = 120  # a few turns, and the next prompt does not fit
@@ -200,7 +200,7 @@ class _Player:
         return " ".join(self._rng.choices(WORDS, k=self._rng.randrange(1, 3)))
 
     def _answer(self, call: Call) -> Sequence[int]:
-        """What the engine says to `call`; the engine ends it with the stop token."""
+        """What the engine answers to `call`; the engine ends it with the stop token."""
         repeats = self._said and self._rng.random() < 0.2
         self._said.append(self._rng.choice(self._said[-3:]) if repeats else self._random_answer())
         return self._said[-1]

@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields
 
 MODEL = "smollm2-135m"
 OnDone = Callable[[int, int], object]
-"""Is told how much is done, and of how much."""
+"""Called with how much is done, and of how much."""
 
 
 def ignore(_done: int, _total: int) -> None:
-    """Nobody wants to know."""
+    """Shows no progress."""
 
 
 @dataclass(frozen=True, slots=True)
