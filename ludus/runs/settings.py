@@ -33,6 +33,8 @@ class MlflowSettings(TraceSettings):
     """MLflow's experiment, in which the run has the run's `name`."""
     max_samples_per_step_per_worker: int | None = pydantic.Field(default=None, ge=1)
     """Most episodes of one step that are traced, the first that end. None: all."""
+    patience_s: float = pydantic.Field(default=60.0, gt=0)
+    """How long a run that ends waits for the next traces to be written."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:

@@ -13,10 +13,13 @@ from ludus.runs.store import RunStore
 from tests.api.test_trainer import ROWS, Talker, make_config, weights_of
 
 
+@pytest.mark.timeout(1000)
 def test_a_run_with_traces(tiny_model_folder: Path, tmp_path: Path) -> None:
     """Every episode of the run, of its evaluations too, is a trace with its step; the weights are those without."""
     database = tmp_path / "mlruns.db"
-    for name, trace in (("plain", {}), ("traced", {"backend": "mlflow", "tracking_uri": f"sqlite:///{database}"})):
+    # The process that writes runs in the time that others leave, which on a busy machine may be little.
+    mlflow = {"backend": "mlflow", "tracking_uri": f"sqlite:///{database}", "patience_s": 900}
+    for name, trace in (("plain", {}), ("traced", mlflow)):
         config = make_config(tiny_model_folder, tmp_path, name=name, trace=trace, eval={"after": True})
         ludus.Trainer(config, ROWS, ROWS[:2]).train(Talker)
     assert weights_of(tmp_path / "plain") == weights_of(tmp_path / "traced")

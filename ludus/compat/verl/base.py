@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ludus.agents.tools import EpisodeTools
+from ludus.agents.tools.episode_tools import EpisodeTools
 from ludus.compat.config import Config, RolloutSettings
 from ludus.compat.verl.config_view import DictConfigWrap
 from ludus.compat.verl.output import AgentLoopOutput

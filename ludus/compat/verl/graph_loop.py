@@ -19,7 +19,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from ludus.agents.adapter import current_episode
 from ludus.agents.langchain.model import ChatModel
-from ludus.agents.tools import EpisodeTools
+from ludus.agents.tools.episode_tools import EpisodeTools
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.compat.verl.graph_tools import LimitedTools, NodeLimits, calls_something
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, trajectory_of

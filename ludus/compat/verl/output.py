@@ -10,7 +10,7 @@ from typing import Any
 
 import pydantic
 
-from ludus.agents.tools import EpisodeTools
+from ludus.agents.tools.episode_tools import EpisodeTools
 from ludus.compat.verl.messages import message_value
 from ludus.episodes.claim import TokenRow
 from ludus.errors import UserError

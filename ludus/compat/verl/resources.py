@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.agents.tools import ToolLimits, ToolSet
+from ludus.agents.tools.answer import ToolLimits
+from ludus.agents.tools.tool_set import ToolSet
 from ludus.compat.config import Config, LoopSettings
 from ludus.compat.names import find
 from ludus.compat.verl.config_view import LoopConfig

@@ -29,8 +29,6 @@ _WRITE_TIMEOUT_S = 120.0
 FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 60.0
 _OUTPUT_BYTES = 8192
-PATIENCE_S = 60.0
-"""A viewer that has just failed is not waited for at all."""
 _MAX_REASON_CHARS = 500
 
 
@@ -43,12 +41,13 @@ class BackgroundExporter:
         *,
         name: str,
         max_samples_per_step: int | None = None,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = 60.0,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
         """factory: makes, in the process, the function of episodes and of whether they are the last, which writes them.
 
-        name: what the warnings call the viewer.  patience_s: how long a run that ends waits for the next batch.
+        name: what the warnings call the viewer.  patience_s: how long a run that ends waits for the next batch, unless
+        the viewer has just failed.
         first_pause_s: after a failure; each further one doubles it.
         """
         self._writer = RemoteFunction.made_by(factory)
@@ -168,7 +167,7 @@ class BackgroundExporter:
             if self._process is not None:
                 self._process.close()
             self._process = WorkerProcess(output_bytes=_OUTPUT_BYTES, start_timeout_s=_START_TIMEOUT_S)
-        call = WorkerCall.of(self._writer, (batch, is_last), timeout_s=_WRITE_TIMEOUT_S)
+        call = WorkerCall.of(self._writer, (batch, is_last), timeout_s=max(_WRITE_TIMEOUT_S, self._patience_s))
         reason = _failure(self._process.run(call))
         if reason is None:
             if self._reason:

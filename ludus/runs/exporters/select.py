@@ -19,4 +19,5 @@ def open_exporter(settings: TraceSettings, run_name: str) -> Exporter:
     if find_spec("mlflow") is None:
         raise ConfigError("trace.backend='mlflow' needs MLflow: pip install 'ludus[mlflow]'")
     factory = partial(open_writer, settings.tracking_uri, settings.project_name, run_name)
-    return BackgroundExporter(factory, name="mlflow", max_samples_per_step=settings.max_samples_per_step_per_worker)
+    most, patience_s = settings.max_samples_per_step_per_worker, settings.patience_s
+    return BackgroundExporter(factory, name="mlflow", max_samples_per_step=most, patience_s=patience_s)

@@ -9,17 +9,11 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.tools import (
-    BaseTool,
-    FunctionTool,
-    ToolError,
-    ToolLimits,
-    ToolPlan,
-    ToolResponse,
-    ToolSet,
-    function_tool,
-)
-from ludus.agents.tools.source import OneTool
+from ludus.agents.tools.answer import ToolError, ToolLimits
+from ludus.agents.tools.base import BaseTool, ToolResponse
+from ludus.agents.tools.function import FunctionTool, function_tool
+from ludus.agents.tools.source import OneTool, ToolPlan
+from ludus.agents.tools.tool_set import ToolSet
 from ludus.errors import UserError
 from ludus.runs.spans import SpanLog, collect_spans
 from ludus.types import ToolCall

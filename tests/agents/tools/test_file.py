@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ludus.agents.tools import ToolSet
+from ludus.agents.tools.tool_set import ToolSet
 from ludus.errors import ConfigError, UserError
 from ludus.types import ToolCall
 
 CLASSES = '''
-from ludus.agents.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
+from ludus.agents.tools.base import BaseTool, ToolResponse
+from ludus.agents.tools.schema import OpenAIFunctionToolSchema
 
 
 class Greeter(BaseTool):

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.tools import ToolError, ToolLimits, ToolResponse, ToolSet, function_tool
+from ludus.agents.tools.answer import ToolError, ToolLimits
+from ludus.agents.tools.base import ToolResponse
+from ludus.agents.tools.function import function_tool
+from ludus.agents.tools.tool_set import ToolSet
 from ludus.errors import UserError
 from ludus.types import ToolCall
 
@@ -154,7 +157,7 @@ def test_a_file_of_functions_is_read_in_its_order(tmp_path: Path) -> None:
     """Functions without the mark are no tools."""
     path = tmp_path / "my_function_tools.py"
     path.write_text(
-        "from ludus.agents.tools import function_tool\n\n"
+        "from ludus.agents.tools.function import function_tool\n\n"
         "def helper(x): return x\n\n"
         "@function_tool\ndef second(x: int) -> int:\n    return helper(x) * 2\n\n"
         "@function_tool\ndef first(x: int) -> int:\n    return x\n"

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.tools import EpisodeTools, ToolLimits, ToolSet
+from ludus.agents.tools.answer import ToolLimits
+from ludus.agents.tools.episode_tools import EpisodeTools
+from ludus.agents.tools.tool_set import ToolSet
 from ludus.errors import ConfigError, UserError
 from ludus.types import ToolCall
 

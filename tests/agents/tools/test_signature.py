@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 import pytest
 
-from ludus.agents.tools import ToolError, function_tool
-from ludus.agents.tools.function import functions_of, tool_of
+from ludus.agents.tools.answer import ToolError
+from ludus.agents.tools.function import function_tool, functions_of, tool_of
 from ludus.agents.tools.schema import spec_of
 from ludus.agents.tools.signature import Signature, read_docstring
 from ludus.errors import UserError

@@ -11,7 +11,7 @@ from typing import Any
 import mcp.types
 import pytest
 
-from ludus.agents.tools import ToolSet
+from ludus.agents.tools.tool_set import ToolSet
 from ludus.compat.art.generate import generate_scenarios
 from ludus.compat.art.scenario import (
     GeneratedScenario,

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.tools import EpisodeTools, PythonTool, ToolSet
+from ludus.agents.tools.episode_tools import EpisodeTools
+from ludus.agents.tools.python import PythonTool
+from ludus.agents.tools.tool_set import ToolSet
 from ludus.compat.verl.gsm8k_tool import Gsm8kTool
 from ludus.errors import ConfigError
 from ludus.types import ToolCall

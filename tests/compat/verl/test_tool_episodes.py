@@ -30,7 +30,7 @@ from tests.compat.verl.conftest import configured
 
 FUNCTIONS = """
 import os
-from ludus.agents.tools import function_tool
+from ludus.agents.tools.function import function_tool
 
 
 @function_tool

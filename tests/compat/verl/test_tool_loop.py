@@ -23,7 +23,8 @@ Play = Callable[..., ReplayResult]
 ROW = {"prompt": [{"role": "user", "content": "Add up."}], "agent_name": "tool_agent"}
 TOOLS = '''
 from typing import Any
-from ludus.agents.tools import BaseTool, ToolResponse, function_tool
+from ludus.agents.tools.base import BaseTool, ToolResponse
+from ludus.agents.tools.function import function_tool
 
 
 @function_tool
@@ -43,7 +44,7 @@ async def shout(text: str) -> str:
     return text * 200
 '''
 STATEFUL = """
-from ludus.agents.tools import BaseTool, ToolResponse
+from ludus.agents.tools.base import BaseTool, ToolResponse
 
 SCHEMA = {"type": "function", "function": {"name": "solve", "description": "Checks.", "parameters": {
     "type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}}}

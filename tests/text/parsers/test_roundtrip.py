@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.text.parse import opens_reasoning, parser_for
@@ -102,6 +102,7 @@ def messages(draw: st.DrawFn, name: str) -> Message:
     return Message("assistant", content, reasoning, tuple(calls))
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(FAMILIES)).flatmap(lambda name: st.tuples(st.just(name), messages(name))))
 def test_round_trip(named: tuple[str, Message]) -> None:
     """What the template writes of a message with calls is read as that message."""
