@@ -31,10 +31,6 @@ class Role:
     """What each of them gets."""
     count: int = 1
 
-    @property
-    def indices(self) -> range:
-        return range(self.count)
-
     def argv(self, index: int) -> list[str]:
         return [*self.command, "--index", str(index)]
 

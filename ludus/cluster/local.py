@@ -38,14 +38,11 @@ class LocalProcess(RoleProcess):
             self._popen = subprocess.Popen(
                 argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )
+        self.pid = self._popen.pid
 
     @property
     def id(self) -> str:
-        return f"pid {self._popen.pid}"
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
+        return f"pid {self.pid}"
 
     def poll(self) -> int | None:
         with self._lock:

@@ -216,7 +216,7 @@ class RayLauncher(Launcher):
         groups = importlib.import_module("ray.util.placement_group")
         # Ranks talk to each other all the time, everybody else to the head alone.
         strategy = "PACK" if role.name == "trainer" else "SPREAD"
-        self._groups[role.name] = groups.placement_group([dict(bundle) for _ in role.indices], strategy=strategy)
+        self._groups[role.name] = groups.placement_group([dict(bundle) for _ in range(role.count)], strategy=strategy)
         return self._groups[role.name]
 
 

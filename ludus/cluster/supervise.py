@@ -147,7 +147,7 @@ class Supervisor:
 
     async def begin(self, role: Role, policy: SupervisionPolicy) -> None:
         """Start the role's processes, and wait for none of them."""
-        for index in role.indices:
+        for index in range(role.count):
             await self._place(role, index, policy)
 
     async def ready(self, name: str) -> tuple[Registered, ...]:

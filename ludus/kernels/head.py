@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.kernels.library import ADDRESS, COUNT, DTYPES, FRACTION, SIZE, load_library, refuse
+from ludus.kernels.library import ADDRESS, COUNT, DTYPES, FRACTION, SIZE, load_library
 
 
 class _Logits(ctypes.Structure):
@@ -35,11 +35,6 @@ class NativeSoftmax:
         }
         loaded = load_library(library, signatures)
         self._summarise, self._differentiate = loaded.ludus_summarise, loaded.ludus_differentiate
-
-    @staticmethod
-    def unsupported_reason(weight: Tensor) -> str | None:
-        """Why logits of a head like `weight` cannot be served. None: they can."""
-        return refuse(weight.device, weight.dtype)
 
     def summarise(
         self, logits_CV: Tensor, targets_C: Tensor, temperatures_C: Tensor, softcap: float | None

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, dense_last, load_library, refuse
+from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, dense_last, load_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,6 @@ class NativeRowwise:
         self._norm, self._norm_backward = loaded.ludus_norm, loaded.ludus_norm_backward
         self._gate, self._gate_backward = loaded.ludus_gate, loaded.ludus_gate_backward
         self._rotate = loaded.ludus_rotate
-
-    @staticmethod
-    def unsupported_reason(weight: Tensor) -> str | None:
-        """Why a model with weights like `weight` cannot be served. None: it can."""
-        return refuse(weight.device, weight.dtype)
 
     def norm(self, x: Tensor, weight: Tensor, rule: NormRule) -> Tensor:
         x, num_rows, rows = _rows(x)

@@ -112,10 +112,6 @@ class LoadedModel:
         return list(cast(torch.nn.ModuleList, self.module.base_model.layers))
 
     @property
-    def logit_softcap(self) -> float | None:
-        return self.config.logit_softcap
-
-    @property
     def adapter_config(self) -> dict[str, Any] | None:
         """What peft writes beside the adapter's weights. None: every weight is trained."""
         if self.adapter is None:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from ludus.kernels import linear
 from ludus.kernels.build import build_library, obtain
+from ludus.kernels.library import refuse
 from ludus.kernels.rowwise import NativeRowwise
 from ludus.models.rowwise import Rowwise, TorchRowwise
 
@@ -41,7 +42,7 @@ def choose_operations(weight: Tensor, device: torch.device | None = None) -> Ope
 
 
 def _rowwise(weight: Tensor) -> Rowwise:
-    native = obtain(lambda: NativeRowwise(build_library("rowwise")), NativeRowwise.unsupported_reason(weight))
+    native = obtain(lambda: NativeRowwise(build_library("rowwise")), refuse(weight.device, weight.dtype))
     if not isinstance(native, str):
         return native
     _log.info("norms, gates and rotary positions run on torch's operations, which are slower: %s", native)

@@ -54,6 +54,7 @@ class WorkerProcess:
                 start_new_session=True,  # a group of its own: killed with its children, deaf to the terminal's Ctrl-C
                 bufsize=0,
             )
+        self.pid = self._popen.pid
         assert self._popen.stdout is not None and self._popen.stderr is not None, "both are pipes"
         self._control = ours
         self._streams = tuple(
@@ -72,10 +73,6 @@ class WorkerProcess:
 
     def __repr__(self) -> str:
         return f"WorkerProcess(pid={self._popen.pid}, alive={self.is_alive}, functions={len(self._has)})"
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
 
     @property
     def is_alive(self) -> bool:

@@ -72,7 +72,7 @@ class RowForward:
         self.model = model
         self._constraints = constraints
         self._device = model.head_weight.device
-        self.head = VocabularyHead(model.head_weight, softcap=model.logit_softcap)
+        self.head = VocabularyHead(model.head_weight, softcap=model.config.logit_softcap)
 
     def tensors(self, row: PackedRow) -> RowTensors:
         """`row` on the model's device."""

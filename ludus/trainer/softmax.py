@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ludus.kernels.build import build_library, obtain
 from ludus.kernels.head import NativeSoftmax
+from ludus.kernels.library import refuse
 from ludus.models.bitmask import unpack_bitmask
 
 _log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class VocabularySoftmax(Protocol):
 
 def choose_softmax(weight: Tensor) -> VocabularySoftmax:
     """The native implementation for a head with the type and device of `weight`, torch's operations elsewhere."""
-    native = obtain(lambda: NativeSoftmax(build_library("head")), NativeSoftmax.unsupported_reason(weight))
+    native = obtain(lambda: NativeSoftmax(build_library("head")), refuse(weight.device, weight.dtype))
     if not isinstance(native, str):
         return native
     _log.info("the softmax over the vocabulary runs on torch's operations, which are slower: %s", native)

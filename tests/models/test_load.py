@@ -27,7 +27,7 @@ def our_logits(model: LoadedModel, ids: tuple[int, ...]) -> torch.Tensor:
     with torch.no_grad():
         hidden = model.backbone(torch.tensor([ids]), torch.tensor([positions]), plan)
         logits = functional.linear(hidden, model.head_weight)[0]
-    cap = model.logit_softcap
+    cap = model.config.logit_softcap
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 

@@ -43,6 +43,7 @@ class RayTarget:
         self._shell = shell
         self._address = url
         self._settings = settings
+        self._folder = f"{settings.workdir}:{settings.folder}"
         self._tunnel: Tunnel | None = None
         self._at: str | None = None
         """The dashboard as it is reached from here. None: not yet."""
@@ -81,10 +82,6 @@ class RayTarget:
         return self._shell.forward(local_port, server_address.host, server_address.port)
 
     # ---- inside
-
-    @property
-    def _folder(self) -> str:
-        return f"{self._settings.workdir}:{self._settings.folder}"
 
     def _request(self, command: str, key: str) -> dict[str, Any]:
         asked = self._settings.resources

@@ -47,10 +47,13 @@ SETTLE_S = 0.05
 class HttpEngine:
     """Samples with the server that `protocol` speaks to. Safe to use from several event loops and threads at once."""
 
+    shares_weights = False
+
     def __init__(self, protocol: ServerProtocol, *, version: int = 0) -> None:
         """version: of the weights that the server has."""
         self.protocol = protocol
         self._server = protocol.server
+        self.context_length = protocol.server.context_length
         self._version = version
         self._seeds = random.Random()
         self._running: dict[str, _Running] = {}
@@ -76,14 +79,6 @@ class HttpEngine:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._server.url}, version={self._version}, running={len(self._running)})"
-
-    @property
-    def context_length(self) -> int:
-        return self._server.context_length
-
-    @property
-    def shares_weights(self) -> bool:
-        return False
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         """The sampled answer. Raises UserError for what cannot be recorded exactly, with the setting that helps."""

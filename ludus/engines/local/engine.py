@@ -43,11 +43,15 @@ class LocalEngine:
     Raises UserError if `settings` leave no room for one page, BackendError if a kernel was asked for that cannot be.
     """
 
+    shares_weights = True
+
     def __init__(
         self, model: LoadedModel, tokenizer: Tokenizer, settings: InferenceSettings, *, lease: ComputeLease, seed: int
     ) -> None:
         kernel = choose_kernel(settings.kernels, model.head_weight, head_dim=model.config.head_dim)
         self._core = EngineCore(model, tokenizer, settings, kernel)
+        self.context_length = self._core.context_length
+        """The model's own, or what fits into `kv_bytes` if that is less."""
         self._lease = lease
         self._random = random.Random(seed)
         self._changed = threading.Condition()
@@ -65,15 +69,6 @@ class LocalEngine:
     def __repr__(self) -> str:
         state = "paused" if self._is_paused else "open" if self._ended is None else str(self._ended)
         return f"<LocalEngine {state} {self._core!r}>"
-
-    @property
-    def context_length(self) -> int:
-        """The model's own, or what fits into `kv_bytes` if that is less."""
-        return self._core.context_length
-
-    @property
-    def shares_weights(self) -> bool:
-        return True
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         if call.sampling.grammar is None:

@@ -63,7 +63,9 @@ class Runner:
         if not requests:
             return []
         hidden_ND = hidden_SD if len(last) == hidden_SD.shape[0] else hidden_SD[last]
-        draws = self._sampler.draw(hidden_ND, self._model.head_weight, requests, softcap=self._model.logit_softcap)
+        draws = self._sampler.draw(
+            hidden_ND, self._model.head_weight, requests, softcap=self._model.config.logit_softcap
+        )
         return list(zip(sequences, draws, strict=True))
 
     @torch.inference_mode()
@@ -76,7 +78,7 @@ class Runner:
         for start in range(0, len(hidden_SD), ROWS):
             part = slice(start, start + ROWS)
             logits_NV = self._sampler.logits(hidden_SD[part], self._model.head_weight)
-            logits_NV = capped(logits_NV.float(), self._model.logit_softcap)
+            logits_NV = capped(logits_NV.float(), self._model.config.logit_softcap)
             targets_N1 = ids_S[1:][part, None]
             logprobs += (logits_NV.gather(1, targets_N1)[:, 0] - logits_NV.logsumexp(-1)).tolist()
         return logprobs

@@ -54,8 +54,9 @@ class RoutedEngine:
         """
         if not replicas:
             raise UserError("a router needs one replica or more")
-        self._context_length = min(engine.context_length for engine in replicas)
-        self._routing = Routing(context_length=self._context_length)
+        self.context_length = min(engine.context_length for engine in replicas)
+        """The shortest of the replicas'."""
+        self._routing = Routing(context_length=self.context_length)
         self._stop_ids = stop_ids
         self._patience_s = patience_s
         self._random = random.Random(seed)
@@ -80,11 +81,6 @@ class RoutedEngine:
         return f"RoutedEngine(replicas={num}, version={version}, {self._routing!r})"
 
     @property
-    def context_length(self) -> int:
-        """The shortest of the replicas'."""
-        return self._context_length
-
-    @property
     def shares_weights(self) -> bool:
         return any(replica.engine.shares_weights for replica in self._replicas.known.values())
 
@@ -99,7 +95,7 @@ class RoutedEngine:
         routed = self._begin(call, on_tokens)
         try:
             failure: BackendError | None = None
-            while (ended_by := routed.ended_by(self._stop_ids, self._context_length)) is None:
+            while (ended_by := routed.ended_by(self._stop_ids, self.context_length)) is None:
                 idx = await self._next_replica(routed, failure)
                 if idx is None:
                     continue
@@ -186,10 +182,10 @@ class RoutedEngine:
 
         Raises what the engine raised if it could not take them; then it is no replica.
         """
-        if engine.context_length < self._context_length:
+        if engine.context_length < self.context_length:
             raise UserError(
                 f"the new replica's context of {engine.context_length} tokens is shorter than the router's, "
-                f"{self._context_length}; make a new router"
+                f"{self.context_length}; make a new router"
             )
         async with self._replicas.joining(engine):
             with self._lock:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ludus.engines.local.draws.base import SamplingRequest, top_pairs
 from ludus.engines.sequence import SampledToken
-from ludus.kernels.library import ADDRESS, COUNT, DTYPES, FRACTION, SIZE, load_library, refuse
+from ludus.kernels.library import ADDRESS, COUNT, DTYPES, FRACTION, SIZE, load_library
 from ludus.types import MAX_KEPT_IDS
 
 # `Request` of sampling.cpp: seven numbers, then ten counts and indices
@@ -62,11 +62,6 @@ class NativeSampling:
 
     def __repr__(self) -> str:
         return "<NativeSampling>"
-
-    @staticmethod
-    def unsupported_reason(head: Tensor) -> str | None:
-        """Why the kernel cannot draw from logits of such a head. None: it can."""
-        return refuse(head.device, head.dtype)
 
     def draw(
         self, logits_NV: Tensor, requests: Sequence[SamplingRequest], *, softcap: float | None

@@ -15,6 +15,7 @@ from ludus.engines.local.draws.native import NativeSampling
 from ludus.engines.local.settings import KernelName
 from ludus.errors import BackendError
 from ludus.kernels.build import build_library, obtain
+from ludus.kernels.library import refuse
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ def choose_sampling_kernel(name: KernelName, head_VD: Tensor) -> SamplingKernel:
     """
     if name == "eager":
         return EagerSampling(head_VD.shape[0], head_VD.device)
-    native = obtain(lambda: NativeSampling(build_library("sampling")), NativeSampling.unsupported_reason(head_VD))
+    native = obtain(lambda: NativeSampling(build_library("sampling")), refuse(head_VD.device, head_VD.dtype))
     if not isinstance(native, str):
         return native
     if name == "native":

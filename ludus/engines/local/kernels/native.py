@@ -22,7 +22,6 @@ from ludus.kernels.library import (
     RuleStruct,
     dense_last,
     load_library,
-    refuse_heads,
 )
 
 
@@ -54,11 +53,6 @@ class NativeKernel:
 
     def __repr__(self) -> str:
         return f"<NativeKernel {'AVX512-BF16' if self._holds_pairs else 'portable'}>"
-
-    @staticmethod
-    def unsupported_reason(weight: Tensor, head_dim: int) -> str | None:
-        """Why the kernel cannot serve such a model. None: it can."""
-        return refuse_heads(weight.device, weight.dtype, head_dim)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, cache: Tensor, *, chunks: RaggedBatch, rule: AttentionRule, out: Tensor

@@ -16,6 +16,7 @@ from ludus.engines.local.kernels.native import NativeKernel
 from ludus.engines.local.settings import KernelName
 from ludus.errors import BackendError
 from ludus.kernels.build import build_library, obtain
+from ludus.kernels.library import refuse_heads
 
 _log = logging.getLogger(__name__)
 
@@ -32,9 +33,8 @@ def choose_kernel(name: KernelName, weight: Tensor, *, head_dim: int) -> Attenti
     if wanted == "flex":
         kernel = obtain(lambda: FlexKernel(weight.device), FlexKernel.unsupported_reason(weight, head_dim))
     else:
-        kernel = obtain(
-            lambda: NativeKernel(build_library("attention")), NativeKernel.unsupported_reason(weight, head_dim)
-        )
+        reason = refuse_heads(weight.device, weight.dtype, head_dim)
+        kernel = obtain(lambda: NativeKernel(build_library("attention")), reason)
     if not isinstance(kernel, str):
         return kernel
     if name != "auto":
