@@ -37,6 +37,13 @@ def test_settings_load_no_model() -> None:
     assert not loaded & {"torch", "transformers", "peft", "typer"}
 
 
+def test_a_gateway_without_administration_loads_no_routes_of_it() -> None:
+    """FastAPI takes as long to load as much of the rest."""
+    assert "fastapi" not in loaded_by(
+        "from ludus.gateway.app import build_app\nfrom ludus.episodes.keys import SessionKeys\nbuild_app(SessionKeys())"
+    )
+
+
 def test_editors_and_python_read_the_same_names() -> None:
     """What stands below TYPE_CHECKING is the table; both are `__all__`, sorted, and `dir` tells them."""
     tree = ast.parse(Path(ludus.__file__).read_text())

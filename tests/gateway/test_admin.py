@@ -178,10 +178,10 @@ def test_every_route_refuses_strangers_and_keeps_sessions_apart(visit: Any) -> N
                     answer = await office.http.request(route.method, path, headers=headers, content=b"{}")
                     assert code_of(answer) == expected, (route, key, answer.text)
                     # A message may repeat what was asked for, and tells nothing of who is there.
-                    told = await office.http.request(
+                    reply = await office.http.request(
                         route.method, path.replace(session_id, "nothing"), headers=headers, content=b"{}"
                     )
-                    assert route.access == "admin" or expected[0] == 401 or told.text == answer.text
+                    assert route.access == "admin" or expected[0] == 401 or reply.text == answer.text
             if route.access == "own" and route.method == "GET":
                 for session_id in ("mine", "current"):
                     own = await office.http.get(

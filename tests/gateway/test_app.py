@@ -40,7 +40,7 @@ def test_malformed_json_is_a_400(open_sessions: Any, http: httpx.Client, body: b
 
 
 def test_unknown_field_is_a_400(open_sessions: Any, http: httpx.Client) -> None:
-    """A field that no protocol has is refused by name, and the SDK is told not to try again."""
+    """A field that no protocol has is refused by name, and the SDK does not try again."""
     url, _ = open_sessions([]).open()
     response = http.post(f"{url}/chat/completions", json={**ASK, "temprature": 1})
     error = check_error(response, 400, "unknown_parameter")
@@ -58,7 +58,7 @@ def test_unknown_routes_answer_in_openais_shape(open_sessions: Any, http: httpx.
 
 
 def test_wrong_keys_are_401_and_403(open_sessions: Any, http: httpx.Client) -> None:
-    """No session, an unknown session, and two different sessions are told apart."""
+    """No session, an unknown session, and two different sessions have errors of their own."""
     session_manager = open_sessions([])
     (one, _), (other, _) = session_manager.open("one"), session_manager.open("other")
     key = {"Authorization": "Bearer " + other.split("/")[-2]}
@@ -79,7 +79,7 @@ def test_bearer_key_names_the_session(open_sessions: Any, http: httpx.Client) ->
 
 
 def test_fields_without_effect_are_named_in_headers(open_sessions: Any, http: httpx.Client) -> None:
-    """Ignored fields and pinned sampling are told, streamed and unstreamed; the pinned value is the one recorded."""
+    """Ignored fields and pinned sampling are in headers, streamed or not; the pinned value is the one recorded."""
     url, session = open_sessions(["7", "7"]).open(
         sampling=Sampling(top_p=1.0, temperature=0.5), pinned=("top_p", "temperature")
     )
@@ -151,7 +151,7 @@ def test_failed_engine_is_a_500_that_may_be_sent_again(open_sessions: Any, http:
 
 
 def test_closed_session_is_a_typed_400(open_sessions: Any, http: httpx.Client) -> None:
-    """After the episode's end the agent is told so, with a code and never as a rate limit."""
+    """After the episode's end the agent gets an error with a code and never as a rate limit."""
     url, session = open_sessions(["7"]).open()
     session.close("over")
     check_error(http.post(f"{url}/chat/completions", json=ASK), 400, "session_closed")
@@ -185,9 +185,9 @@ def test_silent_stream_is_kept_alive(open_sessions: Any) -> None:
         lines = response.iter_lines()
         assert next(lines) == ": keep-alive"
         session_manager.engine.open_gate()
-        told = [line for line in lines if line.startswith("data: ")]
-    assert json.loads(told[0].removeprefix("data: "))["choices"][0]["delta"] == {"role": "assistant"}
-    assert told[-1] == "data: [DONE]"
+        written = [line for line in lines if line.startswith("data: ")]
+    assert json.loads(written[0].removeprefix("data: "))["choices"][0]["delta"] == {"role": "assistant"}
+    assert written[-1] == "data: [DONE]"
 
 
 def test_many_requests_of_many_sessions_at_once(open_sessions: Any) -> None:

@@ -215,18 +215,18 @@ def lab(text: ChatText) -> Iterator[Lab]:
     lab.loop.close()
 
 
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
+def positions(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every container in `value` with each of its keys."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in list(items):
         yield value, key
-        yield from places(item)
+        yield from positions(item)
 
 
 def changed(body: dict[str, Any], changes: list[tuple[int, str, Any]]) -> dict[str, Any]:
     body = copy.deepcopy(body)
     for number, how, new in changes:
-        found = list(places(body))
+        found = list(positions(body))
         if not found:
             break
         container, key = found[number % len(found)]
@@ -251,8 +251,8 @@ def check(lab: Lab, path: str, body: Any, key: str = "fuzz") -> None:
     if answer.startswith((b"data:", b"event:", b":")):
         assert b"internal_error" not in answer, (path, raw, answer)
         return
-    told = json.loads(answer)
-    assert (told.get("error") is not None) == (status >= 400), (path, raw, answer)
+    written = json.loads(answer)
+    assert (written.get("error") is not None) == (status >= 400), (path, raw, answer)
 
 
 # Of one endpoint; with the profile `fuzz` there are 10,000 of all together.
@@ -267,7 +267,7 @@ PATHS += [(name, path) for name, dialect in DIALECTS.items() if dialect.counter 
 
 @pytest.mark.parametrize(("name", "path"), PATHS)
 def test_changed_bodies_of_every_protocol(lab: Lab, name: str, path: str) -> None:
-    """A body that a client could send, with values, fields and entries changed at random places."""
+    """A body that a client could send, with values, fields and entries changed at random paths."""
 
     @FUZZ
     @given(body=st.sampled_from(BODIES[name]), changes=CHANGES, stream=st.booleans())

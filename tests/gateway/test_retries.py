@@ -29,8 +29,8 @@ PAIRS = (
 )
 
 
-def told(answer: httpx.Response) -> Any:
-    """What the client is told, however it was cut into events: the body, or the ids and the text of a stream."""
+def written(answer: httpx.Response) -> Any:
+    """What the client gets, however it was cut into events: the body, or the ids and the text of a stream."""
     if "json" in answer.headers["content-type"]:
         return answer.json()
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
@@ -60,7 +60,7 @@ def test_a_retry_is_answered_and_not_sampled(text: ChatText, name: str, headers:
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
             first, again = [await http.post(path, json=body, headers={**key, **one}) for one in headers]
             assert first.status_code == again.status_code == 200, first.text
-            assert told(first) == told(again)
+            assert written(first) == written(again)
             if "idempotency-key" in headers[0]:
                 other = await http.post(path, json={**body, "temperature": 0.5}, headers={**key, **headers[0]})
                 assert (other.status_code, other.headers["x-should-retry"]) == (409, "false")

@@ -11,12 +11,12 @@ from ludus.gateway.watchdog import Blockage, LoopWatchdog
 
 
 def test_blocking_call_is_named_while_it_blocks() -> None:
-    """The task's name, the innermost line and the agent's own line are told before the call returns, once."""
-    told: queue.Queue[Blockage] = queue.Queue()
+    """The task's name, the innermost line and the agent's own line are reported before the call returns, once."""
+    written: queue.Queue[Blockage] = queue.Queue()
     go_on = threading.Event()
 
     def on_blocked(blockage: Blockage) -> None:
-        told.put(blockage)
+        written.put(blockage)
         go_on.set()
 
     async def agent() -> None:
@@ -31,8 +31,8 @@ def test_blocking_call_is_named_while_it_blocks() -> None:
             assert watchdog.num_blockages == 1
 
     asyncio.run(main())
-    blockage = told.get_nowait()
-    assert told.empty()
+    blockage = written.get_nowait()
+    assert written.empty()
     assert blockage.task == "agent-7"
     assert blockage.blocked_s >= 0.25
     assert "threading.py" in blockage.line
@@ -72,7 +72,7 @@ def test_only_the_users_code_is_blamed() -> None:
 
 
 def test_loop_that_waits_is_not_blocked() -> None:
-    """A loop whose tasks all wait is alive, and nothing is told."""
+    """A loop whose tasks all wait is alive, and nothing is reported."""
 
     async def main() -> int:
         with LoopWatchdog(asyncio.get_running_loop(), blocked_s=0.05) as watchdog:

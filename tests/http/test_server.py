@@ -115,7 +115,7 @@ def test_a_stop_waits_for_answers_alone() -> None:
 
 
 def test_an_answer_in_flight_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it, though the server was told to stop before it began."""
+    """All of it, though the server was stopped before it began."""
     monkeypatch.setattr(server_module, "STOP_GRACE_S", 60)
     slow, answers = Slow(), list[str]()
     with HttpServer(slow.app, name="server") as server:

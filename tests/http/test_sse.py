@@ -18,7 +18,7 @@ STREAM = (
 TOLD = ['{"text": "a\u2028b\u2029c\x85d"}', "no space", "two\nlines", "[DONE]"]
 
 
-async def told(answer: httpx.Response) -> list[str]:
+async def written(answer: httpx.Response) -> list[str]:
     return [data async for data in coming_data(answer)]
 
 
@@ -30,7 +30,7 @@ def test_events_are_read_while_they_come(size: int) -> None:
         for start in range(0, len(STREAM), size):
             yield STREAM[start : start + size]
 
-    assert asyncio.run(told(httpx.Response(200, headers=HEAD, content=pieces()))) == TOLD
+    assert asyncio.run(written(httpx.Response(200, headers=HEAD, content=pieces()))) == TOLD
 
 
 def test_events_of_a_whole_answer_are_the_same() -> None:
@@ -41,4 +41,4 @@ def test_events_of_a_whole_answer_are_the_same() -> None:
 def test_another_answer_is_no_stream() -> None:
     """A page of a proxy is an error of the transport, which clients try again or name."""
     with pytest.raises(httpx.TransportError, match="text/html"):
-        asyncio.run(told(httpx.Response(200, headers={"content-type": "text/html"}, content=b"<html>")))
+        asyncio.run(written(httpx.Response(200, headers={"content-type": "text/html"}, content=b"<html>")))

@@ -56,7 +56,7 @@ def test_content_as_parts() -> None:
 
 
 def test_variables() -> None:
-    """Names from outside are told, those that the template sets itself are not, unless it asks for them first."""
+    """Names from outside are found, those that the template sets itself are not, unless it asks for them first."""
     source = (
         "{% for m in messages %}{% if m %}{% set text = m.content %}{% endif %}{{ text }}{% endfor %}{{ bos_token }}"
         "{% if effort is not defined %}{% set effort = 'low' %}{% endif %}{{ effort }}{{ enable_thinking }}"
@@ -65,7 +65,7 @@ def test_variables() -> None:
 
 
 def test_why_a_rendering_cannot_be_taken_up() -> None:
-    """The line and the reason are told."""
+    """The line and the reason are named."""
     counts = "{% set ns = namespace(n=0) %}\n{% for m in messages %}\n{% set ns.n = ns.n + 1 %}{{ ns.n }}{% endfor %}"
     assert ChatTemplate(counts).not_resumable == ("line 3: a round writes into ns.n, which later rounds read",)
     assert ChatTemplate("{{ messages | length }}").not_resumable == ("it has no loop over the messages",)

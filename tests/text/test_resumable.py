@@ -202,7 +202,7 @@ def test_a_new_day_begins_anew() -> None:
 
 
 def test_pure_functions_may_be_called() -> None:
-    """`range` in a loop does no harm, unless an argument of that name takes its place."""
+    """`range` in a loop does no harm, unless an argument of that name replaces it."""
     template = ChatTemplate("{% for m in messages %}{{ m.content }}{{ range | string }}{{ dict(a=1) }}{% endfor %}")
     assert num_new_after_two(template) == 2
     hi = Message("user", "Hi")

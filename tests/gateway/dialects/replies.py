@@ -62,11 +62,11 @@ def events(raw: bytes) -> list[Any]:
     """The data of each event; a name beside it must be its type."""
     *frames, last = raw.decode().split("\n\n")
     assert last == ""
-    told = []
+    written = []
     for frame in frames:
         *head, data = frame.split("\n")
         assert data.startswith("data: ")
         payload = data.removeprefix("data: ")
-        told.append(payload if payload == "[DONE]" else json.loads(payload))
-        assert not head or head == [f"event: {told[-1]['type']}"]
-    return told
+        written.append(payload if payload == "[DONE]" else json.loads(payload))
+        assert not head or head == [f"event: {written[-1]['type']}"]
+    return written

@@ -43,9 +43,9 @@ def answer(*replies: Message, logprob: float = -0.5) -> Answer:
 def events(raw: bytes) -> list[Any]:
     lines = raw.decode().split("\n\n")
     assert lines.pop() == ""
-    told = [line.removeprefix("data: ") for line in lines]
+    written = [line.removeprefix("data: ") for line in lines]
     assert all(line.startswith("data: ") for line in lines)
-    return [text if text == "[DONE]" else json.loads(text) for text in told]
+    return [text if text == "[DONE]" else json.loads(text) for text in written]
 
 
 def test_messages_become_nouns() -> None:
@@ -256,7 +256,7 @@ def test_every_field_of_the_sdk_has_a_place() -> None:
     ],
 )
 def test_bad_requests_are_refused_with_code_and_param(fields: dict[str, Any], code: str, param: str) -> None:
-    """Each kind of bad request has a typed code and names the place at fault."""
+    """Each kind of bad request has a typed code and names what is at fault."""
     error = refused(**fields)
     assert (error.code, error.param) == (code, param)
 
@@ -269,7 +269,7 @@ def test_parts_that_are_no_text_are_refused(kind: str) -> None:
 
 
 def test_response_has_openais_shape() -> None:
-    """The unstreamed body validates as the SDK's own ChatCompletion, values in their places."""
+    """The unstreamed body validates as the SDK's own ChatCompletion, values where they belong."""
     from openai.types.chat import ChatCompletion
 
     reply = Message("assistant", "7", reasoning="hm", tool_calls=(ToolCall("c1", "add", '{"a": 1}'),))
@@ -321,13 +321,13 @@ def test_stream_adds_up_to_the_response() -> None:
     )
     for delta in deltas:
         raw += writer.delta(0, delta)
-    told = events(raw + writer.finish(answer(reply)))
-    assert told.pop() == "[DONE]"
-    usage = told.pop()
+    written = events(raw + writer.finish(answer(reply)))
+    assert written.pop() == "[DONE]"
+    usage = written.pop()
     assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 7)
-    assert all(chunk["usage"] is None for chunk in told)
-    assert {(chunk["id"], chunk["created"], chunk["model"]) for chunk in told} == {("chatcmpl-1", 12, "tiny")}
-    assert [chunk["choices"][0]["delta"] for chunk in told] == [
+    assert all(chunk["usage"] is None for chunk in written)
+    assert {(chunk["id"], chunk["created"], chunk["model"]) for chunk in written} == {("chatcmpl-1", 12, "tiny")}
+    assert [chunk["choices"][0]["delta"] for chunk in written] == [
         {"role": "assistant"},
         {"reasoning_content": "hm"},
         {"content": "a"},
@@ -336,26 +336,26 @@ def test_stream_adds_up_to_the_response() -> None:
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"a": 1}'}}]},
         {},
     ]
-    assert [chunk["choices"][0]["finish_reason"] for chunk in told][-2:] == [None, "tool_calls"]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in written][-2:] == [None, "tool_calls"]
 
 
 def test_a_call_that_broke_is_named_in_the_last_chunk() -> None:
     """What was begun as a call and is none is named by its index, since a stream cannot take it back."""
     writer = DIALECT.writer(parse(stream=True), "tiny", 0.0)
     raw = writer.delta(0, ToolCallDelta(0, "c1", "add", "{")) + writer.delta(0, ToolCallBroken(0))
-    told = events(raw + writer.delta(0, ContentDelta("{!")) + writer.finish(answer(Message("assistant", "{!"))))[:-1]
-    assert told[-1]["choices"][0]["ludus"] == {"undecoded_tool_calls": [0]}
-    assert told[-1]["choices"][0]["finish_reason"] == "stop"
+    written = events(raw + writer.delta(0, ContentDelta("{!")) + writer.finish(answer(Message("assistant", "{!"))))[:-1]
+    assert written[-1]["choices"][0]["ludus"] == {"undecoded_tool_calls": [0]}
+    assert written[-1]["choices"][0]["finish_reason"] == "stop"
 
 
 def test_stream_without_deltas_tells_the_whole_reply() -> None:
     """A replayed turn, for which no delta comes, is still streamed in full; an empty reply as empty text."""
     writer = DIALECT.writer(parse(stream=True), "tiny", 0.0)
-    told = events(writer.start(("chatcmpl-1",), 5) + writer.finish(answer(Message("assistant", "7"))))
-    assert [chunk["choices"][0]["delta"] for chunk in told[:-1]] == [{"role": "assistant"}, {"content": "7"}, {}]
+    written = events(writer.start(("chatcmpl-1",), 5) + writer.finish(answer(Message("assistant", "7"))))
+    assert [chunk["choices"][0]["delta"] for chunk in written[:-1]] == [{"role": "assistant"}, {"content": "7"}, {}]
     writer = DIALECT.writer(parse(stream=True), "tiny", 0.0)
-    told = events(writer.start(("chatcmpl-1",), 5) + writer.finish(answer(Message("assistant", ""))))
-    assert told[1]["choices"][0]["delta"] == {"content": ""}
+    written = events(writer.start(("chatcmpl-1",), 5) + writer.finish(answer(Message("assistant", ""))))
+    assert written[1]["choices"][0]["delta"] == {"content": ""}
 
 
 def test_stream_with_logprobs_tells_them_once() -> None:
@@ -363,10 +363,10 @@ def test_stream_with_logprobs_tells_them_once() -> None:
     parsed = parse(stream=True, logprobs=True)
     writer = DIALECT.writer(parsed, "tiny", 0.0)
     finished = answer(Message("assistant", "7"))
-    told = events(writer.start(("chatcmpl-1",), 5) + writer.finish(finished))[:-1]
-    assert [chunk["choices"][0]["logprobs"] for chunk in told[:-1]] == [None, None]
+    written = events(writer.start(("chatcmpl-1",), 5) + writer.finish(finished))[:-1]
+    assert [chunk["choices"][0]["logprobs"] for chunk in written[:-1]] == [None, None]
     whole = DIALECT.response(finished, parsed, "tiny")
-    assert told[-1]["choices"][0]["logprobs"] == whole["choices"][0]["logprobs"]
+    assert written[-1]["choices"][0]["logprobs"] == whole["choices"][0]["logprobs"]
 
 
 def test_errors_have_openais_shape() -> None:
@@ -383,5 +383,5 @@ def test_errors_have_openais_shape() -> None:
     failure = error_reply(BackendError("out of memory"))
     assert (failure.status, failure.kind, failure.may_retry) == (500, "server_error", True)
     assert not error_reply(KeyError("x")).may_retry
-    [told, end] = events(DIALECT.writer(parse(stream=True), "tiny", 0.0).error(failure))
-    assert (told["error"]["code"], end) == ("backend_error", "[DONE]")
+    [written, end] = events(DIALECT.writer(parse(stream=True), "tiny", 0.0).error(failure))
+    assert (written["error"]["code"], end) == ("backend_error", "[DONE]")

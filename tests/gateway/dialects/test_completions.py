@@ -81,7 +81,7 @@ def test_every_field_of_the_sdk_has_a_place() -> None:
     ],
 )
 def test_bad_requests_are_refused_with_code_and_param(fields: dict[str, Any], code: str, param: str) -> None:
-    """Each kind of bad request has a typed code and names the place at fault."""
+    """Each kind of bad request has a typed code and names what is at fault."""
     error = refused(**fields)
     assert (error.code, error.param) == (code, param)
 
@@ -106,7 +106,9 @@ def test_chunks_have_openais_shape() -> None:
     writer = DIALECT.writer(parse(prompt=["a", "b"], echo=True, stream=True), "tiny", 0.0)
     finished = answer_of((ContentDelta("c"),), (ContentDelta("d"),))
     raw = writer.start(("chatcmpl-1", "chatcmpl-2"), 5) + writer.delta(1, ContentDelta("d")) + writer.finish(finished)
-    *told, done = events(raw)
-    texts = ["".join(each["choices"][0]["text"] for each in told if each["choices"][0]["index"] == i) for i in (0, 1)]
+    *written, done = events(raw)
+    texts = [
+        "".join(each["choices"][0]["text"] for each in written if each["choices"][0]["index"] == i) for i in (0, 1)
+    ]
     assert (texts, done) == (["ac", "bd"], "[DONE]")
-    assert [each["choices"][0]["finish_reason"] for each in told[-2:]] == ["stop", "stop"]
+    assert [each["choices"][0]["finish_reason"] for each in written[-2:]] == ["stop", "stop"]

@@ -226,7 +226,7 @@ def test_unserved_fields_are_refused_by_name(name: str) -> None:
     ],
 )
 def test_bad_requests_are_refused_with_code_and_param(fields: dict[str, Any], code: str, param: str) -> None:
-    """Each kind of bad request has a typed code and names the place at fault."""
+    """Each kind of bad request has a typed code and names what is at fault."""
     error = refused(**fields)
     assert (error.code, error.param) == (code, param)
 
@@ -241,7 +241,7 @@ def test_blocks_that_are_no_text_are_refused(kind: str) -> None:
 
 
 def test_message_has_anthropics_shape() -> None:
-    """The body validates as the SDK's own Message, values in their places."""
+    """The body validates as the SDK's own Message, values where they belong."""
     message = SdkMessage.model_validate(DIALECT.response(answer_of(REPLY), parse(), "tiny"), strict=True)
     thinking, text, call = message.content
     assert thinking.type == "thinking" and text.type == "text" and call.type == "tool_use"
@@ -270,16 +270,16 @@ def test_events_have_anthropics_shapes_and_order() -> None:
     """Every event but the ping validates as one of the SDK's own; they come in Anthropic's order."""
     writer = DIALECT.writer(parse(stream=True), "tiny", 12.7)
     raw = writer.start(("chatcmpl-1",), 5) + b"".join(writer.delta(0, delta) for delta in REPLY)
-    told = events(raw + writer.finish(answer_of(REPLY)))
-    assert told[0]["message"]["usage"]["input_tokens"] == 5
+    written = events(raw + writer.finish(answer_of(REPLY)))
+    assert written[0]["message"]["usage"]["input_tokens"] == 5
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
     signed = [*block[:2], "content_block_delta", block[2]]
-    assert [each["type"] for each in told] == [
+    assert [each["type"] for each in written] == [
         *("message_start", "ping"),
         *(*signed, *block, *block),
         *("message_delta", "message_stop"),
     ]
-    for each in told:
+    for each in written:
         if each["type"] != "ping":
             EVENT.validate_python(each, strict=True)
 
@@ -289,9 +289,9 @@ def test_a_call_that_broke_is_closed_and_its_text_follows() -> None:
     deltas = (ToolCallDelta(0, "c1", "add", "{"), ToolCallBroken(0), ContentDelta("{!"))
     writer = DIALECT.writer(parse(stream=True), "tiny", 0.0)
     raw = writer.start(("chatcmpl-1",), 5) + b"".join(writer.delta(0, delta) for delta in deltas)
-    told = events(raw + writer.finish(answer_of(deltas)))
-    assert [each["index"] for each in told if each["type"] == "content_block_stop"] == [0, 1]
-    assert told[-2]["delta"]["stop_reason"] == "end_turn"
+    written = events(raw + writer.finish(answer_of(deltas)))
+    assert [each["index"] for each in written if each["type"] == "content_block_stop"] == [0, 1]
+    assert written[-2]["delta"]["stop_reason"] == "end_turn"
     assert DIALECT.response(answer_of(deltas), parse(), "tiny")["content"] == [{"type": "text", "text": "{!"}]
 
 

@@ -186,7 +186,7 @@ def test_unserved_fields_are_refused_by_name(name: str) -> None:
     ],
 )
 def test_bad_requests_are_refused_with_code_and_param(fields: dict[str, Any], code: str, param: str) -> None:
-    """Each kind of bad request has a typed code and names the place at fault."""
+    """Each kind of bad request has a typed code and names what is at fault."""
     error = refused(**fields)
     assert (error.code, error.param) == (code, param)
 
@@ -200,13 +200,13 @@ def test_parts_that_are_no_text_are_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("summary", [None, "auto"])
 def test_response_has_openais_shape(summary: str | None) -> None:
-    """The body validates as the SDK's own Response, values in their places; a summary is the thinking itself."""
+    """The body validates as the SDK's own Response, values where they belong; a summary is the thinking itself."""
     parsed = parse(include=[INCLUDED], tools=[{**ADD, "strict": None}], reasoning={"summary": summary})
     response = Response.model_validate(DIALECT.response(answer_of(REPLY), parsed, "tiny"), strict=True)
     thinking, message, call = response.output
     assert thinking.type == "reasoning" and message.type == "message" and call.type == "function_call"
-    [told] = thinking.summary if summary else thinking.content or []
-    assert (told.text, response.output_text, call.arguments) == ("hm", "7", '{"a": 1}')
+    [written] = thinking.summary if summary else thinking.content or []
+    assert (written.text, response.output_text, call.arguments) == ("hm", "7", '{"a": 1}')
     assert (response.id, response.status, response.incomplete_details) == ("resp_1", "completed", None)
     [part] = message.content
     assert part.type == "output_text" and part.logprobs is not None
@@ -231,12 +231,12 @@ def test_events_have_openais_shapes_and_order(asked: dict[str, Any]) -> None:
     """Every event validates as one of the SDK's own; they come in OpenAI's order."""
     writer = DIALECT.writer(parse(stream=True, **asked), "tiny", 12.7)
     raw = writer.start(("chatcmpl-1",), 5) + b"".join(writer.delta(0, delta) for delta in REPLY)
-    told = events(raw + writer.finish(answer_of(REPLY)))
-    for each in told:
+    written = events(raw + writer.finish(answer_of(REPLY)))
+    for each in written:
         EVENT.validate_python(each, strict=True)
     part = "reasoning_summary_part" if "reasoning" in asked else "content_part"
     text = "reasoning_summary_text" if "reasoning" in asked else "reasoning_text"
-    assert [each["type"].removeprefix("response.") for each in told] == [
+    assert [each["type"].removeprefix("response.") for each in written] == [
         "created",
         "in_progress",
         "output_item.added",
@@ -264,10 +264,10 @@ def test_a_call_that_broke_is_an_incomplete_item() -> None:
     deltas = (ToolCallDelta(0, "c1", "add", "{"), ToolCallBroken(0), ContentDelta("{!"))
     writer = DIALECT.writer(parse(stream=True), "tiny", 0.0)
     raw = writer.start(("chatcmpl-1",), 5) + b"".join(writer.delta(0, delta) for delta in deltas)
-    told = events(raw + writer.finish(answer_of(deltas)))
-    [broken, text] = [each["item"] for each in told if each["type"] == "response.output_item.done"]
+    written = events(raw + writer.finish(answer_of(deltas)))
+    [broken, text] = [each["item"] for each in written if each["type"] == "response.output_item.done"]
     assert (broken["type"], broken["status"]) == ("function_call", "incomplete")
-    assert told[-1]["response"]["output"] == [text]
+    assert written[-1]["response"]["output"] == [text]
 
 
 def test_errors_have_openais_shape() -> None:
@@ -275,8 +275,8 @@ def test_errors_have_openais_shape() -> None:
     failure = error_reply(BackendError("out of memory"))
     assert DIALECT.vendor.error(failure)["error"]["code"] == "backend_error"
     writer = DIALECT.writer(parse(stream=True), "tiny", 0.0)
-    [told] = events(writer.error(failure))
-    assert (told["type"], told["code"]) == ("error", "backend_error")
+    [written] = events(writer.error(failure))
+    assert (written["type"], written["code"]) == ("error", "backend_error")
     begun = events(writer.start(("chatcmpl-1",), 5) + writer.delta(0, ContentDelta("a")) + writer.error(failure))
     for each in begun:
         EVENT.validate_python(each, strict=True)

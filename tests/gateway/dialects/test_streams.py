@@ -44,10 +44,10 @@ def both(name: str, body: dict[str, Any], deltas: tuple[Delta, ...], **options: 
 @given(replies(), ends, st.sampled_from(BODIES["chat"]), st.booleans())
 def test_chat(deltas: tuple[Delta, ...], end: Any, body: Any, has_grown: bool) -> None:
     """Text, thinking and calls of the chunks are the message; the rest of the choice comes with the last chunk."""
-    whole, [*told, done] = both("chat", body, deltas, has_grown=has_grown, **end)
+    whole, [*written, done] = both("chat", body, deltas, has_grown=has_grown, **end)
     message: dict[str, Any] = {"content": None, "refusal": None}
     calls: dict[int, Any] = {}
-    for chunk in told:
+    for chunk in written:
         delta = chunk["choices"][0]["delta"]
         for call in delta.pop("tool_calls", ()):
             known = calls.setdefault(call.pop("index"), {"function": {"arguments": ""}})
@@ -59,21 +59,21 @@ def test_chat(deltas: tuple[Delta, ...], end: Any, body: Any, has_grown: bool) -
     [choice] = whole["choices"]
     assert done == "[DONE]" and choice["message"].pop("content") == (message.pop("content") or (None if calls else ""))
     assert choice.pop("message") == message
-    assert {field: told[-1]["choices"][0][field] for field in choice} == choice
+    assert {field: written[-1]["choices"][0][field] for field in choice} == choice
 
 
 @given(replies(), ends, st.sampled_from(BODIES["responses"]), st.booleans())
 def test_responses(deltas: tuple[Delta, ...], end: Any, body: Any, has_grown: bool) -> None:
     """The last event holds the body; so do the finished items, and the deltas make the text of each."""
-    whole, told = both("responses", body, deltas, has_grown=has_grown, **end)
-    assert [each["sequence_number"] for each in told] == list(range(len(told)))
-    assert told[-1]["type"] == f"response.{whole['status']}"
-    assert told[-1]["response"] == whole
+    whole, written = both("responses", body, deltas, has_grown=has_grown, **end)
+    assert [each["sequence_number"] for each in written] == list(range(len(written)))
+    assert written[-1]["type"] == f"response.{whole['status']}"
+    assert written[-1]["response"] == whole
     texts: dict[int, str] = {}
-    for each in told:
+    for each in written:
         if each["type"].endswith(".delta"):
             texts[each["output_index"]] = texts.get(each["output_index"], "") + each["delta"]
-    items = [each["item"] for each in told if each["type"] == "response.output_item.done"]
+    items = [each["item"] for each in written if each["type"] == "response.output_item.done"]
     assert [_without_logprobs(item) for item in items] == [_without_logprobs(item) for item in whole["output"]]
     for idx, item in enumerate(whole["output"]):
         parts = item.get("content") or item.get("summary") or [{"text": item.get("arguments")}]
@@ -83,9 +83,9 @@ def test_responses(deltas: tuple[Delta, ...], end: Any, body: Any, has_grown: bo
 @given(replies(), ends, st.booleans())
 def test_messages(deltas: tuple[Delta, ...], end: Any, has_grown: bool) -> None:
     """Blocks open, grow and close one after the other and are the content; the ends of the events are the rest."""
-    whole, told = both("messages", BODIES["messages"][0], deltas, has_grown=has_grown, **end)
-    message, open_idx = told[0]["message"], None
-    for each in told[1:]:
+    whole, written = both("messages", BODIES["messages"][0], deltas, has_grown=has_grown, **end)
+    message, open_idx = written[0]["message"], None
+    for each in written[1:]:
         if each["type"] == "content_block_start":
             assert open_idx is None and each["index"] == len(message["content"])
             open_idx, grown = each["index"], ""
@@ -103,8 +103,8 @@ def test_messages(deltas: tuple[Delta, ...], end: Any, has_grown: bool) -> None:
             block[name] = json.loads(grown or "{}") if name == "input" else grown
         elif each["type"] == "message_delta":
             message |= each["delta"] | {"usage": each["usage"]}
-    assert [each["type"] for each in told[:2]] == ["message_start", "ping"]
-    assert told[-1]["type"] == "message_stop" and open_idx is None
+    assert [each["type"] for each in written[:2]] == ["message_start", "ping"]
+    assert written[-1]["type"] == "message_stop" and open_idx is None
     assert message == whole
 
 
@@ -112,11 +112,11 @@ def test_messages(deltas: tuple[Delta, ...], end: Any, has_grown: bool) -> None:
 def test_completions(deltas: tuple[Delta, ...], echo: bool, has_grown: bool, logprobs: bool) -> None:
     """The text of the chunks is the text, the prompt before it where it is echoed."""
     body = {"prompt": "Once", "echo": echo, "logprobs": 1 if logprobs and not echo else None}
-    whole, [*told, done] = both("completions", body, deltas, has_grown=has_grown)
+    whole, [*written, done] = both("completions", body, deltas, has_grown=has_grown)
     [choice] = whole["choices"]
     assert done == "[DONE]"
-    assert choice.pop("text") == "".join(chunk["choices"][0].pop("text") for chunk in told)
-    assert told[-1]["choices"] == [choice]
+    assert choice.pop("text") == "".join(chunk["choices"][0].pop("text") for chunk in written)
+    assert written[-1]["choices"] == [choice]
 
 
 def _without_logprobs(item: Any) -> Any:

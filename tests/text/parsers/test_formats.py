@@ -127,7 +127,7 @@ def test_streamed_equals_whole(named: tuple[str, str], cuts: list[int], thinks: 
 
 @given(TEXTS)
 def test_calls_are_calls(named: tuple[str, str]) -> None:
-    """Arguments are JSON objects and names are names; what breaks was told before; undecoded text is content."""
+    """Arguments are JSON objects and names are names; what breaks had begun before; undecoded text is content."""
     name, text = named
     deltas, parsed = streamed(parser_for(None, name), list(text))
     for call in parsed.tool_calls:
@@ -149,12 +149,12 @@ def test_nothing_is_lost(named: tuple[str, str]) -> None:
     """Every visible character of the text is in the content, in the thinking, in a call or in a tag, in its order."""
     name, text = named
     parsed = streamed(parser_for(None, name), [text])[1]
-    told = [parsed.content or "", parsed.reasoning or ""]
+    written = [parsed.content or "", parsed.reasoning or ""]
     for call in parsed.tool_calls:
-        told += [call.name, call.arguments, call.id]
+        written += [call.name, call.arguments, call.id]
     for word in ("hello", "😀"):
-        # Copies in what was told: a name may stand in an id as well.
-        assert sum(part.count(word) for part in told) >= text.count(word)
+        # Copies in what was written: a name may stand in an id as well.
+        assert sum(part.count(word) for part in written) >= text.count(word)
     if not parsed.tool_calls and name != "gpt_oss":
         assert parsed.content == text
 
