@@ -17,15 +17,12 @@ from typing import Any
 from ludus.agents.kinds import resolve_workflow
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.workloads import ReplicasWork
+from ludus.checks.playing import playing
 from ludus.engines.base import OnTokens
 from ludus.engines.routed.engine import route
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
-from ludus.gateway.server import GatewayServer
 from ludus.rollout.pool import RolloutPool
-from ludus.rollout.runner import EpisodeRunner
-from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import GroupStream
 from ludus.text.chat import ChatText
@@ -71,8 +68,7 @@ async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
     ]
     engine = route(engines, text.tokenizer, seed=work.seed)
     try:
-        with AgentRuntime(Recorder(engine, text), GatewayServer(SessionKeys())) as runtime:
-            taken_s = await _play(work, runtime)
+        taken_s = await _play(work, Recorder(engine, text))
     finally:
         await engine.close()
     return {
@@ -83,13 +79,13 @@ async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
     }
 
 
-async def _play(work: ReplicasWork, runtime: AgentRuntime) -> float:
+async def _play(work: ReplicasWork, recorder: Recorder) -> float:
     """Seconds that the groups took."""
     generation = GenerationSettings(n_samples=_GROUP, max_new_tokens=work.new_tokens)
     settings = RolloutSettings(max_concurrent_rollouts=work.at_once)
     rows = [{"question": f"Tell me about number {number}."} for number in range(work.groups + 1)]
     agent = resolve_workflow(TwoTurnAgent())
-    async with EpisodeRunner(agent, runtime, settings, training=generation, evaluation=generation) as runner:
+    async with playing(agent, recorder, generation, settings) as runner:
         stream = GroupStream(rows, seed=work.seed, shuffle=False)
         await runner.run(stream.group(work.groups).member(0, 0, None))  # what the first requests of a process pay
         pool = RolloutPool(runner.run, stream, settings, n_samples=_GROUP, batch_size=work.groups)

@@ -12,7 +12,6 @@ import random
 import tempfile
 from array import array
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from ludus.agents.kinds import resolve_workflow
 from ludus.algorithms.pack import Batch
 from ludus.algorithms.settings import AlgorithmSettings
+from ludus.checks.playing import playing
 from ludus.checks.verify.agents import sdk
 from ludus.checks.verify.answers import WORDS, digest, rng_of, sampled_ids, some_words
 from ludus.checks.verify.chat import chat_of_words
@@ -51,8 +51,6 @@ from ludus.gateway.server import GatewayServer
 from ludus.http.keys import new_key
 from ludus.loop.batch import BatchRules, build_batch
 from ludus.rollout.groups import TakenGroups
-from ludus.rollout.runner import EpisodeRunner
-from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.store import RunStore
@@ -165,17 +163,8 @@ async def play_family(setup: FamilySetup, workflow: object, *, has_text: bool = 
     """As a run does it: the agent in an agent runtime, an episode for each row. has_text: it is made with the text."""
     kwargs |= {"text": setup.text} if has_text else {}
     generation = GenerationSettings(n_samples=N_MEMBERS, max_new_tokens=MAX_TOKENS)
-    async with AsyncExitStack() as stack:
-        runtime = stack.enter_context(AgentRuntime(setup.recorder, GatewayServer(SessionKeys())))
-        runner = await stack.enter_async_context(
-            EpisodeRunner(
-                resolve_workflow(workflow, kwargs, kinds=Config.agent_kinds),
-                runtime,
-                RolloutSettings(),
-                training=generation,
-                evaluation=generation,
-            )
-        )
+    agent = resolve_workflow(workflow, kwargs, kinds=Config.agent_kinds)
+    async with playing(agent, setup.recorder, generation, RolloutSettings()) as runner:
         tasks = [
             EpisodeTask(f"{_GROUP_ID}-m{idx:03d}", _GROUP_ID, "dialogue", row, seed=idx, step=1)
             for idx, row in enumerate(setup.rows)

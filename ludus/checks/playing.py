@@ -1,0 +1,27 @@
+"""Agents that a check plays as a run does: with an agent runtime of their own, behind a gateway.
+
+Knows: what plays episodes.  Knows not: what they are played for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ludus.agents.adapter import AgentAdapter
+from ludus.episodes.keys import SessionKeys
+from ludus.episodes.recorder import Recorder
+from ludus.gateway.server import GatewayServer
+from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runtime import AgentRuntime
+from ludus.rollout.settings import GenerationSettings, RolloutSettings
+
+
+@asynccontextmanager
+async def playing(
+    agent: AgentAdapter, recorder: Recorder, generation: GenerationSettings, settings: RolloutSettings
+) -> AsyncIterator[EpisodeRunner]:
+    """Plays episodes of the agent until the block ends; they are nowhere but in what is returned."""
+    with AgentRuntime(recorder, GatewayServer(SessionKeys())) as runtime:
+        async with EpisodeRunner(agent, runtime, settings, training=generation, evaluation=generation) as runner:
+            yield runner
