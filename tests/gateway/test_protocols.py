@@ -165,12 +165,12 @@ def test_completions_go_on_with_text_and_tokens(open_sessions: Any) -> None:
         sdk.completions.create(prompt=f"Once{first} and", **asked)
         path = session.snapshot().path_ids(session.snapshot().turns[-1].node)
         sdk.completions.create(prompt=[*path, 7], **asked)
-        two = sdk.completions.create(prompt=["Once", [7, 8]], n=2, **asked)
         sdk.completions.create(prompt="Something else", **asked)
+        two = sdk.completions.create(prompt=["Once", [7, 8]], n=2, **asked)
     assert [choice.index for choice in two.choices] == [0, 1, 2, 3]
     turns = session.snapshot().turns
     assert [turn.follows for turn in turns[1:3]] == [turns[0].id, turns[1].id] == [t.prefix for t in turns[1:3]]
-    assert turns[-1].fork == "edit" and {turn.fork for turn in turns[:3]} == {None}
+    assert turns[3].fork == "edit" and {turn.fork for turn in turns[:3]} == {None}
     with open_ai(url, **NO_RETRIES) as sdk, pytest.raises(openai.BadRequestError) as caught:
         sdk.completions.create(model="default", prompt=[10**6])
     assert caught.value.param == "prompt"
