@@ -83,6 +83,7 @@ class Registry:
     def __init__(self, config: str, *, host: str = "127.0.0.1", on_stop: Callable[[], None] = lambda: None) -> None:
         """config: the run's, as text.  host: an address of this machine that the processes reach."""
         self.key = new_key()
+        self.url = ""
         self._config = config
         self._host = host
         self._on_stop = on_stop
@@ -98,7 +99,7 @@ class Registry:
         return f"Registry({self._http!r}, expected={len(self._entries)}, ready={ready})"
 
     def __enter__(self) -> Registry:
-        self._http.start(self._host)
+        self.url = self._http.start(self._host)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,10 +109,6 @@ class Registry:
         for (name, index), future in waiting:
             if future.set_running_or_notify_cancel():  # False: who waited has left
                 future.set_exception(BackendError(f"the run ended before {name}-{index} was ready"))
-
-    @property
-    def url(self) -> str:
-        return self._http.base_url
 
     def expect(self, name: str, index: int, attempt: int, task: Mapping[str, Any]) -> None:
         """This start of the process is listened to from now on. task: what it is given, with the configuration."""

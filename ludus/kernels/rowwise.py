@@ -40,7 +40,7 @@ class _Rule(ctypes.Structure):
 
 
 class NativeRowwise:
-    """The fast implementation of Rowwise (ludus/models/rowwise.py), for fp32 and bf16 on the CPU."""
+    """The same as TorchRowwise (ludus/models/rowwise.py), which documents it, for fp32 and bf16 on the CPU."""
 
     def __init__(self, library: Path) -> None:
         at, size, count = ADDRESS, SIZE, COUNT

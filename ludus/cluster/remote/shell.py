@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Sequence
-from typing import Protocol
 
 from ludus.errors import BackendError, UserError
 
@@ -25,39 +24,29 @@ _OPTIONS = (
 )
 
 
-class Shell(Protocol):
-    """Runs scripts on one machine. Safe to use from any thread."""
+class UnreachableError(BackendError):
+    """The machine was not reached; it may be later."""
 
-    name: str
-    """What messages call the machine."""
+
+class Here:
+    """Runs scripts on this machine. Safe to use from any thread, as `Ssh` is."""
+
+    name = "this machine"
+    """What messages call it."""
+
+    def __repr__(self) -> str:
+        return "Here()"
 
     def run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
         """What the script printed.
 
         Raises BackendError if it failed or took too long, UnreachableError if the machine was not reached.
         """
-
-    def forward(self, local_port: int, host: str, port: int) -> Sequence[str] | None:
-        """A command that carries connections to `local_port` here on to host:port there, says a line once it does, and
-        ends with its standard input. None: whoever is here reaches them."""
-
-
-class UnreachableError(BackendError):
-    """The machine was not reached; it may be later."""
-
-
-class Here:
-    """This machine."""
-
-    name = "this machine"
-
-    def __repr__(self) -> str:
-        return "Here()"
-
-    def run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
         return _run(("sh", "-s"), script, where=self.name, timeout_s=timeout_s)
 
-    def forward(self, local_port: int, host: str, port: int) -> None: ...
+    def forward(self, local_port: int, host: str, port: int) -> None:
+        """A command that carries connections to `local_port` here on to host:port there, writes a line once it does,
+        and ends with its standard input. None: whoever is here reaches them."""
 
 
 class Ssh:
@@ -83,6 +72,9 @@ class Ssh:
         ways = ("-L", f"127.0.0.1:{local_port}:{host}:{port}", "-o", "ExitOnForwardFailure=yes")
         # Not -N: the other side reads our standard input, so ssh ends with us, however we end.
         return (*self._command, "-T", *ways, self.name, "echo open; exec cat >/dev/null")
+
+
+Shell = Here | Ssh
 
 
 def path_there(path: str) -> str:

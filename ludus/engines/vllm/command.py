@@ -30,12 +30,16 @@ MODULE = "vllm.entrypoints.launchers.api_server.entry"
 # vLLM keeps room for adapters of one of these ranks.
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _DEVICE_FILES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+_SIZES: Mapping[str, str] = {
+    "max_running": "max_num_seqs",
+    "max_batch_tokens": "max_num_batched_tokens",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "data_parallel_size": "data_parallel_size",
+}
+"""Keys of the engine that are passed on where they are given, and what vLLM calls them."""
 _OURS: Mapping[str, str] = {
-    "max_num_seqs": "engine.max_running",
-    "max_num_batched_tokens": "engine.max_batch_tokens",
+    **{theirs: f"engine.{ours}" for ours, theirs in _SIZES.items()},
     "kv_cache_memory_bytes": "engine.kv_bytes",
-    "tensor_parallel_size": "engine.tensor_parallel_size",
-    "data_parallel_size": "engine.data_parallel_size",
     "dtype": "model.dtype",
     "model": "model.path",
     "max_lora_rank": "model.lora.rank",
@@ -77,11 +81,8 @@ def vllm_command(engine: VllmSettings, model: ModelSettings, address: ReplicaAdd
 
 
 def _sizes(engine: VllmSettings, model: ModelSettings) -> dict[str, Any]:
-    sizes: dict[str, Any] = {}
-    if engine.is_set("max_running"):
-        sizes["max_num_seqs"] = engine.max_running
-    if engine.is_set("max_batch_tokens"):
-        sizes["max_num_batched_tokens"] = engine.max_batch_tokens
+    given = {name: value for name, value in engine.model_dump().items() if engine.is_set(name)}
+    sizes: dict[str, Any] = {theirs: given[ours] for ours, theirs in _SIZES.items() if ours in given}
     # On a card vLLM takes what is free; of a processor's memory it would take nearly all.
     has_card = model.device != "cpu" and any(file.exists() for file in _DEVICE_FILES)
     if engine.is_set("kv_bytes") or not has_card:
@@ -90,9 +91,6 @@ def _sizes(engine: VllmSettings, model: ModelSettings) -> dict[str, Any]:
         # On a processor a prompt that is computed in chunks fails if its call has a seed: vLLM takes the draw of a
         # chunk back, which torch's generators for processors cannot.
         sizes["enable_chunked_prefill"] = False
-    for name in ("tensor_parallel_size", "data_parallel_size"):
-        if engine.is_set(name):
-            sizes[name] = getattr(engine, name)
     if model.context_length is not None:
         sizes["max_model_len"] = model.context_length
     return sizes
