@@ -68,6 +68,24 @@ class Key:
         return Meaning("not needed", self.note)
 
 
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A key each of whose values says values of ours; others have no counterpart."""
+
+    by_value: Mapping[str, Mapping[str, Any]]
+    """By the text of the value."""
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(own for values in self.by_value.values() for own in values))
+
+    def __call__(self, value: Any, _given: Given) -> Meaning:
+        ours = self.by_value.get(str(value))
+        if ours is None:
+            return Meaning("left out", f"{value!r} is not available here; there are {', '.join(self.by_value)}")
+        return Meaning("taken" if ours else "not needed", ours=ours)
+
+
 def to(*ours: str, convert: Callable[[Any], Any] = lambda value: value, note: str = "") -> Key:
     """A key that keys of Ludus stand for."""
     return Key(ours, convert, note)
@@ -88,12 +106,13 @@ def left_out(note: str, *names: str) -> dict[str, Key]:
     return dict.fromkeys(names, Key(values=(), otherwise=note))
 
 
-def keys_beside(file: str) -> dict[str, Key]:
-    """The table in `keys.toml` in the folder of this file: keys that are `same` or `renamed`, `fixed` to what happens
-    here anyway, `left_out` or `not_needed` by why."""
+def keys_beside(file: str) -> dict[str, Key | Values]:
+    """The table in `keys.toml` beside this file: keys that are `same` or `renamed`, whose `values` say values of ours,
+    `fixed` to what happens here anyway, `left_out` or `not_needed` by why."""
     found = tomllib.loads(Path(file).with_name("keys.toml").read_text(encoding="utf-8"))
-    table = {name: to(name) for name in found.get("same", "").split()}
+    table: dict[str, Key | Values] = {name: to(name) for name in found.get("same", "").split()}
     table |= {name: to(*ours.split()) for name, ours in found["renamed"].items()}
+    table |= {name: Values(by_value) for name, by_value in found.get("values", {}).items()}
     table |= {name: fixed(*key.pop("values"), **key) for name, key in found.get("fixed", {}).items()}
     for make in (left_out, not_needed):
         for note, names in found.get(make.__name__, {}).items():

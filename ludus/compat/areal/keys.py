@@ -157,12 +157,38 @@ def _correction(_value: Any, given: Given) -> Meaning:
 
 
 def _clips(given: Given) -> bool:
+    if given.get("actor.use_sapo_loss"):
+        return False
     return given.get("actor.ppo_n_minibatches", _MINIBATCHES) != 1 or _ratios(given)[0] == "bypass"
 
 
 def _clip(value: Any, given: Given) -> Meaning:
     above = {} if "actor.eps_clip_higher" in given else {"algorithm.loss.clip_high": value}
     return Meaning("taken", ours={"algorithm.loss.clip_low": value, **above})
+
+
+def _upper(cap: Rule) -> Rule:
+    """The bound beyond which tokens are left out, or which their weight is cut to."""
+
+    def rule(value: Any, given: Given) -> Meaning:
+        if given.get("actor.rejection_sampling.action") != "mask":
+            return cap(value, given)
+        bounds = {"kind": "mask", "low": given.get("actor.rejection_sampling.lower", 0.0), "high": value}
+        return Meaning("taken", ours={f"algorithm.correction.{name}": each for name, each in bounds.items()})
+
+    return rule
+
+
+def _is_decoupled(given: Given) -> Any:
+    return given.get("actor.use_decoupled_loss")
+
+
+def _nodes(value: Any, given: Given) -> Meaning:
+    if given.get("scheduler.type") == "slurm":
+        return Meaning("taken", ours={"scheduler.slurm.nodes": value})
+    is_known = value == 1 or given.get("scheduler.type") == "ray"
+    note = "the nodes are those of the cluster" if is_known else "set scheduler.type to ray or slurm"
+    return Meaning("not needed" if is_known else "left out", note)
 
 
 def _kl(value: Any, _given: Given) -> Meaning:
@@ -207,7 +233,9 @@ _CAPS = _first(
     note="weights above are cut to it, not their tokens left out",
 )
 _ONCE = "advantages are not normalised once more over the batch"
-_UNCLIPPED = "with one minibatch the ratio is 1, and nothing is clipped"
+_UNCLIPPED = "the loss is SAPO's, or with one minibatch the ratio is 1, and nothing is clipped"
+_COUPLED = "it acts with actor.use_decoupled_loss alone"
+_TABLE = keys_beside(__file__)
 _RULES: Table = {
     "experiment_name": _name,
     "trial_name": _name,
@@ -265,12 +293,15 @@ _RULES: Table = {
     ),
     "actor.use_decoupled_loss": _correction,
     "actor.recompute_logprob": _correction,
-    **{
-        name: _only(
-            lambda given: given.get("actor.use_decoupled_loss"), rule, "it acts with actor.use_decoupled_loss alone"
-        )
-        for name, rule in _CAPS.items()
-    },
+    **{name: _only(_is_decoupled, _upper(rule), _COUPLED) for name, rule in _CAPS.items()},
+    "actor.rejection_sampling.level": _only(_is_decoupled, _TABLE["actor.rejection_sampling.level"], _COUPLED),
+    "actor.c_clip": _only(_clips, to("algorithm.loss.dual_clip"), _UNCLIPPED),
+    "actor.kl_estimator": _only(
+        lambda given: given.get("actor.kl_ctl"),
+        _TABLE["actor.kl_estimator"],
+        "there is no KL penalty",
+    ),
+    "cluster.n_nodes": _nodes,
     "actor.eps_clip": _only(_clips, _clip, _UNCLIPPED),
     "actor.eps_clip_higher": _only(_clips, to("algorithm.loss.clip_high"), _UNCLIPPED),
     "actor.kl_ctl": _kl,
@@ -284,7 +315,7 @@ _RULES: Table = {
         "eval.after", convert=lambda _: True, note="after the last step; set eval.every_steps for more"
     ),
 }
-KEYS: Table = {**_RULES, **keys_beside(__file__)}
-"""By AReaL's key what it comes to."""
+KEYS: Table = {**_RULES, **_TABLE, **_RULES}
+"""Rules come first, and say more than a line of the table. By AReaL's key what it comes to."""
 SECTIONS = frozenset(name.partition(".")[0] for name in KEYS if not name.startswith("*"))
 """Of AReaL's own configuration; its users add others for their agents."""

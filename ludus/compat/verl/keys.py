@@ -5,8 +5,7 @@ Knows: names and plain values.  Knows not: what any key does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from ludus.compat import keys
@@ -31,75 +30,13 @@ def _top_k(value: Any) -> Any:
     return max(value, 0) if isinstance(value, int) else value
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """A key each of whose values says several of ours; a value that has no counterpart is refused."""
-
-    by_value: Mapping[Any, Mapping[str, Any]]
-
-    @property
-    def ours(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(own for values in self.by_value.values() for own in values))
-
-    def __call__(self, value: Any, _given: Given) -> Meaning:
-        if value not in self.by_value:
-            raise ConfigError(f"{value!r} is not available here; there are {', '.join(map(str, self.by_value))}")
-        return Meaning("taken", ours=self.by_value[value])
-
-
-def _below(branch: str, values: Mapping[str, Mapping[str, Any]]) -> Values:
-    return Values({name: {f"{branch}.{own}": each for own, each in keys.items()} for name, keys in values.items()})
-
-
 _ROLLOUT = "actor_rollout_ref.rollout."
 _ACTOR = "actor_rollout_ref.actor."
 _LOSS = _ACTOR + "policy_loss."
 _IS = "algorithm.rollout_correction.rollout_is"
+_AGGREGATION = _ACTOR + "loss_agg_mode"
 _WITHIN_GROUP = ("grpo", "grpo_vectorized")
-_KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
-_ESTIMATORS = _below(
-    "algorithm",
-    {
-        "grpo": {"name": "grpo"},
-        "rloo": {"name": "rloo"},
-        "grpo_vectorized": {"name": "grpo"},
-        "rloo_vectorized": {"name": "rloo"},
-        "reinforce_plus_plus": {"advantage.kind": "whitened", "advantage.over": "tokens"},
-        "reinforce_plus_plus_baseline": {
-            "advantage.kind": "whitened",
-            "advantage.over": "tokens",
-            "advantage.baseline": "mean",
-        },
-        "opo": {"advantage.baseline": "length", "advantage.scale": "none"},
-        "gpg": {"advantage.kind": "gpg"},
-        "gdpo": {"advantage.kind": "gdpo"},
-        "grpo_passk": {"advantage.kind": "pass_at_k"},
-    },
-)
-_LOSSES = _below(
-    "algorithm.loss",
-    {
-        "vanilla": {"kind": "clip"},
-        "cispo": {"kind": "cispo"},
-        "gspo": {"kind": "clip", "level": "episode"},
-        "sapo": {"kind": "sapo"},
-        "geo_mean": {"kind": "gmpo"},
-        "gpg": {"kind": "policy_gradient"},
-        "clip_cov": {"kind": "clip_cov"},
-        "kl_cov": {"kind": "kl_cov"},
-        "dppo_tv": {"kind": "dppo", "divergence": "tv"},
-        "dppo_kl": {"kind": "dppo", "divergence": "kl"},
-    },
-)
-_NORMALISERS = _below(
-    "algorithm.normaliser",
-    {
-        "token-mean": {"kind": "token"},
-        "seq-mean-token-mean": {"kind": "episode"},
-        "seq-mean-token-sum": {"kind": "constant", "tokens": 1},
-        "seq-mean-token-sum-norm": {"kind": "constant"},
-    },
-)
+_TABLE = keys.keys_beside(__file__)
 
 
 def _loss(clipped: tuple[str, ...], divergence: tuple[str, ...]) -> Rule:
@@ -120,19 +57,16 @@ def _scale(value: Any, given: Given) -> Meaning:
 
 def _aggregated(value: Any, given: Given) -> Meaning:
     """verl divides by the width of a response where it is given no number."""
-    meaning, length = _NORMALISERS(value, given), given.get("data.max_response_length")
+    meaning, length = _TABLE[_AGGREGATION](value, given), given.get("data.max_response_length")
     if not value.endswith("-norm") or length is None or given.get(_ACTOR + "loss_scale_factor"):
         return meaning
     return Meaning("taken", ours={**meaning.ours, "algorithm.normaliser.tokens": length})
 
 
-def _kl(key: str, convert: Callable[[Any], Any] = lambda value: value) -> Rule:
-    def rule(value: Any, given: Given) -> Meaning:
-        if not given.get(_ACTOR + "use_kl_loss"):
-            return Meaning("not needed", "there is no KL term")
-        return Meaning("taken", ours={f"algorithm.kl.{key}": convert(value)})
-
-    return rule
+def _if_kl(rule: Rule) -> Rule:
+    """A key of the KL term."""
+    off = Meaning("not needed", "there is no KL term")
+    return lambda value, given: rule(value, given) if given.get(_ACTOR + "use_kl_loss") else off
 
 
 def _minibatches(value: Any, given: Given) -> Meaning:
@@ -153,6 +87,8 @@ def _correction(value: Any, given: Given) -> Meaning:
 
 
 KEYS: Table = {
+    **_TABLE,
+    _AGGREGATION: _aggregated,
     "data.train_files": to("train_dataset.path", convert=_one_file),
     "data.val_files": to("valid_dataset.path", convert=_one_file),
     "data.val_max_samples": to("valid_dataset.max_rows", convert=_if_positive),
@@ -165,17 +101,13 @@ KEYS: Table = {
     _ACTOR + "clip_ratio_low": _loss(("clip_low",), ("low",)),
     _ACTOR + "clip_ratio_high": _loss(("clip_high",), ("high",)),
     _ACTOR + "clip_ratio_c": _loss(("dual_clip",), ("cap",)),
-    _LOSS + "loss_mode": _LOSSES,
-    _ACTOR + "loss_agg_mode": _aggregated,
-    _ACTOR + "kl_loss_coef": _kl("beta"),
-    _ACTOR + "kl_loss_type": _kl("estimator", _KL.get),
+    _ACTOR + "kl_loss_coef": _if_kl(to("algorithm.kl.beta")),
+    _ACTOR + "kl_loss_type": _if_kl(_TABLE[_ACTOR + "kl_loss_type"]),
     _ACTOR + "entropy_coeff": to("algorithm.entropy.coef", convert=lambda value: value or None),
-    "algorithm.adv_estimator": _ESTIMATORS,
     "algorithm.norm_adv_by_std_in_grpo": _scale,
     _IS: _correction,
     "trainer.test_freq": to("eval.every_steps", convert=_if_positive),
     "trainer.save_freq": to("checkpoint.every_steps", convert=_if_positive),
-    **keys.keys_beside(__file__),
 }
 _ROOTS = ("actor_rollout_ref", "data", "custom_reward_function", "critic", "reward_model")
 """Names that nothing here has at the top: a key below them that is not in the table has no counterpart."""

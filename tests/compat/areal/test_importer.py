@@ -10,12 +10,14 @@ import yaml
 from ludus.algorithms.corrections import BypassSettings, NoneSettings, TruncateSettings
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.clip import ClipSettings
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.areal.importer import Imported, import_areal
 from ludus.compat.areal.keys import KEYS
 from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import leaves
 from ludus.compat.keys import Key
 from ludus.errors import ConfigError
+from ludus.processes.placement import SlurmScheduler
 from ludus.settings import settings_keys
 
 ACTOR: dict[str, Any] = {
@@ -101,7 +103,6 @@ def test_every_key_that_is_set_is_in_the_report() -> None:
         "saver.freq_epochs",
         "gconfig.min_new_tokens",
         "actor.adv_norm.mean_level",
-        "actor.c_clip",
         "train_dataset.path",
         "train_dataset.max_length",
         "train_dataset.drop_last",
@@ -124,6 +125,40 @@ def test_the_ratio_is_to_whom_it_was() -> None:
     assert recomputed.algorithm.correction == NoneSettings()
     several = config_of(actor(ppo_n_minibatches=4, eps_clip=0.2, eps_clip_higher=0.28))
     assert several.algorithm.minibatches == 4 and several.algorithm.loss == ClipSettings(clip_high=0.28)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ours"),
+    [
+        ({"importance_sampling_level": "sequence"}, {"loss": {"level": "episode", "clip_low": 0.4, "clip_high": 0.4}}),
+        ({"c_clip": 3.0, "eps_clip": 0.2}, {"loss": {"dual_clip": 3.0}}),
+        ({"use_sapo_loss": True, "sapo_tau_neg": 1.1}, {"loss": {"kind": "sapo", "tau_negative": 1.1}}),
+        ({"use_cispo_loss": True, "eps_clip": 0.2}, {"loss": {"kind": "cispo", "clip_low": 0.2, "clip_high": 0.2}}),
+        (
+            {"eps_clip": 0.2, "kl_ctl": 0.1, "kl_estimator": "k1"},
+            {"kl": {"beta": 0.1, "estimator": "k1"}},
+        ),
+        (
+            {
+                "eps_clip": 0.2,
+                "rejection_sampling": {"action": "mask", "level": "sequence", "upper": 5.0, "lower": 0.5},
+            },
+            {"correction": {"kind": "mask", "low": 0.5, "high": 5.0, "level": "episode"}},
+        ),
+    ],
+)
+def test_losses_and_corrections_of_areal(changes: dict[str, Any], ours: dict[str, Any]) -> None:
+    """GSPO's level, dual clip, SAPO, CISPO, the estimator of the KL term, masks."""
+    config = config_of(actor(ppo_n_minibatches=4, **changes))
+    assert config.algorithm.model_dump() == AlgorithmSettings(**{"minibatches": 4, **ours}).model_dump()
+
+
+def test_a_scheduler_is_the_same_here() -> None:
+    """Its type, and the nodes of a job; nodes without a scheduler that has any are left out."""
+    config = config_of({"scheduler": {"type": "slurm"}, "cluster": {"n_nodes": 2}})
+    assert config.scheduler == SlurmScheduler(slurm={"nodes": 2})  # type: ignore[arg-type]
+    assert fates({"scheduler": {"type": "ray"}, "cluster": {"n_nodes": 2}})["cluster.n_nodes"] == "not needed"
+    assert fates({"cluster": {"n_nodes": 2}})["cluster.n_nodes"] == "left out"
 
 
 def test_minibatches_that_are_not_set_are_areals_own() -> None:

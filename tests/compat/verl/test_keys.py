@@ -12,8 +12,8 @@ from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.normalisers import EpisodeSettings
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.config import Config, load_config
-from ludus.compat.keys import Key
-from ludus.compat.verl.keys import KEYS, Values, renamed
+from ludus.compat.keys import Key, Values
+from ludus.compat.verl.keys import KEYS, renamed
 from ludus.errors import ConfigError
 from ludus.settings import settings_keys
 
