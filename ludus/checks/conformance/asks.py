@@ -42,11 +42,9 @@ POINT = closed(
     origin=closed(known={"type": "boolean"}),
 )
 QUESTION = "What is the weather in Paris, and what time is it there?"
-NAMES = ["get_weather", "get_time"]
-FUNCTIONS: list[Item] = [
-    {"name": "get_weather", "description": "The weather in a city.", "parameters": CITY},
-    {"name": "get_time", "description": "The time in a city.", "parameters": CITY},
-]
+TOLD = {"get_weather": "The weather in a city.", "get_time": "The time in a city."}
+NAMES = [*TOLD]
+FUNCTIONS: list[Item] = [{"name": name, "description": TOLD[name], "parameters": CITY} for name in NAMES]
 # Blanks, an escape and an order of keys that no writer of JSON would choose: what was sampled must arrive as it was.
 WEATHER_ARGUMENTS = '{ "city":"Paris",  "note": "caf\\u00e9" }'
 TIME_ARGUMENTS = '{"city": "Rome"}'

@@ -1,18 +1,16 @@
 """The SDKs that run the cases, and plain HTTP for what an SDK cannot send.
 
 Knows: how each SDK is made and how its errors look.  Knows not: cases, servers.
-The SDKs are an extra of the package and are imported when clients are made.
 """
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
 from typing import Any
 
 import httpx
 
-from ludus.errors import UserError
+from ludus.checks.sdk import sdk
 from ludus.gateway.transport import sdk_http_module
 
 MAX_CONNECTIONS = 64  # several times the cases that run at once; some of them hold more than one
@@ -22,8 +20,8 @@ class Clients:
     """Makes SDK clients that share their connections, from `async with` to its end."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._openai = _sdk("openai")
-        self._anthropic = _sdk("anthropic")
+        self._openai = sdk("openai")
+        self._anthropic = sdk("anthropic")
         http: Any = importlib.import_module(sdk_http_module())
         limits = {"max_connections": MAX_CONNECTIONS, "max_keepalive_connections": MAX_CONNECTIONS}
         self._shared = http.AsyncClient(timeout=timeout_s, limits=http.Limits(**limits))
@@ -45,10 +43,3 @@ class Clients:
     async def __aexit__(self, *error: object) -> None:
         await self._shared.aclose()
         await self.raw.aclose()
-
-
-def _sdk(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(f"the suite runs its cases with the package {name!r}: pip install 'ludus[recipes]'") from error

@@ -6,6 +6,7 @@ Knows: values.  Knows not: protocols, servers.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ class Some:
 TEXT = Some("a string that is not empty", lambda got: isinstance(got, str) and got)
 FULL = Some("at least one", lambda got: got)
 EMPTY = Some("none", lambda got: not got)
+LOGPROBS = Some("finite, none above 0", lambda got: all(math.isfinite(value) and value <= 0 for value in got))
 
 
 def over(least: int) -> Some:

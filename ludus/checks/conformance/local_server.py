@@ -106,11 +106,6 @@ class LocalSession:
         return self.server.server.base_url
 
     @property
-    def admin_key(self) -> str:
-        """The key that opens, lists and ends every session over HTTP."""
-        return self.server.admin_key
-
-    @property
     def calls(self) -> tuple[ObservedCall, ...]:
         """What the engine was asked and what it handed over."""
         return self.server.engine.observed(self.session.id)

@@ -186,12 +186,12 @@ class Probe:
 
     @asynccontextmanager
     async def lines(self, *said: Answer, **fields: Any) -> AsyncIterator[AsyncIterator[str]]:
-        """The lines of a streamed answer as they come; leaving the block early closes the connection."""
+        """The lines of a streamed answer as they come, no blank ones; leaving the block early closes the connection."""
         self.script(*said)
         url, body = f"{self.root}/v1{self.words.path}", self.fields(**fields, stream=True)
         async with self.clients.raw.stream("POST", url, json=body, headers=self._headers(None)) as answer:
             equal("status of the stream", answer.status_code, 200)
-            yield answer.aiter_lines()
+            yield (line async for line in answer.aiter_lines() if line)
 
     def _headers(self, others: Fields | None) -> dict[str, str]:
         key = {} if self.key is None else {"authorization": f"Bearer {self.key}"}

@@ -147,14 +147,12 @@ def text_of(event: Event, at: str) -> str:
     return "" if event.data == DONE else "".join(holder[key] or "" for holder, key in places(event.json, at))
 
 
-def numbered(
-    change: Callable[[Event, int], Sequence[Event]], has_number: Callable[[Event], object]
-) -> Callable[[Json], OnEvent]:
-    """Counts the events that `has_number`, from 1, and sends what `change` makes of each; the others stay."""
+def numbered(change: Callable[[Event, int], Sequence[Event]], at: str) -> Callable[[Json], OnEvent]:
+    """Counts the events with text at a path, from 1, and sends what `change` makes of each; the others stay."""
 
     def events(_asked: Json) -> OnEvent:
         numbers = itertools.count(1)
-        return lambda event: change(event, next(numbers)) if has_number(event) else [event]
+        return lambda event: change(event, next(numbers)) if text_of(event, at) else [event]
 
     return events
 

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 from ludus.checks.conformance.case import Case
@@ -37,7 +38,6 @@ class CaseResult:
     """Of a failed case what was looked at, of a skipped one why it is."""
     expected: str = ""
     got: str = ""
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,25 +122,22 @@ async def play_one(case: Case, target: Target, clients: Clients, timeout_s: floa
     """What comes of `case`; whatever it raises is a failure with a reason."""
     if case.ours is not None and target.server is None:
         return CaseResult(case, "skipped", f"not offered: {case.ours}")
-    began_at = time.monotonic()
     own = None if target.server is None else target.server.open()
     probe = Probe(target, clients, own, WORDS.get(case.protocol, CHAT))
-    verdict: Verdict = "failed"
-    what, expected, got = "", "", ""
+    failed = partial(CaseResult, case, "failed")
     try:
         async with asyncio.timeout(timeout_s):
             await case.run(probe)
             await probe.check(case.turns)
-        verdict = "passed"
     except ExpectationError as error:
-        what, expected, got = error.what, error.expected, error.got
+        return failed(error.what, error.expected, error.got)
     except TimeoutError:
-        what, expected, got = "the case", f"an end within {timeout_s:g} s", "none"
+        return failed("the case", f"an end within {timeout_s:g} s", "none")
     except clients.status_errors as raised:
         refused: Any = raised
-        what, expected, got = "a request", "an answer", f"status {refused.status_code}: {shown(str(refused))}"
+        return failed("a request", "an answer", f"status {refused.status_code}: {shown(str(refused))}")
     except Exception as error:
-        what, expected, got = "the case", "its end", f"{type(error).__name__}: {shown(str(error))}"
+        return failed("the case", "its end", f"{type(error).__name__}: {shown(str(error))}")
     finally:
         probe.leave()
-    return CaseResult(case, verdict, what, expected, got, time.monotonic() - began_at)
+    return CaseResult(case, "passed")

@@ -31,24 +31,19 @@ def read_events(text: str) -> list[Event]:
 
     Raises ValueError for a line that is no field of the format, or an event without its closing blank line.
     """
-    events: list[Event] = []
-    name, lines = None, list[str]()
-    *whole, rest = text.split("\n")
-    for line in whole:
-        field, _, value = line.rstrip("\r").partition(":")
-        value = value.removeprefix(" ")
-        if not line.rstrip("\r"):
-            if lines:
-                events.append(Event("\n".join(lines), name))
-            name, lines = None, []
-        elif field == "data":
-            lines.append(value)
-        elif field == "event":
-            name = value
-        elif field not in ("", "id", "retry"):
-            raise ValueError(f"a line of the stream is no field of an event: {line!r}")
-    if lines or rest:
-        raise ValueError(f"the stream ends inside an event: {rest or lines[0]!r}")
+    events = []
+    *blocks, rest = text.replace("\r\n", "\n").split("\n\n")
+    if rest.strip("\n"):
+        raise ValueError(f"the stream ends inside an event: {rest!r}")
+    for block in blocks:
+        fields: dict[str, list[str]] = {"": [], "id": [], "retry": [], "event": [], "data": []}
+        for line in block.split("\n"):
+            field, _, value = line.partition(":")
+            if field not in fields:
+                raise ValueError(f"a line of the stream is no field of an event: {line!r}")
+            fields[field].append(value.removeprefix(" "))
+        if fields["data"]:
+            events.append(Event("\n".join(fields["data"]), fields["event"][-1] if fields["event"] else None))
     return events
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.checks.conformance.asks import ASK, CITY, FUNCTIONS, QUESTION, Item, message, user
-from ludus.checks.conformance.expect import containing
 from ludus.checks.conformance.replies import (
     Reply,
     of_chat,
@@ -46,7 +45,7 @@ class Words:
     sampling: Fields = field(default_factory=dict)
     older: tuple[str, ...] = ()
     """Fields that the SDK knows no more."""
-    order: object = ""
+    order: str = ""
     """The types of a streamed text's events, without repeats."""
     limit: str = "max_tokens"
     cut: str = "length"
@@ -168,9 +167,7 @@ RESPONSES = Words(
     "resp_",
     {"user": "me", "store": True, "service_tier": "auto"},
     {"temperature": 0.7, "top_p": 0.9, "max_output_tokens": 30},
-    order=containing(
-        "output_item.added content_part.added output_text.delta output_text.done content_part.done output_item.done"
-    ),
+    order="output_item.added content_part.added output_text.delta output_text.done content_part.done output_item.done",
     limit="max_output_tokens",
     cut="max_output_tokens",
     ended="completed",

@@ -7,16 +7,14 @@ question, two calls at once, an answer.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Any
 
-from ludus.errors import UserError
+from ludus.checks.sdk import sdk
 
 INSTRUCTIONS = "You answer with the tools' help."
 QUESTIONS = ("How much is six and seven?", "And what is a quoin?")
@@ -177,10 +175,3 @@ AGENTS: Mapping[str, MakeAgent] = {
     for stream in (False, True)
 }
 """Every way to have the conversation."""
-
-
-def sdk(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(f"this check needs the SDK {name!r}; run `pip install 'ludus[recipes]'`") from error

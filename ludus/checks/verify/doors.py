@@ -21,7 +21,7 @@ from ludus.agents.kinds import resolve_workflow
 from ludus.algorithms.pack import Batch
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.checks.playing import playing
-from ludus.checks.verify.agents import sdk
+from ludus.checks.sdk import sdk
 from ludus.checks.verify.answers import WORDS, digest, rng_of, sampled_ids, some_words
 from ludus.checks.verify.chat import chat_of_words
 from ludus.checks.verify.families import (

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.agents.environments.base import EnvironmentService
-from ludus.checks.verify.agents import sdk
+from ludus.checks.sdk import sdk
 from ludus.compat.areal.generation import ModelRequest
 from ludus.compat.areal.rollout import RolloutWorkflow
 from ludus.compat.art.trajectory import Trajectory

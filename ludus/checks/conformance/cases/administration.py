@@ -35,7 +35,7 @@ async def administer(
     probe: Probe, method: str, path: str, body: Any = None, *, key: str | None = "admin"
 ) -> httpx.Response:
     """The answer to a request of the administration, with the admin key if no other is named."""
-    key = probe.local.admin_key if key == "admin" else key
+    key = probe.local.server.admin_key if key == "admin" else key
     return await probe.but(root=probe.local.gateway, key=key).send(method, path, body)
 
 

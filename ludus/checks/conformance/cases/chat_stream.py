@@ -8,7 +8,7 @@ import json
 from ludus.checks.conformance import expect
 from ludus.checks.conformance.asks import COLOURS
 from ludus.checks.conformance.case import RECORD, SCRIPT, SESSIONS, case
-from ludus.checks.conformance.expect import EMPTY, FULL, TEXT, containing, one_of, over
+from ludus.checks.conformance.expect import EMPTY, FULL, TEXT, containing, one_of
 from ludus.checks.conformance.probe import Probe
 from ludus.checks.conformance.sse import DONE
 
@@ -78,15 +78,11 @@ async def client_leaves(probe: Probe) -> None:
 async def keep_alive(probe: Probe) -> None:
     """A silent stream is kept alive by comments that clients skip."""
     token_gate = probe.local.hold_tokens(0)
-    comments, told = 0, []
     async with probe.lines("red") as lines:
         async for line in lines:
-            if line.startswith(":"):
-                comments += 1
+            if line.startswith(":"):  # without one the stream stays silent for ever
                 token_gate.release()
-            told += [line] if line.startswith("data: ") else []
-    expect.equal("number of comments", comments, over(0))
-    expect.equal("the last event", told[-1], f"data: {DONE}")
+    expect.equal("the last event", line, f"data: {DONE}")
 
 
 @case("chat", "streaming", ours=SESSIONS)
@@ -98,7 +94,7 @@ async def broken_stream(probe: Probe) -> None:
         async for line in lines:
             if '"content"' in line:
                 probe.local.session.close("the case ends it")
-            told += [line.removeprefix("data: ")] if line.startswith("data: ") else []
+            told.append(line.removeprefix("data: "))
     error = json.loads(told[-2]).get("error", {})
     expect.parts(error, code="session_closed")
     expect.equal("fields of the error", sorted(error), ["code", "message", "param", "type"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from ludus.checks.conformance import expect
 from ludus.checks.conformance.asks import COLOURS
 from ludus.checks.conformance.case import RECORD, case
-from ludus.checks.conformance.expect import TEXT, at_most, beginning, one_of
+from ludus.checks.conformance.expect import LOGPROBS, TEXT, at_most, beginning, one_of
 from ludus.checks.conformance.probe import Probe
 
 RED = "Colours: red,"
@@ -73,8 +71,7 @@ async def logprobs(probe: Probe) -> None:
     told = choice.logprobs
     lengths = {len(told.tokens), len(told.token_logprobs), len(told.top_logprobs), len(told.text_offset)}
     expect.equal("number of different lengths", len(lengths), 1)
-    bad = [value for value in told.token_logprobs if not (math.isfinite(value) and value <= 0)]
-    expect.equal("logprobs above 0 or without a value", bad, [])
+    expect.parts(told, token_logprobs=LOGPROBS)
     expect.equal("the tokens", "".join(told.tokens), beginning(choice.text))
 
 

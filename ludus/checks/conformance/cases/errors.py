@@ -45,8 +45,7 @@ async def four_fields(probe: Probe) -> None:
 async def misspelt_named(probe: Probe) -> None:
     """The refusal of a misspelt field names it, and the field that was meant."""
     asked = probe.ask(extra_body={"temprature": 1})
-    meant = containing("'temperature'")
-    await probe.refused(asked, param="temprature", code="unknown_parameter", message=meant)
+    await probe.refused(asked, param="temprature", code="unknown_parameter", message=containing("'temperature'"))
 
 
 @case("errors", "errors")

@@ -18,9 +18,8 @@ ENDED = one_of("completed", "incomplete")
 @case("responses", "text")
 async def parts(probe: Probe) -> None:
     """A response has every part that the protocol names."""
-    expect.parts(
-        await probe.answer(), object="response", id=TEXT, status=ENDED, error=None, model=TEXT, output_text=TEXT
-    )
+    answer = await probe.answer()
+    expect.parts(answer, object="response", id=TEXT, status=ENDED, error=None, model=TEXT, output_text=TEXT)
 
 
 @case("responses", "text")

@@ -12,9 +12,8 @@ from typing import Any
 from ludus.checks.conformance.case import law_of
 from ludus.checks.conformance.local_server import ServerParts
 from ludus.checks.conformance.rewrite import Json, Rewrite, RewritingApp, each_json, put
-from ludus.checks.conformance.words import CHAT, MESSAGES, RESPONSES
+from ludus.checks.conformance.words import CHAT, WORDS
 
-PATHS = {"chat": CHAT.path, "errors": CHAT.path, "responses": RESPONSES.path, "messages": MESSAGES.path}
 Change = Callable[[Any], Any]
 
 
@@ -38,7 +37,8 @@ def everywhere(name: str, says: str, *near: str, **how: Any) -> Fault:
 
 def wire(name: str, says: str, *near: str, **how: Any) -> Fault:
     """The same on the path of the first case's protocol."""
-    return everywhere(name, says, *near, **{"path": PATHS[near[0].partition("/")[0]], **how})
+    path = WORDS.get(near[0].partition("/")[0], CHAT).path
+    return everywhere(name, says, *near, **{"path": path, **how})
 
 
 def answer(name: str, says: str, near: str, at: str, new: Any, **how: Any) -> Fault:

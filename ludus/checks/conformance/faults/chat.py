@@ -136,12 +136,8 @@ def _swapped(_asked: Json) -> OnEvent:
     return on_event
 
 
-SAID_TWICE = numbered(
-    lambda event, number: [event, event] if number == 2 else [event], lambda event: text_of(event, PIECE)
-)
-FRESH_IDS = numbered(
-    lambda event, number: [changed(event, {**event.json, "id": f"chatcmpl-{number}"})], lambda event: event.data != DONE
-)
+SAID_TWICE = numbered(lambda event, number: [event, event] if number == 2 else [event], PIECE)
+FRESH_IDS = numbered(lambda event, number: [changed(event, {**event.json, "id": f"chatcmpl-{number}"})], "id")
 
 
 def _no_done(_asked: Json) -> OnEvent:

@@ -18,7 +18,7 @@ def _gap(old: Event, number: int) -> list[Event]:
     return [changed(old, {**value, "sequence_number": value["sequence_number"] + (number > 3)})]
 
 
-GAP = numbered(_gap, lambda _: True)
+GAP = numbered(_gap, "type")
 
 
 def _openai_error(body: Json, _asked: Json) -> Json:
