@@ -1,6 +1,6 @@
 """A model in this process that is trained on groups and conversations handed in, one call after the other.
 
-Knows: in which order a step happens, what is saved of it.  Knows not: who plays, who hands in, HTTP, other models.
+Knows: in which order a step happens, what is saved of it.  Knows not: what plays, HTTP, other models.
 Invariants: when a step returns, its weights answer; a model that is opened again goes on from its newest checkpoint.
 
     <run_root>/<name>/  a run folder, with checkpoints/step-000012/{progress.json, model/, trainer/}
@@ -48,7 +48,7 @@ class HostedModel:
         self.run = run
         self.progress = run.start
         self.lock = asyncio.Lock()
-        """Held by whoever trains and saves: one thing at a time."""
+        """Held by a call that trains and saves: one thing at a time."""
         self._work = work
         self._clock = TrainingClock(run.engine.stats(), run.start.train_seconds, run.start.eval_seconds)
 
@@ -114,7 +114,7 @@ class HostedModel:
     ) -> Metrics:
         """One step on every assistant message of the rows, however many batches it takes; nothing is sampled meanwhile.
 
-        rates: the learning rate of each of so many batches.  on_batch: told number, count and metrics of each.
+        rates: the learning rate of each of so many batches.  on_batch: called with number, count and metrics of each.
         """
         how = {"row_tokens": self.config.trainer.row_tokens, "seed": seed}
         batches = await self._work.run(lambda: [*supervised_batches(self.run.local.text, rows, settings, **how)])

@@ -1,6 +1,6 @@
 """The processes of a run beside this one, as what is opened here needs them.
 
-Knows: what is asked of them.  Knows not: who starts them, and where; a configuration's class names that.
+Knows: what is asked of them.  Knows not: what starts them, and where; a configuration's class names that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Processes(Protocol):
         """Say in the run's folder that this process is its head, for as long as it is."""
 
     def on_end(self, ask: Callable[[], None]) -> None:
-        """Have `ask` called when somebody asks for the end of the run, or something makes it. From any thread."""
+        """Have `ask` called when the end of the run is asked for, or something makes it. From any thread."""
 
     def check(self) -> None:
         """Raises what makes the end of the run, if something does."""
@@ -57,7 +57,7 @@ class Processes(Protocol):
 
 
 class SingleProcess:
-    """A run of this process alone, which nobody else can end."""
+    """A run of this process alone, which nothing else can end."""
 
     async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
         _refuse("engines that the run starts")
@@ -72,7 +72,7 @@ class SingleProcess:
             _refuse("rollout.agent.workers")
 
     def announce(self) -> None:
-        """Nobody asks who its head is."""
+        """There is no other to ask for its head."""
 
     def on_end(self, ask: Callable[[], None]) -> None:
         """Nobody asks for its end."""

@@ -35,12 +35,12 @@ def server_of(config: Config) -> tuple[ServerKind, ServerSettings]:
     return kind, settings
 
 
-def server_command(config: Config, place: ReplicaAddress) -> ServerCommand:
-    """What starts a replica of the run's engine at `place`. Raises ConfigError if Ludus cannot start this kind."""
+def server_command(config: Config, address: ReplicaAddress) -> ServerCommand:
+    """What starts a replica of the run's engine at `address`. Raises ConfigError if Ludus cannot start this kind."""
     kind, settings = server_of(config)
     if kind.command is None:
         raise ConfigError(f"engine.kind={settings.kind!r} needs engine.urls, the servers that run already")
-    return kind.command(settings, config.model, place)
+    return kind.command(settings, config.model, address)
 
 
 async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | None, files: WeightFiles | None) -> Engine:
@@ -65,7 +65,7 @@ async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | Non
 def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
     """Where the run's servers find new weights, to be closed with the run. None: they take them in another way.
 
-    Raises ConfigError if weights cannot be sent as the configuration says.
+    Raises ConfigError if weights cannot be sent as the configuration has it.
     """
     kind, engine = server_of(config)
     known: tuple[WeightRoute, ...] = ("auto", *kind.routes, *(("lora",) if model.adapter is not None else ()))

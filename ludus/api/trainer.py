@@ -47,7 +47,7 @@ _STREAM_KEYS = (("seed",), ("train_dataset", "batch_size"), ("train_dataset", "s
 
 @dataclass(frozen=True, slots=True)
 class _Online:
-    """In the place of an agent: sessions arrive."""
+    """Instead of an agent: sessions arrive."""
 
     on_gateway: OnGateway | None
     admin_key: str | None
@@ -94,7 +94,7 @@ class Trainer:
         None: the configuration's, else all are.
         on_gateway, admin_key: with `rollout.agent.mode: online`, called with the gateway's address and admin key, and
         that key; None makes one.
-        Raises UserError where the configuration, the data or the agent cannot work; the message says what would.
+        Raises UserError where the configuration, the data or the agent cannot work; the message names what would.
         """
         self.config = check_training(self.config)
         algorithm_of(self.config.algorithm).load()
@@ -195,7 +195,7 @@ class Trainer:
             )
         if on_gateway is None and admin_key is None:
             raise ConfigError(
-                "nobody would know the admin key, so nobody could open a session; pass admin_key=… or on_gateway=…"
+                "nobody would know the admin key, so no session could be opened; pass admin_key=… or on_gateway=…"
             )
         check_admin_key(agent.host, admin_key)
         Tls.of(agent.tls_cert, agent.tls_key)  # said now, not once the model is loaded

@@ -1,4 +1,4 @@
-"""The names of `art`: `ludus.compat.art…` in the place of `art…`, as its `names.toml` says."""
+"""The names of `art`: `ludus.compat.art…` for `art…`, as its `names.toml` says."""
 
 from ludus.compat.names import furnish as _furnish
 

@@ -1,6 +1,6 @@
 """The body of a chat completion, put together from the chunks in which it was streamed.
 
-Knows: OpenAI's chunks.  Knows not: HTTP, who streamed.
+Knows: OpenAI's chunks.  Knows not: HTTP, which server streamed.
 """
 
 from __future__ import annotations

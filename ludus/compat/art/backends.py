@@ -1,6 +1,6 @@
 """What trains a model that a user's own code plays: the base of backends, and what they are asked and answer.
 
-Knows: the records that pass between a model's user and whoever trains it; all of them go through JSON.
+Knows: the records that pass between a model's user and what trains it; all of them go through JSON.
 Knows not: where the weights are, HTTP, tensors.  Importing this needs the base install alone.
 """
 
@@ -78,7 +78,7 @@ class TrainResult(Settings):
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """Told while a call of `train` goes on."""
+    """Reported while a call of `train` goes on."""
 
     stage: Stage
     """What has just been finished."""
@@ -101,7 +101,7 @@ class InferenceEndpoint:
     inference_name: str
     """Of the newest weights."""
     headers: Callable[[], Mapping[str, str]] = dict
-    """What a request that is made now carries besides: it names the rollout it belongs to, as `current_rollout` says,
+    """What a request that is made now carries besides: it names the rollout it belongs to, as `current_rollout` has it,
     so that each rollout is recorded as a session of its own."""
     transport: Callable[[Any], Any] | None = None
     """Makes a transport of the given module (httpx or httpx2) that reaches `base_url`. None: its usual one does."""
@@ -110,14 +110,9 @@ class InferenceEndpoint:
 class TrainableSpec(Protocol):
     """What a backend needs to know of a model."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def project(self) -> str: ...
-
-    @property
-    def base_model(self) -> str: ...
+    name: str
+    project: str
+    base_model: str
 
     @property
     def internal_config(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""A progress bar where somebody looks at one: a terminal or a notebook, with tqdm, which comes with OpenAI's SDK.
+"""A progress bar on a terminal or in a notebook, with tqdm, which comes with OpenAI's SDK.
 
 Knows: tqdm, if it is installed.  Knows not: what is counted.
 """
@@ -9,11 +9,10 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 
 class Bar:
-    """How far something has come. Nobody sees this one; tqdm's have the same methods."""
+    """How far something has come. This one is not shown; tqdm's have the same methods."""
 
     def __init__(self, total: float | None = None) -> None:
         self.total = total
@@ -28,19 +27,13 @@ class Bar:
 @contextmanager
 def progress_bar(description: str | None, total: int, *, unit: str = "it") -> Iterator[Bar]:
     """A bar for the length of the block. description: None: none is shown."""
-    tqdm = None if description is None else _tqdm()
+    is_shown = description is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    try:
+        tqdm = importlib.import_module("tqdm.auto").tqdm if is_shown else None
+    except ModuleNotFoundError:
+        tqdm = None
     if tqdm is None:
         yield Bar(total)
     else:
         with tqdm(total=total, desc=description, unit=unit) as bar:
             yield bar
-
-
-def _tqdm() -> Any:
-    """The class of bars that fits here. None: nobody looks, or it is not installed."""
-    if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
-        return None
-    try:
-        return importlib.import_module("tqdm.auto").tqdm
-    except ModuleNotFoundError:
-        return None

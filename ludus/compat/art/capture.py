@@ -24,7 +24,7 @@ class Capture:
 
     def __init__(self) -> None:
         self.trajectory = Trajectory()
-        self._heard: list[tuple[History, Messages]] = []
+        self._conversations: list[tuple[History, Messages]] = []
         """Each history with its messages, so that they are not written out for every comparison."""
 
     def add(self, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ class Capture:
                 new = asked[len(known) :]
             else:  # other answers to the same request are branches of their own
                 history, known, new = self._begin(tools), [], asked
-                self._heard.append((history, known))
+                self._conversations.append((history, known))
             history.messages_and_choices.extend([*new, choice])
             known.extend([*new, message_of(choice)])
 
@@ -47,13 +47,13 @@ class Capture:
         """The longest history that the request goes on with. None: there is none."""
         fitting = [
             (history, known)
-            for history, known in self._heard
+            for history, known in self._conversations
             if history.tools == tools and len(known) < len(asked) and asked[: len(known)] == known
         ]
         return max(fitting, key=lambda each: len(each[1]), default=None)
 
     def _begin(self, tools: Tools | None) -> History:
-        if not self._heard:
+        if not self._conversations:
             self.trajectory.tools = tools
             return self.trajectory
         history = History(tools=tools)
@@ -76,7 +76,7 @@ def auto_trajectory(*, required: bool = False) -> Trajectory | None: ...
 def auto_trajectory(*, required: bool = False) -> Trajectory | None:
     """The trajectory that is being captured here; it goes on growing. None: nothing is captured.
 
-    Raises UserError in the place of None if it is required.
+    Raises UserError instead of None if it is required.
     """
     capture = _captures.get()
     if capture is None and required:
@@ -104,7 +104,7 @@ def capturing() -> Iterator[Capture]:
 def yield_trajectory(trajectory: Trajectory) -> None:
     """Hand a trajectory to the caller of `capture_yielded_trajectory`, past functions that return something else.
 
-    Raises UserError if nobody captures it, or if one was returned before.
+    Raises UserError if it is captured nowhere, or if one was returned before.
     """
     yielded = _yielded.get()
     if yielded is None:

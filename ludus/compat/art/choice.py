@@ -21,7 +21,7 @@ MessagesAndChoices = list[Any]
 Tools = list[dict[str, Any]]
 """Tools as a chat completion request has them."""
 
-# What a reply says; the rest of an SDK's message (audio, annotations, …) no request takes.
+# What a reply holds for a request; the rest of an SDK's message (audio, annotations, …) no request takes.
 _REPLY_KEYS = ("reasoning_content", "reasoning", "tool_calls", "refusal", "name")
 _ALLOWED = "a mapping with a 'role', or a Choice of a chat completion"
 
@@ -68,7 +68,7 @@ class Choice(pydantic.BaseModel):
 
 
 def is_choice(item: object) -> bool:
-    """The item is a choice: somebody's object with `message` and `finish_reason`, or the JSON of one."""
+    """The item is a choice: any object with `message` and `finish_reason`, or the JSON of one."""
     if isinstance(item, Mapping):
         return "role" not in item and "message" in item
     return hasattr(item, "message") and hasattr(item, "finish_reason")  # the SDK need not be installed

@@ -1,13 +1,12 @@
-"""What a trajectory says about recorded turns: which of them are trained, and what they are worth.
+"""What a trajectory means for recorded turns: which of them are trained, and what they are worth.
 
-Knows: choices by turn id, the edges of a record.  Knows not: tokens beyond their number, groups, who recorded.
-Invariants: what is trained is what was recorded, whatever the trajectory's messages say; a recorded turn that no choice
-names is left out.
+Knows: choices by turn id, the edges of a record.  Knows not: tokens beyond their number, groups, what recorded them.
+Invariants: what is trained is what was recorded, whatever the trajectory's messages hold; a recorded turn that no
+choice names is left out.
 """
 
 from __future__ import annotations
 
-from ludus.compat.art.choice import turn_id
 from ludus.compat.art.trajectory import Trajectory
 from ludus.episodes.reward import Result, leaves
 from ludus.errors import UserError
@@ -19,12 +18,12 @@ def named_turns(trajectory: Trajectory) -> tuple[str, ...]:
 
     Raises UserError where there are choices and none of them was recorded.
     """
-    choices = [choice for history in trajectory.histories() for choice in history.choices()]
-    named = tuple(dict.fromkeys(found for found in map(turn_id, choices) if found is not None))
-    if choices and not named:
+    named = tuple(dict.fromkeys(found for history in trajectory.histories() for found in history.turn_ids()))
+    num_choices = sum(len(history.choices()) for history in trajectory.histories())
+    if num_choices and not named:
         raise UserError(
-            f"none of the {len(choices)} choices of a trajectory names a recorded turn (`turn_id`): they were made by "
-            "hand or by another model, and tokens that nobody recorded cannot be trained. Ask the model through "
+            f"none of the {num_choices} choices of a trajectory names a recorded turn (`turn_id`): they were made by "
+            "hand or by another model, and tokens without a record cannot be trained. Ask the model through "
             "`model.openai_client()` and append the choices it returns, or append messages as mappings"
         )
     return named
@@ -32,7 +31,7 @@ def named_turns(trajectory: Trajectory) -> tuple[str, ...]:
 
 def num_foreign_choices(trajectory: Trajectory) -> int:
     """Choices that no model of Ludus sampled; they are context."""
-    return sum(turn_id(choice) is None for history in trajectory.histories() for choice in history.choices())
+    return sum(len(history.choices()) - len(history.turn_ids()) for history in trajectory.histories())
 
 
 def claim_trajectory(record: SessionRecord, trajectory: Trajectory) -> Result:
@@ -57,7 +56,7 @@ def claim_trajectory(record: SessionRecord, trajectory: Trajectory) -> Result:
 
 
 def unknown_turn(wanted: str) -> UserError:
-    """The error for a choice that names a turn nobody has."""
+    """The error for a choice that names a turn that is not there."""
     return UserError(
         f"a choice names the turn {wanted!r}, and no record here holds it: it was sampled by another model or backend, "
         "or its record was deleted"

@@ -12,7 +12,7 @@ from ludus.errors import UserError
 
 ArgsT = ParamSpec("ArgsT")
 ResultT = TypeVar("ResultT")
-_Places = dict[Hashable, asyncio.Semaphore]
+_Semaphores = dict[Hashable, asyncio.Semaphore]
 
 
 def limit_concurrency(
@@ -27,12 +27,12 @@ def limit_concurrency(
 
     def decorate(function: Callable[ArgsT, Awaitable[ResultT]]) -> Callable[ArgsT, Awaitable[ResultT]]:
         # A semaphore belongs to the event loop that first waited for it, and a program may have several.
-        places: WeakKeyDictionary[asyncio.AbstractEventLoop, _Places] = WeakKeyDictionary()
+        semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, _Semaphores] = WeakKeyDictionary()
 
         @functools.wraps(function)
         async def limited(*args: ArgsT.args, **kwargs: ArgsT.kwargs) -> Any:
             key = None if derive_key is None else derive_key(*args, **kwargs)
-            here = places.setdefault(asyncio.get_running_loop(), {})
+            here = semaphores.setdefault(asyncio.get_running_loop(), {})
             async with here.setdefault(key, asyncio.Semaphore(n)):
                 return await function(*args, **kwargs)
 

@@ -1,7 +1,7 @@
 """From a backend's configuration and the options of one call to what a step is made with.
 
 Knows: which key of `TrainConfig` stands for which of Ludus's settings.  Knows not: models, weights.
-Invariant: an option that was given acts; one that was not leaves what the backend's configuration says.
+Invariant: an option that was given acts; one that was not leaves what the backend's configuration has.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from ludus.compat.config import Config
 from ludus.loop.batch import BatchRules
 from ludus.settings import Idle, Settings, acting, merged
 
-CISPO_EPSILON_HIGH = 4.0
-PPO_EPSILON = 0.2
+_LOSSES: Mapping[str, Mapping[str, Any]] = {
+    "cispo": {"kind": "cispo", "clip_high": 4.0},
+    "ppo": {"kind": "clip", "clip_low": 0.2, "clip_high": 0.2},
+}
+"""ART's, with their bounds."""
 
 # Keys of a run that do not act, by the reason: the user's own loop does what they say.
 _IDLE = {
@@ -34,7 +37,7 @@ _IDLE = {
 
 
 def default_config() -> Config:
-    """What a backend does unless it is told otherwise: ART's LoRA, learning rate, loss and weight of a trajectory."""
+    """What a backend does without a configuration: ART's LoRA, learning rate, loss and weight of a trajectory."""
     return Config.of(
         {
             "model": {"lora": {"rank": 8, "alpha": 16.0}},
@@ -57,7 +60,7 @@ def check_config(config: Config) -> Config:
 
 
 def model_config(config: Config, *, base_model: str, own: Mapping[str, Any], folder: tuple[str, str]) -> Config:
-    """The configuration of one model: the backend's, with what the model says of itself on top.
+    """The configuration of one model: the backend's, with the model's own keys on top.
 
     own: nested keys of the configuration.  folder: where the model's folder lies, and its name.
     """
@@ -92,16 +95,14 @@ def algorithm_settings(config: core.Config, asked: TrainConfig) -> AlgorithmSett
     """The algorithm of one call. Raises ConfigError if it cannot be with the backend's minibatches."""
     given, changed = asked.model_fields_set, config.algorithm.model_dump(mode="json")
     if given & {"loss_fn", "epsilon", "epsilon_high"}:
-        changed |= {"loss": _loss(asked), "correction": "bypass"}
+        loss = dict(_LOSSES[asked.loss_fn])
+        if asked.epsilon is not None:
+            loss |= {"clip_low": asked.epsilon, "clip_high": asked.epsilon}
+        if asked.epsilon_high is not None:
+            loss["clip_high"] = asked.epsilon_high
+        changed |= {"loss": loss, "correction": "bypass"}
     if "kl_penalty_coef" in given:
         changed["kl"] = {"beta": asked.kl_penalty_coef} if asked.kl_penalty_coef else None
     if "scale_rewards" in given:
         changed["advantage"]["scale"] = "std" if asked.scale_rewards else "none"
     return AlgorithmSettings(**changed)
-
-
-def _loss(asked: TrainConfig) -> dict[str, Any]:
-    if asked.loss_fn == "cispo":
-        return {"kind": "cispo", "clip_high": CISPO_EPSILON_HIGH if asked.epsilon_high is None else asked.epsilon_high}
-    low = PPO_EPSILON if asked.epsilon is None else asked.epsilon
-    return {"kind": "clip", "clip_low": low, "clip_high": low if asked.epsilon_high is None else asked.epsilon_high}

@@ -13,7 +13,7 @@ from typing import Any
 from ludus.compat.art.context import bound
 
 OnExchange = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
-"""Told the body of a chat completion request and of its whole answer, streamed or not."""
+"""Called with the body of a chat completion request and of its whole answer, streamed or not."""
 
 _listeners: ContextVar[tuple[OnExchange, ...]] = ContextVar("ludus_exchanges", default=())
 
@@ -24,5 +24,5 @@ def listening(listener: OnExchange) -> AbstractContextManager[object]:
 
 
 def exchange_listeners() -> tuple[OnExchange, ...]:
-    """Who wants to be told of an exchange that is made here."""
+    """Those that an exchange which is made here is passed to."""
     return _listeners.get()

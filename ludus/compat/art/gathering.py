@@ -2,7 +2,7 @@
 
 Knows: rollouts, groups, how many may fail.  Knows not: models, rewards' meaning, training.
 Invariants: the order of what is returned is that of submission; an exception beyond those tolerated ends everything
-that still plays and rises; cancellation and interrupts are nobody's failure and always rise.
+that still plays and rises; cancellation and interrupts are no failure and always rise.
 """
 
 from __future__ import annotations

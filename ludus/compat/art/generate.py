@@ -1,7 +1,7 @@
 """Tasks for agents, thought up by a chat model that is shown the tools they will have.
 
 Knows: what to ask, which of the answers are scenarios.  Knows not: MCP's protocol, HTTP.
-Invariant: exactly as many scenarios as were asked for, no task twice, or one error that says what came instead.
+Invariant: exactly as many scenarios as were asked for, no task twice, or one error with what came instead.
 """
 
 from __future__ import annotations

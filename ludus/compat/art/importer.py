@@ -1,7 +1,7 @@
-"""ART's folders become the logbooks of models here, and a report of every file.
+"""ART's folders become the log files of models here, and a report of every file.
 
 Knows: where ART keeps what, in both of its formats.  Knows not: command lines, training.
-Invariants: a group that is written loads as a `TrajectoryGroup`, a logbook as a model's own; every file of a model is
+Invariants: a group that is written loads as a `TrajectoryGroup`, log files as a model's own; every file of a model is
 in the report. ART writes neither token ids nor logprobs, so that what is imported can be looked at, scored and
 imitated, not reinforced.
 
@@ -71,12 +71,12 @@ def import_model(folder: Path) -> ImportedModel:
         else:
             note = _NOT_NEEDED.get(path.name)
             fate: Fate = "left out" if note is None else "not needed"
-            model.entries.append(Entry(path.name, fate, note or "nobody here reads it"))
+            model.entries.append(Entry(path.name, fate, note or "nothing here reads it"))
     return model
 
 
 def write_model(model: ImportedModel, out: Path) -> list[Path]:
-    """Where the files are now: the logbook of a model whose `base_path` is `out`.
+    """Where the files are now: the log files of a model whose `base_path` is `out`.
 
     Raises UserError if one of them is there already.
     """
@@ -140,10 +140,10 @@ def _groups(path: Path, odd: set[str]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _trajectory(told: Mapping[str, Any], odd: set[str]) -> dict[str, Any]:
+def _trajectory(written: Mapping[str, Any], odd: set[str]) -> dict[str, Any]:
     """A trajectory of JSON lines, which has nearly our fields, or of a row of Parquet, whose mappings are JSON."""
     found: dict[str, Any] = {}
-    for name, value in told.items():
+    for name, value in written.items():
         if value is None or name in _OF_GROUPS:
             continue
         if name in ("messages_and_choices", "messages"):
@@ -205,11 +205,11 @@ def _state(model: ImportedModel, path: Path) -> None:
 
 
 def _about(model: ImportedModel, path: Path) -> None:
-    told = parse_json(read_text(path), repr(str(path)))
+    described = parse_json(read_text(path), repr(str(path)))
     known = ("name", "project", "base_model")
-    about = ", ".join(f"{name}={told[name]!r}" for name in known if told.get(name) is not None)
+    about = ", ".join(f"{name}={described[name]!r}" for name in known if described.get(name) is not None)
     model.entries.append(Entry("model.json", "not needed", f"say it when you make the model: TrainableModel({about})"))
-    for name, value in told.items():
+    for name, value in described.items():
         if name not in (*known, "trainable") and value not in (None, {}, []):
             model.entries.append(Entry(f"model.json: {name}", "left out", "say it when you make the model"))
 

@@ -74,7 +74,7 @@ def attempt_of_trajectory(trajectory: Trajectory) -> Attempt:
 
 
 def _rewarded(trajectory: Trajectory, score: TrajectoryScore) -> Trajectory:
-    # Judged before: what the judge said then is not independent of what it says now.
+    # Judged before: that score is not independent of this one.
     independent = trajectory.metrics.get("independent_reward", trajectory.reward)
     changes = {
         "reward": score.score,

@@ -17,7 +17,7 @@ KEYS = keys_beside(__file__)
 
 
 def internal_model_config(**groups: Any) -> dict[str, Any]:
-    """What a model's `_internal_config` says in Ludus's keys, by `init_args`, `peft_args` and its other arguments; a
+    """A model's `_internal_config` in Ludus's keys, by `init_args`, `peft_args` and its other arguments; a
     warning names what has none."""
     found = list(read(KEYS, {name: group for name, group in groups.items() if group}))
     idle = [".".join(path) for path, _, meaning in found if meaning is None]

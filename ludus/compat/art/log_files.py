@@ -1,6 +1,6 @@
 """What a user's loop writes down of a model: history and trajectories. Plain files, no server.
 
-Knows: JSON lines, means.  Knows not: where the model is, who trains it.
+Knows: JSON lines, means.  Knows not: where the model is, what trains it.
 
     <base_path>/<project>/models/<name>/  history.jsonl  trajectories/<split>/0012.jsonl
 """

@@ -28,7 +28,7 @@ def retry(
     if max_attempts < 1 or delay < 0:
         raise UserError(f"max_attempts={max_attempts} must be at least 1, and delay={delay} at least 0")
 
-    def tell(state: Any) -> None:
+    def report(state: Any) -> None:
         error, attempt = state.outcome.exception(), state.attempt_number
         logger.info("retry.waiting attempt=%d pause_s=%.3g error=%r", attempt, state.upcoming_sleep, error)
         if on_retry is not None:
@@ -38,7 +38,7 @@ def retry(
         stop=tenacity.stop_after_attempt(max_attempts),
         wait=tenacity.wait_exponential(multiplier=delay, exp_base=backoff_factor),
         retry=tenacity.retry_if_exception_type(exceptions),
-        before_sleep=tell,
+        before_sleep=report,
         reraise=True,
     )
     return cast(Callable[[FunctionT], FunctionT], tried)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ludus.compat.art.context import bound
 from ludus.errors import UserError
 
 ResultT = TypeVar("ResultT")
@@ -59,19 +60,14 @@ def current_rollout() -> Rollout | None:
     return _current.get()
 
 
-def start_rollout(awaitable: Awaitable[ResultT], rollout: Rollout) -> asyncio.Task[ResultT]:
-    """A task that plays `awaitable` as `rollout`; everything that it awaits or starts is inside of it."""
-    context = contextvars.copy_context()
-    context.run(_current.set, rollout)
-    return asyncio.get_running_loop().create_task(_play(awaitable, rollout), context=context)
-
-
-async def _play(awaitable: Awaitable[ResultT], rollout: Rollout) -> ResultT:
-    try:
-        result = await awaitable
-    except BaseException as error:
-        # Cancelled or failed: what was recorded must still be closed, and that may take the engine a moment.
-        await asyncio.shield(rollout.end(error))
-        raise
-    await rollout.end(None)
-    return result
+async def play_rollout(awaitable: Awaitable[ResultT], rollout: Rollout) -> ResultT:
+    """What `awaitable` returns, played as `rollout`; everything that it awaits or starts is inside of it."""
+    with bound(_current, rollout):
+        try:
+            result = await awaitable
+        except BaseException as error:
+            # Cancelled or failed: what was recorded must still be closed, and that may take the engine a moment.
+            await asyncio.shield(rollout.end(error))
+            raise
+        await rollout.end(None)
+        return result

@@ -2,7 +2,7 @@
 
 Knows: trajectories, rollouts, the sessions they are recorded in.  Knows not: HTTP, how a step is computed.
 Invariants: every rollout is a session of its own, and what asks outside of any rollout has one for the model; when a
-step returns, its checkpoint is durable unless told otherwise.
+step returns, its checkpoint is durable unless the call asks for none.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ServedModel:
     def headers(self) -> Mapping[str, str]:
         """Of a request that is made now."""
         rollout = current_rollout()
-        # The gateway says to what an ended rollout left running that its session has ended.
+        # The gateway answers what an ended rollout left running that its session has ended.
         has_ended = rollout is not None and rollout.has_ended
         return {"authorization": f"Bearer {_ENDED if has_ended else self.sessions.now()}"}
 

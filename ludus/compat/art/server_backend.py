@@ -100,10 +100,10 @@ class ServerBackend(Backend):
         patience_s: float = PATIENCE_S,
         **options: Any,
     ) -> ServerBackend:
-        """A backend whose server is started where the accelerator is, and ends with `close` or when nobody asks it.
+        """A backend whose server is started where the accelerator is, and ends with `close` or once it is idle.
 
         on: `ssh:HOST`, `local`, … (docs/cluster-remote.md).  settings or options: fields of `LaunchSettings`.
-        on_line: is told what the server writes until it serves, and how it stands in a queue.
+        on_line: called with what the server writes until it serves, and how it stands in a queue.
         Raises BackendError with the last lines of its log if it does not come to serve.
         """
         if settings is not None and options:
@@ -187,7 +187,7 @@ class ServerBackend(Backend):
 
     async def _register(self, model: TrainableSpec) -> ModelView:
         await self._meet()
-        # The server answers after a while even if it is still loading, so that nobody on the way loses patience.
+        # The server answers after a while even if it is still loading, so that no proxy on the way ends the request.
         while (view := await self._client.post(ModelView, "/models", _registration(model))).step is None:
             pass
         path = _path(model)
@@ -206,7 +206,7 @@ class ServerBackend(Backend):
 
 
 async def _open(launched: LaunchedServer) -> None:
-    """Whoever is cancelled while he waits leaves no server behind."""
+    """Being cancelled while it opens leaves no server behind."""
     opening = asyncio.ensure_future(asyncio.to_thread(launched.open))
     try:
         await asyncio.shield(opening)

@@ -42,7 +42,7 @@ class Settled:
 def settle_groups(groups: Sequence[TrajectoryGroup], records: TurnRecords, *, step: int) -> Settled:
     """The episodes of step `step`; trajectories learn which weights sampled them.
 
-    Raises UserError for a choice that nobody recorded, a turn in two trajectories, or a reward that is no number.
+    Raises UserError for a choice without a record, a turn in two trajectories, or a reward that is no number.
     """
     members = _members(groups, step)
     owners: dict[str, _Member] = {}

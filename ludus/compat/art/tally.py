@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from ludus.compat.art.bars import Bar
-from ludus.compat.art.rollout import Gathering, Rollout, start_rollout
+from ludus.compat.art.rollout import Gathering, Rollout, play_rollout
 from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
@@ -39,7 +39,7 @@ class RolloutTally:
         self._num_rollouts = 0
         self._num_failed = 0
         self._num_tokens: int | None = None
-        """None: nobody asked for them."""
+        """None: they are not counted."""
         self._values: dict[str, list[float]] = {}
 
     def begin(self, num_rollouts: int) -> None:
@@ -88,7 +88,7 @@ async def settle(member: Member, rollout: Rollout, tally: RolloutTally) -> Traje
     try:
         if isinstance(member, BaseException):
             raise member
-        found: object = await start_rollout(member, rollout) if isinstance(member, Awaitable) else member
+        found: object = await play_rollout(member, rollout) if isinstance(member, Awaitable) else member
         if not isinstance(found, Trajectory):
             raise UserError(
                 f"a rollout of the group returned {found!r:.100} of type {type(found).__name__}; it must return a "

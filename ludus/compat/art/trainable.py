@@ -1,6 +1,6 @@
-"""`Model` and `TrainableModel`: what a user's rollouts ask, log and train, whoever serves and trains it.
+"""`Model` and `TrainableModel`: what a user's rollouts ask, log and train, whatever serves and trains it.
 
-Knows: clients of OpenAI's SDK, the files of a logbook, the protocol of backends.  Knows not: weights, tokens.
+Knows: clients of OpenAI's SDK, log files, backends.  Knows not: weights, tokens.
 Invariant: a client asks the newest weights, also when it was made before them.
 """
 
@@ -47,7 +47,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
     name: str = pydantic.Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     project: str = pydantic.Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     config: ConfigT | None = None
-    """The user's own; nobody else reads it."""
+    """The user's own; nothing here reads it."""
     inference_base_url: str | None = None
     """None: OpenAI's."""
     inference_api_key: str | None = None
@@ -112,7 +112,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         metrics: Mapping[str, float] | None = None,
         step: int | None = None,
     ) -> dict[str, float]:
-        """Write groups, or bare trajectories and exceptions, and their means to the logbook; the means.
+        """Write groups, or bare trajectories and exceptions, and their means to the log files; the means.
 
         metrics: written beside them.  step: None: the model's own.
         """
@@ -143,7 +143,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         draft.replace(folder / "state.json")
 
     async def _prepare(self) -> InferenceEndpoint | None:
-        """Where it is now. None: where its own base URL says."""
+        """Where it is now. None: at its own base URL."""
         return None
 
 
@@ -154,7 +154,7 @@ class TrainableModel(Model[ConfigT]):
     base_model: str = pydantic.Field(min_length=1)
     """Name of an embedded model, a folder, or a hub id."""
     run_id: str | None = None
-    """Kept with the model; nobody reads it."""
+    """Kept with the model; nothing here reads it."""
     _without_endpoint: ClassVar[tuple[str | None, str | None]] = (PLACEHOLDER, "unregistered")
     _internal_config: Mapping[str, Any] | None = pydantic.PrivateAttr(default=None)
     """Keys of Ludus's configuration in which this model's differs. None: in none. It is read at registration."""
@@ -163,7 +163,7 @@ class TrainableModel(Model[ConfigT]):
 
     def __init__(self, *, _internal_config: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """_internal_config: keys of Ludus's configuration in which this model's differs, such as
-        {"model": {"lora": None}}; what they are, docs/configuration.md says."""
+        {"model": {"lora": None}}; docs/configuration.md lists them."""
         super().__init__(**fields)
         self._internal_config = _internal_config
 
@@ -172,7 +172,7 @@ class TrainableModel(Model[ConfigT]):
         return dict(self._internal_config or {})
 
     def backend(self) -> Backend:
-        """Who trains it; a `LocalBackend` in `base_path` where it was not registered."""
+        """What trains it; a `LocalBackend` in `base_path` where it was not registered."""
         if self._backend is None:
             logger.warning(
                 "%s was not registered: a LocalBackend in %r trains it in this process; call "

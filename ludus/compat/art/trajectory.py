@@ -50,7 +50,7 @@ class History(pydantic.BaseModel):
         return [found for found in map(turn_id, self.choices()) if found is not None]
 
     def _checked(self) -> Iterator[Any]:
-        # Appending to the list asks nobody: what stands in it is checked where it is read.
+        # Appending to the list validates nothing: what stands in it is checked where it is read.
         for idx, item in enumerate(self.messages_and_choices):
             yield check_item(item, f"messages_and_choices[{idx}]")
 
@@ -67,7 +67,7 @@ class Trajectory(History):
     metrics: dict[str, float | int | bool] = pydantic.Field(default_factory=dict)
     """Averaged over trajectories."""
     metadata: dict[str, Scalar] = pydantic.Field(default_factory=dict)
-    """Kept with the trajectory, averaged by nobody."""
+    """Kept with the trajectory, never averaged."""
     logs: list[str] = pydantic.Field(default_factory=list)
     start_time: datetime = pydantic.Field(default_factory=lambda: datetime.now().astimezone(), exclude=True)
 

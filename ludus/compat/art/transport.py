@@ -1,8 +1,8 @@
-"""The way of a client's requests to a model, wherever it is by then, overheard by whoever captures trajectories.
+"""The way of a client's requests to a model, wherever it is by then, with its answers passed to listeners.
 
 Knows: the transport interface that httpx and httpx2 share, the endpoint of a model.  Knows not: what a request asks.
 Invariants: where a request goes is decided when it is sent: with the weights and the rollout of that moment; what is
-overheard is what the client was given.
+passed on is what the client was given.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLACEHOLDER = "http://model.ludus.invalid/v1"
 """The base URL of a client whose model has none yet."""
 
 Endpoint = Callable[[], Awaitable[InferenceEndpoint | None]]
-"""Where the model is now. None: where the client's own base URL says."""
+"""Where the model is now. None: where at the client's own base URL."""
 
 
 class ModelTransport:
@@ -34,7 +34,7 @@ class ModelTransport:
         # A connection belongs to the event loop that it was made on, and a program may have several.
         self._inner: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
         # The modules check their streams by class, and the class is the module's own.
-        self._stream_class = type("OverheardStream", (_Overheard, http.AsyncByteStream), {})
+        self._stream_class = type("KeptStream", (_Kept, http.AsyncByteStream), {})
 
     async def handle_async_request(self, request: Any) -> Any:
         endpoint = await self._endpoint()
@@ -45,18 +45,18 @@ class ModelTransport:
             request.headers.update(endpoint.headers())
         listeners = exchange_listeners() if request.url.path.endswith("/chat/completions") else ()
         if listeners:
-            request.headers["accept-encoding"] = "identity"  # what is overheard is read as it comes
+            request.headers["accept-encoding"] = "identity"  # what is passed on is read as it comes
         response = await self._transport(endpoint).handle_async_request(request)
         if listeners and response.status_code == 200:
             asked, content_type = json.loads(await request.aread()), response.headers.get("content-type", "")
 
-            def tell(body: bytes) -> None:
+            def pass_on(body: bytes) -> None:
                 answer = read_answer(body, content_type)
                 if answer is not None:
                     for listener in listeners:
                         listener(asked, answer)
 
-            response.stream = self._stream_class(response.stream, tell)
+            response.stream = self._stream_class(response.stream, pass_on)
         return response
 
     async def aclose(self) -> None:
@@ -85,22 +85,22 @@ class ModelTransport:
         return self._http.URL(f"{base_url}/{path}")
 
 
-class _Overheard:
-    """The body of a response, kept while it is read; told once it was read to its end."""
+class _Kept:
+    """The body of a response, kept while it is read and passed on once it was read to its end."""
 
-    def __init__(self, stream: Any, tell: Callable[[bytes], None]) -> None:
+    def __init__(self, stream: Any, pass_on: Callable[[bytes], None]) -> None:
         self._stream = stream
-        self._tell = tell
+        self._pass_on = pass_on
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         parts: list[bytes] = []
         async for part in self._stream:
             parts.append(part)
-            if part.rstrip().endswith(b"[DONE]"):  # who iterates over events stops here
-                self._tell(b"".join(parts))
+            if part.rstrip().endswith(b"[DONE]"):  # iterating over events stops here
+                self._pass_on(b"".join(parts))
                 parts.clear()
             yield part
-        self._tell(b"".join(parts))
+        self._pass_on(b"".join(parts))
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -1,6 +1,6 @@
 """Every turn that a model has answered, by its id: in which session it was recorded, and what has become of it.
 
-Knows: records, the run store.  Knows not: trajectories, rewards, HTTP, who opens sessions.
+Knows: records, the run store.  Knows not: trajectories, rewards, HTTP, what opens sessions.
 Invariants: an answered turn is in the journal before its client has it; a session's tokens are handed to a training
 step, or accounted for as failed or unused, once.
 """
@@ -141,13 +141,13 @@ class TurnRecords:
     def parts(self, turn_ids: Iterable[str], *, others: Collection[str] = ()) -> list[SessionTurns]:
         """Where these turns are: with everything else in a rollout's own session, and of every other session alone.
 
-        others: turns that belong to other trajectories.  Raises UserError for a turn that nobody has.
+        others: turns that belong to other trajectories.  Raises UserError for a turn that is not there.
         """
         by_session: dict[str, list[str]] = {}
         with self._lock:
             for turn_id in turn_ids:
-                by_session.setdefault(self._place(turn_id), []).append(turn_id)
-            return [self._part(place, found, others) for place, found in by_session.items()]
+                by_session.setdefault(self._record_of(turn_id), []).append(turn_id)
+            return [self._part(record_id, found, others) for record_id, found in by_session.items()]
 
     def take_failed(self) -> tuple[Discarded, ...]:
         """Sessions of rollouts that failed since the last call."""
@@ -180,7 +180,7 @@ class TurnRecords:
 
     # ---- inside, with the lock held
 
-    def _place(self, turn_id: str) -> str:
+    def _record_of(self, turn_id: str) -> str:
         """The session's id, or the episode's where the run store alone has the turn."""
         if turn_id not in self._session_of and turn_id not in self._episode_of and not self._has_read_store:
             self._has_read_store = True  # turns of processes before this one
@@ -192,10 +192,10 @@ class TurnRecords:
             raise unknown_turn(turn_id)
         return found
 
-    def _part(self, place: str, turn_ids: list[str], others: Collection[str]) -> SessionTurns:
-        held = self._held.get(place)
+    def _part(self, record_id: str, turn_ids: list[str], others: Collection[str]) -> SessionTurns:
+        held = self._held.get(record_id)
         if held is None:
-            return SessionTurns(self._store.episode(place).session, frozenset(turn_ids))
+            return SessionTurns(self._store.episode(record_id).session, frozenset(turn_ids))
         record = held.snapshot()
         if held.is_shared or held.is_taken:
             return SessionTurns(record, frozenset(turn_ids))

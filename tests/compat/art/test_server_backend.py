@@ -14,7 +14,7 @@ import pytest
 
 from ludus.compat.art.backends import TrainConfig, TrainProgress, TrainSFTConfig
 from ludus.compat.art.group import TrajectoryGroup
-from ludus.compat.art.rollout import Gathering, Rollout, start_rollout
+from ludus.compat.art.rollout import Gathering, Rollout, play_rollout
 from ludus.compat.art.server_backend import ServerBackend
 from ludus.compat.art.trajectory import Trajectory
 from ludus.episodes.outcome import Told
@@ -207,11 +207,11 @@ def test_every_rollout_is_a_session_of_its_own(served: Served) -> None:
 
         names.append(dict(inference.headers())["x-ludus-session"])
         gathering = Gathering()
-        await start_rollout(play(), Rollout(gathering, 0, 0))
+        await play_rollout(play(), Rollout(gathering, 0, 0))
         with contextlib.suppress(ValueError):
-            await start_rollout(play(ValueError("lost")), Rollout(gathering, 0, 1))
+            await play_rollout(play(ValueError("lost")), Rollout(gathering, 0, 1))
         with contextlib.suppress(asyncio.CancelledError):
-            await start_rollout(play(asyncio.CancelledError()), Rollout(Gathering(), 0, 0))
+            await play_rollout(play(asyncio.CancelledError()), Rollout(Gathering(), 0, 0))
 
     asyncio.run(main())
     client, colon, outside = names[0].partition(":")
