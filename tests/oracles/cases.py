@@ -8,7 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 Keys = dict[str, Any]
+
+
+EVERYTHING = ("advantages", "loss", "gradient", "entropy_gradient")
+ADVANTAGES_ALONE = ("advantages",)
+"""TRL's RLOO has a loss of its own, clipped by the product of a sequence's ratios."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,7 @@ class Case:
     """Of `algorithm`."""
     asked: Keys
     """Of the peer."""
+    compared: tuple[str, ...] = EVERYTHING
 
 
 LONGEST = 9
@@ -34,9 +42,9 @@ def verl(name: str, keys: Keys, **asked: Any) -> Case:
     return Case(name, "verl", keys, {**asked, "actor": actor})
 
 
-def trl(name: str, keys: Keys, trainer: str = "grpo", **config: Any) -> Case:
+def trl(name: str, keys: Keys, trainer: str = "grpo", compared: tuple[str, ...] = EVERYTHING, **config: Any) -> Case:
     asked = {"trainer": trainer, "use_vllm": "vllm_importance_sampling_mode" in config, "config": config}
-    return Case(name, "TRL", keys, asked)
+    return Case(name, "TRL", keys, asked, compared)
 
 
 def actor(bound: float, cap: float) -> Keys:
@@ -48,7 +56,7 @@ PROXIMAL = {"correction": "none"}
 UNSCALED = {"scale": "none"}
 
 ESTIMATORS = (
-    verl("grpo", PROXIMAL),
+    verl("grpo", {**PROXIMAL, "advantage": {"eps": 1e-6}}, estimator_keys={"epsilon": 1e-6}),
     verl("grpo, vectorized", PROXIMAL, estimator="grpo_vectorized"),
     trl("grpo", {**PROXIMAL, "normaliser": "episode"}, loss_type="grpo"),
     verl(
@@ -65,6 +73,27 @@ ESTIMATORS = (
     ),
     verl("rloo", {**PROXIMAL, "name": "rloo"}, estimator="rloo"),
     verl("rloo, vectorized", {**PROXIMAL, "name": "rloo"}, estimator="rloo_vectorized"),
+    trl("rloo", {**PROXIMAL, "name": "rloo"}, "rloo", ADVANTAGES_ALONE, beta=0.0),
+    trl("spread of the batch", {**PROXIMAL, "advantage": {"scale": "batch"}}, scale_rewards="batch"),
+    verl("opo", {**PROXIMAL, "advantage": {"baseline": "length", "scale": "none"}}, estimator="opo"),
+    verl(
+        "reinforce_plus_plus",
+        {**PROXIMAL, "advantage": {"kind": "whitened", "over": "tokens"}},
+        estimator="reinforce_plus_plus",
+    ),
+    verl(
+        "reinforce_plus_plus_baseline",
+        {**PROXIMAL, "advantage": {"kind": "whitened", "baseline": "mean", "over": "tokens"}},
+        estimator="reinforce_plus_plus_baseline",
+    ),
+    verl(
+        "pass_at_k",
+        {**PROXIMAL, "advantage": "pass_at_k"},
+        estimator="grpo_passk",
+        algorithm={"norm_adv_by_std_in_grpo": False},
+    ),
+    # no reward but those of the flat group is 0: there alone verl's factor is the paper's
+    verl("gpg", {**PROXIMAL, "advantage": "gpg", "loss": "policy_gradient"}, estimator="gpg", loss="gpg"),
 )
 
 
@@ -184,3 +213,29 @@ DIVERGENCES = (
     trl("entropy", {**PROXIMAL, "entropy": {"coef": 0.1}}, entropy_coef=0.1),
 )
 CASES = ESTIMATORS + LOSSES + AGGREGATIONS + CORRECTIONS + DIVERGENCES
+
+RIGHT_OR_WRONG = {"rewards": torch.tensor([[1.0], [0.0], [0.0], [0.0]] * 2 + [[0.0]] * 4)}
+OF_ITS_OWN = (
+    verl(
+        "gpg of right and wrong answers",
+        {**PROXIMAL, "advantage": "gpg", "loss": "policy_gradient"},
+        estimator="gpg",
+        loss="gpg",
+        given=RIGHT_OR_WRONG,
+    ),
+    verl(
+        "gdpo of unequal lengths",
+        {**PROXIMAL, "advantage": {"kind": "gdpo", "rewards": {"reward0": 1.0, "reward1": 1.0}}},
+        estimator="gdpo",
+    ),
+    verl("pass_at_k as set", {**PROXIMAL, "advantage": "pass_at_k"}, estimator="grpo_passk"),
+    verl(
+        "mask by the ratio that the help speaks of",
+        corrected("mask", weighs=False, low=0.9, high=1.25),
+        correction={"rollout_rs": "token_k1", "rollout_rs_threshold": "0.9_1.25"},
+    ),
+    verl("cispo as set", loss("cispo"), loss="cispo"),
+    trl("cispo as set", loss("cispo"), loss_type="cispo"),
+    trl("luspo as set", loss("clip", level="episode", normaliser={"kind": "constant", "tokens": 1}), loss_type="luspo"),
+)
+"""Where a peer parts from the paper that it names."""

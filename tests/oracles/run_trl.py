@@ -29,6 +29,7 @@ TRAINERS = {
 
 
 def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
+    given = {**given, **case.get("given", {})}
     mask = given["mask"]
     logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
     trainer = make_trainer(case, given, folder)

@@ -20,6 +20,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def answer(case: dict[str, Any], given: Tensors) -> Tensors:
+    given = {**given, **case.get("given", {})}
     mask = given["mask"]
     logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
     advantages, _ = estimate(case, given)
