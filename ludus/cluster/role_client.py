@@ -96,8 +96,8 @@ class RoleClient(AbstractContextManager["RoleClient"]):
         response = self._ask("GET", "/config", params={"role": self.name, "index": self.index})
         if response.is_error:
             raise UserError(f"the head at {self.head_url} refused {self.name}-{self.index}: {response.text[:300]}")
-        told = response.json()
-        return RoleSpec(told["config"], told["task"])
+        answer = response.json()
+        return RoleSpec(answer["config"], answer["task"])
 
     def join(
         self, url: str = "", info: Mapping[str, Any] | None = None, *, on_head_lost: Callable[[], None] = end_process

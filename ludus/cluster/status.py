@@ -77,8 +77,8 @@ def read_status(folder: Path) -> RunStatus | None:
         return None
     except OSError as error:
         raise UserError(f"cannot read {folder / NAME}: {error.strerror}; it is its owner's alone") from None
-    told = json.loads(text)
-    return RunStatus(HeadView(**told["head"]), [RoleView(**role) for role in told["roles"]])
+    content = json.loads(text)
+    return RunStatus(HeadView(**content["head"]), [RoleView(**role) for role in content["roles"]])
 
 
 def is_free(folder: Path) -> bool:

@@ -155,9 +155,9 @@ class ScriptedEngine:
         """Why the answer ends with this token. None: it goes on. Raises BackendError if the call forbids it."""
         is_banned = any(idx == token and bias <= _BAN for idx, bias in running.call.sampling.logit_bias)
         if is_banned or (running.constraint is not None and not running.constraint.allows(token)):
-            said = self._tokenizer.decode(running.token_ids[running.num_prompt :])
+            before = self._tokenizer.decode(running.token_ids[running.num_prompt :])
             raise BackendError(
-                f"the script says token {token} ({self._tokenizer.decode((token,))!r}) after {said!r}, which the "
+                f"the script says token {token} ({self._tokenizer.decode((token,))!r}) after {before!r}, which the "
                 f"{'bias' if is_banned else 'grammar'} of call {running.call.id!r} forbids; write another answer"
             )
         with self._lock:

@@ -63,7 +63,7 @@ class FolderTarget:
     """A server of `settings.folder` behind `shell`: a launch target but for how the server is started and stopped.
 
     shown: scripts define a function `is_alive`, true while the server runs or waits for its turn to, and print with
-    `tell` one line with its state.
+    `show` one line with its state.
     """
 
     def __init__(self, name: str, shell: Shell, settings: LaunchSettings, shown: str) -> None:
@@ -88,7 +88,7 @@ class FolderTarget:
         command = serve_command(self._settings, host=host)
         script = f'#!/bin/sh\n{KEY_VARIABLE}=$(cat launch.key)\nexport {KEY_VARIABLE}\ncd -- "$workdir"\n'
         script += becoming(self._settings, command)
-        told = self._run(
+        printed = self._run(
             # Of two that start at once one waits: who comes second joins.
             f"if command -v flock >/dev/null; then exec 9> launch.lock; flock 9; fi\n{_JOIN}"
             f"printf %s {shlex.quote(new_key())} > launch.key\n"
@@ -98,20 +98,20 @@ class FolderTarget:
             f"{begin}"
             "echo started; cat launch.key; echo; cat launch.command\n"
         )
-        return self._read(told, command)
+        return self._read(printed, command)
 
     def _join(self) -> Started | None:
         """The server that `_start` would join. None: there is none."""
-        told = self._run(_JOIN)
-        return self._read(told, serve_command(self._settings)) if told else None
+        printed = self._run(_JOIN)
+        return self._read(printed, serve_command(self._settings)) if printed else None
 
     def status(self) -> ServerStatus:
-        told = self._run(f"is_alive && echo yes || echo no\ntell\n{_LOG}")
-        is_alive, words, at, log = told.split("\n", 3)
+        printed = self._run(f"is_alive && echo yes || echo no\nshow\n{_LOG}")
+        is_alive, words, at, log = printed.split("\n", 3)
         return ServerStatus(is_alive == "yes", words, log, ServerAddress.find(at))
 
-    def _read(self, told: str, command: str) -> Started:
-        state, key, running = told.split("\n", 2)
+    def _read(self, printed: str, command: str) -> Started:
+        state, key, running = printed.split("\n", 2)
         if state == "joined":
             check_same(self._shell.name, self._settings.folder, running=running.strip(), wanted=command)
         return Started(key, is_new=state == "started")

@@ -25,7 +25,7 @@ began() {
 is_alive() {
     [ -f launch.pid ] && read -r pid at < launch.pid && kill -0 "$pid" 2>/dev/null && [ "$(began "$pid")" = "$at" ]
 }
-tell() { if is_alive; then echo "it runs"; else echo "it has ended"; fi; }
+show() { if is_alive; then echo "it runs"; else echo "it has ended"; fi; }
 """
 # What is begun here outlives the connection that it is begun over.
 _BEGIN = """

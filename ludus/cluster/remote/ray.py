@@ -55,9 +55,9 @@ class RayTarget:
     def start(self) -> Started:
         command = serve_command(self._settings, host="0.0.0.0")
         for job in self._ask("GET", "/api/jobs/"):
-            told = job.get("metadata") or {}
-            if job["status"] in _ALIVE and told.get(_FOLDER) == self._folder:
-                check_same(self.name, self._folder, running=told[_COMMAND], wanted=command)
+            metadata = job.get("metadata") or {}
+            if job["status"] in _ALIVE and metadata.get(_FOLDER) == self._folder:
+                check_same(self.name, self._folder, running=metadata[_COMMAND], wanted=command)
                 self._job = job["submission_id"]
                 return Started(job["runtime_env"]["env_vars"][KEY_VARIABLE], is_new=False)
         self._job, key = f"ludus-serve-{uuid.uuid4().hex[:12]}", new_key()

@@ -1,4 +1,4 @@
-"""Where a server listens, told in its log by itself and found there by who started it.
+"""Where a server listens, announced in its log by itself and found there by who started it.
 
 Knows: one line of JSON, addresses of this machine.  Knows not: who reads it.
 """
@@ -31,20 +31,20 @@ class ServerAddress:
 
     @classmethod
     def find(cls, log: str) -> Self | None:
-        """The last that a log tells. None: none yet."""
+        """The last that a log holds. None: none yet."""
         for line in reversed(log.splitlines()):
             if line.startswith("{"):
                 try:
-                    told = json.loads(line)
+                    found = json.loads(line)
                 except ValueError:
                     continue
-                if isinstance(told, dict) and told.keys() == _FIELDS:
-                    return cls(str(told["host"]), int(told["port"]))
+                if isinstance(found, dict) and found.keys() == _FIELDS:
+                    return cls(str(found["host"]), int(found["port"]))
         return None
 
 
 def announcement(url: str, host: str) -> Mapping[str, Any]:
-    """What a server that was told to listen on `host` says of itself, to be written as one line."""
+    """What a server that was found to listen on `host` says of itself, to be written as one line."""
     try:
         shown = "127.0.0.1" if is_loopback(host) else address_of_machine()
     except BackendError:  # this machine has no way to any other

@@ -22,11 +22,11 @@ WARNING_S = 120  # before the job's time is over its server is signalled, and sa
 _SHOWN = f"""
 ask() {{
     [ -f launch.job ] || {{ echo "NONE"; return; }}
-    told=$(squeue --noheader --jobs "$(cat launch.job)" --format '%T (%r)' 2>&1) || case "$told" in
-        *[Ii]"nvalid job id"*) told= ;;
-        *) echo "squeue: $told" >&2; exit {LATER} ;;
+    answer=$(squeue --noheader --jobs "$(cat launch.job)" --format '%T (%r)' 2>&1) || case "$answer" in
+        *[Ii]"nvalid job id"*) answer= ;;
+        *) echo "squeue: $answer" >&2; exit {LATER} ;;
     esac
-    echo "${{told:-NONE}}"
+    echo "${{answer:-NONE}}"
 }}
 is_alive() {{
     state=$(ask) || exit $?
@@ -34,7 +34,7 @@ is_alive() {{
         NONE*|BOOT_FAIL*|CANCELLED*|COMPLETED*|DEADLINE*|FAILED*|NODE_FAIL*|OUT_OF_MEMORY*|PREEMPTED*|TIMEOUT*) false ;;
     esac
 }}
-tell() {{
+show() {{
     state=$(ask) || exit $?
     if [ "$state" = NONE ]; then echo "its job has ended"; else echo "job $(cat launch.job) is $state"; fi
 }}

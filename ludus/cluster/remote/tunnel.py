@@ -65,8 +65,8 @@ class Tunnel:
             with tempfile.TemporaryFile() as errors:
                 self._carry(errors)
                 errors.seek(0)
-                told = errors.read().decode(errors="replace").strip()
-            self.why_closed = told or "the connection was closed"
+                why = errors.read().decode(errors="replace").strip()
+            self.why_closed = why or "the connection was closed"
             self._has_tried.set()
             if self._is_closed.is_set():
                 break

@@ -249,9 +249,9 @@ async def _refused(_request: Request, error: Exception) -> Response:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    told = AgentError(
+    refusal = AgentError(
         f"{request.method} {request.url.path}: {error.detail}; this server speaks {VERSION}",
         status=error.status_code,
         code={404: "unknown_url", 405: "method_not_supported"}.get(error.status_code, "invalid_request"),
     )
-    return JSONResponse({"error": error_view(told).model_dump()}, told.status, headers=error.headers)
+    return JSONResponse({"error": error_view(refusal).model_dump()}, refusal.status, headers=error.headers)

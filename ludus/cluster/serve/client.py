@@ -97,15 +97,15 @@ class ServerClient:
         """Raises UserError if the server does not speak our version, BackendError if nobody is there."""
         answer = await self._send("GET", "/api")
         try:
-            told = Handshake.model_validate_json(answer.content)
+            handshake = Handshake.model_validate_json(answer.content)
         except pydantic.ValidationError:
             raise UserError(f"{self.base_url} is no training server; start one with `ludus serve`") from None
-        if VERSION not in told.versions:
+        if VERSION not in handshake.versions:
             raise UserError(
-                f"the server at {self.base_url} ({told.server}) speaks {', '.join(told.versions)}, and this client "
-                f"{VERSION}; install the same version of ludus on both machines"
+                f"the server at {self.base_url} ({handshake.server}) speaks {', '.join(handshake.versions)}, and this "
+                f"client {VERSION}; install the same version of ludus on both machines"
             )
-        return told
+        return handshake
 
     async def get(self, form: type[AnswerT], path: str) -> AnswerT:
         return _read(form, await self._send("GET", ROOT + path))
@@ -114,7 +114,7 @@ class ServerClient:
         """For what comes to the same when it is sent twice."""
         return _read(form, await self._send("POST", ROOT + path, content=body.model_dump_json()))
 
-    async def tell(self, path: str, body: pydantic.BaseModel) -> None:
+    async def notify(self, path: str, body: pydantic.BaseModel) -> None:
         """Once, whether anybody is there or not; for what the server finds out by itself later."""
         try:
             async with self._http() as http:

@@ -196,7 +196,7 @@ class ServerBackend(Backend):
 
             async def end(session: str, ending: Told) -> None:
                 ended = EndSession.model_validate({"session": session, "outcome": ending.kind, "reason": ending.reason})
-                await self._client.tell(f"{path}/sessions/end", ended)
+                await self._client.notify(f"{path}/sessions/end", ended)
 
             self._sessions[path] = RolloutSessions(lambda: self._steps[path], self._session, end)
         return view

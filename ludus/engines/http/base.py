@@ -39,13 +39,13 @@ class StreamDelta:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """Per token the likeliest (id, logprob), of these tokens or in the last piece of all. Empty: not told here."""
+    """Per token the likeliest (id, logprob), of these tokens or in the last piece of all. Empty: not reported here."""
     kept_ids: tuple[tuple[int, ...] | None, ...] = ()
     """Per token the ids it was drawn among, likewise."""
     versions: tuple[int, ...] | None = None
-    """None: the server does not tell; they are those of the publishing."""
+    """None: the server does not report them; they are those of the publishing."""
     all_versions: tuple[int, ...] | None = None
-    """Of every token of the answer. None: this is not the last event, or the server does not tell."""
+    """Of every token of the answer. None: this is not the last event, or the server does not report them."""
     stop_reason: StopReason | None = None
     """None: more is to come."""
     stop_string: str | None = None

@@ -4,7 +4,7 @@ Knows: the Engine protocol, streams of events, publishing.  Knows not: any serve
 Its requests run on a thread with one event loop and one pool of connections, whichever loop asks. A call ends early by
 closing its connection, on which the server stops sampling; the tokens that had come are its answer.
 
-Invariant: where the server does not tell versions, every token that came before weights are loaded has the version of
+Invariant: where the server does not report versions, every token that came before weights are loaded has the version of
 before, and every one after it the new one: sampling pauses while they are loaded.
 """
 
@@ -86,11 +86,11 @@ class HttpEngine:
         self.protocol.check(call)
         loop = asyncio.get_running_loop()
 
-        def tell(chunk: TokenChunk) -> None:
+        def deliver(chunk: TokenChunk) -> None:
             if on_tokens is not None and not loop.is_closed():
                 loop.call_soon_threadsafe(on_tokens, chunk)
 
-        return await self._on_own_loop(self._answer(call, tell))
+        return await self._on_own_loop(self._answer(call, deliver))
 
     async def abort(self, call_id: str) -> None:
         async def end() -> None:
@@ -163,7 +163,7 @@ class HttpEngine:
             raise BackendError("the engine is closed; open a new one")
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
-    async def _answer(self, call: Call, tell: Callable[[TokenChunk], None]) -> Sampled:
+    async def _answer(self, call: Call, deliver: Callable[[TokenChunk], None]) -> Sampled:
         if call.id in self._running:
             raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
         seed = self._seeds.getrandbits(SEED_BITS) if call.sampling.seed is None else call.sampling.seed
@@ -173,7 +173,7 @@ class HttpEngine:
         try:
             async with asyncio.timeout_at(call.deadline_at) as running.until:
                 async for chunk in self._chunks(running):
-                    tell(chunk)
+                    deliver(chunk)
         except TimeoutError:
             running.stop_reason = "abort"
         finally:
@@ -309,7 +309,7 @@ class _Running:
             self.until.reschedule(asyncio.get_running_loop().time())
 
     def take(self, piece: StreamDelta, version: int) -> TokenChunk:
-        """The tokens of one event. version: theirs, if the server does not tell."""
+        """The tokens of one event. version: theirs, if the server does not deliver."""
         versions = (version,) * len(piece.token_ids) if piece.versions is None else piece.versions
         chunk = TokenChunk(piece.token_ids, piece.logprobs, versions)
         self.token_ids += piece.token_ids

@@ -89,8 +89,8 @@ class SglangProtocol(ServerProtocol):
         sampling = call.sampling
         if sampling.truncates and not sampling.is_greedy and not 1 < sampling.top_k <= self.most_kept:
             raise UserError(
-                f"SGLang tells the logprob of a token among those that top-p, top-k and min-p leave only with a top_k "
-                f"from 2 to {self.most_kept}, not with top_k={sampling.top_k}; set one, start it with a larger "
+                f"SGLang reports the logprob of a token among those that top-p, top-k and min-p leave only with a "
+                f"top_k from 2 to {self.most_kept}, not with top_k={sampling.top_k}; set one, start it with a larger "
                 "--sampling-mask-max-tokens, or leave top-p and min-p out"
             )
         if sampling.ignore_eos and sampling.stop_token_ids:
@@ -125,29 +125,29 @@ class SglangProtocol(ServerProtocol):
                 f"SGLang ended an answer with an error: {error['message']}", int(error.get("code", 500))
             )
         about = event["meta_info"]
-        num_told = int(about["completion_tokens"])
+        num_reported = int(about["completion_tokens"])
 
-        def new(told: Sequence[Any]) -> Sequence[Any]:
+        def new(reported: Sequence[Any]) -> Sequence[Any]:
             """Of what is reported of the last tokens, or of all of them, that of those which were not read before."""
-            return told[max(0, num_read - (num_told - len(told))) :]
+            return reported[max(0, num_read - (num_reported - len(reported))) :]
 
         sampling = call.sampling
         token_ids = tuple(int(token) for token in new(event.get("output_ids") or ()))
         logprobs = tuple(float(each[0]) for each in new(about.get("output_token_logprobs") or ()))
         top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
-        if sampling.top_logprobs:  # told as (logprob, id, text), the likeliest first
-            told = new(about.get("output_top_logprobs") or ())
+        if sampling.top_logprobs:  # reported as (logprob, id, text), the likeliest first
+            reported = new(about.get("output_top_logprobs") or ())
             top_logprobs = tuple(
-                tuple((int(token), float(logprob)) for logprob, token, *_ in each or ()) for each in told
+                tuple((int(token), float(logprob)) for logprob, token, *_ in each or ()) for each in reported
             )
         kept: tuple[tuple[int, ...] | None, ...] = ()
         if _is_masked(sampling):
             kept = tuple(kept_ids(mask) for mask in new(about.get("output_token_sampling_mask") or ()))
             logprobs = tuple(float(each) for each in new(about.get("output_token_sampling_logprobs") or ()))
             if len(kept) != len(token_ids):
-                raise BackendError(f"SGLang told {len(kept)} masks of {len(token_ids)} tokens")
+                raise BackendError(f"SGLang reported {len(kept)} masks of {len(token_ids)} tokens")
         if len(logprobs) != len(token_ids):
-            raise BackendError(f"SGLang told {len(logprobs)} logprobs of {len(token_ids)} tokens")
+            raise BackendError(f"SGLang reported {len(logprobs)} logprobs of {len(token_ids)} tokens")
         stop_reason, stop_string = _ending(about.get("finish_reason"))
         is_last = stop_reason is not None
         num_cached = int(about.get("cached_tokens") or 0) if is_last else 0
@@ -168,8 +168,8 @@ class SglangProtocol(ServerProtocol):
             "return_logprob": True,
             "logprob_start_len": 0,
         }
-        told = self.checked(await http.post(GENERATE, json=body))["meta_info"]["input_token_logprobs"]
-        return tuple(float(each[0]) for each in told[1:])
+        reported = self.checked(await http.post(GENERATE, json=body))["meta_info"]["input_token_logprobs"]
+        return tuple(float(each[0]) for each in reported[1:])
 
     async def pause(self, http: httpx.AsyncClient) -> None:
         # In this mode calls in flight are computed again when they go on, so that the cache can be emptied meanwhile.
@@ -196,8 +196,8 @@ class SglangProtocol(ServerProtocol):
     async def current_version(self, http: httpx.AsyncClient) -> int | None:
         if self.files is None:
             return None
-        told = self.checked(await http.get("/model_info")).get("weight_version")
-        return None if told is None else self.server.version(str(told))
+        reported = self.checked(await http.get("/model_info")).get("weight_version")
+        return None if reported is None else self.server.version(str(reported))
 
     def _params(self, call: Call, seed: int) -> dict[str, Any]:
         """The call's sampling in SGLang's words."""

@@ -101,7 +101,7 @@ class VllmProtocol(ServerProtocol):
             )
         if not self.reports_processed_logprobs and not _is_models_own(sampling):
             raise UserError(
-                "this vLLM tells the logprobs of the bare model, so only temperature 1 or 0 without top-p, top-k, "
+                "this vLLM reports the logprobs of the bare model, so only temperature 1 or 0 without top-p, top-k, "
                 "min-p, penalties, biases and grammars can be recorded exactly; start it with "
                 "--logprobs-mode processed_logprobs"
             )
@@ -124,21 +124,23 @@ class VllmProtocol(ServerProtocol):
         details = (event.get("usage") or {}).get("prompt_tokens_details") or {}  # `--enable-prompt-tokens-details`
         num_cached_tokens = int(details.get("cached_tokens") or 0)
         choices = event.get("choices") or ()
-        if not choices:  # the last event tells usage alone
+        if not choices:  # the last event reports usage alone
             return StreamDelta(num_cached_tokens=num_cached_tokens)
         (choice,) = choices
         token_ids = tuple(choice.get("token_ids") or ())
-        told = (choice.get("logprobs") or {}).get("content") or ()
+        content = (choice.get("logprobs") or {}).get("content") or ()
         masks = choice.get("sampling_mask") or [None] * len(token_ids)
-        if not len(token_ids) == len(told) == len(masks):
-            raise BackendError(f"vLLM told {len(told)} logprobs and {len(masks)} masks of {len(token_ids)} tokens")
+        if not len(token_ids) == len(content) == len(masks):
+            raise BackendError(
+                f"vLLM reported {len(content)} logprobs and {len(masks)} masks of {len(token_ids)} tokens"
+            )
         finish_reason, stop = choice.get("finish_reason"), choice.get("stop_reason")
         if finish_reason is not None and finish_reason not in STOP_REASONS:
             raise BackendError(f"vLLM ended an answer with {finish_reason!r}; look into its log")
         return StreamDelta(
             token_ids=token_ids,
-            logprobs=tuple(float(each["logprob"]) for each in told),
-            top_logprobs=tuple(_likeliest(each["top_logprobs"], call.sampling.top_logprobs) for each in told),
+            logprobs=tuple(float(each["logprob"]) for each in content),
+            top_logprobs=tuple(_likeliest(each["top_logprobs"], call.sampling.top_logprobs) for each in content),
             kept_ids=tuple(kept_ids(mask) for mask in masks),
             all_versions=None if self.transfer is None else self._versions(choice, num_read + len(token_ids)),
             stop_reason=None if finish_reason is None else STOP_REASONS[finish_reason],
@@ -211,7 +213,7 @@ class VllmProtocol(ServerProtocol):
             raise self.read_error(response)
 
     def _versions(self, choice: Mapping[str, Any], num_tokens: int) -> tuple[int, ...] | None:
-        """The version of every token, which vLLM tells with the last one. None: this is not the last."""
+        """The version of every token, which vLLM reports with the last one. None: this is not the last."""
         spans = choice.get("weight_versions")
         if spans is None:
             return None
@@ -219,7 +221,7 @@ class VllmProtocol(ServerProtocol):
         for span in spans:
             versions += [self.server.version(span["version"])] * (span["end"] - span["start"])
         if len(versions) != num_tokens:
-            raise BackendError(f"vLLM told the versions of {len(versions)} tokens, and {num_tokens} came")
+            raise BackendError(f"vLLM reported the versions of {len(versions)} tokens, and {num_tokens} came")
         return tuple(versions)
 
     @property
@@ -253,9 +255,9 @@ def _is_models_own(sampling: Sampling) -> bool:
     return free and (sampling.is_greedy or (sampling.temperature == 1.0 and not sampling.truncates))
 
 
-def _likeliest(told: Sequence[Mapping[str, Any]], num: int) -> tuple[tuple[int, float], ...]:
+def _likeliest(reported: Sequence[Mapping[str, Any]], num: int) -> tuple[tuple[int, float], ...]:
     """The first `num`, the likeliest first; vLLM puts the sampled token before them."""
-    pairs = {int(each["token_id"]): float(each["logprob"]) for each in told}
+    pairs = {int(each["token_id"]): float(each["logprob"]) for each in reported}
     return tuple(sorted(pairs.items(), key=lambda pair: -pair[1])[:num])
 
 
@@ -288,5 +290,7 @@ def _reports_processed_logprobs(ask: Ask) -> bool:
     answer = ask("POST", GENERATE, {"token_ids": [only], "sampling_params": asked})
     logprob = float(answer["choices"][0]["logprobs"]["content"][0]["logprob"])
     if logprob > 0:
-        raise UserError(f"vLLM tells logits, {logprob}, for logprobs; start it with --logprobs-mode processed_logprobs")
+        raise UserError(
+            f"vLLM reports logits, {logprob}, for logprobs; start it with --logprobs-mode processed_logprobs"
+        )
     return logprob == 0.0
