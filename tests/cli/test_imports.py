@@ -15,7 +15,7 @@ from ludus.compat.config import load_config
 
 def test_areal(tmp_path: Path, ludus: Callable[..., Any]) -> None:
     """A file that `ludus train` loads, and beside it what was not taken."""
-    (tmp_path / "config.yaml").write_text("seed: 1\nactor: {path: x, m2_threshold: 0.04}\ntokenizer_path: ${actor.path}\n")
+    (tmp_path / "config.yaml").write_text("seed: 1\nactor: {path: x, m2_threshold: 1}\ntokenizer_path: ${actor.path}\n")
     ended = ludus(
         "import", "areal", tmp_path / "config.yaml", "actor.path=smollm2-135m", "--out", tmp_path / "run.yaml"
     )
