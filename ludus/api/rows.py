@@ -77,7 +77,7 @@ def _read_jsonl(path: Path) -> Sequence[Row]:
     rows = []
     for number, line in enumerate(_text(path).splitlines(), start=1):
         if line.strip():
-            row = _parse(line, f"line {number} of {str(path)!r}")
+            row = parse_json(line, f"line {number} of {str(path)!r}")
             if not isinstance(row, Mapping):
                 raise UserError(f"line {number} of {str(path)!r} must be a JSON object, but is {line:.100}")
             rows.append(row)
@@ -85,7 +85,7 @@ def _read_jsonl(path: Path) -> Sequence[Row]:
 
 
 def _read_json(path: Path) -> Sequence[Row]:
-    rows = _parse(_text(path), repr(str(path)))
+    rows = parse_json(_text(path), repr(str(path)))
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         held = f"{rows!r:.100}" if isinstance(rows, list) else f"a {type(rows).__name__}"
         raise UserError(f"{str(path)!r} must hold a JSON array of objects, but holds {held}")
@@ -113,7 +113,8 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8-sig")
 
 
-def _parse(text: str, where: str) -> Any:
+def parse_json(text: str, where: str) -> Any:
+    """The value of a text. where: what error messages call it. Raises UserError if it is no JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

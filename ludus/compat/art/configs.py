@@ -14,7 +14,7 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.config import Config
 from ludus.loop.batch import BatchRules
-from ludus.settings import Idle, Settings, acting, merged
+from ludus.settings import Idle, acting, merged
 
 _LOSSES: Mapping[str, Mapping[str, Any]] = {
     "cispo": {"kind": "cispo", "clip_high": 4.0},
@@ -49,13 +49,7 @@ def default_config() -> Config:
 
 def check_config(config: Config) -> Config:
     """The configuration without what does not act where the user's own loop plays; a warning names it."""
-    idle = []
-    for why, names in _IDLE.items():
-        for name in names.split():
-            part, _, key = name.rpartition(".")
-            settings: Settings = getattr(config, part) if part else config
-            if settings.is_set(key):
-                idle.append(Idle(name, why))
+    idle = [Idle(name, why) for why, names in _IDLE.items() for name in names.split() if config.is_set(name)]
     return acting(config, idle)
 
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ludus.api.rows import parse_json
 from ludus.compat.art.group import TrajectoryGroup
-from ludus.compat.importing.files import Row, json_lines, json_lines_or_yaml, parse_json, read_rows, read_text
+from ludus.compat.importing.files import Row, json_lines, json_lines_or_yaml, read_rows, read_text
 from ludus.compat.importing.report import Entry, Fate, lines, write_text
 from ludus.errors import UserError
 

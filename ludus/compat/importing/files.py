@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ludus.api.rows import read_file
+from ludus.api.rows import parse_json, read_file
 from ludus.errors import UserError
 
 Row = dict[str, Any]
@@ -50,10 +50,3 @@ def json_lines_or_yaml(text: str, path: Path) -> list[Any]:
         if not isinstance(loaded, list):
             raise UserError(f"{str(path)!r} is neither JSON lines ({broken}) nor a list in YAML") from None
         return loaded
-
-
-def parse_json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where} is not valid JSON: {error}") from None
