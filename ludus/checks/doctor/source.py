@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,6 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 
-_OPENING = re.compile(r"\{\{[-+]?|\{%[-+]?|\{#")
-_RAW = re.compile(r"\{%[-+]?\s*raw\s*[-+]?%\}.*?\{%[-+]?\s*endraw\s*[-+]?%\}", re.DOTALL)
-_CLOSING = {"{{": "}}", "{%": "%}"}
 _NOTE = "_ludus_note"
 _MOST_SHOWN = 200
 """Characters of a tag that are shown; longer ones are cut."""
@@ -41,7 +37,7 @@ class WatchedTemplate:
     """A template that records which of its tags wrote what."""
 
     def __init__(self, environment: jinja2.Environment, source: str) -> None:
-        spread, self._starts, self._tags = _spread(source)
+        spread, self._starts, self._tags = _spread(environment, source)
         tree = environment.parse(spread)
         self._branches = dict(_branches(tree, ()))
         _mark_outputs(tree)
@@ -109,62 +105,26 @@ class Writing:
         return self.lines[-1] if self.lines else 0
 
 
-def _spread(source: str) -> tuple[str, list[int], list[Tag]]:
-    """The source with a line break behind the opening of every tag, and the line there of each tag."""
+def _spread(environment: jinja2.Environment, source: str) -> tuple[str, list[int], list[Tag]]:
+    """The source with a line break behind the opening of every tag that is evaluated, and the line there of each."""
     parts: list[str] = []
     starts: list[int] = []
     tags: list[Tag] = []
-    at = line = 0
-    line = 1
-    for start, opened, end in _found_tags(source):
-        before = source[at:opened] + "\n"
-        parts.append(before)
-        line += before.count("\n")
-        starts.append(line)
-        tags.append(Tag(source.count("\n", 0, start) + 1, _shortened(source[start:end])))
-        at = opened
-    parts.append(source[at:])
+    at, line, first_line, first_part = 0, 1, 1, 0
+    for number, kind, value in environment.lex(source):
+        end = source.index(value, at) + len(value)  # blanks before a tag that trims them are in no token
+        parts.append(source[at:end])
+        line += parts[-1].count("\n")
+        at = end
+        if kind in ("block_begin", "variable_begin"):
+            first_line, first_part = number, len(parts) - 1
+            parts.append("\n")
+            line += 1
+            starts.append(line)
+        elif kind in ("block_end", "variable_end"):
+            words = " ".join("".join(parts[first_part:]).split())
+            tags.append(Tag(first_line, words if len(words) <= _MOST_SHOWN else words[: _MOST_SHOWN - 1] + "…"))
     return "".join(parts), starts, tags
-
-
-def _shortened(tag: str) -> str:
-    words = " ".join(tag.split())
-    return words if len(words) <= _MOST_SHOWN else words[: _MOST_SHOWN - 1] + "…"
-
-
-def _found_tags(source: str) -> Iterator[tuple[int, int, int]]:
-    """Start, end of the opening, and end of every tag that is evaluated."""
-    at = 0
-    while (opening := _OPENING.search(source, at)) is not None:
-        start = opening.start()
-        if opening.group() == "{#":
-            found = source.find("#}", start)
-            at = len(source) if found < 0 else found + 2
-        elif (raw := _RAW.match(source, start)) is not None:
-            at = raw.end()
-        else:
-            at = _end_of_tag(source, opening.end(), _CLOSING[opening.group()[:2]])
-            yield start, opening.end(), at
-
-
-def _end_of_tag(source: str, at: int, closing: str) -> int:
-    """Where the tag ends whose inside begins at `at`; strings and brackets hide what looks like its end."""
-    depth, quote = 0, ""
-    while at < len(source):
-        char = source[at]
-        if quote:
-            at += char == "\\"
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif depth == 0 and source.startswith(closing, at):
-            return at + len(closing)
-        elif char in "([{":
-            depth += 1
-        elif char in ")]}":
-            depth -= 1
-        at += 1
-    return at
 
 
 def _mark_outputs(node: nodes.Node) -> None:
