@@ -6,6 +6,7 @@ Knows: names and plain values.  Knows not: what any key does.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ludus.compat import keys
@@ -14,11 +15,10 @@ from ludus.errors import ConfigError
 
 
 def _one_file(value: Any) -> Any:
-    if isinstance(value, list):
-        if len(value) != 1:
-            raise ConfigError(f"{len(value)} files of rows cannot be given; write them into one")
-        return value[0]
-    return value
+    files = value if isinstance(value, list) else [value]
+    if len(files) != 1:
+        raise ConfigError(f"{len(files)} files of rows cannot be given; write them into one")
+    return files[0]
 
 
 def _if_positive(value: Any) -> Any:
@@ -32,21 +32,30 @@ def _top_k(value: Any) -> Any:
 
 _ROLLOUT = "actor_rollout_ref.rollout."
 _ACTOR = "actor_rollout_ref.actor."
-_LOSS = _ACTOR + "policy_loss."
 _IS = "algorithm.rollout_correction.rollout_is"
 _AGGREGATION = _ACTOR + "loss_agg_mode"
 _WITHIN_GROUP = ("grpo", "grpo_vectorized")
 _TABLE = keys.keys_beside(__file__)
 
 
-def _loss(clipped: tuple[str, ...], divergence: tuple[str, ...]) -> Rule:
-    """A bound, which DPPO sets to a divergence and not to the ratio."""
+def _is_of_divergence(given: Given) -> bool:
+    """DPPO's bounds are of a divergence, and not of the ratio."""
+    return str(given.get(_ACTOR + "policy_loss.loss_mode")).startswith("dppo")
+
+
+def _bound(*sides: str) -> Rule:
+    """What is given for one side alone comes before what is given for both."""
 
     def rule(value: Any, given: Given) -> Meaning:
-        names = divergence if str(given.get(_LOSS + "loss_mode")).startswith("dppo") else clipped
-        return to(*(f"algorithm.loss.{name}" for name in names))(value, given)
+        own = [side for side in sides if len(sides) == 1 or f"{_ACTOR}clip_ratio_{side}" not in given]
+        prefix = "" if _is_of_divergence(given) else "clip_"
+        return to(*(f"algorithm.loss.{prefix}{side}" for side in own))(value, given)
 
     return rule
+
+
+def _dual(value: Any, given: Given) -> Meaning:
+    return to(f"algorithm.loss.{'cap' if _is_of_divergence(given) else 'dual_clip'}")(value, given)
 
 
 def _scale(value: Any, given: Given) -> Meaning:
@@ -58,7 +67,7 @@ def _scale(value: Any, given: Given) -> Meaning:
 def _aggregated(value: Any, given: Given) -> Meaning:
     """verl divides by the width of a response where it is given no number."""
     meaning, length = _TABLE[_AGGREGATION](value, given), given.get("data.max_response_length")
-    if not value.endswith("-norm") or length is None or given.get(_ACTOR + "loss_scale_factor"):
+    if not str(value).endswith("-norm") or length is None or given.get(_ACTOR + "loss_scale_factor"):
         return meaning
     return Meaning("taken", ours={**meaning.ours, "algorithm.normaliser.tokens": length})
 
@@ -70,8 +79,8 @@ def _if_kl(rule: Rule) -> Rule:
 
 
 def _minibatches(value: Any, given: Given) -> Meaning:
-    size = given.get("data.train_batch_size")
-    if size is None or size % value:
+    size = given.get("data.train_batch_size", given.get("train_dataset.batch_size"))
+    if not value or not size or size % value:
         return Meaning("left out", f"data.train_batch_size must be given, and a multiple of {value}, got {size}")
     return Meaning("taken", ours={"algorithm.minibatches": size // value})
 
@@ -82,8 +91,8 @@ def _correction(value: Any, given: Given) -> Meaning:
         return Meaning("taken", ours={"algorithm.correction.kind": "none"})
     low, _, high = str(given.get(f"{_IS}_threshold", 2.0)).partition("_")
     own: dict[str, Any] = {"kind": "mask", "low": float(low), "high": float(high)} if high else {"cap": float(low)}
-    own["level"] = {"token": "token", "sequence": "episode"}[value]
-    return Meaning("taken", ours={f"algorithm.correction.{name}": each for name, each in own.items()})
+    level = _TABLE[_IS](value, given)
+    return replace(level, ours={**{f"algorithm.correction.{name}": each for name, each in own.items()}, **level.ours})
 
 
 KEYS: Table = {
@@ -97,10 +106,10 @@ KEYS: Table = {
     _ROLLOUT + "val_kwargs.top_k": to("eval_gconfig.top_k", convert=_top_k),
     _ACTOR + "optim.lr_warmup_steps": to("trainer.optimizer.warmup_steps", convert=_if_positive),
     _ACTOR + "ppo_mini_batch_size": _minibatches,
-    _ACTOR + "clip_ratio": _loss(("clip_low", "clip_high"), ("low", "high")),
-    _ACTOR + "clip_ratio_low": _loss(("clip_low",), ("low",)),
-    _ACTOR + "clip_ratio_high": _loss(("clip_high",), ("high",)),
-    _ACTOR + "clip_ratio_c": _loss(("dual_clip",), ("cap",)),
+    _ACTOR + "clip_ratio": _bound("low", "high"),
+    _ACTOR + "clip_ratio_low": _bound("low"),
+    _ACTOR + "clip_ratio_high": _bound("high"),
+    _ACTOR + "clip_ratio_c": _dual,
     _ACTOR + "kl_loss_coef": _if_kl(to("algorithm.kl.beta")),
     _ACTOR + "kl_loss_type": _if_kl(_TABLE[_ACTOR + "kl_loss_type"]),
     _ACTOR + "entropy_coeff": to("algorithm.entropy.coef", convert=lambda value: value or None),
