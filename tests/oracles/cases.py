@@ -47,107 +47,89 @@ def trl(name: str, keys: Keys, trainer: str = "grpo", compared: tuple[str, ...] 
     return Case(name, "TRL", keys, asked, compared)
 
 
-def actor(bound: float, cap: float) -> Keys:
-    return {"clip_ratio_low": bound, "clip_ratio_high": bound, "clip_ratio_c": cap}
+def actor(low: float, high: float, cap: float = 1e9) -> Keys:
+    return {"clip_ratio_low": low, "clip_ratio_high": high, "clip_ratio_c": cap}
 
 
-PROXIMAL = {"correction": "none"}
-"""Ratios to the weights that the batch began with, as TRL and verl take them."""
-UNSCALED = {"scale": "none"}
+def named(name: str, **keys: Any) -> Keys:
+    """An algorithm by its name, with ratios to the weights that the batch began with, as TRL and verl take them."""
+    return {"name": name, "correction": "none", **keys}
+
+
+def clip(**keys: Any) -> Keys:
+    return named("grpo", loss=keys)
+
+
+WIDE = {"clip_low": 0.2, "clip_high": 0.2}
+UNDIVIDED = {"norm_adv_by_std_in_grpo": False}
+BY_SEQUENCE = {"importance_sampling_level": "sequence"}
+OVER_TOKENS = {"advantage": {"over": "tokens"}}
+REWARDS = {"reward0": 0.5, "reward1": 2.0}
 
 ESTIMATORS = (
-    verl("grpo", {**PROXIMAL, "advantage": {"eps": 1e-6}}, estimator_keys={"epsilon": 1e-6}),
-    verl("grpo, vectorized", PROXIMAL, estimator="grpo_vectorized"),
-    trl("grpo", {**PROXIMAL, "normaliser": "episode"}, loss_type="grpo"),
+    verl("grpo", named("grpo", advantage={"eps": 1e-6}), estimator_keys={"epsilon": 1e-6}),
+    verl("grpo, vectorized", named("grpo"), estimator="grpo_vectorized"),
+    trl("grpo", named("grpo", normaliser="episode"), loss_type="grpo"),
     verl(
         "dr_grpo",
-        {**PROXIMAL, "advantage": UNSCALED, "normaliser": {"kind": "constant", "tokens": LONGEST}},
-        estimator_keys={"norm_adv_by_std_in_grpo": False},
+        named("dr_grpo", normaliser={"tokens": LONGEST}),
+        estimator_keys=UNDIVIDED,
         aggregation="seq-mean-token-sum-norm",
     ),
-    trl(
-        "dr_grpo",
-        {**PROXIMAL, "advantage": UNSCALED, "normaliser": {"kind": "constant", "tokens": LONGEST}},
-        loss_type="dr_grpo",
-        scale_rewards="none",
-    ),
-    verl("rloo", {**PROXIMAL, "name": "rloo"}, estimator="rloo"),
-    verl("rloo, vectorized", {**PROXIMAL, "name": "rloo"}, estimator="rloo_vectorized"),
-    trl("rloo", {**PROXIMAL, "name": "rloo"}, "rloo", ADVANTAGES_ALONE, beta=0.0),
-    trl("spread of the batch", {**PROXIMAL, "advantage": {"scale": "batch"}}, scale_rewards="batch"),
-    verl("opo", {**PROXIMAL, "advantage": {"baseline": "length", "scale": "none"}}, estimator="opo"),
-    verl(
-        "reinforce_plus_plus",
-        {**PROXIMAL, "advantage": {"kind": "whitened", "over": "tokens"}},
-        estimator="reinforce_plus_plus",
-    ),
+    trl("dr_grpo", named("dr_grpo", normaliser={"tokens": LONGEST}), loss_type="dr_grpo", scale_rewards="none"),
+    verl("rloo", named("rloo"), estimator="rloo"),
+    verl("rloo, vectorized", named("rloo"), estimator="rloo_vectorized"),
+    trl("rloo", named("rloo"), "rloo", ADVANTAGES_ALONE, beta=0.0),
+    trl("lite_ppo", named("lite_ppo"), scale_rewards="batch"),
+    verl("opo", named("opo"), estimator="opo", loss="gpg"),
+    verl("reinforce_plus_plus", named("reinforce_plus_plus", **OVER_TOKENS), estimator="reinforce_plus_plus"),
     verl(
         "reinforce_plus_plus_baseline",
-        {**PROXIMAL, "advantage": {"kind": "whitened", "baseline": "mean", "over": "tokens"}},
+        named("reinforce_plus_plus_baseline", **OVER_TOKENS),
         estimator="reinforce_plus_plus_baseline",
     ),
-    verl(
-        "pass_at_k",
-        {**PROXIMAL, "advantage": "pass_at_k"},
-        estimator="grpo_passk",
-        algorithm={"norm_adv_by_std_in_grpo": False},
-    ),
+    verl("pass_at_k", named("pass_at_k"), estimator="grpo_passk", algorithm=UNDIVIDED),
     # no reward but those of the flat group is 0: there alone verl's factor is the paper's
-    verl("gpg", {**PROXIMAL, "advantage": "gpg", "loss": "policy_gradient"}, estimator="gpg", loss="gpg"),
+    verl("gpg", named("gpg"), estimator="gpg", loss="gpg"),
 )
-
-
-def loss(kind: str, *, normaliser: Any = "token", **keys: Any) -> Keys:
-    return {**PROXIMAL, "loss": {"kind": kind, **keys}, "normaliser": normaliser}
-
-
-BY_EPISODE = {"level": "episode", "normaliser": "episode"}
-MEAN_OF_MEANS = "seq-mean-token-mean"
 LOSSES = (
-    verl("clip-higher", loss("clip", clip_high=0.28), actor={"clip_ratio_high": 0.28}),
-    trl("clip-higher", loss("clip", clip_high=0.28), loss_type="dapo", epsilon_high=0.28),
+    verl("clip-higher", clip(clip_high=0.28), actor={"clip_ratio_high": 0.28}),
+    trl("clip-higher", clip(clip_high=0.28), loss_type="dapo", epsilon_high=0.28),
     verl("clip to the sampler", {"correction": "bypass"}, old="sampled"),
-    verl("dual clip", loss("clip", dual_clip=1.3), actor={"clip_ratio_c": 1.3}),
-    trl("dual clip", loss("clip", dual_clip=1.3), delta=1.3),
-    verl("gspo", loss("clip", **BY_EPISODE), loss="gspo", aggregation=MEAN_OF_MEANS),
-    trl("gspo", loss("clip", **BY_EPISODE), loss_type="grpo", importance_sampling_level="sequence"),
-    trl(
-        "luspo",
-        loss("clip", level="episode", normaliser={"kind": "constant", "tokens": 1}),
-        loss_type="luspo",
-        importance_sampling_level="sequence",
-    ),
-    verl("cispo", loss("cispo", clip_high=0.3), loss="cispo", actor={"clip_ratio_low": 1.0, "clip_ratio_high": 0.3}),
-    verl("cispo, bounded below", loss("cispo", clip_low=0.2, clip_high=0.2), loss="cispo"),
-    trl("cispo", loss("cispo", clip_high=0.3), loss_type="cispo", epsilon_high=1.3),
-    verl("sapo", loss("sapo", normaliser="episode"), loss="sapo"),
-    trl("sapo", loss("sapo", normaliser="episode"), loss_type="sapo"),
+    verl("dual clip", clip(dual_clip=1.3), actor={"clip_ratio_c": 1.3}),
+    trl("dual clip", clip(dual_clip=1.3), delta=1.3),
+    verl("gspo", named("gspo", loss=WIDE), loss="gspo", aggregation="seq-mean-token-mean"),
+    trl("gspo", named("gspo", loss=WIDE), loss_type="grpo", **BY_SEQUENCE),
+    trl("luspo", named("luspo", loss=WIDE), loss_type="luspo", **BY_SEQUENCE),
+    verl("cispo", {"name": "cispo", "loss": {"clip_high": 0.3}}, loss="cispo", actor=actor(1.0, 0.3), old="sampled"),
+    verl("cispo, bounded below", named("cispo", loss=WIDE), loss="cispo"),
+    trl("cispo", named("cispo", loss={"clip_high": 0.3}), loss_type="cispo", epsilon_high=1.3),
+    verl("sapo", named("sapo"), loss="sapo"),
+    trl("sapo", named("sapo"), loss_type="sapo"),
+    verl("gmpo", named("gmpo"), loss="geo_mean", actor=actor(0.4, 0.4)),
     verl(
-        "gmpo",
-        loss("gmpo", normaliser="episode"),
-        loss="geo_mean",
-        actor={"clip_ratio_low": 0.4, "clip_ratio_high": 0.4},
+        "gmpo, clipped", named("gmpo", loss={"clip_low": 0.1, "clip_high": 0.1}), loss="geo_mean", actor=actor(0.1, 0.1)
     ),
+    trl("gmpo", named("gmpo", loss={"clip_low": 0.1, "clip_high": 0.1}), "gmpo", epsilon=0.1),
+    verl("dppo", {"name": "dppo"}, loss="dppo_tv", actor=actor(0.2, 0.2, 20.0), old="sampled"),
+    verl("dppo, near", named("dppo", loss={"low": 0.05, "high": 0.05}), loss="dppo_tv", actor=actor(0.05, 0.05)),
+    verl("dppo, capped", named("dppo", loss={"cap": 1.1}), loss="dppo_tv", actor=actor(0.2, 0.2, 1.1)),
     verl(
-        "gmpo, clipped",
-        loss("gmpo", clip_low=0.1, clip_high=0.1, normaliser="episode"),
-        loss="geo_mean",
-        actor={"clip_ratio_low": 0.1, "clip_ratio_high": 0.1},
+        "dppo, kl",
+        named("dppo", loss={"divergence": "kl", "low": 0.01, "high": 0.01}),
+        loss="dppo_kl",
+        actor=actor(0.01, 0.01),
     ),
-    trl("gmpo", loss("gmpo", clip_low=0.1, clip_high=0.1, normaliser="episode"), "gmpo", epsilon=0.1),
-    verl("dppo, total variation", loss("dppo", low=0.05, high=0.05), loss="dppo_tv", actor=actor(0.05, 20.0)),
-    verl("dppo, total variation, capped", loss("dppo", cap=1.1), loss="dppo_tv", actor=actor(0.2, 1.1)),
-    verl("dppo, kl", loss("dppo", divergence="kl", low=0.01, high=0.01), loss="dppo_kl", actor=actor(0.01, 20.0)),
-    verl("policy gradient", loss("policy_gradient"), loss="gpg"),
-    trl("vespo", loss("vespo"), loss_type="vespo"),
+    verl("policy gradient", named("grpo", loss="policy_gradient"), loss="gpg"),
+    trl("vespo", named("vespo"), loss_type="vespo"),
 )
 AGGREGATIONS = (
-    verl("token mean", PROXIMAL, aggregation="token-mean"),
-    trl("token mean", PROXIMAL, loss_type="bnpo"),
-    verl("episode mean", {**PROXIMAL, "normaliser": "episode"}, aggregation="seq-mean-token-mean"),
+    verl("token mean", named("grpo"), aggregation="token-mean"),
+    trl("token mean", named("grpo"), loss_type="bnpo"),
+    verl("episode mean", named("grpo", normaliser="episode"), aggregation="seq-mean-token-mean"),
     verl(
         "constant",
-        {**PROXIMAL, "normaliser": {"kind": "constant", "tokens": 100}},
+        named("grpo", normaliser={"kind": "constant", "tokens": 100}),
         aggregation="seq-mean-token-sum-norm",
         loss_scale_factor=100,
     ),
@@ -182,6 +164,7 @@ CORRECTIONS = (
         **on_engine("sequence_truncate", None, CAP),
     ),
     verl("mask", corrected("mask", **BAND), **weighed("token", "0.8_1.25")),
+    trl("icepop", {"name": "icepop"}, **on_engine("token_mask", 0.5, 5.0)),
     trl("mask", corrected("mask", **BAND), **on_engine("token_mask", 0.8, 1.25)),
     verl("mask, by episode", corrected("mask", level="episode", **BAND), **weighed("sequence", "0.8_1.25")),
     trl("mask, by episode", corrected("mask", level="episode", **BAND), **on_engine("sequence_mask", 0.8, 1.25)),
@@ -198,19 +181,19 @@ CORRECTIONS = (
     ),
     trl(
         "off-policy mask",
-        {**PROXIMAL, "off_policy_mask": {"threshold": 0.01}},
+        named("grpo", off_policy_mask={"threshold": 0.01}),
         off_policy_mask_threshold=0.01,
     ),
 )
 DIVERGENCES = (
     *(
-        verl(f"kl {kind}", {**PROXIMAL, "kl": {"beta": 0.1, "estimator": kind}}, kl={"type": kind, "beta": 0.1})
+        verl(f"kl {kind}", named("grpo", kl={"beta": 0.1, "estimator": kind}), kl={"type": kind, "beta": 0.1})
         for kind in ("k1", "k2", "k3", "abs")
     ),
-    trl("kl k3", {**PROXIMAL, "kl": {"beta": 0.1}}, beta=0.1, use_bias_correction_kl=False),
-    trl("kl k3, weighted", {**PROXIMAL, "kl": {"beta": 0.1, "weighted": True}}, beta=0.1),
-    verl("entropy", {**PROXIMAL, "entropy": {"coef": 0.1}}, entropy=0.1),
-    trl("entropy", {**PROXIMAL, "entropy": {"coef": 0.1}}, entropy_coef=0.1),
+    trl("kl k3", named("grpo", kl={"beta": 0.1}), beta=0.1, use_bias_correction_kl=False),
+    trl("kl k3, weighted", named("grpo", kl={"beta": 0.1, "weighted": True}), beta=0.1),
+    verl("entropy", named("grpo", entropy={"coef": 0.1}), entropy=0.1),
+    trl("entropy", named("grpo", entropy={"coef": 0.1}), entropy_coef=0.1),
 )
 CASES = ESTIMATORS + LOSSES + AGGREGATIONS + CORRECTIONS + DIVERGENCES
 
@@ -218,24 +201,24 @@ RIGHT_OR_WRONG = {"rewards": torch.tensor([[1.0], [0.0], [0.0], [0.0]] * 2 + [[0
 OF_ITS_OWN = (
     verl(
         "gpg of right and wrong answers",
-        {**PROXIMAL, "advantage": "gpg", "loss": "policy_gradient"},
+        named("gpg"),
         estimator="gpg",
         loss="gpg",
         given=RIGHT_OR_WRONG,
     ),
     verl(
         "gdpo of unequal lengths",
-        {**PROXIMAL, "advantage": {"kind": "gdpo", "rewards": {"reward0": 1.0, "reward1": 1.0}}},
+        named("gdpo", advantage={"rewards": {"reward0": 1.0, "reward1": 1.0}}),
         estimator="gdpo",
     ),
-    verl("pass_at_k as set", {**PROXIMAL, "advantage": "pass_at_k"}, estimator="grpo_passk"),
+    verl("pass_at_k as set", named("pass_at_k"), estimator="grpo_passk"),
     verl(
         "mask by the ratio that the help speaks of",
         corrected("mask", weighs=False, low=0.9, high=1.25),
         correction={"rollout_rs": "token_k1", "rollout_rs_threshold": "0.9_1.25"},
     ),
-    verl("cispo as set", loss("cispo"), loss="cispo"),
-    trl("cispo as set", loss("cispo"), loss_type="cispo"),
-    trl("luspo as set", loss("clip", level="episode", normaliser={"kind": "constant", "tokens": 1}), loss_type="luspo"),
+    verl("cispo as set", named("cispo"), loss="cispo"),
+    trl("cispo as set", named("cispo"), loss_type="cispo"),
+    trl("luspo as set", named("luspo", loss=WIDE), loss_type="luspo"),
 )
 """Where a peer parts from the paper that it names."""
