@@ -18,7 +18,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,6 +32,7 @@ from ludus.http.api import application, guarded
 from ludus.http.body import MAX_BODY_BYTES, Body, read_model
 from ludus.http.keys import digest, is_key, keys_of, new_key
 from ludus.http.server import HttpServer
+from ludus.processes.notifier import Notifier
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,9 @@ class Registry:
         self._lock = threading.Lock()
         self._clock = AwakeClock()
         self._entries: dict[Name, _RoleEntry] = {}
-        self._waiting: list[tuple[Name, Future[Registered]]] = []
+        self._changed = Notifier()
+        """Notified when a process is ready, and at the end."""
+        self._is_over = False
         self._services: dict[str, Service] = {}
         self._http = HttpServer(self._app(), name="registry", is_guarded=True)
 
@@ -104,11 +106,8 @@ class Registry:
 
     def __exit__(self, *_: object) -> None:
         self._http.stop()
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for (name, index), future in waiting:
-            if future.set_running_or_notify_cancel():  # False: who waited has left
-                future.set_exception(BackendError(f"the run ended before {name}-{index} was ready"))
+        self._is_over = True
+        self._changed.notify()
 
     def expect(self, name: str, index: int, attempt: int, task: Mapping[str, Any]) -> None:
         """This start of the process is listened to from now on. task: what it is given, with the configuration."""
@@ -136,15 +135,14 @@ class Registry:
 
     async def wait(self, name: str, index: int, timeout_s: float | None = None) -> Registered:
         """The process, once it is ready. Raises BackendError after `timeout_s`."""
-        future: Future[Registered] = Future()
-        with self._lock:
-            entry = self._entries.get((name, index))
-            if entry is not None and entry.registered is not None:
-                return entry.registered
-            self._waiting.append(((name, index), future))
         try:
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.wrap_future(future)
+            with self._changed.listening() as listener:
+                async with asyncio.timeout(timeout_s):
+                    while (found := self.find(name, index)) is None:
+                        if self._is_over:
+                            raise BackendError(f"the run ended before {name}-{index} was ready")
+                        await listener.wait()
+                    return found
         except TimeoutError:
             raise BackendError(f"{name}-{index} was not ready within {timeout_s} s") from None
 
@@ -185,11 +183,7 @@ class Registry:
         with self._lock:
             entry = self._current(name, index, joining.attempt)
             entry.registered, entry.last_seen_at = registered, self._clock.now()
-            found = [future for wanted, future in self._waiting if wanted == (name, index)]
-            self._waiting = [each for each in self._waiting if each[0] != (name, index)]
-        for future in found:
-            if future.set_running_or_notify_cancel():  # False: who waited has left
-                future.set_result(registered)
+        self._changed.notify()
         logger.info("role.joined role=%s-%d url=%s pid=%d host=%s", name, index, joining.url, joining.pid, joining.host)
         return Response(status_code=204)
 
