@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Column, Table
@@ -20,6 +19,7 @@ from ludus.checks.doctor.replay import Subject
 from ludus.cli.console import counting, end, plain_table, say_json
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
+from ludus.settings import with_overrides
 from ludus.text.chat import ChatText, shipped_templates
 from ludus.types import Message
 
@@ -53,7 +53,7 @@ def doctor(
     allowed = allow or []
     if unknown := next((name for name in allowed if name not in (*EXPLANATIONS, "template")), None):
         raise UserError(f"--allow {unknown!r} is no fork; known: {', '.join(EXPLANATIONS)}, template.")
-    examined = _subject(subject, template, parser, _values(variables or []))
+    examined = _subject(subject, template, parser, with_overrides({}, variables or ()))
     with counting("playing conversations", conversations, quiet=as_json) as bar:
         found = examine(
             examined,
@@ -85,16 +85,6 @@ def _subject(name: str, template: str | None, parser: str, variables: Mapping[st
     if not any(opening in source for opening in _TEMPLATE_OPENING):
         raise UserError(f"{name!r} is no chat template: it has no Jinja tag. Pass a .jinja file or a model's folder.")
     return subject_of_source(source, tool_parser=parser, template_kwargs=variables)
-
-
-def _values(settings: Sequence[str]) -> dict[str, Any]:
-    values = {}
-    for setting in settings:
-        name, found, text = setting.partition("=")
-        if not found or not name:
-            raise UserError(f"--set {setting!r} has no value; write NAME=VALUE, such as enable_thinking=false.")
-        values[name] = yaml.safe_load(text)
-    return values
 
 
 # What is shown

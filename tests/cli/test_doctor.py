@@ -67,7 +67,7 @@ def test_a_template_that_forks(ludus: Ludus, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("chatml-tools", "--allow", "nothing"), "known: reasoning_stripped"),
-        (("chatml-tools", "--set", "enable_thinking"), "NAME=VALUE"),
+        (("chatml-tools", "--set", "enable_thinking"), "must have the form key=value"),
         (("chatml-tools", "--template", "chatml-tools"), "Leave it out"),
         (("chatml-tools", "--parser", "none"), "Unknown tool_parser"),
         (("{path}",), "no Jinja tag"),

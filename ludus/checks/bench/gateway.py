@@ -130,20 +130,16 @@ def _check(sessions: Sequence[Session], *, num_requests: int) -> None:
 
 
 def _ceiling(work: GatewayWork) -> float:
-    """Requests a second that the client and the server manage when nothing is done."""
+    """Requests a second that the client and the server manage with an application that reads a body and answers every
+    request with the same bytes, as many as a chat answer has."""
+    content = json.dumps({"reply": work.reply, "padding": "x" * 300}).encode()
+
+    async def idle(scope: Scope, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body()
+        await Response(content, media_type="application/json")(scope, receive, send)
+
     server = GatewayServer(SessionKeys())
-    server.app = _Idle(work.reply)
+    server.app = idle
     with server:
         (crowd,) = ask(replace(work, phases=work.phases[-1:]), server.base_url, ["/"])
     return crowd["requests"] / crowd["seconds"]
-
-
-class _Idle:
-    """An application that reads a body and answers every request with the same bytes, as many as a chat answer has."""
-
-    def __init__(self, reply: str) -> None:
-        self._answer = json.dumps({"reply": reply, "padding": "x" * 300}).encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await Request(scope, receive).body()
-        await Response(self._answer, media_type="application/json")(scope, receive, send)

@@ -10,8 +10,8 @@ import asyncio
 import gc
 import random
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,9 @@ from ludus.cluster.cluster import open_cluster
 from ludus.cluster.ranks import open_ranks
 from ludus.compat.config import Config
 from ludus.errors import UserError
+from ludus.models.resolve import resolve_model
 from ludus.processes.blocking import run_blocking
+from ludus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -144,29 +146,22 @@ async def _record(config: Config) -> Batch:
 
 
 async def _with_ranks(config: Config, count: int, work: Callable[[AnyTrainer], ResultT]) -> ResultT:
-    """What `work` makes of a trainer on so many ranks, which is given up afterwards with all it holds."""
-    async with _ranks(config, count) as trainer:
+    """What `work` makes of a trainer on so many ranks that begins with the model's own weights; the trainer is given up
+    afterwards with all it holds."""
+    settings = config.trainer.model_copy(update={"ranks": count})
+    own = config.model_copy(update={"trainer": settings, "name": f"ranks-{count}"})
+    async with AsyncExitStack() as stack:
+        trainer: AnyTrainer
+        if count == 1:
+            trainer = (await stack.enter_async_context(open_local(own))).trainer(own)
+        else:
+            tokenizer = Tokenizer.load(resolve_model(own.model.path))
+            cluster = await stack.enter_async_context(open_cluster(own))
+            trainer = await stack.enter_async_context(open_ranks(own, cluster, tokenizer, sampling=None))
         made = await asyncio.to_thread(work, trainer)
     del trainer
     gc.collect()  # modules and their hooks hold one another
     return made
-
-
-@asynccontextmanager
-async def _ranks(config: Config, count: int) -> AsyncIterator[AnyTrainer]:
-    """A trainer on so many ranks that begins with the model's own weights."""
-    trainer = config.trainer.model_copy(update={"ranks": count})
-    own = config.model_copy(update={"trainer": trainer, "name": f"ranks-{count}"})
-    if count == 1:
-        async with open_local(own) as local:
-            yield local.trainer(own)
-        return
-    from ludus.models.resolve import resolve_model
-    from ludus.text.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.load(resolve_model(own.model.path))
-    async with open_cluster(own) as cluster, open_ranks(own, cluster, tokenizer, sampling=None) as sharded:
-        yield sharded
 
 
 @dataclass(frozen=True, slots=True)
