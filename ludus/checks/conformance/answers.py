@@ -1,4 +1,4 @@
-"""What the local server's engine says: what a case wrote down; else words drawn by the seed, or what a grammar allows.
+"""Answers of the local server's engine: what a case wrote down; else words drawn by the seed, or what a grammar allows.
 
 Knows: calls, a tokenizer, grammars.  Knows not: HTTP, protocols.
 """
@@ -58,16 +58,18 @@ class ScriptedAnswers:
     def _shortest(self, grammar: str) -> tuple[int, ...]:
         """Tokens of a short text that `grammar` allows, its end included."""
         matcher = llguidance.LLMatcher(self._guide, grammar, log_level=0)
-        said: list[int] = []
-        while len(said) < _MOST_GRAMMAR_TOKENS:
+        tokens: list[int] = []
+        while len(tokens) < _MOST_GRAMMAR_TOKENS:
             allowed = matcher.compute_logit_bias()
             token = next((idx for idx in self._by_rank if idx < len(allowed) and allowed[idx]), None)
             if token is None or not matcher.consume_token(token):
-                raise InternalError(f"the grammar allows no token after {len(said)}: {matcher.get_error()}\n{grammar}")
-            said.append(token)
+                raise InternalError(
+                    f"the grammar allows no token after {len(tokens)}: {matcher.get_error()}\n{grammar}"
+                )
+            tokens.append(token)
             if token in self._stop_ids:
                 break
-        return tuple(said)
+        return tuple(tokens)
 
 
 def _words(call: Call) -> str:

@@ -79,7 +79,7 @@ def named(name: str, law: str, body: Body, **how: Any) -> Case:
 
 
 def law_of(body: Callable[..., object]) -> str:
-    """What the docstring of `body` says, without its full stop."""
+    """The docstring of `body` without its full stop."""
     return (body.__doc__ or "").removesuffix(".")
 
 

@@ -81,7 +81,7 @@ def parts(got: Any, **expected: object) -> None:
 
 
 def that(what: str, holds: object, expected: str, got: object) -> None:
-    """`expected` says in words what `holds` tests of `got`."""
+    """`expected` are the words for what `holds` tests of `got`."""
     if not holds:
         raise ExpectationError(what, expected, got)
 

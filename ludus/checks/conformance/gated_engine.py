@@ -1,6 +1,6 @@
 """The local engine's tokens: counted, and held back where a case wants to look at an answer half-way.
 
-Knows: the Engine contract.  Knows not: who asks, what is said.
+Knows: the Engine contract.  Knows not: who asks, what is answered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TokenGate:
 
 
 class Around:
-    """An engine around another one, which does whatever is not said here."""
+    """An engine around another one, which does all that is not defined here."""
 
     def __init__(self, inner: Engine) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""The local gateway on a socket, before an engine that says what a case wrote down; the suite's server without a URL.
+"""The local gateway on a socket, before an engine that answers as a case wrote down; the suite's own server.
 
 Knows: every part of a gateway, and how to put them together.  Knows not: protocols, cases.
 Invariant: whatever a case did, every token that the engine handed over is in its session's record, after the prompt

@@ -54,9 +54,9 @@ def _cell(verdicts: Counter[str]) -> Text:
 
 def failure(result: CaseResult) -> Text:
     """One failed case in four lines."""
-    told = {"law": result.case.law, "looked at": result.what, "expected": result.expected, "got": result.got}
-    lines = (part for label, value in told.items() for part in ((f"\n  {label:10}", "dim"), value))
-    return Text.assemble((f"\n{result.case.name}", "bold red"), *lines)
+    lines = {"law": result.case.law, "looked at": result.what, "expected": result.expected, "got": result.got}
+    styled = (part for label, value in lines.items() for part in ((f"\n  {label:10}", "dim"), value))
+    return Text.assemble((f"\n{result.case.name}", "bold red"), *styled)
 
 
 def mutants_shown(report: MutantReport) -> RenderableType:
@@ -64,7 +64,7 @@ def mutants_shown(report: MutantReport) -> RenderableType:
     table = Table("fault", "the server", "caught by", "cases", box=None, pad_edge=False, header_style="dim")
     for one in report.results:
         by = Text("missed", style="bold red") if one.by is None else Text(one.by.case.name, style="green")
-        table.add_row(one.fault.name, Text(one.fault.says, style="dim"), by, str(one.num_played))
+        table.add_row(one.fault.name, Text(one.fault.effect, style="dim"), by, str(one.num_played))
     lines: Iterable[RenderableType] = (failure(result) for result in report.whole.of("failed"))
     counts = f"{report.num_caught} of {len(report.results)} faults caught in {report.seconds:.1f} s"
     return Group(table, *lines, Text(counts, style="bold green" if report.ok else "bold red"))

@@ -79,7 +79,7 @@ class Probe:
         return self.own
 
     def script(self, *answers: Answer) -> None:
-        """On the local server the next answers are these; another server says what its model says."""
+        """On the local server the next answers are these; another server's model is free."""
         if self.own is not None:
             self.own.script(*answers)
 
@@ -101,7 +101,7 @@ class Probe:
     def _sessions(self) -> list[LocalSession]:
         return [*self.others, *([] if self.own is None else [self.own])]
 
-    # ---- requests with an SDK; `said` is what the model of the local server answers
+    # ---- requests with an SDK; `answers` are those of the local server's model
 
     @cached_property
     def openai(self) -> Any:
@@ -127,25 +127,25 @@ class Probe:
         older = {name: whole.pop(name) for name in self.words.older if name in whole}
         return {**whole, "extra_body": {**older, **whole.get("extra_body", {})}}
 
-    async def answer(self, *said: Answer, **fields: Any) -> Any:
+    async def answer(self, *answers: Answer, **fields: Any) -> Any:
         """The SDK's object of the answer at once."""
-        self.script(*said)
+        self.script(*answers)
         return await self.sdk.create(**self.arguments(**fields))
 
-    async def events(self, *said: Answer, **fields: Any) -> list[Any]:
+    async def events(self, *answers: Answer, **fields: Any) -> list[Any]:
         """The SDK's objects of the streamed answer."""
-        return [event async for event in await self.answer(*said, **fields, stream=True)]
+        return [event async for event in await self.answer(*answers, **fields, stream=True)]
 
-    async def ask(self, *said: Answer, **fields: Any) -> Reply:
-        return self.words.whole(await self.answer(*said, **fields))
+    async def ask(self, *answers: Answer, **fields: Any) -> Reply:
+        return self.words.whole(await self.answer(*answers, **fields))
 
-    async def stream(self, *said: Answer, **fields: Any) -> Reply:
-        return self.words.streamed(await self.events(*said, **fields))
+    async def stream(self, *answers: Answer, **fields: Any) -> Reply:
+        return self.words.streamed(await self.events(*answers, **fields))
 
-    async def both(self, *said: Answer, **fields: Any) -> Reply:
+    async def both(self, *answers: Answer, **fields: Any) -> Reply:
         """The reply at once, which is the streamed one too."""
-        whole = await self.ask(*said, **fields)
-        equal("the streamed reply", await self.stream(*said, **fields), whole)
+        whole = await self.ask(*answers, **fields)
+        equal("the streamed reply", await self.stream(*answers, **fields), whole)
         return whole
 
     async def refused(
@@ -153,41 +153,41 @@ class Probe:
     ) -> Any:
         """The body of the error that `asked` is answered with. Raises ExpectationError if it is another one, or none.
 
-        kind: name of the SDK's exception. retry: whether SDKs are told to send the request again; '' is any. error:
+        kind: name of the SDK's exception. retry: whether SDKs shall send the request again; '' is any. error:
         its fields.
         """
         try:
             answer = await asked
         except self.clients.status_errors as raised:
-            told: Any = raised
+            refusal: Any = raised
         else:
             raise ExpectationError("the request", f"an error with status {status}", answer)
-        equal(f"status of {shown(told.body)}", told.status_code, status)
-        inner = told.body.get("error", told.body) if isinstance(told.body, dict) else {}
+        equal(f"status of {shown(refusal.body)}", refusal.status_code, status)
+        inner = refusal.body.get("error", refusal.body) if isinstance(refusal.body, dict) else {}
         parts(inner if isinstance(inner, dict) else {}, **error)
-        equal("exception", type(told).__name__, kind or type(told).__name__)
+        equal("exception", type(refusal).__name__, kind or type(refusal).__name__)
         if retry:
-            equal("x-should-retry", told.response.headers.get("x-should-retry"), retry)
-        return told.body
+            equal("x-should-retry", refusal.response.headers.get("x-should-retry"), retry)
+        return refusal.body
 
     # ---- requests without an SDK
 
     async def send(
         self, method: str, path: str, body: Any = None, *, content: Any = None, headers: Fields | None = None
     ) -> httpx.Response:
-        """The answer to any request. content: bytes in the place of a body in JSON."""
+        """The answer to any request. content: bytes instead of a body in JSON."""
         data = content if body is None else json.dumps(body).encode()
         return await self.clients.raw.request(method, self.root + path, content=data, headers=self._headers(headers))
 
     async def post(self, *, content: Any = None, headers: Fields | None = None, **fields: Any) -> httpx.Response:
-        """The answer to a request of the protocol. content: bytes in the place of its fields."""
+        """The answer to a request of the protocol. content: bytes instead of its fields."""
         body = self.fields(**fields) if content is None else None
         return await self.send("POST", f"/v1{self.words.path}", body, content=content, headers=headers)
 
     @asynccontextmanager
-    async def lines(self, *said: Answer, **fields: Any) -> AsyncIterator[AsyncIterator[str]]:
+    async def lines(self, *answers: Answer, **fields: Any) -> AsyncIterator[AsyncIterator[str]]:
         """The lines of a streamed answer as they come, no blank ones; leaving the block early closes the connection."""
-        self.script(*said)
+        self.script(*answers)
         url, body = f"{self.root}/v1{self.words.path}", self.fields(**fields, stream=True)
         async with self.clients.raw.stream("POST", url, json=body, headers=self._headers(None)) as answer:
             equal("status of the stream", answer.status_code, 200)

@@ -35,13 +35,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one answer says."""
+    """What one answer holds."""
 
     parts: tuple[Part, ...]
     ended: str | None
     id: str = field(default="", compare=False)
     num_prompt: int = field(default=0, compare=False)
-    """Tokens of the prompt. 0: not told."""
+    """Tokens of the prompt. 0: unknown."""
     num_sampled: int = field(default=0, compare=False)
     raw: Any = field(default=None, compare=False, repr=False)
     """The SDK's object, or the events that it gave."""
@@ -73,14 +73,14 @@ class Reply:
 
 
 def together(pieces: Iterable[tuple[str | int, Part]]) -> tuple[Part, ...]:
-    """Pieces under one key are one part, in the order of the first ones; a number is the part's place, or told."""
+    """Pieces under one key are one part, in order; a number must be the part's index, else it shows."""
     parts: dict[str | int, Part] = {}
     for key, piece in pieces:
         known = parts.get(key, Part(piece.kind, ""))
         parts[key] = Part(piece.kind, known.text + piece.text, known.name or piece.name, known.id or piece.id)
     return tuple(
-        part if key == place or isinstance(key, str) else replace(part, kind=f"{part.kind} at {key}")
-        for place, (key, part) in enumerate(parts.items())
+        part if key == idx or isinstance(key, str) else replace(part, kind=f"{part.kind} at {key}")
+        for idx, (key, part) in enumerate(parts.items())
     )
 
 
@@ -106,8 +106,8 @@ def _chat_pieces(messages: Iterable[Any]) -> Iterator[tuple[str, Part]]:
         for kind, text in (("thinking", thinking), ("text", message.content)):
             if text:
                 yield kind, Part(kind, text)
-        for place, call in enumerate(message.tool_calls or ()):
-            function, index = call.function, getattr(call, "index", place)
+        for idx, call in enumerate(message.tool_calls or ()):
+            function, index = call.function, getattr(call, "index", idx)
             yield f"call {index}", Part("call", function.arguments or "", function.name or "", call.id or "")
 
 
@@ -199,6 +199,6 @@ def num_input_tokens(usage: Any) -> int:
 
 def _counts(usage: Any) -> dict[str, Any]:
     """What OpenAI's protocols count, by their two pairs of names."""
-    told = {} if usage is None else usage.model_dump()
+    counts = {} if usage is None else usage.model_dump()
     names = {"num_prompt": ("prompt_tokens", "input_tokens"), "num_sampled": ("completion_tokens", "output_tokens")}
-    return {ours: told[name] for ours, theirs in names.items() for name in theirs if name in told}
+    return {ours: counts[name] for ours, theirs in names.items() for name in theirs if name in counts}

@@ -116,13 +116,13 @@ def each_json(change: Callable[[Json], Json | None]) -> Callable[[Json], OnEvent
     return lambda _asked: on_event
 
 
-def places(value: Any, at: str) -> Iterator[tuple[Any, Any]]:
+def find(value: Any, at: str) -> Iterator[tuple[Any, Any]]:
     """Holder and key of what is at a path such as `choices.*.index`, where `*` is every element."""
     name, _, rest = at.partition(".")
     keys: Any = range(len(value or ())) if name == "*" else [name] if isinstance(value, dict) and name in value else []
     for key in keys:
         if rest:
-            yield from places(value[key], rest)
+            yield from find(value[key], rest)
         else:
             yield value, key
 
@@ -135,7 +135,7 @@ def put(at: str, new: Any, *kinds: str) -> Callable[..., Json]:
 
     def change(value: Json, *_asked: Json) -> Json:
         if not kinds or value.get("type", "").startswith(kinds):
-            for holder, key in places(value, at):
+            for holder, key in find(value, at):
                 holder[key] = new(holder[key]) if callable(new) else new
         return value
 
@@ -144,7 +144,7 @@ def put(at: str, new: Any, *kinds: str) -> Callable[..., Json]:
 
 def text_of(event: Event, at: str) -> str:
     """The text at a path of an event."""
-    return "" if event.data == DONE else "".join(holder[key] or "" for holder, key in places(event.json, at))
+    return "" if event.data == DONE else "".join(holder[key] or "" for holder, key in find(event.json, at))
 
 
 def numbered(change: Callable[[Event, int], Sequence[Event]], at: str) -> Callable[[Json], OnEvent]:
@@ -161,10 +161,10 @@ def again(raw: bytes, receive: Receive) -> Receive:
     """Returns `raw` as the body, then whatever comes."""
     left: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
 
-    async def told() -> Message:
+    async def receive_again() -> Message:
         return left.pop() if left else await receive()
 
-    return told
+    return receive_again
 
 
 def _object(raw: bytes) -> Json:

@@ -1,6 +1,6 @@
 """Server-sent events as text: read the way a client reads them, and written again.
 
-Knows: the event-stream format.  Knows not: what the events say.
+Knows: the event-stream format.  Knows not: what the events hold.
 A client's reader forgives what the format allows; this one refuses what a server ought not to write.
 """
 

@@ -1,4 +1,4 @@
-"""The protocols in terms that all of them share: how each is asked and answers, so that a law of several is told once.
+"""The protocols in terms that all of them share: how each is asked and answers; so a law of several is one function.
 
 Knows: the fields of each protocol, and how an SDK is called.  Knows not: laws, servers.
 """
@@ -54,7 +54,7 @@ class Words:
     called: str = "tool_calls"
     stop: Fields = field(default_factory=dict)
     counted: Fields = field(default_factory=dict)
-    """What has the counts of a stream told."""
+    """What asks for the counts of a stream."""
     offer: Callable[[Item], Item] = lambda _: {}
     """A function as a tool."""
     no_calls: Any = "none"
@@ -107,8 +107,8 @@ def _responses_go_on(reply: Reply, asked: Sequence[Item], text: str | None) -> F
 
 def _messages_go_on(reply: Reply, asked: Sequence[Item], text: str | None) -> Fields:
     results = [{"type": "tool_result", "tool_use_id": call.id, "content": RESULT} for call in reply.calls]
-    said = message("assistant", [_dump(block) for block in reply.raw.content])
-    return {"messages": [*asked, said, user(results if text is None else text)]}
+    reply_back = message("assistant", [_dump(block) for block in reply.raw.content])
+    return {"messages": [*asked, reply_back, user(results if text is None else text)]}
 
 
 def _chat_arguments(chunk: Any) -> str:

@@ -23,8 +23,8 @@ ONCE = {"idempotency-key": "a"}
 @case("chat", "headers")
 async def content_type(probe: Probe) -> None:
     """An answer is application/json."""
-    told = (await probe.post()).headers.get("content-type")
-    expect.equal("content-type", told, containing("application/json"))
+    kind = (await probe.post()).headers.get("content-type")
+    expect.equal("content-type", kind, containing("application/json"))
 
 
 @case("chat", "headers")
@@ -48,14 +48,14 @@ async def chunked_body(probe: Probe) -> None:
 
 @case("chat", "headers", ours=EXTENSION)
 async def nothing_ignored(probe: Probe) -> None:
-    """Where every field acts no header says otherwise."""
+    """Where every field acts no header names one."""
     answer = await probe.post(top_p=0.5)
     expect.equal("headers of Ludus", [name for name in answer.headers if name.startswith("x-ludus-")], [])
 
 
 @case("chat", "headers", ours=EXTENSION)
 async def other_model(probe: Probe) -> None:
-    """Another model's name is served and told."""
+    """Another model's name is served, and the header names the field."""
     answer = await probe.post(model="gpt-4o")
     expect.parts(answer, status_code=200)
     expect.equal("x-ludus-ignored", answer.headers.get("x-ludus-ignored"), "model")
@@ -120,7 +120,7 @@ async def two_sessions(probe: Probe) -> None:
 @case("chat", "retries", ours=SCRIPT, turns=2)
 async def equal_requests(probe: Probe) -> None:
     """Two equal requests are two answers."""
-    texts = [(await probe.ask(said)).text for said in ("red", "green")]
+    texts = [(await probe.ask(text)).text for text in ("red", "green")]
     expect.equal("texts", texts, ["red", "green"])
 
 
@@ -129,7 +129,7 @@ async def streamed_retry(probe: Probe) -> None:
     """A stream that the SDK asks for again is the same stream, whole."""
     probe.script("red", "green")
     streams = [events_of(await probe.post(stream=True, headers=headers)) for headers in RETRIES[:2]]
-    texts = ["".join(probe.words.text_in(event.json) for event in told if event.data != DONE) for told in streams]
+    texts = ["".join(probe.words.text_in(event.json) for event in events if event.data != DONE) for events in streams]
     expect.equal("texts", texts, ["red", "red"])
 
 
@@ -164,7 +164,7 @@ async def join(probe: Probe) -> None:
 async def keys_apart(probe: Probe) -> None:
     """An idempotency key of another session is another request."""
     asked = ((probe, "red"), (probe.another(), "green"))
-    texts = [(await one.ask(said, extra_headers=ONCE)).text for one, said in asked]
+    texts = [(await one.ask(text, extra_headers=ONCE)).text for one, text in asked]
     expect.equal("texts", texts, ["red", "green"])
 
 

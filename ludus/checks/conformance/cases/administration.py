@@ -1,4 +1,4 @@
-"""Sessions over HTTP: opened, rewarded, ended and read by whoever has the right key, and by nobody else."""
+"""Sessions over HTTP: opened, rewarded, ended and read with the right key, and with no other."""
 
 from __future__ import annotations
 
@@ -17,23 +17,21 @@ from ludus.checks.conformance.words import MESSAGES
 class Opened:
     """A session opened over HTTP."""
 
-    def __init__(self, probe: Probe, told: dict[str, Any]) -> None:
-        self.told = told
-        self.path = f"/sessions/{told['id']}"
-        self.probe = probe.but(root=told["base_url"].removesuffix("/v1"))
-        self.messages = probe.but(root=told["anthropic_base_url"], words=MESSAGES)
+    def __init__(self, probe: Probe, body: dict[str, Any]) -> None:
+        self.body = body
+        self.path = f"/sessions/{body['id']}"
+        self.probe = probe.but(root=body["base_url"].removesuffix("/v1"))
+        self.messages = probe.but(root=body["anthropic_base_url"], words=MESSAGES)
 
     async def see(self) -> dict[str, Any]:
         """How it is seen by the administration."""
-        return expect.json_object("the session", (await administer(self.probe, "GET", self.path)).text)
+        return expect.json_object("the session", (await admin(self.probe, "GET", self.path)).text)
 
     async def reward(self, **fields: Any) -> httpx.Response:
-        return await administer(self.probe, "POST", f"{self.path}/rewards", fields)
+        return await admin(self.probe, "POST", f"{self.path}/rewards", fields)
 
 
-async def administer(
-    probe: Probe, method: str, path: str, body: Any = None, *, key: str | None = "admin"
-) -> httpx.Response:
+async def admin(probe: Probe, method: str, path: str, body: Any = None, *, key: str | None = "admin") -> httpx.Response:
     """The answer to a request of the administration, with the admin key if no other is named."""
     key = probe.local.server.admin_key if key == "admin" else key
     return await probe.but(root=probe.local.gateway, key=key).send(method, path, body)
@@ -41,7 +39,7 @@ async def administer(
 
 async def opened(probe: Probe, *, is_used: bool = False, **fields: Any) -> Opened:
     """is_used: it has a turn already."""
-    answer = await administer(probe, "POST", "/sessions", fields)
+    answer = await admin(probe, "POST", "/sessions", fields)
     expect.equal(f"status of {answer.text[:120]!r}", answer.status_code, 201)
     session = Opened(probe, expect.json_object("the body", answer.text))
     if is_used:
@@ -53,7 +51,7 @@ async def opened(probe: Probe, *, is_used: bool = False, **fields: Any) -> Opene
 async def open_one(probe: Probe) -> None:
     """A session that is opened has an id, a key and URLs, and counts its turns."""
     session = await opened(probe, is_used=True, metadata={"customer": "7"})
-    expect.parts(session.told, id=TEXT, key=TEXT, base_url=TEXT, anthropic_base_url=TEXT)
+    expect.parts(session.body, id=TEXT, key=TEXT, base_url=TEXT, anthropic_base_url=TEXT)
     expect.parts(await session.see(), state="open", num_turns=1, metadata={"customer": "7"}, key=None)
 
 
@@ -70,7 +68,7 @@ async def both_sdks(probe: Probe) -> None:
 async def key_alone(probe: Probe) -> None:
     """The key alone names a session."""
     session = await opened(probe)
-    await probe.but(key=session.told["key"], root=probe.local.gateway).ask()
+    await probe.but(key=session.body["key"], root=probe.local.gateway).ask()
     expect.parts(await session.see(), num_turns=1)
 
 
@@ -97,7 +95,7 @@ async def export(probe: Probe) -> None:
     """What a session exports are its turns, token by token, with their rewards."""
     session = await opened(probe, is_used=True)
     await session.reward(reward=1)
-    body = (await administer(probe, "GET", f"{session.path}/export")).json()
+    body = (await admin(probe, "GET", f"{session.path}/export")).json()
     expect.equal("number of interactions", len(body["interactions"]), 1)
     expect.equal("rewards", [*body["session"]["rewards"].values()], [1.0])
 
@@ -106,7 +104,7 @@ async def export(probe: Probe) -> None:
 async def ended(probe: Probe) -> None:
     """A session that has ended takes no request, and can still be read."""
     session = await opened(probe, is_used=True)
-    await administer(probe, "POST", f"{session.path}/end", {"outcome": "ok"})
+    await admin(probe, "POST", f"{session.path}/end", {"outcome": "ok"})
     await probe.refused(session.probe.ask(), 401)
     expect.parts(await session.see(), state="ended", outcome="ok")
 
@@ -123,21 +121,21 @@ async def admin_key(probe: Probe) -> None:
     """Without the admin key no session is opened or listed."""
     session = await opened(probe)
     for method, body in (("GET", None), ("POST", {})):
-        for key, status in (("wrong", 401), (session.told["key"], 403), (None, 401)):
-            check_error(await administer(probe, method, "/sessions", body, key=key), status)
+        for key, status in (("wrong", 401), (session.body["key"], 403), (None, 401)):
+            check_error(await admin(probe, method, "/sessions", body, key=key), status)
 
 
 @case("sessions", "keys", ours=SESSIONS)
 async def other_session(probe: Probe) -> None:
-    """A session's key opens nothing of another session, nor tells if there is one."""
-    key, other = (await opened(probe)).told["key"], await opened(probe)
-    told = set()
+    """A session's key opens nothing of another session, nor shows if there is one."""
+    key, other = (await opened(probe)).body["key"], await opened(probe)
+    errors = set()
     for path in (other.path, "/sessions/nobody", f"{other.path}/export"):
-        answer = await administer(probe, "GET", path, key=key)
+        answer = await admin(probe, "GET", path, key=key)
         check_error(answer, 403)
-        told.add((answer.json()["error"]["code"], answer.json()["error"]["message"]))
-    expect.equal("number of different errors", len(told), 1)
-    check_error(await administer(probe, "POST", f"{other.path}/rewards", {"reward": 1}, key=key), 403)
+        errors.add((answer.json()["error"]["code"], answer.json()["error"]["message"]))
+    expect.equal("number of different errors", len(errors), 1)
+    check_error(await admin(probe, "POST", f"{other.path}/rewards", {"reward": 1}, key=key), 403)
     expect.parts(await other.see(), rewards={})
 
 
@@ -145,7 +143,7 @@ async def other_session(probe: Probe) -> None:
 async def own_key(probe: Probe) -> None:
     """A session's key reads and rewards its own."""
     session = await opened(probe, is_used=True)
-    answer = await administer(probe, "POST", "/sessions/current/rewards", {"reward": 1}, key=session.told["key"])
+    answer = await admin(probe, "POST", "/sessions/current/rewards", {"reward": 1}, key=session.body["key"])
     expect.parts(answer, status_code=200)
     expect.equal("rewards", [*(await session.see())["rewards"].values()], [1.0])
 
@@ -163,5 +161,5 @@ async def wrong_rewards(probe: Probe) -> None:
 async def ids(probe: Probe) -> None:
     """An id that is taken is a 409, and a session that nobody opened a 404."""
     session = await opened(probe)
-    check_error(await administer(probe, "POST", "/sessions", {"id": session.told["id"]}), 409)
-    check_error(await administer(probe, "GET", "/sessions/nobody"), 404)
+    check_error(await admin(probe, "POST", "/sessions", {"id": session.body["id"]}), 409)
+    check_error(await admin(probe, "GET", "/sessions/nobody"), 404)

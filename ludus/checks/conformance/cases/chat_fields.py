@@ -87,7 +87,7 @@ async def stop_exact(probe: Probe) -> None:
 
 @case("chat", "stop", ours=SCRIPT)
 async def stop_begun(probe: Probe) -> None:
-    """Text that only begins like a stop string is said."""
+    """Text that only begins like a stop string stays."""
     reply = await probe.both("red green blue", stop=["blues", "green black"])
     expect.parts(reply, text="red green blue")
 
@@ -181,11 +181,11 @@ async def top_logprobs(probe: Probe) -> None:
 
 @case("chat", "logprobs")
 async def greedy_is_first(probe: Probe) -> None:
-    """At temperature 0 the sampled token is the likeliest of those told."""
+    """At temperature 0 the sampled token is the likeliest of those beside it."""
     entries, _ = await entries_of(probe, top_logprobs=2, max_tokens=4)
     expect.equal("entries", entries, expect.FULL)
-    told = [entry.token for entry in entries if entry.logprob > entry.top_logprobs[0].logprob + 1e-4]
-    expect.equal("tokens likelier than the likeliest", told, [])
+    likelier = [entry.token for entry in entries if entry.logprob > entry.top_logprobs[0].logprob + 1e-4]
+    expect.equal("tokens likelier than the likeliest", likelier, [])
 
 
 @case("chat", "logprobs")
@@ -193,8 +193,8 @@ async def streamed_logprobs(probe: Probe) -> None:
     """Streamed logprobs are those of the answer at once."""
     fields = {"logprobs": True, "top_logprobs": 1, "max_tokens": 8, "seed": 5}
     whole, _ = await entries_of(probe, **fields)
-    told = [c.logprobs.content or () for chunk in await probe.events(**fields) for c in chunk.choices if c.logprobs]
-    streamed = [entry.token for entries in told for entry in entries]
+    lists = [c.logprobs.content or () for chunk in await probe.events(**fields) for c in chunk.choices if c.logprobs]
+    streamed = [entry.token for entries in lists for entry in entries]
     expect.equal("tokens", streamed, [entry.token for entry in whole])
 
 
@@ -209,11 +209,12 @@ async def recorded_logprobs(probe: Probe) -> None:
 
 @case("chat", "logprobs", ours=RECORD)
 async def recorded_top(probe: Probe) -> None:
-    """The likeliest tokens told are those that are recorded."""
+    """The likeliest tokens are those that are recorded."""
     entries, _ = await entries_of(probe, top_logprobs=2, max_tokens=100)
-    recorded = probe.local.turns[0].sampled.top_logprobs
-    told = [[(likely.token, likely.logprob) for likely in entry.top_logprobs] for entry in entries]
-    expect.equal("likeliest tokens", told, [[(probe.local.decode([token]), p) for token, p in top] for top in recorded])
+    top = probe.local.turns[0].sampled.top_logprobs
+    recorded = [[(probe.local.decode([token]), logprob) for token, logprob in likeliest] for likeliest in top]
+    shown = [[(likely.token, likely.logprob) for likely in entry.top_logprobs] for entry in entries]
+    expect.equal("likeliest tokens", shown, recorded)
 
 
 # ---- structured output

@@ -15,7 +15,7 @@ from ludus.checks.conformance.sse import DONE
 
 @case("chat", "streaming")
 async def role_first(probe: Probe) -> None:
-    """The first chunk tells the role, before any text."""
+    """The first chunk has the role, before any text."""
     expect.parts((await probe.events())[0].choices[0].delta, role="assistant", content=EMPTY)
 
 
@@ -89,21 +89,21 @@ async def keep_alive(probe: Probe) -> None:
 async def broken_stream(probe: Probe) -> None:
     """A stream that breaks ends with an error event in the protocol's shape."""
     probe.local.hold_tokens(2)
-    told = []
+    data = []
     async with probe.lines("red green blue") as lines:
         async for line in lines:
             if '"content"' in line:
                 probe.local.session.close("the case ends it")
-            told.append(line.removeprefix("data: "))
-    error = json.loads(told[-2]).get("error", {})
+            data.append(line.removeprefix("data: "))
+    error = json.loads(data[-2]).get("error", {})
     expect.parts(error, code="session_closed")
     expect.equal("fields of the error", sorted(error), ["code", "message", "param", "type"])
-    expect.equal("the last event", told[-1], DONE)
+    expect.equal("the last event", data[-1], DONE)
 
 
 @case("chat", "streaming", ours=RECORD)
 async def durable_first(probe: Probe) -> None:
-    """The turn is in the record before the end of its stream is told."""
+    """The turn is in the record before its stream ends."""
     async with probe.lines() as lines:
         async for line in lines:
             if '"finish_reason":"stop"' in line:
@@ -116,6 +116,6 @@ async def durable_first(probe: Probe) -> None:
 async def many_at_once(probe: Probe) -> None:
     """A hundred streams at once stay apart."""
     others = [probe.another() for _ in range(20)]
-    said = [f"answer {number}" for number in range(20)] * 5
-    replies = await asyncio.gather(*(one.stream(text) for one, text in zip(others * 5, said, strict=True)))
-    expect.equal("texts", [reply.text for reply in replies], said)
+    texts = [f"answer {number}" for number in range(20)] * 5
+    replies = await asyncio.gather(*(one.stream(text) for one, text in zip(others * 5, texts, strict=True)))
+    expect.equal("texts", [reply.text for reply in replies], texts)

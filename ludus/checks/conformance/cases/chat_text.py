@@ -132,5 +132,5 @@ async def streamed_choices(probe: Probe) -> None:
 async def choices_apart(probe: Probe) -> None:
     """The choices of one request do not mix."""
     choices = (await probe.answer(n=4, temperature=1, seed=1)).choices
-    said = {probe.local.decode(turn.sampled.token_ids).removesuffix("<|im_end|>") for turn in probe.local.turns}
-    expect.equal("texts", {choice.message.content for choice in choices}, said)
+    recorded = {probe.local.decode(turn.sampled.token_ids).removesuffix("<|im_end|>") for turn in probe.local.turns}
+    expect.equal("texts", {choice.message.content for choice in choices}, recorded)

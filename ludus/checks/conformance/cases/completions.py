@@ -68,15 +68,15 @@ async def default_limit(probe: Probe) -> None:
 async def logprobs(probe: Probe) -> None:
     """logprobs=2: tokens, their logprobs, the likeliest and the offsets in the text."""
     choice = (await probe.answer(logprobs=2, max_tokens=6)).choices[0]
-    told = choice.logprobs
-    lengths = {len(told.tokens), len(told.token_logprobs), len(told.top_logprobs), len(told.text_offset)}
+    beside = choice.logprobs
+    lengths = {len(beside.tokens), len(beside.token_logprobs), len(beside.top_logprobs), len(beside.text_offset)}
     expect.equal("number of different lengths", len(lengths), 1)
-    expect.parts(told, token_logprobs=LOGPROBS)
-    expect.equal("the tokens", "".join(told.tokens), beginning(choice.text))
+    expect.parts(beside, token_logprobs=LOGPROBS)
+    expect.equal("the tokens", "".join(beside.tokens), beginning(choice.text))
 
 
 @case("completions", "logprobs", ours=RECORD)
 async def recorded(probe: Probe) -> None:
     """Each logprob is the one that is recorded for its token."""
-    told = (await probe.answer(logprobs=1)).choices[0].logprobs
-    expect.equal("logprobs", [*told.token_logprobs], [*probe.local.turns[0].sampled.logprobs])
+    beside = (await probe.answer(logprobs=1)).choices[0].logprobs
+    expect.equal("logprobs", [*beside.token_logprobs], [*probe.local.turns[0].sampled.logprobs])

@@ -7,11 +7,9 @@ from ludus.checks.conformance.asks import check_error
 from ludus.checks.conformance.case import EXTENSION, SCRIPT, case
 from ludus.checks.conformance.expect import TEXT, containing
 from ludus.checks.conformance.probe import Probe
-from ludus.checks.conformance.words import Fields
 from ludus.errors import BackendError
 
 HUGE_BYTES = 65 * 2**20  # more text than the context of any model holds
-COLD: Fields = {"temperature": -1}
 
 
 @case("errors", "errors")
@@ -51,21 +49,21 @@ async def misspelt_named(probe: Probe) -> None:
 @case("errors", "errors")
 async def goes_on(probe: Probe) -> None:
     """After a refused request the next one is answered."""
-    await probe.refused(probe.ask(**COLD))
+    await probe.refused(probe.ask(temperature=-1))
     expect.parts(await probe.ask(), text=TEXT)
 
 
 @case("errors", "errors", ours=SCRIPT)
 async def no_turn(probe: Probe) -> None:
     """A refused request leaves no turn and asks no engine."""
-    await probe.refused(probe.ask(**COLD))
+    await probe.refused(probe.ask(temperature=-1))
     expect.equal("turns and calls", (len(probe.local.turns), len(probe.local.calls)), (0, 0))
 
 
 @case("errors", "headers", ours=EXTENSION)
 async def no_retry(probe: Probe) -> None:
-    """A 400 tells SDKs not to send the request again."""
-    await probe.refused(probe.ask(**COLD), retry="false")
+    """A 400 asks SDKs not to send the request again."""
+    await probe.refused(probe.ask(temperature=-1), retry="false")
 
 
 @case("errors", "headers", ours=SCRIPT)

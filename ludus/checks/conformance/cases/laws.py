@@ -1,4 +1,4 @@
-"""Laws of text that several protocols have in common, each told once: text, streams, stops, limits, headers, keys."""
+"""Laws of text that several protocols have in common, written once: text, streams, stops, limits, headers, keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def exact_usage(probe: Probe) -> None:
 
 @law("text/exact", "chat messages completions", ours=SCRIPT)
 async def exact(probe: Probe) -> None:
-    """The text is what the model said, to the character."""
+    """The text is what the model sampled, to the character."""
     expect.parts(await probe.ask(BLANKS), text=BLANKS)
 
 
@@ -76,8 +76,8 @@ async def sent_back(probe: Probe) -> None:
 @law("text/shown_id", "responses messages completions", ours=RECORD)
 async def shown_id(probe: Probe) -> None:
     """Its id has the protocol's beginning and leads to the turn."""
-    told = (await probe.ask()).id
-    expect.equal("id", told, f"{probe.words.id_prefix}{probe.local.turns[0].id.split('-')[-1]}")
+    shown = (await probe.ask()).id
+    expect.equal("id", shown, f"{probe.words.id_prefix}{probe.local.turns[0].id.split('-')[-1]}")
 
 
 @law("unicode/unicode_stream", "chat responses=unicode_text messages=unicode_text completions", ours=SCRIPT)
@@ -102,9 +102,9 @@ async def adds_up(probe: Probe) -> None:
     await probe.both()
 
 
-async def helped(probe: Probe, *said: str, **fields: Any) -> Reply:
+async def helped(probe: Probe, *answers: str, **fields: Any) -> Reply:
     """What the SDK's stream helper puts together."""
-    probe.script(*said)
+    probe.script(*answers)
     async with probe.sdk.stream(**probe.arguments(**fields)) as stream:
         is_chat = probe.words is CHAT
         return probe.words.whole(await (stream.get_final_completion() if is_chat else stream.get_final_message()))
@@ -145,8 +145,8 @@ async def on_the_wire(probe: Probe) -> None:
 async def order(probe: Probe) -> None:
     """A text opens, its deltas come, and all is closed in turn; what is thought stands before."""
     kinds = [event.type for event in await probe.events() if event.type != "ping" and "reasoning" not in event.type]
-    told = [kind.removeprefix("response.") for kind, _ in itertools.groupby(kinds)]
-    expect.equal("order of the events", " ".join(told), containing(probe.words.order))
+    names = [kind.removeprefix("response.") for kind, _ in itertools.groupby(kinds)]
+    expect.equal("order of the events", " ".join(names), containing(probe.words.order))
 
 
 @law("streaming/done", "chat completions")
@@ -172,16 +172,16 @@ async def usage_chunk(probe: Probe) -> None:
 async def truly_streamed(probe: Probe) -> None:
     """Text leaves while it is sampled: a client has the first words before the last."""
     token_gate = probe.local.hold_tokens(3)
-    told = early = ""
+    text = early = ""
     async with probe.lines(COLOURS) as lines:
         async for line in lines:
             if line.startswith("data: {"):
-                told += probe.words.text_in(json.loads(line.removeprefix("data: ")))
-            if told and not token_gate.is_released:
-                early = told
+                text += probe.words.text_in(json.loads(line.removeprefix("data: ")))
+            if text and not token_gate.is_released:
+                early = text
                 token_gate.release()
     expect.that("text before the engine went on", COLOURS.startswith(early) and early != COLOURS, "a beginning", early)
-    expect.equal("the whole text", told, COLOURS)
+    expect.equal("the whole text", text, COLOURS)
 
 
 # ---- stop, limits, sampling
@@ -195,7 +195,7 @@ async def stop(probe: Probe) -> None:
 
 @law("limits/limit", "chat=max_tokens responses messages completions")
 async def limit(probe: Probe) -> None:
-    """A limit ends an answer: not one token more, and its end says so."""
+    """A limit ends an answer: not one token more, and its end is that of a cut."""
     room = least_room(probe)
     reply = await probe.ask(COLOURS, **{probe.words.limit: room})
     expect.parts(reply, num_sampled=room, ended=probe.words.cut)
@@ -203,7 +203,7 @@ async def limit(probe: Probe) -> None:
 
 @law("limits/limit_streamed", "chat responses")
 async def limit_streamed(probe: Probe) -> None:
-    """A limit streamed: the end says so too."""
+    """A limit streamed: the end is that of a cut too."""
     expect.parts(await probe.stream(COLOURS, **{probe.words.limit: least_room(probe)}), ended=probe.words.cut)
 
 
@@ -237,8 +237,8 @@ async def ignored(probe: Probe) -> None:
     """Fields without effect are named in x-ludus-ignored, streamed too."""
     for stream in (False, True):
         answer = await probe.post(**probe.words.ignored, stream=stream)
-        told = answer.headers.get("x-ludus-ignored", "").split(", ")
-        expect.equal("x-ludus-ignored", sorted(told), sorted(probe.words.ignored))
+        names = answer.headers.get("x-ludus-ignored", "").split(", ")
+        expect.equal("x-ludus-ignored", sorted(names), sorted(probe.words.ignored))
 
 
 @law("keys/bearer", "chat messages=key", ours=SESSIONS, turns=1)

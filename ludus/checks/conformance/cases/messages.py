@@ -20,9 +20,9 @@ ENDS = one_of("end_turn", "max_tokens")
 @case("messages", "text")
 async def parts(probe: Probe) -> None:
     """A message has every part that the protocol names."""
-    told = await probe.answer()
-    expect.parts(told, type="message", role="assistant", id=TEXT, model=TEXT, stop_reason=ENDS, stop_sequence=None)
-    (block,) = told.content
+    answer = await probe.answer()
+    expect.parts(answer, type="message", role="assistant", id=TEXT, model=TEXT, stop_reason=ENDS, stop_sequence=None)
+    (block,) = answer.content
     expect.parts(block, type="text", text=TEXT)
 
 

@@ -58,7 +58,7 @@ async def frame(probe: Probe) -> None:
 
 @case("responses", "streaming")
 async def last_response(probe: Probe) -> None:
-    """The response in the last event holds what its deltas said."""
+    """The response in the last event holds what its deltas held."""
     reply = await probe.stream()
     expect.equal("the last response", probe.words.whole(reply.raw[-1].response), reply)
     done = [event.text for event in reply.raw if event.type == "response.output_text.done"]

@@ -19,8 +19,8 @@ from ludus.types import SessionRecord
 async def talk(probe: Probe, *answers: str) -> SessionRecord:
     """A conversation over Chat with these answers, and its record."""
     messages = [*ASK]
-    for number, said in enumerate(answers):
-        reply = await probe.ask(said, messages=messages)
+    for number, answer in enumerate(answers):
+        reply = await probe.ask(answer, messages=messages)
         messages += [message("assistant", reply.text), user(f"Go on {number}.")]
     return probe.local.session.snapshot()
 
@@ -42,7 +42,7 @@ async def one_path(probe: Probe) -> None:
 
 @case("sessions", "records", ours=RECORD)
 async def last_path(probe: Probe) -> None:
-    """The last path holds all that was sampled, each token once, in its place."""
+    """The last path holds all that was sampled, each token once, in order."""
     record = await talk(probe, "red", "green", "blue")
     expected = (
         f"<|im_start|>user\n{ASK[0]['content']}<|im_end|>\n<|im_start|>assistant\nred<|im_end|>\n"
@@ -89,7 +89,7 @@ async def branches(probe: Probe) -> None:
 
 @case("sessions", "records", ours=SESSIONS)
 async def agents(probe: Probe) -> None:
-    """Sub-agents are told apart by their header."""
+    """Sub-agents are kept apart by their header."""
     for name in ("critic", "painter"):
         await probe.ask(extra_headers={"x-ludus-agent": name})
     expect.equal("agents", [turn.agent for turn in probe.local.turns], ["critic", "painter"])
@@ -104,7 +104,7 @@ async def one_prompt(probe: Probe) -> None:
         await call_and_go_on(other, TIME_CALL)
         record = other.local.session.snapshot()
         paths.append([record.path_ids(turn.node) for turn in record.turns])
-    first, *others = [[probe.local.decode(path) for path in told] for told in paths]
+    first, *others = [[probe.local.decode(path) for path in own] for own in paths]
     expect.equal("paths over Responses and Messages", others, [first, first])
     expect.equal("token ids", paths[1:], [paths[0], paths[0]])
 
@@ -187,7 +187,7 @@ async def apart(probe: Probe) -> None:
 async def equal_requests(probe: Probe) -> None:
     """An equal request of another session is answered by that session."""
     other = probe.another()
-    texts = [(await one.ask(said)).text for one, said in ((probe, "red"), (other, "green"))]
+    texts = [(await one.ask(text)).text for one, text in ((probe, "red"), (other, "green"))]
     expect.equal("texts", texts, ["red", "green"])
     expect.equal("numbers of turns", (len(probe.local.turns), len(other.local.turns)), (1, 1))
 

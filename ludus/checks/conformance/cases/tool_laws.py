@@ -1,4 +1,4 @@
-"""Laws of tools, JSON and thinking that several protocols have in common, each told once."""
+"""Laws of tools, JSON and thinking that several protocols have in common, each written once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def forced(probe: Probe, **fields: object) -> Reply:
 
 @law("tools/one_call", "chat responses=call messages=call", ours=SCRIPT)
 async def one_call(probe: Probe) -> None:
-    """A call has an id, its name and its arguments, nothing is beside it, and the end says so; streamed too."""
+    """A call has an id, its name and its arguments, nothing is beside it, and the end is a call's; streamed too."""
     reply = await probe.both(TIME_CALL, **probe.words.calling)
     expect.parts(reply, kinds=["call"], names=["get_time"], arguments=[TIME_ARGUMENTS], ended=probe.words.called)
     expect.equal("id of the call", reply.calls[0].id, TEXT)
@@ -56,7 +56,7 @@ async def one_call(probe: Probe) -> None:
 
 @law("tools/two_calls", "chat responses=items messages=three_blocks", ours=SCRIPT)
 async def two_calls(probe: Probe) -> None:
-    """Text and two calls are there in the order in which they were said, with ids of their own; streamed too."""
+    """Text and two calls are there in the order in which they were sampled, with ids of their own; streamed too."""
     reply = await probe.both(f"I look it up.\n{TWO_CALLS}", **probe.words.calling)
     expect.parts(reply, kinds=["text", "call", "call"], names=NAMES, ended=probe.words.called)
     expect.equal("number of different ids", len({call.id for call in reply.calls}), 2)
@@ -93,10 +93,10 @@ async def extends(probe: Probe) -> None:
     await check_extends(probe)
 
 
-async def call_and_go_on(probe: Probe, said: str) -> None:
-    """The model says what calls tools, and goes on with their results."""
+async def call_and_go_on(probe: Probe, answer: str) -> None:
+    """The model answers with calls, and goes on with their results."""
     calling = probe.words.calling
-    reply = await probe.ask(said, **calling)
+    reply = await probe.ask(answer, **calling)
     await probe.ask("It is noon.", **{**calling, **probe.words.goes_on(reply, calling[probe.words.messages], None)})
 
 
@@ -113,7 +113,7 @@ async def undecoded(probe: Probe) -> None:
 
 @law("tools/choice_none", "chat responses messages")
 async def choice_none(probe: Probe) -> None:
-    """tool_choice none: no calls, whatever the model says."""
+    """tool_choice none: no calls, whatever the model samples."""
     reply = await probe.ask(TIME_CALL, **probe.words.calling, tool_choice=probe.words.no_calls)
     expect.parts(reply, calls=[], ended=one_of(probe.words.ended, probe.words.cut))
 

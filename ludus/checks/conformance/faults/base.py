@@ -22,37 +22,37 @@ class Fault:
     """A server that is wrong in one way."""
 
     name: str
-    says: str
+    effect: str
     """What it does, in words."""
     parts: ServerParts
     near: tuple[str, ...]
     """Beginnings of the names of the cases to run first; the others follow if these see nothing."""
 
 
-def everywhere(name: str, says: str, *near: str, **how: Any) -> Fault:
+def everywhere(name: str, effect: str, *near: str, **how: Any) -> Fault:
     """A fault between the application and the socket; `how` are fields of `Rewrite`."""
     rewrite = Rewrite(**how)
-    return Fault(name, says, ServerParts(app=lambda app: RewritingApp(app, rewrite)), near)
+    return Fault(name, effect, ServerParts(app=lambda app: RewritingApp(app, rewrite)), near)
 
 
-def wire(name: str, says: str, *near: str, **how: Any) -> Fault:
+def wire(name: str, effect: str, *near: str, **how: Any) -> Fault:
     """The same on the path of the first case's protocol."""
     path = WORDS.get(near[0].partition("/")[0], CHAT).path
-    return everywhere(name, says, *near, **{"path": path, **how})
+    return everywhere(name, effect, *near, **{"path": path, **how})
 
 
-def answer(name: str, says: str, near: str, at: str, new: Any, **how: Any) -> Fault:
+def answer(name: str, effect: str, near: str, at: str, new: Any, **how: Any) -> Fault:
     """In every answer at once something else is at a path; `new` as of `put`."""
-    return wire(name, says, near, body=put(at, new), **how)
+    return wire(name, effect, near, body=put(at, new), **how)
 
 
-def event(name: str, says: str, near: str, at: str, new: Any, *kinds: str) -> Fault:
+def event(name: str, effect: str, near: str, at: str, new: Any, *kinds: str) -> Fault:
     """The same in every event of these kinds."""
-    return wire(name, says, near, events=each_json(put(at, new, *kinds)))
+    return wire(name, effect, near, events=each_json(put(at, new, *kinds)))
 
 
 def answers(name: str, near: str, at: str, **how: Any) -> Callable[[Change], Fault]:
-    """The same by the function below it, whose docstring says what is wrong."""
+    """The same by the function below it, whose docstring describes it."""
     return lambda new: answer(name, law_of(new), near, at, new, **how)
 
 
@@ -61,11 +61,11 @@ def events(name: str, near: str, at: str, *kinds: str) -> Callable[[Change], Fau
     return lambda new: event(name, law_of(new), near, at, new, *kinds)
 
 
-def without(name: str, says: str, near: str, is_dropped: Callable[[Json], object]) -> Fault:
+def without(name: str, effect: str, near: str, is_dropped: Callable[[Json], object]) -> Fault:
     """Some events are missing."""
-    return wire(name, says, near, events=each_json(lambda event: None if is_dropped(event) else event))
+    return wire(name, effect, near, events=each_json(lambda event: None if is_dropped(event) else event))
 
 
-def unread(name: str, says: str, field: str, *near: str) -> Fault:
+def unread(name: str, effect: str, field: str, *near: str) -> Fault:
     """A field of requests is not read."""
-    return wire(name, says, *near, request=lambda asked: {key: asked[key] for key in asked if key != field})
+    return wire(name, effect, *near, request=lambda asked: {key: asked[key] for key in asked if key != field})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ludus.checks.conformance.faults.base import answer, answers, event, events, wire, without
-from ludus.checks.conformance.rewrite import Json, OnEvent, changed, numbered, places, put, text_of
+from ludus.checks.conformance.rewrite import Json, OnEvent, changed, find, numbered, put, text_of
 from ludus.checks.conformance.sse import DONE, Event
 
 MESSAGE, DELTA, END = "choices.*.message", "choices.*.delta", "choices.*.finish_reason"
@@ -95,7 +95,7 @@ def _stop_string_added(body: Json, asked: Json) -> Json:
 
 def _has(at: str) -> Callable[[Json], bool]:
     """Something is at the path that is neither nothing nor 0."""
-    return lambda chunk: any(holder[key] for holder, key in places(chunk, at))
+    return lambda chunk: any(holder[key] for holder, key in find(chunk, at))
 
 
 # ---- streams
@@ -112,9 +112,9 @@ def _merged(at: str) -> Callable[[Json], OnEvent]:
                 held.append(event)
                 return []
             whole = "".join(text_of(piece, at) for piece in held)
-            told = [changed(piece, put(at, whole)(piece.json)) for piece in held[-1:]]
+            whole_piece = [changed(piece, put(at, whole)(piece.json)) for piece in held[-1:]]
             held.clear()
-            return [*told, event]
+            return [*whole_piece, event]
 
         return on_event
 
@@ -129,14 +129,14 @@ def _swapped(_asked: Json) -> OnEvent:
         if has_text and not held:
             held.append(event)
             return []
-        told = [event, *held] if has_text else [*held, event]
+        released = [event, *held] if has_text else [*held, event]
         held.clear()
-        return told
+        return released
 
     return on_event
 
 
-SAID_TWICE = numbered(lambda event, number: [event, event] if number == 2 else [event], PIECE)
+SENT_TWICE = numbered(lambda event, number: [event, event] if number == 2 else [event], PIECE)
 FRESH_IDS = numbered(lambda event, number: [changed(event, {**event.json, "id": f"chatcmpl-{number}"})], "id")
 
 
@@ -147,15 +147,15 @@ def _no_done(_asked: Json) -> OnEvent:
 CHAT_FAULTS = (
     answer("choices not numbered", "every choice has index 0", "chat/n", "choices.*.index", 0),
     answer("one id for all", "every answer has the same id", "chat/text", "id", "chatcmpl-1"),
-    event("no finish_reason", "nothing says why an answer ended", "chat/streaming", END, None),
+    event("no finish_reason", "no chunk has the reason of the end", "chat/streaming", END, None),
     event("calls not numbered", "every streamed call has index 0", "chat/tools", INDEX, 0),
     without("no role", "the chunk with the role is missing", "chat/streaming", _has(ROLE)),
     without("second streamed call dropped", "only the first call streams", "chat/tools", _has(INDEX)),
     without("no usage chunk", "include_usage does nothing", "chat/streaming", lambda chunk: not chunk.get("choices")),
-    wire("stop string said", "the stop string stays in the text", "chat/stop", body=_stop_string_added),
+    wire("stop string sent", "the stop string stays in the text", "chat/stop", body=_stop_string_added),
     wire("deltas merged", "the whole text comes in one delta at the end", "chat/streaming", events=_merged(PIECE)),
-    wire("deltas swapped", "two deltas change places", "chat/streaming", events=_swapped),
-    wire("a delta told twice", "the second delta comes twice", "chat/streaming", events=SAID_TWICE),
+    wire("deltas swapped", "two deltas are swapped", "chat/streaming", events=_swapped),
+    wire("a delta sent twice", "the second delta comes twice", "chat/streaming", events=SENT_TWICE),
     wire("no [DONE]", "a stream ends without its mark", "chat/streaming", events=_no_done),
     wire("arguments merged", "arguments come in one piece at the end", "chat/tools", events=_merged(ARGUMENTS)),
     wire("an id a chunk", "every chunk has an id of its own", "chat/streaming", events=FRESH_IDS),

@@ -41,9 +41,9 @@ def _first_prompt_token_lost(call: Call) -> Call:
     return replace(call, prompt_ids=call.prompt_ids[1:])
 
 
-def _between(name: str, says: str, *, call: Change = _same, sampled: Change = _same) -> Fault:
+def _between(name: str, effect: str, *, call: Change = _same, sampled: Change = _same) -> Fault:
     wrap: Any = partial(_Between, call=call, sampled=sampled)  # the rest of the contract is the inner engine's
-    return Fault(name, says, ServerParts(engine=wrap), ("chat/text", "sessions/records"))
+    return Fault(name, effect, ServerParts(engine=wrap), ("chat/text", "sessions/records"))
 
 
 ENGINE_FAULTS = (

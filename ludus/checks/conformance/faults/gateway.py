@@ -101,22 +101,22 @@ def deaf(app: ASGIApp) -> ASGIApp:
 
 
 def cached(app: ASGIApp) -> ASGIApp:
-    """Answers an equal request as the first of its kind was answered, whoever asks."""
+    """Answers an equal request as the first of its kind was answered, in any session."""
     known: dict[bytes, list[Message]] = {}
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         _, mark, route = scope["path"].rpartition("/v1/")
         body = await Request(scope, receive).body()
         key = route.encode() + body
-        told: list[Message] = []
+        sent: list[Message] = []
 
         async def keep(message: Message) -> None:
-            told.append(message)
+            sent.append(message)
             await send(message)
 
         if not mark or key not in known:
             await app(scope, again(body, receive), keep)
-            known[key] = told
+            known[key] = sent
             return
         for message in known[key]:
             await send(message)

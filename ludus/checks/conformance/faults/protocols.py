@@ -58,12 +58,12 @@ def delta_in_the_next_block(index: Any) -> Any:
 
 
 PROTOCOL_FAULTS = (
-    event("every item in place 0", "output_index is always 0", "responses/tools", "output_index", 0),
+    event("every item at index 0", "output_index is always 0", "responses/tools", "output_index", 0),
     event("empty at the end", "the last response has no items", "responses/streaming", "response.output", [], *LAST),
     event("completed though cut", "a cut response ends with completed", "responses/limits", "type", LAST[0], LAST[1]),
     event("no output tokens", "message_delta counts nothing", "messages/streaming", "usage.output_tokens", 0),
-    answer("stop sequence not told", "stop_sequence is null", "messages/stop", "stop_sequence", None),
-    without("no part events", "parts are not told", "responses/streaming", _begins("response.content_part")),
+    answer("no stop sequence", "stop_sequence is null", "messages/stop", "stop_sequence", None),
+    without("no part events", "parts are not opened", "responses/streaming", _begins("response.content_part")),
     without("no message_stop", "a stream lacks its last event", "messages/streaming", _begins("message_stop")),
     without("no content_block_stop", "blocks are not closed", "messages/streaming", _begins("content_block_stop")),
     without("thinking not signed", "signature_delta is missing", "messages/reasoning", _is_signature),
