@@ -156,7 +156,7 @@ def step(
 
 def gateway(
     vs: Annotated[str | None, Option(help="litellm or rllm. Without it: Ludus alone.")] = None,
-    lanes: Annotated[int, Option("--requests", min=1, help="Requests at once.")] = 64,
+    requests: Annotated[int, Option(min=1, help="Requests at once.")] = 64,
     seconds: Annotated[float, Option(min=0.1, help="How long so many are asked; one at a time, half of it.")] = 5,
     turns: Annotated[int, Option(min=0, help="Turns of the long session, as in `bench turns`; 0 is none.")] = 200,
     pairs: Pairs = 5,
@@ -174,7 +174,7 @@ def gateway(
     [bold]Example:[/]  ludus bench gateway --vs litellm
     """
     folder = resolve_model(model)
-    work = gateway_work(folder, lanes=lanes, seconds=seconds)
+    work = gateway_work(folder, connections=requests, seconds=seconds)
     peer = _peer("gateway", vs, peers, work)
     counted = None
     if turns:

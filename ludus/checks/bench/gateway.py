@@ -68,7 +68,7 @@ class TimedEngine(ScriptedEngine):
 
 
 def measure_gateway(work: GatewayWork) -> dict[str, Any]:
-    """Requests a second of all lanes, and what the gateway adds one at a time, in seconds.
+    """Requests a second of all connections, and what the gateway adds one at a time, in seconds.
 
     Raises BackendError if a request was not answered or a turn is not in the record.
     """
@@ -81,7 +81,7 @@ def measure_gateway(work: GatewayWork) -> dict[str, Any]:
     engine_s = statistics.median(engine.times_s[begin:middle])
     requests_per_s = crowd["requests"] / crowd["seconds"]
     return {
-        "requests": work.phases[-1].lanes,
+        "requests": work.phases[-1].connections,
         "requests_per_s": requests_per_s,
         "p50_s": alone["p50_s"] - engine_s,
         "p99_s": alone["p99_s"] - engine_s,

@@ -3,7 +3,7 @@
 Knows: HTTP/1.1 over raw sockets, whole requests written beforehand.  Knows not: Ludus; it needs nothing but Python.
 It answers a whole response with the next request, in some 30 microseconds: slower clients would be what is measured.
 
-A lane is one connection that sends request after request. It replays sessions: all bodies in order to one path, then
+A connection sends request after request. It replays sessions: all bodies in order to one path, then
 the same to the next path. Prints one JSON object: for each phase `requests`, `seconds`, and percentiles of the latency.
 """
 
@@ -28,10 +28,10 @@ _CONTENT = re.compile(rb'"content": ?"[^"]')
 
 
 class Phase:
-    """So many lanes for so long; what they measured."""
+    """So many connections for so long; what they measured."""
 
-    def __init__(self, lanes: int, seconds: float, *, stream: bool) -> None:
-        self.num_lanes = lanes
+    def __init__(self, connections: int, seconds: float, *, stream: bool) -> None:
+        self.num_connections = connections
         self.stream = stream
         self.latencies_s: list[float] = []
         self.first_tokens_s: list[float] = []
@@ -50,8 +50,8 @@ class Phase:
         }
 
 
-class Lane(asyncio.Protocol):
-    """One connection, one request in flight."""
+class Connection(asyncio.Protocol):
+    """One request in flight."""
 
     def __init__(self, job: dict[str, Any], paths: Iterator[str], phase: Phase) -> None:
         self.ended = asyncio.get_running_loop().create_future()
@@ -135,12 +135,12 @@ async def run(job: dict[str, Any]) -> list[dict[str, float]]:
     paths = iter(job["paths"]) if len(job["paths"]) > 1 else itertools.repeat(job["paths"][0])
     loop, results = asyncio.get_running_loop(), []
     for asked in job["phases"]:
-        phase = Phase(asked["lanes"], asked["seconds"], stream=asked["stream"])
-        lanes = [
-            (await loop.create_connection(partial(Lane, job, paths, phase), job["host"], job["port"]))[1]
-            for _ in range(phase.num_lanes)
+        phase = Phase(asked["connections"], asked["seconds"], stream=asked["stream"])
+        connections = [
+            (await loop.create_connection(partial(Connection, job, paths, phase), job["host"], job["port"]))[1]
+            for _ in range(phase.num_connections)
         ]
-        await asyncio.gather(*(lane.ended for lane in lanes))
+        await asyncio.gather(*(each.ended for each in connections))
         if phase.error is not None:
             raise phase.error
         results.append(phase.results())

@@ -162,7 +162,7 @@ class TurnsWork:
 class Phase:
     """So many connections, each with one request in flight, for so long."""
 
-    lanes: int
+    connections: int
     seconds: float
     stream: bool = False
 
@@ -210,7 +210,7 @@ def sums(seed: int, num: int = 400) -> tuple[tuple[str, ...], tuple[str, ...]]:
     )
 
 
-def gateway_work(folder: Path, *, lanes: int, seconds: float) -> GatewayWork:
+def gateway_work(folder: Path, *, connections: int, seconds: float) -> GatewayWork:
     """Chats of `_NUM_TURNS` turns about the shelves of a store, asked for as an SDK asks."""
     messages: list[Mapping[str, Any]] = [{"role": "system", "content": "You know what lies on the shelves of a shop."}]
     bodies = []
@@ -224,7 +224,7 @@ def gateway_work(folder: Path, *, lanes: int, seconds: float) -> GatewayWork:
         str(folder),
         _REPLY,
         tuple(bodies),
-        (Phase(lanes, alone), Phase(1, alone), Phase(1, alone, stream=True), Phase(lanes, seconds)),
+        (Phase(connections, alone), Phase(1, alone), Phase(1, alone, stream=True), Phase(connections, seconds)),
         {"host": "localhost", "content-type": "application/json", "authorization": "Bearer ludus"},
         (sys.executable, str(here / "load.py")),
         (sys.executable, str(here / "upstream.py")),

@@ -24,7 +24,7 @@ from ludus.errors import BackendError
 @pytest.fixture
 def work(tiny_model_folder: Path) -> GatewayWork:
     phases = (Phase(3, 0.05), Phase(1, 0.05), Phase(1, 0.05, stream=True), Phase(3, 0.05))
-    return replace(gateway_work(tiny_model_folder, lanes=3, seconds=0.1), phases=phases)
+    return replace(gateway_work(tiny_model_folder, connections=3, seconds=0.1), phases=phases)
 
 
 @pytest.fixture
