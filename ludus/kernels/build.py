@@ -7,7 +7,6 @@ Knows: compilers, the user's cache folder.  Knows not: torch.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ludus.errors import BackendError
+from ludus.processes.files import user_cache
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def build_library(name: str, cache: Path | None = None) -> Path:
     """
     source = source_path(name)
     compiler = find_compiler()
-    folder = (cache or default_cache()) / _key(compiler, source)
+    folder = (cache or user_cache() / "native") / _key(compiler, source)
     library = folder / f"{name}.so"
     if not library.exists():
         try:
@@ -69,11 +69,6 @@ def source_path(name: str) -> Path:
 def source_names() -> list[str]:
     """What can be built: every C++ source of this folder, without its ending."""
     return sorted(source.stem for source in _FOLDER.glob("*.cpp"))
-
-
-def default_cache() -> Path:
-    """Where compiled libraries lie: `ludus/native` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus" / "native"
 
 
 def find_compiler() -> str:

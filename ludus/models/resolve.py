@@ -6,13 +6,13 @@ Knows: the user's cache folder.  Knows not: torch, what is inside the weights.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ludus.errors import UserError
+from ludus.processes.files import user_cache
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _TEXT_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
@@ -43,8 +43,7 @@ EMBEDDED: Mapping[str, EmbeddedModel] = {
 
 def cache_folder() -> Path:
     """Folder of the models that Ludus keeps for this user; it may not exist yet."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "ludus" / "models"
+    return user_cache() / "models"
 
 
 def resolve_model(ref: str) -> Path:

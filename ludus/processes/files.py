@@ -1,4 +1,4 @@
-"""What is on disk for certain, and which process has a file.
+"""Where we keep files, what is on disk for certain, and which process has a file.
 
 Knows: files, folders.  Knows not: what is in them.
 """
@@ -8,6 +8,11 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+
+
+def user_cache() -> Path:
+    """Our folder in the user's cache; it may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus"
 
 
 def sync(path: Path) -> None:

@@ -21,8 +21,9 @@ from ludus.engines.process import ReplicaAddress, ServerCommand
 from ludus.engines.vllm.delivery import transfer_backend
 from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError
-from ludus.models.resolve import adapter_base, cache_folder, resolve_model
+from ludus.models.resolve import adapter_base, resolve_model
 from ludus.models.settings import ModelSettings
+from ludus.processes.files import user_cache
 from ludus_vllm.guard import KEY_VARIABLE
 
 # By its module: the command `vllm` asks for the version of a package that the build for processors does not have.
@@ -162,7 +163,7 @@ def plugin_folder() -> Path:
     files["ludus_vllm-0.dist-info/METADATA"] = "Metadata-Version: 2.1\nName: ludus-vllm\nVersion: 0\n"
     files["ludus_vllm-0.dist-info/entry_points.txt"] = "[vllm.general_plugins]\nludus = ludus_vllm:register\n"
     digest = hashlib.blake2b(json.dumps(files).encode(), digest_size=8).hexdigest()
-    folder = cache_folder().parent / "vllm-plugin" / digest
+    folder = user_cache() / "vllm-plugin" / digest
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(dir=folder.parent))
