@@ -1,4 +1,4 @@
-"""Packing never changes the gradient: shared prefixes computed once give what one turn at a time gives.
+"""Packing never changes the gradient: neither shared prefixes, nor the size of rows, nor how episodes are exported.
 
 Knows: recorded conversations, batches, gathered gradients.  Knows not: attention, optimizers.
 """
@@ -11,20 +11,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.corrections import BypassSettings
+from ludus.algorithms.levels import Level
+from ludus.algorithms.losses.clip import ClipSettings
+from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.api.local import open_local
 from ludus.checks.verify.conversations import play_conversations
 from ludus.checks.verify.parity import check_config, export_all
 from ludus.checks.verify.verdict import MODEL, Verdict
 from ludus.compat.config import Config
+from ludus.episodes.episode import finish
+from ludus.episodes.export import ExportStyle
+from ludus.episodes.handle import SessionSpec
+from ludus.episodes.outcome import Returned
+from ludus.loop.batch import BatchRules, build_batch
 from ludus.processes.blocking import run_blocking
+from ludus.rollout.groups import TakenGroups
+from ludus.types import Group, SessionRecord
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ludus.trainer.step import ModelTrainer
 
 TOLERANCE = 1e-5
 """fp32 sums of some hundred terms in another order differ by less; a token with a wrong past differs by far more."""
 _TOKENS = 400
+_VARIANTS: tuple[tuple[int, ExportStyle], ...] = ((64, "individual"), (200, "concat"), (1024, "individual"))
+"""Tokens of a row, style of export."""
+_LEVELS: tuple[Level, ...] = ("token", "episode")
 _SESSIONS_PER_BATCH = 2
 """Two sessions that begin alike share their first prompt; the turns of one share all that was said before."""
 
@@ -46,18 +62,26 @@ class PackingResult(Verdict):
     worst_parameter_rel_diff: float
     """The same for the parameter that differs most in its own measure; reported, not judged: some gradients nearly
     vanish, and rounding is then most of them."""
+    variants: int
+    """Ways to build the same batch: sizes of rows, styles of export, by token and by episode."""
+    variants_rel_diff: float
+    """Of their minibatches' gradients, as `max_rel_diff`."""
+    minibatches_equal: bool
+    """Whatever the rows, a minibatch trained the same episodes."""
     tolerance: float = TOLERANCE
 
     @property
     def ok(self) -> bool:
-        return self.max_rel_diff <= self.tolerance
+        return self.minibatches_equal and max(self.max_rel_diff, self.variants_rel_diff) <= self.tolerance
 
 
 def verify_packing(*, model: str = MODEL, seed: int = 0, tokens: int = _TOKENS) -> PackingResult:
-    """Is the gradient of packed rows that of one episode at a time?
+    """Is the gradient of packed rows that of one turn at a time?
 
     Recorded conversations with shared prefixes are trained packed, and one
-    turn at a time, in fp32. The gradients may differ by 1e-5 of their size.
+    turn at a time, in fp32; then as groups, cut into minibatches, for rows of
+    several sizes and both styles of export. The gradients may differ by 1e-5
+    of their size.
 
     Example:  ludus verify packing --seed 3
     """
@@ -74,6 +98,8 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         ]
         trainer = local.trainer(config)
         compared = [_compare(trainer, sequences, config.trainer.row_tokens) for sequences in trees]
+        groups = _groups(records, rng)
+        variants = [_variants(trainer, groups, level) for level in _LEVELS]
     packed = [one.packed for one in compared]
     by_parameter = max((pair for one in compared for pair in one.by_parameter.items()), key=lambda pair: pair[1])
     return PackingResult(
@@ -87,6 +113,62 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         max_rel_diff=max(one.rel_diff for one in compared),
         worst_parameter=by_parameter[0],
         worst_parameter_rel_diff=by_parameter[1],
+        variants=sum(map(len, variants)),
+        variants_rel_diff=max(_largest_difference(each) for each in variants),
+        minibatches_equal=all(
+            part.episodes == of[0][n].episodes for of in variants for each in of for n, part in enumerate(each)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Minibatch:
+    episodes: frozenset[int]
+    gradient: Mapping[str, Tensor]
+
+
+def _groups(records: Sequence[SessionRecord], rng: random.Random) -> TakenGroups:
+    """Conversations that begin alike are the members of a group, each with some reward."""
+    groups = []
+    for number, at in enumerate(range(0, len(records), _SESSIONS_PER_BATCH)):
+        spec = SessionSpec(group_id=f"g{number}")
+        members = [
+            finish(spec, record, Returned(rng.uniform(-1.0, 1.0)), started_at=0.0)
+            for record in records[at : at + _SESSIONS_PER_BATCH]
+        ]
+        groups.append(Group(f"g{number}", "row", tuple(members)))
+    return TakenGroups(tuple(groups), ())
+
+
+def _variants(trainer: ModelTrainer, groups: TakenGroups, level: Level) -> list[list[_Minibatch]]:
+    """The minibatches of the groups, for rows of several sizes and both styles of export."""
+    loss = ClipSettings(level=level, clip_low=0.5, clip_high=0.5)
+    algorithm = AlgorithmSettings(minibatches=2, correction=BypassSettings(), loss=loss)
+    made = []
+    for row_tokens, style in _VARIANTS:
+        rules = BatchRules(algorithm, 1.0, style, row_tokens, max_token_age=None)
+        parts = build_batch(groups, rules, version=0).batch.minibatches
+        made.append([_gradient_of(trainer, part, algorithm) for part in parts])
+    return made
+
+
+def _gradient_of(trainer: ModelTrainer, rows: Sequence[PackedRow], algorithm: AlgorithmSettings) -> _Minibatch:
+    trainer.forward_backward(Batch.of(rows), algorithm)
+    gradient = {name: each.clone() for name, each in trainer.optimizer.gradients().items()}
+    trainer.optimizer.forget_gradients()
+    return _Minibatch(frozenset(number for row in rows for number in row.episodes or ()), gradient)
+
+
+def _largest_difference(variants: Sequence[Sequence[_Minibatch]]) -> float:
+    """Between minibatches of the first way and of each other, over the gradient's norm."""
+    first, *others = variants
+    return max(
+        _ratio(
+            math.hypot(*(float((own - mine.gradient[name]).norm()) for name, own in part.gradient.items())),
+            math.hypot(*(float(own.norm()) for own in part.gradient.values())),
+        )
+        for variant in others
+        for part, mine in zip(first, variant, strict=True)
     )
 
 

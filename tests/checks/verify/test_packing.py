@@ -15,3 +15,5 @@ def test_packed_rows_have_the_gradient_of_single_turns(tiny_model_folder: Path) 
     assert result.row_tokens < result.sequence_tokens
     assert result.to_json()["max_rel_diff"] == result.max_rel_diff
     assert not replace(result, max_rel_diff=2e-5).ok
+    assert result.variants == 6 and result.variants_rel_diff <= 1e-5 and result.minibatches_equal
+    assert not replace(result, variants_rel_diff=2e-5).ok and not replace(result, minibatches_equal=False).ok
