@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +30,22 @@ from ludus.settings import import_object
 _LAST_SHARE = 0.25
 
 
-class SlowTools:
+def with_slow_tools(agent: WorkflowAdapter, work: OverlapWork) -> Callable[..., Awaitable[object]]:
     """The agent of a recipe, whose calls of the model each come after a tool."""
+    rng = random.Random(work.seed)
 
-    def __init__(self, agent: WorkflowAdapter, work: OverlapWork) -> None:
-        self._agent = agent
-        self._work = work
-        self._random = random.Random(work.seed)
+    async def use_tools(_request: object) -> None:
+        for _ in range(work.tools):
+            await asyncio.sleep(rng.uniform(work.least_s, work.most_s))
 
-    async def run(self, data: Mapping[str, Any], *, base_url: str, api_key: str, http_client: Any) -> object:
-        async def use_tools(request: object) -> None:
-            del request
-            for _ in range(self._work.tools):
-                await asyncio.sleep(self._random.uniform(self._work.least_s, self._work.most_s))
-
+    async def run(data: Mapping[str, Any], *, http_client: Any, base_url: str, api_key: str) -> object:
         http_client.event_hooks = {**http_client.event_hooks, "request": [use_tools]}
         given = {"base_url": base_url, "api_key": api_key, "http_client": http_client}
-        accepted = self._agent.accepted
-        passed = {name: value for name, value in given.items() if accepted is None or name in accepted}
-        returned = self._agent.function(data, **passed, **self._agent.extra_kwargs)
-        return await returned if asyncio.iscoroutine(returned) else returned
+        passed = {name: value for name, value in given.items() if agent.accepted is None or name in agent.accepted}
+        returned: Any = agent.function(data, **passed, **agent.extra_kwargs)
+        return await returned
+
+    return run
 
 
 class Ages(Steps):
@@ -71,7 +67,7 @@ def measure_overlap(work: OverlapWork) -> dict[str, Any]:
     observer = Ages()
     with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
         config = overlap_config(work, folder)
-        agent = SlowTools(_agent_of(config), work)
+        agent = with_slow_tools(_agent_of(config), work)
         evaluated = (config.eval_workflow or config.workflow) if config.eval.is_asked else None
         summary = Trainer(config).train(agent, eval_workflow=evaluated, observer=observer)
     reward, error = last_mean(observer.lines, max(2, round(len(observer.lines) * _LAST_SHARE)))
