@@ -14,7 +14,7 @@ from ludus.episodes.export import TurnCredit, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.loop.batch import BatchRules, credit_groups
 from ludus.rollout.groups import discard_reason, small_group_mask
-from ludus.runs.view import Decode, TokenView, TurnView, view_turns
+from ludus.runs.view import Decode, TokenView, view_turns
 from ludus.types import Episode, Group
 
 
@@ -50,23 +50,36 @@ def rows_of_group(group: Group, config: Config, decode: Decode | None) -> list[t
         (pairs,) = credit_groups([Group(group.id, group.task_id, survivors)], rules)
         credited = {episode.id: credit for episode, credit in pairs}
     return [
-        (episode, _rows(episode, credited.get(episode.id), masks[episode.id] or too_small, decode))
+        (episode, _rows(episode, credited.get(episode.id, {}), masks[episode.id] or too_small, decode))
         for episode in members
     ]
 
 
 def _rows(
-    episode: Episode, credit: Mapping[str, TurnCredit] | None, mask: MaskReason | None, decode: Decode | None
+    episode: Episode, credit: Mapping[str, TurnCredit], mask: MaskReason | None, decode: Decode | None
 ) -> list[TurnRow]:
-    """credit: of each turn. None: the episode is discarded for the reason `mask`."""
+    """credit: of each turn. mask: why the episode is discarded. None: it is not."""
     rows = []
     for number, view in enumerate(view_turns(episode, decode=decode, credit={}), start=1):
-        if credit is None:
-            assert mask is not None, "an episode without credit was discarded for a reason"
-            rows.append(_row(number, view, None, Ledger.all_masked(len(view.tokens), mask)))
-        else:
-            account = _account(episode, credit, view.turn.id)
-            rows.append(_row(number, view, credit[view.turn.id].advantage, account))
+        turn = view.turn
+        ledger = _account(episode, credit, turn.id) if mask is None else Ledger.all_masked(len(view.tokens), mask)
+        forked = [f"fork: {turn.fork}"] if turn.fork else []
+        ended = [f"ended by {view.ended_by}"] if view.ended_by != "stop" else []
+        masked = [reason.replace("_", " ") for reason in ledger.masked]
+        calls = "".join(f" → {call.name}({call.arguments})" for call in turn.reply.tool_calls)
+        rows.append(
+            TurnRow(
+                number=number,
+                reply=f"{turn.reply.content or ''}{calls}",
+                num_tokens=len(view.tokens),
+                num_trained=ledger.trained,
+                mean_logprob=view.mean_logprob if view.tokens else None,
+                reward=view.reward,
+                advantage=credit[turn.id].advantage if mask is None else None,
+                note=", ".join([*masked, *forked, *ended]),
+                tokens=view.tokens,
+            )
+        )
     return rows
 
 
@@ -88,21 +101,3 @@ def _account(episode: Episode, credit: Mapping[str, TurnCredit], turn_id: str) -
     ledger = export_session(episode.session, alone, weight=1.0, style="individual").ledger
     masked: dict[MaskReason, int] = {name: count for name, count in ledger.masked.items() if name != "unused"}
     return Ledger(ledger.trained + sum(masked.values()), ledger.trained, masked)
-
-
-def _row(number: int, view: TurnView, advantage: float | None, ledger: Ledger) -> TurnRow:
-    forked = [f"fork: {view.turn.fork}"] if view.turn.fork else []
-    ended = [f"ended by {view.ended_by}"] if view.ended_by != "stop" else []
-    masked = [f"{reason.replace('_', ' ')}" for reason in ledger.masked]
-    calls = "".join(f" → {call.name}({call.arguments})" for call in view.turn.reply.tool_calls)
-    return TurnRow(
-        number=number,
-        reply=f"{view.turn.reply.content or ''}{calls}",
-        num_tokens=len(view.tokens),
-        num_trained=ledger.trained,
-        mean_logprob=view.mean_logprob if view.tokens else None,
-        reward=view.reward,
-        advantage=advantage,
-        note=", ".join([*masked, *forked, *ended]),
-        tokens=view.tokens,
-    )
