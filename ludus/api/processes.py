@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ludus.agents.adapter import AgentAdapter
 from ludus.config import Config
@@ -25,23 +25,30 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 
-class Processes(Protocol):
-    """None of them runs before it is needed; all of them end with the block that opened this."""
+class Processes:
+    """Those of a run of this process alone, of which there are none; a class of a run with others starts them.
+
+    None of them runs before it is needed; all of them end with the block that opened this.
+    """
 
     async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
         """The engine of the configuration's replicas, each of which is a process; one that is lost is replaced.
 
         files: where they read the run's weights. None: these reach them over HTTP.
         """
+        _refuse("engines that the run starts")
 
     def ranks(
         self, tokenizer: Tokenizer, *, sampling: LoadedModel | None
     ) -> AbstractAsyncContextManager[ShardedTrainer]:
         """The trainer of `trainer.ranks` processes, until the block ends. sampling: a whole model in this process that
         samples; None: there is none."""
+        _refuse("trainer.ranks above 1")
 
     async def workers(self, agents: Sequence[AgentAdapter | None]) -> None:
         """Rollout workers for those of the agents that play in them, until the run ends."""
+        if any(isinstance(agent, RemoteAgentAdapter) for agent in agents):
+            _refuse("rollout.agent.workers")
 
     def announce(self) -> None:
         """Say in the run's folder that this process is its head, for as long as it is."""
@@ -54,41 +61,14 @@ class Processes(Protocol):
 
     async def unless_lost(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """What `work` returns. Raises what makes the end of the run as soon as something does."""
-
-
-class SingleProcess:
-    """A run of this process alone, which nothing else can end."""
-
-    async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
-        _refuse("engines that the run starts")
-
-    def ranks(
-        self, tokenizer: Tokenizer, *, sampling: LoadedModel | None
-    ) -> AbstractAsyncContextManager[ShardedTrainer]:
-        _refuse("trainer.ranks above 1")
-
-    async def workers(self, agents: Sequence[AgentAdapter | None]) -> None:
-        if any(isinstance(agent, RemoteAgentAdapter) for agent in agents):
-            _refuse("rollout.agent.workers")
-
-    def announce(self) -> None:
-        """There is no other to ask for its head."""
-
-    def on_end(self, ask: Callable[[], None]) -> None:
-        """Nobody asks for its end."""
-
-    def check(self) -> None:
-        """There is no process to be lost."""
-
-    async def unless_lost(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         return await work
 
 
 @asynccontextmanager
-async def alone(config: Config, *, is_run: bool = True) -> AsyncIterator[SingleProcess]:
+async def alone(config: Config, *, is_run: bool = True) -> AsyncIterator[Processes]:
     """No other process, whatever is configured."""
     del config, is_run
-    yield SingleProcess()
+    yield Processes()
 
 
 def open_processes(config: Config, *, is_run: bool = True) -> AbstractAsyncContextManager[Processes]:

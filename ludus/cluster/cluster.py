@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ludus.agents.adapter import AgentAdapter
+from ludus.api.processes import Processes
 from ludus.cluster.base import Launcher, Role, role_command
 from ludus.cluster.local import LocalLauncher
 from ludus.cluster.ranks import open_ranks
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 
-class Cluster:
+class Cluster(Processes):
     """Starts roles with the run's launcher, and tells when the run cannot go on without one. On one event loop."""
 
     def __init__(self, config: Config, stack: AsyncExitStack, *, is_run: bool) -> None:
