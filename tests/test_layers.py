@@ -91,7 +91,7 @@ BEYOND_SEAMS = {
     },
     "checks": {
         "parts are held against their laws, and measured, one by one": (
-            "algorithms.pack engines.lease engines.local.* engines.routed.engine episodes.export episodes.session "
+            "algorithms.* engines.lease engines.local.* engines.routed.engine episodes.export episodes.session "
             "episodes.stats loop.batch models.load models.settings models.untrained rollout.groups rollout.pool "
             "rollout.runner rollout.runtime rollout.settings rollout.tasks runs.codec runs.exporters.select "
             "runs.journal runs.spans runs.store trainer.*"
