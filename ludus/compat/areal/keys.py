@@ -29,6 +29,10 @@ def _only(acts: Callable[[Given], object], rule: Rule, note: str) -> Rule:
     return lambda value, given: rule(value, given) if acts(given) else Meaning("not needed", note)
 
 
+def _is(key: str, value: Any = True) -> Callable[[Given], object]:
+    return lambda given: given.get(key) == value
+
+
 def _as(other: str, note: str, default: Any = None) -> Rule:
     """A key that says what another says already; with another value it would act."""
     return lambda value, given: Meaning("not needed" if value == given.get(other, default) else "left out", note)
@@ -179,10 +183,6 @@ def _upper(cap: Rule) -> Rule:
     return rule
 
 
-def _is_decoupled(given: Given) -> Any:
-    return given.get("actor.use_decoupled_loss")
-
-
 def _nodes(value: Any, given: Given) -> Meaning:
     if given.get("scheduler.type") == "slurm":
         return Meaning("taken", ours={"scheduler.slurm.nodes": value})
@@ -234,7 +234,9 @@ _CAPS = _first(
 )
 _ONCE = "advantages are not normalised once more over the batch"
 _UNCLIPPED = "the loss is SAPO's, or with one minibatch the ratio is 1, and nothing is clipped"
-_COUPLED = "it acts with actor.use_decoupled_loss alone"
+_DECOUPLED = "actor.use_decoupled_loss"
+_NO_SAPO = "actor.use_sapo_loss is not set"
+_COUPLED = f"it acts with {_DECOUPLED} alone"
 _TABLE = keys_beside(__file__)
 _RULES: Table = {
     "experiment_name": _name,
@@ -243,9 +245,7 @@ _RULES: Table = {
     "workflow": _agent("workflow"),
     "eval_workflow": _agent("eval_workflow"),
     "total_train_epochs": _only(
-        lambda given: "total_train_steps" not in given,
-        to("total_train_epochs"),
-        "total_train_steps says when to stop",
+        _is("total_train_steps", None), to("total_train_epochs"), "total_train_steps says when to stop"
     ),
     "train_dataset.path": _rows("train_dataset.path"),
     "valid_dataset.path": _rows("valid_dataset.path"),
@@ -256,14 +256,10 @@ _RULES: Table = {
     ),
     "rollout.consumer_batch_size": _as("train_dataset.batch_size", "a batch is train_dataset.batch_size groups"),
     "rollout.agent.subproc_max_workers": _only(
-        lambda given: given.get(_MODE) == "subproc",
-        to("rollout.agent.subproc_max_workers"),
-        f"it acts with {_MODE}=subproc alone",
+        _is(_MODE, "subproc"), to("rollout.agent.subproc_max_workers"), f"it acts with {_MODE}=subproc alone"
     ),
     "rollout.agent.session_timeout_seconds": _only(
-        lambda given: given.get(_MODE) == "online",
-        to("rollout.episode_timeout_s"),
-        f"it acts with {_MODE}=online alone",
+        _is(_MODE, "online"), to("rollout.episode_timeout_s"), f"it acts with {_MODE}=online alone"
     ),
     **_sampling("gconfig"),
     **_sampling("eval_gconfig"),
@@ -278,7 +274,7 @@ _RULES: Table = {
     ),
     **dict.fromkeys(
         ("actor.use_lora", "actor.lora_rank", "actor.lora_alpha", "actor.target_modules"),
-        _only(lambda given: given.get("actor.use_lora"), _adapter, "all weights are trained"),
+        _only(_is("actor.use_lora"), _adapter, "all weights are trained"),
     ),
     **_first("engine.max_running", "sglang.max_running_requests", "vllm.max_num_seqs"),
     "ref.path": _as("actor.path", "the reference is what training began with"),
@@ -293,13 +289,13 @@ _RULES: Table = {
     ),
     "actor.use_decoupled_loss": _correction,
     "actor.recompute_logprob": _correction,
-    **{name: _only(_is_decoupled, _upper(rule), _COUPLED) for name, rule in _CAPS.items()},
-    "actor.rejection_sampling.level": _only(_is_decoupled, _TABLE["actor.rejection_sampling.level"], _COUPLED),
+    **{name: _only(_is(_DECOUPLED), _upper(rule), _COUPLED) for name, rule in _CAPS.items()},
+    "actor.rejection_sampling.level": _only(_is(_DECOUPLED), _TABLE["actor.rejection_sampling.level"], _COUPLED),
+    "actor.sapo_tau_pos": _only(_is("actor.use_sapo_loss"), to("algorithm.loss.tau_positive"), _NO_SAPO),
+    "actor.sapo_tau_neg": _only(_is("actor.use_sapo_loss"), to("algorithm.loss.tau_negative"), _NO_SAPO),
     "actor.c_clip": _only(_clips, to("algorithm.loss.dual_clip"), _UNCLIPPED),
     "actor.kl_estimator": _only(
-        lambda given: given.get("actor.kl_ctl"),
-        _TABLE["actor.kl_estimator"],
-        "there is no KL penalty",
+        lambda given: given.get("actor.kl_ctl"), _TABLE["actor.kl_estimator"], "there is no KL penalty"
     ),
     "cluster.n_nodes": _nodes,
     "actor.eps_clip": _only(_clips, _clip, _UNCLIPPED),
