@@ -84,12 +84,5 @@ def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> Mod
     from ludus.trainer.step import ModelTrainer
 
     model = shard_model(load_model(config.model, seed=config.seed, is_mapped=True), ranks.mesh)
-    return ModelTrainer(
-        model,
-        config.trainer,
-        config.algorithm,
-        lease=ComputeLease(),
-        tokenizer=tokenizer,
-        ranks=ranks,
-        seed=config.seed,
-    )
+    chosen = (config.trainer, config.algorithm)
+    return ModelTrainer(model, *chosen, lease=ComputeLease(), tokenizer=tokenizer, ranks=ranks, seed=config.seed)

@@ -30,6 +30,7 @@ IDLE_MINUTES = 5  # from the server's end to the machine's; SkyPilot looks every
 SETUP = "pip install 'ludus[train]'"
 _OURS = ("name", "num_nodes", "run", "secrets")
 _LAST_CHARS = 4000
+_STREAMS: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
 
 class SkyTarget(FolderTarget):
@@ -130,16 +131,8 @@ def _run_script(settings: LaunchSettings) -> str:
 def _sky(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float | None) -> None:
     command = ("sky", *words)
     try:
-        ended = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **environment},
-            timeout=timeout_s,
-            check=False,
-        )
+        env = {**os.environ, **environment}
+        ended = subprocess.run(command, text=True, env=env, timeout=timeout_s, check=False, **_STREAMS)
     except FileNotFoundError:
         raise UserError(
             "there is no command 'sky' on this machine: pip install 'skypilot[aws]', or your cloud"

@@ -2,5 +2,3 @@
 
 Knows: HTTP, jobs, the backend that trains.  Knows not: how a step is computed.
 """
-
-__all__: list[str] = []

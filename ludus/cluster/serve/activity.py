@@ -22,17 +22,12 @@ class Activity:
     """An application, watched. `is_busy`: there is work besides requests; called on a thread."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        is_busy: Callable[[], bool],
-        unheeded: tuple[str, ...] = (),
-        clock: Clock = time.monotonic,
+        self, app: ASGIApp, *, is_busy: Callable[[], bool], ignored: tuple[str, ...] = (), clock: Clock = time.monotonic
     ) -> None:
-        """unheeded: paths that are asked by machines that only watch."""
+        """ignored: paths that are asked by machines that only watch."""
         self._app = app
         self._is_busy = is_busy
-        self._unheeded = unheeded
+        self._ignored = ignored
         self._clock = clock
         self._num_running = 0
         self._used_at = clock()
@@ -43,7 +38,7 @@ class Activity:
         return 0.0 if self._num_running else self._clock() - self._used_at
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in self._unheeded:
+        if scope["path"] in self._ignored:
             await self._app(scope, receive, send)
             return
         used_at, status = self._used_at, 0

@@ -45,7 +45,7 @@ async def running(store: JobStore, host: Host, workshop: JobRunner, address: Lis
     jobs = Jobs(store, workshop)
     models = HostedModels(host, asyncio.get_running_loop())
     app = Api(jobs, models, key_digest).build()
-    activity = Activity(app, is_busy=lambda: store.next_job() is not None, unheeded=(*PROBES, "/api"))
+    activity = Activity(app, is_busy=lambda: store.next_job() is not None, ignored=(*PROBES, "/api"))
     http = HttpServer(activity, name="server", beside=models.sweep, is_guarded=True, tls=address.tls)
     url = await asyncio.to_thread(http.start, address.host, address.port)
     working = asyncio.create_task(jobs.work(), name="ludus-jobs")

@@ -65,13 +65,8 @@ class HttpEngine:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         # Tokens may be minutes away while others are served; a server that is gone closes the connection.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
-        self._http = httpx.AsyncClient(
-            base_url=protocol.server.url,
-            headers=dict(protocol.server.headers),
-            limits=limits,
-            timeout=timeout,
-            **direct(),
-        )
+        url, headers = self._server.url, dict(self._server.headers)
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=timeout, **direct())
         self._publishing = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ludus-http-engine", daemon=True)

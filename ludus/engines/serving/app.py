@@ -52,18 +52,12 @@ class EngineApi:
     """The handlers of the routes. Its engine is paused by nobody else."""
 
     def __init__(
-        self,
-        engine: Engine,
-        tokenizer: Tokenizer,
-        weight_receiver: WeightReceiver,
-        *,
-        model: str,
-        key_digest: bytes | None,
+        self, engine: Engine, tokenizer: Tokenizer, receiver: WeightReceiver, *, model: str, key_digest: bytes | None
     ) -> None:
         """model: its name.  key_digest: of the key that everybody needs. None: nobody needs one."""
         self._engine = engine
         self._tokenizer = tokenizer
-        self._inbox = weight_receiver
+        self._receiver = receiver
         self._model = model
         self._key_digest = key_digest
         self._is_paused = False
@@ -180,12 +174,12 @@ class EngineApi:
         return {"is_paused": self._is_paused}
 
     async def receive(self, version: int, request: Request) -> dict[str, int]:
-        await self._inbox.receive(version, request.stream())
+        await self._receiver.receive(version, request.stream())
         logger.info("engine.published version=%d by=stream", version)
         return {"version": version}
 
     async def read_file(self, version: int, body: PathBody) -> dict[str, int]:
-        await self._inbox.read(version, Path(body.path))
+        await self._receiver.read(version, Path(body.path))
         logger.info("engine.published version=%d by=path", version)
         return {"version": version}
 

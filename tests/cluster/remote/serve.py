@@ -27,7 +27,7 @@ async def main(asked: argparse.Namespace) -> None:
     with JobStore(Path(asked.folder)) as store:
         jobs = Jobs(store, job_runner)
         app = Api(jobs, job_runner, digest(os.environ["LUDUS_API_KEY"])).build()
-        activity = Activity(app, is_busy=lambda: store.next_job() is not None, unheeded=(*PROBES, "/api"))
+        activity = Activity(app, is_busy=lambda: store.next_job() is not None, ignored=(*PROBES, "/api"))
         http = HttpServer(activity, name="server", is_guarded=True)
         url = http.start(asked.host, asked.port)
         sys.stdout.write(json.dumps(announcement(url, asked.host)) + "\n")

@@ -22,7 +22,7 @@ class ActivityCase:
         self.is_busy = False
         routes = [Route("/quick", self._quick), Route("/long", self._long), Route("/health", self._quick)]
         app = Starlette(routes=[*routes, Route("/refused", self._refused)])
-        self.activity = Activity(app, is_busy=lambda: self.is_busy, unheeded=("/health",), clock=lambda: self.now)
+        self.activity = Activity(app, is_busy=lambda: self.is_busy, ignored=("/health",), clock=lambda: self.now)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.activity), base_url="http://server")
 
     async def _quick(self, _: Request) -> PlainTextResponse:
