@@ -12,6 +12,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -23,15 +24,26 @@ from ludus.episodes.completion import Choice, Completion, Listener, OnDelta, OnS
 from ludus.episodes.graph import SessionGraph
 from ludus.episodes.limits import Limits, deadline_error, token_limit_error
 from ludus.episodes.plan import Planner
-from ludus.episodes.prompt import Prompt, Prompts
+from ludus.episodes.prompt import Prompts
 from ludus.episodes.reply import replay
 from ludus.episodes.resolve import Resolver
 from ludus.episodes.retry import RetryCache
 from ludus.episodes.seeds import Seeds, session_seed
-from ludus.episodes.stats import ForkExample, ForkLog, SessionStats
+from ludus.episodes.stats import SessionStats
 from ludus.errors import AgentError, UserError
 from ludus.text.chat import ChatText
-from ludus.types import AbortCause, ChatRequest, Message, Node, Sampled, Sampling, SessionRecord, TokenChunk, Turn
+from ludus.types import (
+    AbortCause,
+    ChatRequest,
+    ForkReason,
+    Message,
+    Node,
+    Sampled,
+    Sampling,
+    SessionRecord,
+    TokenChunk,
+    Turn,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +92,7 @@ class Session:
             engine, text, self._prompts, seeds, session_id=session_id, group_id=group_id, limits=limits
         )
         self._retries: RetryCache[Completion | tuple[Turn, ...]] = RetryCache()
-        self._forks = ForkLog()
+        self._forks: Counter[ForkReason] = Counter()
         self._refused: dict[str, int] = {}
         self._completions: dict[Completion, asyncio.Task[None]] = {}
         self._num_tokens = 0
@@ -186,8 +198,7 @@ class Session:
                 num_nodes=graph.num_nodes,
                 num_encoded_chars=self._prompts.num_encoded_chars,
                 num_rendered_messages=self._prompts.num_rendered_messages,
-                forks=self._forks.counts,
-                fork_examples=self._forks.examples,
+                forks=MappingProxyType(dict(self._forks)),
                 refused=MappingProxyType(dict(self._refused)),
             )
 
@@ -303,7 +314,7 @@ class Session:
         )
         self._prompts.remember(turn, prompt, request.template_kwargs)
         self._resolver.remember(turn, request)
-        self._log(turn, prompt)
+        self._log(turn)
         self._make_durable(turn)
         completion.add(choice.idx, turn)
 
@@ -319,21 +330,12 @@ class Session:
         self._num_kept_nodes += len(nodes)
         self._sink.add_turn(self.id, nodes, turn)
 
-    def _log(self, turn: Turn, prompt: Prompt) -> None:
+    def _log(self, turn: Turn) -> None:
         logger.debug("turn.recorded session=%s turn=%s fork=%s", self.id, turn.id, turn.fork)
         if turn.undecoded:
             logger.warning("Failed to decode tool call: %s session=%s turn=%s", turn.undecoded, self.id, turn.id)
         if turn.fork is not None and turn.follows is not None:
-            seen_ids = self._graph.path_ids(turn.follows)
-            self._forks.add(
-                turn.fork,
-                lambda: ForkExample.around(
-                    turn_id=turn.id,
-                    follows=str(turn.follows),
-                    seen=self._tokenizer.decode(seen_ids),
-                    rendered=prompt.text,
-                ),
-            )
+            self._forks[turn.fork] += 1
 
     def _settle(self, completion: Completion) -> None:
         with self._lock:

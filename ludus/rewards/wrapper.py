@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ludus.errors import UserError
@@ -63,8 +64,8 @@ class AsyncRewardWrapper:
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy in another process, where an agent is set up, has processes of its own."""
-        settings = (self.timeout_seconds, self.max_workers, self.max_retries, self.timeout_reward)
-        return _make, (self.reward_fn, *settings)
+        make = partial(AsyncRewardWrapper, timeout_reward=self.timeout_reward)
+        return make, (self.reward_fn, self.timeout_seconds, self.max_workers, self.max_retries)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns, or `timeout_reward`. Raises what it raises, and WorkerCrashedError."""
@@ -95,9 +96,3 @@ class AsyncRewardWrapper:
     def close(self) -> None:
         """Ends the processes; nobody waits for what they compute."""
         self._pool.close()
-
-
-def _make(
-    reward_fn: Callable[..., Any], timeout_s: float | None, max_workers: int, max_retries: int, worth: float | None
-) -> AsyncRewardWrapper:
-    return AsyncRewardWrapper(reward_fn, timeout_s, max_workers, max_retries, timeout_reward=worth)

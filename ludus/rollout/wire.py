@@ -35,17 +35,6 @@ class _Body(pydantic.BaseModel):
         return cls.model_validate(json.loads(text))
 
 
-class EpisodeInfoBody(_Body):
-    episode_id: str
-    task_id: str
-    group_id: str
-    step: int | None
-    is_eval: bool
-
-    def info(self) -> EpisodeInfo:
-        return EpisodeInfo(self.episode_id, self.task_id, self.group_id, self.step, self.is_eval)
-
-
 class AssignmentBody(_Body):
     """One episode to play."""
 
@@ -56,7 +45,7 @@ class AssignmentBody(_Body):
     data: dict[str, Any]
     base_url: str
     api_key: str
-    info: EpisodeInfoBody
+    info: EpisodeInfo
     left_s: float | None
     """Until its deadline. None: it has none."""
 
@@ -115,14 +104,13 @@ def assignment_body(
             f"the row of {info.episode_id} cannot be sent to a rollout worker as JSON: {', '.join(map(str, columns))}: "
             f"{error}; give plain values, or play without workers (rollout.agent.workers=0)"
         ) from None
-    body = EpisodeInfoBody(**{each.name: getattr(info, each.name) for each in fields(EpisodeInfo)})
     return AssignmentBody(
         assignment_id=assignment_id,
         agent=agent,
         data=dict(data),
         base_url=base_url,
         api_key=api_key,
-        info=body,
+        info=info,
         left_s=None,
     )
 

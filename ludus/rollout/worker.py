@@ -185,7 +185,7 @@ class RolloutWorker:
             assignment.base_url,
             assignment.api_key,
             None,
-            info=assignment.info.info(),
+            info=assignment.info,
             deadline_at=None if assignment.left_s is None else received_at + assignment.left_s,
             actors=self._actors,
         )

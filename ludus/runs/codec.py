@@ -10,7 +10,7 @@ Messages and tools are stored once, so n turns hold n messages and not n²; the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Generic, TypeVar
 
@@ -198,3 +198,14 @@ def plain(value: object) -> Any:
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=plain).encode
+
+
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """The JSON-able value with every text in it changed; keys stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: map_texts(inner, change) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [map_texts(inner, change) for inner in value]
+    return value

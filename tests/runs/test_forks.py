@@ -9,6 +9,7 @@ from pathlib import Path
 from ludus.runs.forks import view_forks
 from ludus.runs.report import write_report
 from ludus.runs.store import RunStore
+from ludus.text.prefix_memo import around_difference
 from ludus.types import Episode
 
 
@@ -47,3 +48,10 @@ def test_runs_without_forks(make_run: Callable[..., RunStore]) -> None:
     with make_run(num_steps=2) as run:
         assert view_forks(run, run.metrics(), decode) == ()
         assert "Where prompts forked" not in write_report(run).html.read_text(encoding="utf-8")
+
+
+def test_example_shows_the_first_difference() -> None:
+    """Long texts are cut to the surroundings of the place where they part."""
+    seen, shown = around_difference("x" * 500 + "old" + "y" * 500, "x" * 500 + "new", 80)
+    assert seen.startswith("x" * 80 + "old")
+    assert shown == "x" * 80 + "new"

@@ -137,7 +137,7 @@ def _talk(server: GatewayServer, engine: Engine, text: ChatText, num_turns: int,
     _look_up(server.url_for(secret), num_turns, **fields)
     server.keys.remove(secret)
     seen = session.stats()
-    assert not seen.forks, f"a session that only goes on has forked: {seen.fork_examples}"
+    assert not seen.forks, f"a session that only goes on has forked: {seen.forks}"
     return seen
 
 

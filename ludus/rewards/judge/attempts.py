@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus.rewards.chat.base import Json
+from ludus.runs.codec import map_texts
 
 _TAG = re.compile(r"<(?=/?(?:trajectory|history|context|available_tools)\b)", re.IGNORECASE)
 _CONTEXT = re.compile(r"<context>\n(.*?)\n</context>", re.DOTALL)
@@ -124,17 +125,11 @@ def read_attempts(text: str) -> dict[str, Attempt]:
 
 def plain_message(message: Mapping[str, Any]) -> Json:
     """The message without empty fields, its images named instead of shown."""
-    return {name: _without_data(value) for name, value in message.items() if value is not None}
+    return {name: map_texts(value, _without_data) for name, value in message.items() if value is not None}
 
 
-def _without_data(value: Any) -> Any:
-    if isinstance(value, str):
-        return _DATA_URL.sub(lambda found: f"[{found.group(1)}, {len(found.group(0))} characters]", value)
-    if isinstance(value, Mapping):
-        return {name: _without_data(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_data(inner) for inner in value]
-    return value
+def _without_data(text: str) -> str:
+    return _DATA_URL.sub(lambda found: f"[{found.group(1)}, {len(found.group(0))} characters]", text)
 
 
 def _attempt_text(attempt: Attempt, shared: int, has_one_list: bool, room: int) -> str:
@@ -177,15 +172,13 @@ def _fitted(values: list[Any], max_tokens: int) -> str:
     return text
 
 
-def _with_short_strings(value: Any, limit: int) -> Any:
-    if isinstance(value, str) and len(value) > limit:
+def _with_short_strings(values: list[Any], limit: int) -> Any:
+    def shorten(text: str) -> str:
         half = limit // 2
-        return f"{value[:half]} … [{len(value) - 2 * half} characters left out] … {value[-half:]}"
-    if isinstance(value, Mapping):
-        return {name: _with_short_strings(inner, limit) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_short_strings(inner, limit) for inner in value]
-    return value
+        left_out = f" … [{len(text) - 2 * half} characters left out] … "
+        return text if len(text) <= limit else f"{text[:half]}{left_out}{text[-half:]}"
+
+    return map_texts(values, shorten)
 
 
 def _without_middle(values: list[Any], kept: int) -> list[Any]:

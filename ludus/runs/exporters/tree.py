@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ludus.types import Episode, Message, ToolSpec, Turn
+from ludus.runs.codec import map_texts
+from ludus.runs.interactions import message_json, tool_json
+from ludus.types import Episode, Message, Turn
 
 MAX_CHARS = 20_000
 """Of one text: a viewer is for reading, and a history is shown again with every turn."""
@@ -69,9 +71,9 @@ def episode_tree(episode: Episode) -> EpisodeTree:
         name="run",
         started_at=started_at,
         finished_at=finished_at,
-        inputs={"messages": [as_openai(message) for message in turns[0].messages]} if turns else None,
+        inputs={"messages": [_shown(message) for message in turns[0].messages]} if turns else None,
         outputs={
-            "reply": cut(turns[-1].reply.content) if turns else None,
+            "reply": map_texts(turns[-1].reply.content, cut) if turns else None,
             "reward": episode.reward,
             "outcome": outcome.kind,
         },
@@ -100,7 +102,7 @@ def _answers(episode: Episode) -> Iterator[TreeSpan]:
             started_at=turn.started_at,
             finished_at=turn.finished_at,
             inputs=_asked(turn),
-            outputs={"choices": [{"index": 0, "finish_reason": turn.finish_reason, "message": as_openai(turn.reply)}]},
+            outputs={"choices": [{"index": 0, "finish_reason": turn.finish_reason, "message": _shown(turn.reply)}]},
             error=f"aborted: {turn.abort_cause or 'by the engine'}" if sampled.stop_reason == "abort" else None,
             attributes={
                 "turn_id": turn.id,
@@ -116,7 +118,7 @@ def _answers(episode: Episode) -> Iterator[TreeSpan]:
                 "seed": sampled.seed,
                 "token_ids": list(sampled.token_ids),
             },
-            events=tuple(Event(UNDECODED, turn.finished_at, {"text": cut(text) or ""}) for text in turn.undecoded),
+            events=tuple(Event(UNDECODED, turn.finished_at, {"text": cut(text)}) for text in turn.undecoded),
             usage=(num_prompt, num_sampled),
         )
 
@@ -128,8 +130,8 @@ def _others(episode: Episode) -> Iterator[TreeSpan]:
             name=span.name,
             started_at=span.started_at,
             finished_at=span.finished_at,
-            inputs=_cut_all(span.inputs),
-            outputs=_cut_all(span.outputs),
+            inputs=map_texts(span.inputs, cut),
+            outputs=map_texts(span.outputs, cut),
             error=span.error,
             attributes={"turn_id": span.turn_id, **span.metrics},
         )
@@ -147,46 +149,20 @@ def _reward(episode: Episode) -> TreeSpan:
 
 
 def _asked(turn: Turn) -> dict[str, Any]:
-    asked: dict[str, Any] = {"messages": [as_openai(message) for message in turn.messages]}
+    asked: dict[str, Any] = {"messages": [_shown(message) for message in turn.messages]}
     if turn.tools:
-        asked["tools"] = [_tool(tool) for tool in turn.tools]
+        asked["tools"] = [tool_json(tool) for tool in turn.tools]
     return asked
 
 
-def as_openai(message: Message) -> dict[str, Any]:
+def _shown(message: Message) -> dict[str, Any]:
     """A message as OpenAI's protocol writes it, which viewers show as a chat."""
-    found: dict[str, Any] = {"role": message.role, "content": cut(message.content)}
-    if message.reasoning is not None:
-        found["reasoning_content"] = cut(message.reasoning)
-    if message.tool_calls:
-        found["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": cut(call.arguments)}}
-            for call in message.tool_calls
-        ]
-    for name in ("tool_call_id", "name"):
-        if (value := getattr(message, name)) is not None:
-            found[name] = value
-    return found
+    return dict(map_texts(message_json(message), cut))
 
 
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": function}
-
-
-def cut(text: str | None) -> str | None:
+def cut(text: str) -> str:
     """The text, its middle left out where it is very long."""
-    if text is None or len(text) <= MAX_CHARS:
+    if len(text) <= MAX_CHARS:
         return text
     half = MAX_CHARS // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
-
-
-def _cut_all(value: Any) -> Any:
-    if isinstance(value, str):
-        return cut(value)
-    if isinstance(value, Mapping):
-        return {name: _cut_all(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_cut_all(item) for item in value]
-    return value
