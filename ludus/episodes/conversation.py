@@ -230,12 +230,8 @@ class Conversations:
 
 def message_key(message: Message) -> _Key:
     """What a message says in whatever form a client sends it again: equal for equal ones."""
-    calls = tuple([(call.name, _canonical(call.arguments)) for call in message.tool_calls])
+    calls = tuple([(call.name, json.dumps(_loaded(call.arguments), sort_keys=True)) for call in message.tool_calls])
     return message.role, (message.content or "").strip(), calls, message.name
-
-
-def _canonical(arguments: str) -> str:
-    return json.dumps(_loaded(arguments), sort_keys=True)
 
 
 def _loaded(arguments: str) -> Any:

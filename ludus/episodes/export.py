@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -87,8 +87,10 @@ def export_session(
     Raises InternalError if a turn has no credit, or the ledger does not balance.
     """
     trained, masked = _account(record, credit, stale_before, max_tokens, left_out)
-    chains = [(item,) for item in trained] if style == "individual" else _chains(record, trained)
-    sequences = tuple(_sequence(record, chain, weight, numbers) for chain in chains)
+    by_node = {item.turn.node: item for item in trained}
+    turns = [item.turn for item in trained]
+    chains = ((turn,) for turn in turns) if style == "individual" else record.chains(turns)
+    sequences = tuple(_sequence(record, [by_node[turn.node] for turn in chain], weight, numbers) for chain in chains)
     # Counted in what leaves here, so that a token which a style lost or repeated cannot balance.
     ledger = Ledger(record.num_sampled_tokens, sum(len(item.target_idx) for item in sequences), masked)
     ledger.check()
@@ -167,13 +169,6 @@ def _walks_grammar(turn: Turn) -> bool:
     sampled, sampling = turn.sampled, turn.sampling
     is_listed = bool(sampled.kept_ids) and None not in sampled.kept_ids
     return sampling.grammar is not None and not sampling.truncates and not is_listed
-
-
-def _chains(record: SessionRecord, trained: Sequence[_TrainedTurn]) -> Iterable[tuple[_TrainedTurn, ...]]:
-    """The trained turns on each path from the root to a leaf; a turn on several paths is in the first alone."""
-    by_node = {item.turn.node: item for item in trained}
-    for chain in record.chains([item.turn for item in trained]):
-        yield tuple(by_node[turn.node] for turn in chain)
 
 
 def _sequence(record: SessionRecord, chain: Sequence[_TrainedTurn], weight: float, numbers: Numbers) -> TrainSequence:

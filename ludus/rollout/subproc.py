@@ -79,7 +79,8 @@ class SubprocessAgentAdapter:
 
         Raises UserError if it cannot be pickled for another process, or cannot be set up there.
         """
-        self.name = workflow if isinstance(workflow, str) else _name_of(workflow)
+        own_name = getattr(workflow, "__qualname__", type(workflow).__qualname__)
+        self.name = workflow if isinstance(workflow, str) else str(own_name)
         pickled = dumps(workflow, "the agent"), dumps(dict(kwargs or {}), "workflow_kwargs")
         make = partial(_Player.of, *pickled, dict(kinds or {}))
         self._player = RemoteFunction.made_by(make)
@@ -253,7 +254,3 @@ def _process_span(name: str, started_at: float, end: CallEnd) -> Span:
         outputs={"stdout": output.stdout, "stderr": output.stderr, "num_bytes": output.num_bytes},
         error=None if isinstance(end.ending, calls.Returned) else type(end.ending).__name__,
     )
-
-
-def _name_of(workflow: object) -> str:
-    return str(getattr(workflow, "__qualname__", type(workflow).__qualname__))

@@ -12,6 +12,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ludus.agents.environments.base import EnvironmentService
@@ -110,24 +111,11 @@ def _maker(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Callable[[]
             gymnasium = importlib.import_module("gymnasium")
         except ModuleNotFoundError:
             raise UserError(f"{env!r} is an id of Gymnasium: pip install 'ludus[environments]'") from None
-        return _Made(gymnasium.make, (name,), kwargs)
+        return partial(gymnasium.make, name, **kwargs)
     made = import_object(env) if isinstance(env, str) else env
     if not callable(made):
         raise UserError(f"env is {env!r:.100}; pass an id of Gymnasium, 'pkg.mod:Class', or what makes an environment")
-    return made if isinstance(made, _Made) else _Made(made, (), kwargs)
-
-
-class _Made:
-    """What makes one environment after the other."""
-
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._function, self._args, self._kwargs = function, args, kwargs
-
-    def __repr__(self) -> str:
-        return f"{getattr(self._function, '__qualname__', self._function)}{self._args}"
-
-    def __call__(self) -> Any:
-        return self._function(*self._args, **self._kwargs)
+    return partial(made, **kwargs)
 
 
 def _from_json(text: str, space: Any) -> Any:

@@ -13,14 +13,16 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+import pydantic
 
 from ludus.agents.tools.answer import ToolError
 from ludus.agents.tools.base import BaseTool, ToolResponse
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
-from ludus.errors import UserError
+from ludus.errors import ConfigError, UserError
 from ludus.processes.capture import Capture
+from ludus.settings import Settings
 
 if TYPE_CHECKING:
     import mcp
@@ -51,26 +53,30 @@ class McpTool(BaseTool):
         return ToolResponse(text=await self._server.call(self.name, parameters))
 
 
-@dataclass(frozen=True, slots=True)
-class McpAddress:
+class McpAddress(Settings):
     """Where a server is: a command that is started, or a URL."""
 
     command: str | None = None
     """None: there is a `url`."""
     args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: dict[str, str] = pydantic.Field(default_factory=dict)
     """Beside PATH, HOME and their like, which it gets anyway."""
     cwd: str | None = None
     url: str | None = None
     """Of its streamable HTTP endpoint. None: there is a `command`."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = pydantic.Field(default_factory=dict)
+    auth_token: str | None = None
+    """Sent as `Authorization: Bearer …`, unless the headers hold another."""
 
-    def __post_init__(self) -> None:
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise UserError(f"an MCP server has either a command or a url, got {self.command!r} and {self.url!r}")
-        for name, needs in (("args", "command"), ("env", "command"), ("cwd", "command"), ("headers", "url")):
+            raise ConfigError(f"an MCP server has either a command or a url, got {self.command!r} and {self.url!r}")
+        needed = {"args": "command", "env": "command", "cwd": "command", "headers": "url", "auth_token": "url"}
+        for name, needs in needed.items():
             if getattr(self, name) and getattr(self, needs) is None:
-                raise UserError(f"{name} of an MCP server cannot act: it has no {needs}")
+                raise ConfigError(f"{name} of an MCP server cannot act: it has no {needs}")
+        return self
 
 
 class McpServer:
@@ -235,7 +241,7 @@ class _Link:
         error = asking.exception()
         if error is None:
             return asking.result()
-        if isinstance(error, _errors()):
+        if isinstance(error, _package().MCPError):
             self._is_closed = self._is_closed or error.code == _CLOSED
             gone = f" ({self.failure})" if self._is_closed else ""
             raise ToolError(f"the MCP server {self._name!r} says: {error.message}{gone}") from error
@@ -259,9 +265,9 @@ class _Link:
             return _package().stdio_client(parameters, errlog=errors)
         httpx2 = importlib.import_module("httpx2")  # what the package itself speaks HTTP with
         timeout = httpx2.Timeout(_HTTP_TIMEOUT_S, read=_HTTP_READ_TIMEOUT_S)
-        http_client = await stack.enter_async_context(
-            httpx2.AsyncClient(headers=dict(address.headers), timeout=timeout)
-        )
+        token = {} if address.auth_token is None else {"Authorization": f"Bearer {address.auth_token}"}
+        client = httpx2.AsyncClient(headers={**token, **address.headers}, timeout=timeout)
+        http_client = await stack.enter_async_context(client)
         return _module("mcp.client.streamable_http").streamable_http_client(address.url, http_client=http_client)
 
     @contextmanager
@@ -324,10 +330,6 @@ def _forget(task: asyncio.Future[Any]) -> None:
 
 def _package() -> Any:
     return _module("mcp")
-
-
-def _errors() -> Any:
-    return _package().MCPError
 
 
 def _module(name: str) -> Any:
