@@ -21,6 +21,7 @@ of several that ran at once was answered first.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -81,7 +82,7 @@ class Conversations:
         self._open_at: dict[int, list[str]] = {}  # by that too, as long as no later turn goes on with it
         self._answered: set[str] = set()  # turns whose conversation a later turn goes on with
         self._lengths = [0]  # of each conversation, in messages
-        self._num_followers: dict[str, int] = {}
+        self._num_followers: Counter[str] = Counter()
         self._interned: dict[Message, Message] = {}
         self._entered: PrefixMemo[Message, MessageNode] = PrefixMemo()
 
@@ -108,7 +109,7 @@ class Conversations:
         self._asked[turn_id] = _Asked(agent, follows, serves, self._num_asked)
         self._num_asked += 1
         if follows is not None:
-            self._num_followers[follows] = self._num_followers.get(follows, 0) + 1
+            self._num_followers[follows] += 1
 
     def drop(self, turn_id: str) -> None:
         """What was asked has no answer."""
@@ -161,7 +162,7 @@ class Conversations:
         open_turns = [turn for turn in self._turns.values() if turn.reply.tool_calls and turn.id not in self._answered]
         open_turns.sort(key=lambda turn: -self._asked[turn.id].ordinal)
         for turn in open_turns:
-            has_room = self._num_followers.get(turn.id, 0) < len(turn.reply.tool_calls)
+            has_room = self._num_followers[turn.id] < len(turn.reply.tool_calls)
             if has_room and _task_shows(turn.reply.tool_calls, messages):
                 return turn
         strangers = (turn for turn in open_turns if all(each.agent != agent for each in self._line(turn.id)))
@@ -222,7 +223,7 @@ class Conversations:
 
     def _best(self, turns: Sequence[Turn], echoed: Message, agent: str) -> Turn:
         def rank(turn: Turn) -> tuple[bool, bool, int, int]:
-            followers = self._num_followers.get(turn.id, 0)
+            followers = self._num_followers[turn.id]
             return turn.agent == agent, turn.reply == echoed, -followers, self._asked[turn.id].ordinal
 
         return max(turns, key=rank)

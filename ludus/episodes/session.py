@@ -93,7 +93,7 @@ class Session:
         )
         self._retries: RetryCache[Completion | tuple[Turn, ...]] = RetryCache()
         self._forks: Counter[ForkReason] = Counter()
-        self._refused: dict[str, int] = {}
+        self._refused: Counter[str] = Counter()
         self._completions: dict[Completion, asyncio.Task[None]] = {}
         self._num_tokens = 0
         self._close_reason: str | None = None
@@ -154,7 +154,7 @@ class Session:
             return await self._attend(found, listener)
         except AgentError as error:
             with self._lock:
-                self._refused[error.code] = self._refused.get(error.code, 0) + 1
+                self._refused[error.code] += 1
             raise
 
     def close(self, reason: str) -> SessionRecord:

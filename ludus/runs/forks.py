@@ -5,13 +5,14 @@ Knows: the run store, a function that turns ids into text.  Knows not: how a for
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode
 from ludus.text.prefix_memo import around_difference
-from ludus.types import Episode, SessionRecord, Turn
+from ludus.types import Episode, Turn
 
 _PREFIX, _SUFFIX = "rollout/fork_", "_turns"
 _CONTEXT_CHARS = 80
@@ -48,15 +49,14 @@ def view_forks(
 
     rows: the run's metrics.
     """
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for _, metrics in rows:
         for name, value in metrics.items():
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
                 reason = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-                counts[reason] = counts.get(reason, 0) + int(value)
+                counts[reason] += int(value)
     examples = {} if decode is None else _examples(run, set(counts), decode)
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
-    return tuple(ForkRow(reason, count, examples.get(reason)) for reason, count in ordered)
+    return tuple(ForkRow(reason, count, examples.get(reason)) for reason, count in counts.most_common())
 
 
 def _examples(run: RunStore, wanted: set[str], decode: Decode) -> dict[str, ForkExample]:
@@ -75,10 +75,7 @@ def _examples(run: RunStore, wanted: set[str], decode: Decode) -> dict[str, Fork
 def _example(episode: Episode, number: int, turn: Turn, decode: Decode) -> ForkExample:
     session = episode.session
     followed = next(other for other in session.turns if other.id == turn.follows)
-    seen, shown = decode(session.path_ids(followed.node)), decode(_prompt_ids(session, turn))
+    path_ids = session.path_ids(turn.node)
+    prompt_ids = path_ids[: len(path_ids) - len(turn.sampled.token_ids)]
+    seen, shown = decode(session.path_ids(followed.node)), decode(prompt_ids)
     return ForkExample(episode.id, number, *around_difference(seen, shown, _CONTEXT_CHARS))
-
-
-def _prompt_ids(session: SessionRecord, turn: Turn) -> tuple[int, ...]:
-    parent = session.nodes[turn.node].parent
-    return () if parent is None else session.path_ids(parent)

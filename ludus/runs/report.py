@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -225,9 +226,7 @@ def _success_tile(summary: Mapping[str, Any], rows: MetricRows) -> Tile:
 
 
 def _outcome_note(training: Sequence[Mapping[str, Any]]) -> str:
-    counts: dict[str, int] = {}
-    for row in training:
-        counts[row["outcome"]] = counts.get(row["outcome"], 0) + 1
+    counts = Counter(row["outcome"] for row in training)
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()) if kind != "ok")
 
 

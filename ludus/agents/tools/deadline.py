@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 ReturnT = TypeVar("ReturnT")
 
@@ -28,7 +28,7 @@ async def with_deadline(call: Awaitable[ReturnT], timeout_s: float | None) -> Re
     finally:
         if not task.done():
             task.cancel()
-            task.add_done_callback(_forget)
+            task.add_done_callback(forget)
     if not task.done():
         raise DeadlineError
     if task.cancelled():
@@ -43,7 +43,7 @@ async def _guarded(call: Awaitable[ReturnT]) -> ReturnT:
         raise RuntimeError(f"it called sys.exit({leaving.code!r})") from None
 
 
-def _forget(task: asyncio.Task[ReturnT]) -> None:
-    """What a call ends with after its deadline concerns nobody."""
+def forget(task: asyncio.Future[Any]) -> None:
+    """What a task ends with that nobody waits for any more concerns nobody."""
     if not task.cancelled():
         task.exception()

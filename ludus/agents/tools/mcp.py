@@ -19,6 +19,7 @@ import pydantic
 
 from ludus.agents.tools.answer import ToolError
 from ludus.agents.tools.base import BaseTool, ToolResponse
+from ludus.agents.tools.deadline import forget
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
 from ludus.errors import ConfigError, UserError
 from ludus.processes.capture import Capture
@@ -193,7 +194,7 @@ class _Link:
     async def enter(self) -> None:
         """Raises ToolError if there is no connection in time."""
         self._task = asyncio.get_running_loop().create_task(self._hold())
-        self._task.add_done_callback(_forget)
+        self._task.add_done_callback(forget)
         either: set[asyncio.Future[Any]] = {self._task, self._client}
         try:
             await asyncio.wait(either, timeout=_CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -232,7 +233,7 @@ class _Link:
         try:
             await asyncio.wait({asking, self._task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            asking.add_done_callback(_forget)
+            asking.add_done_callback(forget)
             if not asking.done():
                 asking.cancel()
         if not asking.done() or asking.cancelled():
@@ -320,12 +321,6 @@ def _reasons(error: BaseException) -> Iterator[str]:
             yield from _reasons(one)
     else:
         yield f"{type(error).__name__}: {error}"
-
-
-def _forget(task: asyncio.Future[Any]) -> None:
-    """Its error is asked for where it matters."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _package() -> Any:

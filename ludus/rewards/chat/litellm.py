@@ -45,16 +45,12 @@ class LitellmChatModel:
             kind = UserError if is_users else BackendError
             raise kind(f"{self!r}: {type(error).__name__}: {error}") from error
         choice, usage = response.choices[0], response.usage
+        cost = (response._hidden_params or {}).get("response_cost")
         return ChatAnswer(
             choice.message.content or "",
-            Usage(1, 0, usage.prompt_tokens, usage.completion_tokens, self._cost(response)),
+            Usage(1, 0, usage.prompt_tokens, usage.completion_tokens, None if cost is None else float(cost)),
             choice.finish_reason == "length",
         )
 
     async def aclose(self) -> None:
         return None
-
-    def _cost(self, response: Any) -> float | None:
-        hidden = response._hidden_params or {}
-        cost = hidden.get("response_cost")
-        return None if cost is None else float(cost)

@@ -136,7 +136,8 @@ class BackgroundExporter:
         self._write([], is_last=False)  # what is wrong with the viewer is reported before there is anything to lose
         while True:
             if self._reason:
-                self._wait(pause_s)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closing, pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
                 pause_s = self._first_pause_s
@@ -157,10 +158,6 @@ class BackgroundExporter:
                 break
         if self._process is not None:
             self._process.close()
-
-    def _wait(self, pause_s: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closing, pause_s)
 
     def _write(self, batch: list[FinishedEpisode], *, is_last: bool) -> None:
         if self._process is None or not self._process.is_alive:

@@ -122,7 +122,7 @@ def _info(
             "mlflow.trace_schema.version": "3",
             "mlflow.trace.session": f"{labels['run']}/{labels['group']}",
             "mlflow.sourceRun": run_id,
-            "mlflow.trace.tokenUsage": json.dumps(_usage(_total_usage(tree))),
+            "mlflow.trace.tokenUsage": json.dumps(_usage(*(child.usage for child in tree.children))),
         },
         tags={"mlflow.traceName": f"episode {episode.id}"[:_MAX_TAG_CHARS], **labels},
         assessments=[
@@ -188,13 +188,9 @@ def _span_id(trace_id: str, idx: int) -> str:
     return uuid.uuid5(uuid.NAMESPACE_URL, f"{trace_id}/{idx}").hex[:16]
 
 
-def _total_usage(tree: EpisodeTree) -> tuple[int, int]:
-    used = [child.usage for child in tree.children if child.usage is not None]
-    return sum(prompt for prompt, _ in used), sum(answer for _, answer in used)
-
-
-def _usage(used: tuple[int, int]) -> dict[str, int]:
-    return {"input_tokens": used[0], "output_tokens": used[1], "total_tokens": sum(used)}
+def _usage(*used: tuple[int, int] | None) -> dict[str, int]:
+    prompts, answers = (sum(pair[side] for pair in used if pair is not None) for side in (0, 1))
+    return {"input_tokens": prompts, "output_tokens": answers, "total_tokens": prompts + answers}
 
 
 def _preview(inputs: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus.runs.codec import map_texts
 from ludus.runs.interactions import message_json, tool_json
-from ludus.types import Episode, Message, Turn
+from ludus.types import Episode, Message
 
 MAX_CHARS = 20_000
 """Of one text: a viewer is for reading, and a history is shown again with every turn."""
@@ -101,7 +101,10 @@ def _answers(episode: Episode) -> Iterator[TreeSpan]:
             name="generate" if not turn.agent else f"generate ({turn.agent})",
             started_at=turn.started_at,
             finished_at=turn.finished_at,
-            inputs=_asked(turn),
+            inputs={
+                "messages": [_shown(message) for message in turn.messages],
+                **({"tools": [tool_json(tool) for tool in turn.tools]} if turn.tools else {}),
+            },
             outputs={"choices": [{"index": 0, "finish_reason": turn.finish_reason, "message": _shown(turn.reply)}]},
             error=f"aborted: {turn.abort_cause or 'by the engine'}" if sampled.stop_reason == "abort" else None,
             attributes={
@@ -146,13 +149,6 @@ def _reward(episode: Episode) -> TreeSpan:
         finished_at=episode.finished_at,
         outputs={"reward": episode.reward, "rewards": dict(episode.rewards)},
     )
-
-
-def _asked(turn: Turn) -> dict[str, Any]:
-    asked: dict[str, Any] = {"messages": [_shown(message) for message in turn.messages]}
-    if turn.tools:
-        asked["tools"] = [tool_json(tool) for tool in turn.tools]
-    return asked
 
 
 def _shown(message: Message) -> dict[str, Any]:
