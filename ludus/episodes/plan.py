@@ -13,12 +13,12 @@ from ludus.engines.base import Engine
 from ludus.episodes.completion import Choice, Completion
 from ludus.episodes.ids import CHAT
 from ludus.episodes.limits import Limits
-from ludus.episodes.output_format import OutputFormat, output_format
-from ludus.episodes.prompt import Prompt, Prompts
+from ludus.episodes.output_format import output_format
+from ludus.episodes.prompt import Prompts
 from ludus.episodes.seeds import Seeds
 from ludus.errors import AgentError
 from ludus.text.chat import ChatText
-from ludus.types import Call, ChatRequest, Sampling
+from ludus.types import Call, ChatRequest
 
 
 class Planner:
@@ -62,36 +62,21 @@ class Planner:
             )
         drawn = self._seeds.draw(prompt.ids)
         seed = drawn if request.sampling.seed is None else request.sampling.seed
-        cap = self._cap(request.sampling, room, num_tokens)
+        budgets = (request.sampling.max_new_tokens, self._limits.tokens_left(num_tokens))
+        caps = [cap for cap in budgets if cap is not None]
         form = output_format(request, self._text, prompt.text)
-        choices = [
-            self._choice(
-                request,
-                prompt,
-                replace(request.sampling, seed=seed + idx, max_new_tokens=cap),
-                form,
-                idx,
-                f"{drawn}/{idx}",
+        choices = []
+        for idx in range(request.n):
+            sampling = replace(request.sampling, seed=seed + idx, max_new_tokens=min(room, *caps) if caps else None)
+            call = Call(
+                id=CHAT + secrets.token_hex(12),
+                session_id=self._session_id,
+                prompt_ids=prompt.ids,
+                sampling=form.shape(sampling),
+                group_id=self._group_id,
+                deadline_at=self._limits.deadline_at,
             )
-            for idx in range(request.n)
-        ]
+            # What ends the answer behind its first call is part of that call: only the request's own stops are silent.
+            reply = form.reply(self._text.tokenizer, sampling, request.tools, f"{drawn}/{idx}")
+            choices.append(Choice(idx, call, reply))
         return Completion(request, prompt, choices, started_at=time.time())
-
-    def _cap(self, sampling: Sampling, room: int, num_tokens: int) -> int | None:
-        """Most tokens of one answer: what was asked for, within the context and the session's budget."""
-        caps = [cap for cap in (sampling.max_new_tokens, self._limits.tokens_left(num_tokens)) if cap is not None]
-        return min(room, *caps) if caps else None
-
-    def _choice(
-        self, request: ChatRequest, prompt: Prompt, sampling: Sampling, form: OutputFormat, idx: int, call_seed: str
-    ) -> Choice:
-        call = Call(
-            id=CHAT + secrets.token_hex(12),
-            session_id=self._session_id,
-            prompt_ids=prompt.ids,
-            sampling=form.shape(sampling),
-            group_id=self._group_id,
-            deadline_at=self._limits.deadline_at,
-        )
-        # What ends the answer behind its first call is part of that call: only the request's own stops are silent.
-        return Choice(idx, call, form.reply(self._text.tokenizer, sampling, request.tools, call_seed))

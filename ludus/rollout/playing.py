@@ -10,11 +10,12 @@ import asyncio
 import math
 import sysconfig
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ludus.agents.adapter import AgentAdapter, EpisodeContext
 from ludus.agents.thread import AgentThread
 from ludus.episodes.outcome import Cancelled, Ending, Lost, Overdue, Raised, Returned
+from ludus.types import Span
 
 _MAX_FRAMES = 4
 _MAX_CAUSES = 8
@@ -32,6 +33,23 @@ class RemoteAgentError(Exception):
     def __init__(self, ending: Raised | Lost) -> None:
         super().__init__(str(ending))
         self.ending = ending
+
+
+def received(
+    ending: Ending, context: EpisodeContext, *, spans: Iterable[Span], agent_metrics: Mapping[str, Iterable[float]]
+) -> object:
+    """What an agent returned that played elsewhere; what was done and counted there is the episode's.
+
+    Raises RemoteAgentError with what it raised, or with its loss.
+    """
+    for span in spans:
+        context.spans.add(span)
+    for name, values in agent_metrics.items():
+        context.agent_metrics.setdefault(name, []).extend(values)
+    if isinstance(ending, Returned):
+        return ending.value
+    assert isinstance(ending, Raised | Lost), "who plays elsewhere cannot say that it was late or cancelled"
+    raise RemoteAgentError(ending)
 
 
 async def play_to_end(

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
-from ludus.episodes.outcome import Lost, Returned
+from ludus.episodes.outcome import Lost
 from ludus.errors import InternalError, UserError
-from ludus.rollout.playing import RemoteAgentError
+from ludus.rollout.playing import RemoteAgentError, received
 from ludus.rollout.wire import assignment_body
 from ludus.rollout.work_queue import WorkQueue
 
@@ -102,14 +102,8 @@ class RemoteAgentAdapter:
         report = await self._work_queue.play(assignment)
         if report is None:
             raise RemoteAgentError(Lost("the rollout worker that played the episode was lost"))
-        for span in report.read_spans():
-            context.spans.add(span)
-        for name, values in report.agent_metrics.items():
-            context.agent_metrics.setdefault(name, []).extend(values)
-        ending = report.read_ending()
-        if isinstance(ending, Returned):
-            return ending.value
-        raise RemoteAgentError(ending)
+        found = {"spans": report.read_spans(), "agent_metrics": report.agent_metrics}
+        return received(report.read_ending(), context, **found)
 
 
 def _reference(workflow: object) -> str:

@@ -26,13 +26,13 @@ from ludus.agents.adapter import AgentAdapter, EpisodeContext, EpisodeInfo
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.kinds import resolve_workflow
 from ludus.agents.settings import ActorSettings
-from ludus.episodes.outcome import DEADLINE_CODE, Ending, Raised, Returned
+from ludus.episodes.outcome import DEADLINE_CODE, Ending, Raised
 from ludus.errors import UserError
 from ludus.gateway.transport import TIMEOUT_S, sdk_http_module
 from ludus.processes import calls
 from ludus.processes.calls import CallEnd, RemoteFunction, WorkerCall, dumps
 from ludus.processes.pool import LeasedWorker, WorkerPool
-from ludus.rollout.playing import RemoteAgentError, grace_s, guarded
+from ludus.rollout.playing import RemoteAgentError, grace_s, guarded, received
 from ludus.rollout.remote import RemoteAgentAdapter
 from ludus.runs.spans import SpanLog
 from ludus.types import Span
@@ -138,14 +138,8 @@ class SubprocessAgentAdapter:
         started_at = time.time()
         end = await self._leases[context.info.episode_id].run(call)
         played = end.ending.value if isinstance(end.ending, calls.Returned) else _broken(end)
-        for span in (_process_span(self.name, started_at, end), *played.spans):
-            context.spans.add(span)
-        for name, values in played.agent_metrics.items():
-            context.agent_metrics.setdefault(name, []).extend(values)
-        if isinstance(played.ending, Returned):
-            return played.ending.value
-        assert isinstance(played.ending, Raised), "a process cannot say that it was late or cancelled"
-        raise RemoteAgentError(played.ending)
+        spans = (_process_span(self.name, started_at, end), *played.spans)
+        return received(played.ending, context, spans=spans, agent_metrics=played.agent_metrics)
 
     def _setting_up(self) -> WorkerCall:
         return WorkerCall.of(self._player, (None,))
