@@ -102,8 +102,8 @@ class RemoteAgentAdapter:
         report = await self._work_queue.play(assignment)
         if report is None:
             raise RemoteAgentError(Lost("the rollout worker that played the episode was lost"))
-        found = {"spans": report.read_spans(), "agent_metrics": report.agent_metrics}
-        return received(report.read_ending(), context, **found)
+        spans, agent_metrics = report.read_spans(), report.agent_metrics
+        return received(report.read_ending(), context, spans=spans, agent_metrics=agent_metrics)
 
 
 def _reference(workflow: object) -> str:
