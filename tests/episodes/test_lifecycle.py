@@ -280,7 +280,7 @@ def test_token_limit_holds_for_answers_at_once(set_table: SetTable) -> None:
 
 def test_deadline_ends_a_running_answer(set_table: SetTable) -> None:
     """At the deadline the answer is aborted and recorded, and the request gets a typed 400, as does the next."""
-    table = set_table([LONG], limits=Limits(deadline_at=time.monotonic() + 0.1), token_delay_s=0.02)
+    table = set_table([LONG], limits=Limits(deadline_at=time.monotonic() + 0.5), token_delay_s=0.1)
 
     async def play() -> None:
         for _ in range(2):
