@@ -119,12 +119,9 @@ class ServerClient:
         try:
             async with self._http() as http:
                 headers = {**self._headers, "content-type": "application/json"}
-                answer = await http.post(ROOT + path, content=body.model_dump_json(), headers=headers)
-        except httpx.TransportError as error:
+                self._checked(await http.post(ROOT + path, content=body.model_dump_json(), headers=headers))
+        except (httpx.TransportError, _AwayError) as error:
             logger.debug("notify.failed path=%s error=%r", path, error)
-            return
-        if not answer.is_success and answer.status_code not in _NOBODY_THERE:
-            raise _error(answer)
 
     async def run_job(
         self, model_path: str, job: SubmitJob, *, idempotency_key: str | None = None, on_event: OnEvent = lambda _: None
@@ -178,11 +175,9 @@ class ServerClient:
             except httpx.TransportError as error:
                 raise self._unreached(error) from error
             try:
-                if answer.status_code != httpx.codes.OK:
+                if not answer.is_success:
                     await answer.aread()
-                    if answer.status_code in _NOBODY_THERE:
-                        raise self._away(f"status {answer.status_code}")
-                    raise _error(answer)
+                self._checked(answer)
                 async for data in coming_data(answer):
                     yield JobEvent.model_validate_json(data)
             finally:
@@ -198,15 +193,18 @@ class ServerClient:
         while True:
             try:
                 async with self._http() as http:
-                    answer = await http.request(method, path, content=content, headers=all_headers)
+                    return self._checked(await http.request(method, path, content=content, headers=all_headers))
             except httpx.TransportError as error:
-                await self._wait(patience, self._unreached(error))
-                continue
-            if answer.is_success:
-                return answer
-            if answer.status_code not in _NOBODY_THERE:
-                raise _error(answer)
-            await self._wait(patience, self._away(f"status {answer.status_code}"))
+                away = self._unreached(error)
+            except _AwayError as error:
+                away = error
+            await self._wait(patience, away)
+
+    def _checked(self, answer: httpx.Response) -> httpx.Response:
+        """The answer, if it is none of an error."""
+        if answer.is_success:
+            return answer
+        raise self._away(f"status {answer.status_code}") if answer.status_code in _NOBODY_THERE else _error(answer)
 
     async def _wait(self, patience: _Patience, error: _AwayError) -> None:
         """Raises `error` once there is no patience left, and at once why a server will not be back."""
