@@ -6,9 +6,9 @@ Knows: which part is built from which settings.  Knows not: how any part works.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from ludus.agents.adapter import AgentAdapter
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.accept import AcceptFn, accept_filter
 from ludus.api.agent import choose_agent, choose_eval_agent
-from ludus.api.local import LocalModel
 from ludus.api.play import open_runner, outside_run
 from ludus.api.rows import load_rows
 from ludus.api.run import open_run
@@ -28,7 +27,7 @@ from ludus.errors import ConfigError, LudusError, UserError
 from ludus.gateway.app import check_admin_key
 from ludus.http.tls import Tls
 from ludus.loop.batch import BatchRules, make_group_filter
-from ludus.loop.checkpoint import RunProgress, latest_checkpoint
+from ludus.loop.checkpoint import latest_checkpoint
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.fingerprint import Fingerprint
 from ludus.loop.interrupt import Interrupts
@@ -45,19 +44,8 @@ from ludus.runs.store import RunStore
 _STREAM_KEYS = (("seed",), ("train_dataset", "batch_size"), ("train_dataset", "shuffle"), ("gconfig", "n_samples"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Online:
-    """Instead of an agent: sessions arrive."""
-
-    on_gateway: OnGateway | None
-    admin_key: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _AgentAdapters:
-    trained: AgentAdapter | _Online
-    evaluated: AgentAdapter | None
-    """None: the same."""
+_Players = tuple[AgentAdapter, AgentAdapter | None] | Callable[..., OnlineRollouts]
+"""The agent that is trained and the one of evaluations (None: the same), or what opens the sessions that arrive."""
 
 
 class Trainer:
@@ -100,21 +88,20 @@ class Trainer:
         algorithm_of(self.config.algorithm).load()
         settings = self.config.rollout.agent
         accept = accept_filter(should_accept_fn or self.config.should_accept_fn)
-        agent_adapter: AgentAdapter | _Online
+        players: _Players
         rows: Sequence[Row]
         if isinstance(settings, OnlineSettings):
             self._check_online(settings, eval_workflow if workflow is None else workflow, on_gateway, admin_key)
-            rows, agent_adapter, eval_agent_adapter = (), _Online(on_gateway, admin_key), None
+            rows, players = (), partial(OnlineRollouts, admin_key=admin_key, on_gateway=on_gateway)
         else:
             rows = self._train_rows()
             agent_adapter = choose_agent(self.config, workflow, workflow_kwargs, rows=rows)
-            eval_agent_adapter = self._eval_agent_adapter(eval_workflow, eval_workflow_kwargs)
+            players = agent_adapter, self._eval_agent_adapter(eval_workflow, eval_workflow_kwargs)
         evaluation = self._eval_plan()
         self._check_run(resume, rows)
         plan = self._plan(rows, evaluation, accept)
-        agent_adapters = _AgentAdapters(agent_adapter, eval_agent_adapter)
         with Interrupts() as interrupts:
-            return run_blocking(self._train(agent_adapters, plan, resume, observer or NullObserver(), interrupts))
+            return run_blocking(self._train(players, plan, resume, observer or NullObserver(), interrupts))
 
     def _with_decay_end(self, plan: TrainPlan) -> Config:
         """The configuration with the number of steps that the learning rate falls over."""
@@ -134,9 +121,9 @@ class Trainer:
         return run_blocking(outside_run(*how, lambda runner: evaluate(runner.run, plan, step=0)))
 
     async def _train(
-        self, agent_adapters: _AgentAdapters, plan: TrainPlan, resume: bool, observer: Observer, interrupts: Interrupts
+        self, players: _Players, plan: TrainPlan, resume: bool, observer: Observer, interrupts: Interrupts
     ) -> RunSummary:
-        agent_adapter, config = agent_adapters.trained, self._with_decay_end(plan)
+        config = self._with_decay_end(plan)
         async with AsyncExitStack() as stack:
             found = latest_checkpoint(config.folder / "checkpoints") if resume else None
             opening = open_run(config, found, goes_on=resume, text=self.config.to_yaml())
@@ -145,11 +132,13 @@ class Trainer:
             start = replace(run.start, data=Fingerprint.of(plan.rows) if plan.rows else None)
             local.processes.announce()
             play, arrivals = None, None
-            if isinstance(agent_adapter, _Online):
-                arrivals = self._arrivals(local, agent_adapter, store, plan, start)
+            if isinstance(players, tuple):
+                agent, eval_agent = players
+                how = (RunArchive(store), config.eval_generation, eval_agent)
+                play = (await stack.enter_async_context(open_runner(local, config, agent, *how))).run
             else:
-                how = (RunArchive(store), self.config.eval_generation, agent_adapters.evaluated)
-                play = (await stack.enter_async_context(open_runner(local, self.config, agent_adapter, *how))).run
+                accepted = {"version": start.step, "group_filter": make_group_filter(plan.rules)}
+                arrivals = players(local.recorder, store, config.rollout, config.gconfig, **accepted)
             parts = RunComponents(
                 engine=local.engine,
                 learner=learner,
@@ -169,20 +158,6 @@ class Trainer:
             if summary.stopped_by == INTERRUPT:
                 local.processes.check()
             return summary
-
-    def _arrivals(
-        self, local: LocalModel, agent_adapter: _Online, store: RunStore, plan: TrainPlan, start: RunProgress
-    ) -> OnlineRollouts:
-        return OnlineRollouts(
-            local.recorder,
-            store,
-            self.config.rollout,
-            self.config.gconfig,
-            version=start.step,
-            group_filter=make_group_filter(plan.rules),
-            admin_key=agent_adapter.admin_key,
-            on_gateway=agent_adapter.on_gateway,
-        )
 
     def _check_online(
         self, agent: OnlineSettings, workflow: object, on_gateway: OnGateway | None, admin_key: str | None
