@@ -7,7 +7,8 @@ Invariant: a text that is cut has at most the tokens and characters that it may 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, SupportsFloat
 
@@ -108,19 +109,8 @@ def _cut_to_tokens(text: str, most: int, side: TruncateSide, tokenizer: Tokenize
     room = most * tokenizer.longest_token + len(_MARKS[side])
     if len(text) <= room and fits(text):
         return text
-    return _cut(text, _largest(lambda length: fits(_cut(text, length, side)), min(room, len(text) - 1)), side)
-
-
-def _largest(holds: Callable[[int], bool], most: int) -> int:
-    """The largest number from 0 to `most` for which `holds`, which does so up to some number."""
-    least = 0
-    while least < most:
-        middle = (least + most + 1) // 2
-        if holds(middle):
-            least = middle
-        else:
-            most = middle - 1
-    return least
+    lengths = range(1, min(room, len(text) - 1) + 1)
+    return _cut(text, bisect_left(lengths, True, key=lambda length: not fits(_cut(text, length, side))), side)
 
 
 def _cut(text: str, length: int, side: TruncateSide) -> str:

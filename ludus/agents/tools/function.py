@@ -11,7 +11,8 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypedDict, TypeVar, overload
+from concurrent.futures import Future
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from ludus.agents.signatures import is_async
 from ludus.agents.tools.base import BaseTool
@@ -95,8 +96,9 @@ class FunctionTool(BaseTool):
             raise DeadlineError from None
 
 
-class _Mark(TypedDict):
-    """What a decorated function carries; no class of Ludus, because the function may be pickled for another process."""
+class _Mark(TypedDict, total=False):
+    """What a decorated function carries, and `FunctionTool` takes; a plain mapping, because the function may be pickled
+    for another process."""
 
     name: str | None
     schema: Schema | None
@@ -108,23 +110,20 @@ def function_tool(function: FunctionT) -> FunctionT: ...
 
 
 @overload
-def function_tool(
-    function: str | None = None, *, name: str | None = None, schema: Schema | None = None, runs_in: RunsIn = "process"
-) -> Callable[[FunctionT], FunctionT]: ...
+def function_tool(function: str | None = None, **how: Unpack[_Mark]) -> Callable[[FunctionT], FunctionT]: ...
 
 
-def function_tool(
-    function: Any = None, *, name: str | None = None, schema: Schema | None = None, runs_in: RunsIn = "process"
-) -> Any:
+def function_tool(function: Any = None, **how: Unpack[_Mark]) -> Any:
     """The function itself, marked as a tool: `@function_tool`, `@function_tool("name")`, `@function_tool(schema=…)`.
 
     Raises UserError where it is defined if a model could not call it. The rest is as for `FunctionTool`.
     """
-    own_name = function if isinstance(function, str) else name
+    if isinstance(function, str):
+        how["name"] = function
 
     def mark(decorated: FunctionT) -> FunctionT:
-        FunctionTool(decorated, name=own_name, schema=schema, runs_in=runs_in)
-        setattr(decorated, _MARK, _Mark(name=own_name, schema=schema, runs_in=runs_in))
+        FunctionTool(decorated, **how)
+        setattr(decorated, _MARK, how)
         return decorated
 
     return mark if function is None or isinstance(function, str) else mark(function)
@@ -142,33 +141,20 @@ def functions_of(namespace: Mapping[str, Any]) -> Iterator[FunctionTool]:
 def tool_of(value: object) -> FunctionTool | None:
     """The tool that a function is marked as. None: it is not marked."""
     mark: _Mark | None = getattr(value, _MARK, None) if inspect.isroutine(value) else None
-    if mark is None or not callable(value):
-        return None
-    return FunctionTool(value, name=mark["name"], schema=mark["schema"], runs_in=mark["runs_in"])
+    return None if mark is None or not callable(value) else FunctionTool(value, **mark)
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:
     """What the call returns, from a daemon thread of its own: one that never ends holds up nothing but itself."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(value: Any, error: BaseException | None) -> None:
-        if future.done():  # nobody waits any more
-            return
-        if error is None:
-            future.set_result(value)
-        else:
-            future.set_exception(error)
+    returned: Future[Any] = Future()
+    returned.set_running_or_notify_cancel()  # who waits may give up; the thread goes on, and says so to nobody
+    context = contextvars.copy_context()
 
     def run() -> None:
-        value, failure = None, None
         try:
-            value = context.run(call)
+            returned.set_result(context.run(call))
         except BaseException as error:  # handed to who waits
-            failure = RuntimeError(f"it called sys.exit({error.code!r})") if isinstance(error, SystemExit) else error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, value, failure)
+            returned.set_exception(error)
 
-    context = contextvars.copy_context()
     threading.Thread(target=run, name="ludus-tool", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(returned)

@@ -242,7 +242,7 @@ class _Link:
         error = asking.exception()
         if error is None:
             return asking.result()
-        if isinstance(error, _package().MCPError):
+        if isinstance(error, _module().MCPError):
             self._is_closed = self._is_closed or error.code == _CLOSED
             gone = f" ({self.failure})" if self._is_closed else ""
             raise ToolError(f"the MCP server {self._name!r} says: {error.message}{gone}") from error
@@ -253,17 +253,17 @@ class _Link:
         async with AsyncExitStack() as stack:
             with self._hearing_errors() as errors:
                 transport = await self._transport(stack, errors)
-                client = await stack.enter_async_context(_package().Client(transport))
+                client = await stack.enter_async_context(_module().Client(transport))
                 self._client.set_result(client)
                 await self._leave.wait()
 
     async def _transport(self, stack: AsyncExitStack, errors: TextIO) -> Any:
         address = self._address
         if address.command is not None:
-            parameters = _package().StdioServerParameters(
+            parameters = _module().StdioServerParameters(
                 command=address.command, args=list(address.args), env=dict(address.env), cwd=address.cwd
             )
-            return _package().stdio_client(parameters, errlog=errors)
+            return _module().stdio_client(parameters, errlog=errors)
         httpx2 = importlib.import_module("httpx2")  # what the package itself speaks HTTP with
         timeout = httpx2.Timeout(_HTTP_TIMEOUT_S, read=_HTTP_READ_TIMEOUT_S)
         token = {} if address.auth_token is None else {"Authorization": f"Bearer {address.auth_token}"}
@@ -323,11 +323,7 @@ def _reasons(error: BaseException) -> Iterator[str]:
         yield f"{type(error).__name__}: {error}"
 
 
-def _package() -> Any:
-    return _module("mcp")
-
-
-def _module(name: str) -> Any:
+def _module(name: str = "mcp") -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
