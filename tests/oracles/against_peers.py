@@ -54,8 +54,6 @@ def make_tensors() -> Tensors:
         "mask": (torch.arange(LONGEST) < lengths[:, None]).long(),
         "group": torch.arange(shape[0]) // MEMBERS,
         "rewards": rewards,
-        "greedy_rewards": torch.rand(shape[:1], generator=random),
-        "values": torch.randn(shape, generator=random),
         "entropies": 2 * torch.rand(shape, generator=random),
         "proximal": proximal,
         "logprobs": near(0.25),

@@ -65,16 +65,13 @@ def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.
         "response_mask": mask,
         "index": given["group"].numpy(),
         "config": OmegaConf.create({"gamma": 1.0, "gdpo_reward_keys": names, **case.get("algorithm", {})}),
-        "reward_baselines": given["greedy_rewards"],
         "non_tensor_batch": dict(zip(names, rewards.T.numpy(), strict=True)),
         "batch": {"prompts": mask[:, :0], "attention_mask": mask},
         **case.get("estimator_keys", {}),
     }
     name = case.get("estimator", "grpo")
-    if name == "gae":
-        keys = {"token_level_rewards": at_the_end, "response_mask": mask, "values": given["values"], **case["gae"]}
     if name in ("grpo", "grpo_vectorized"):
-        del keys["reward_baselines"], keys["non_tensor_batch"], keys["batch"]
+        del keys["non_tensor_batch"], keys["batch"]
     return get_adv_estimator_fn(name)(**keys)
 
 
