@@ -12,9 +12,10 @@ from typing import Any
 from ludus.checks.conformance.case import law_of
 from ludus.checks.conformance.local_server import ServerParts
 from ludus.checks.conformance.rewrite import Json, Rewrite, RewritingApp, each_json, put
-from ludus.checks.conformance.words import CHAT, WORDS
+from ludus.checks.conformance.words import WORDS
 
 Change = Callable[[Any], Any]
+PATHS = {protocol: words.path for protocol, words in WORDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,8 @@ def everywhere(name: str, effect: str, *near: str, **how: Any) -> Fault:
 
 
 def wire(name: str, effect: str, *near: str, **how: Any) -> Fault:
-    """The same on the path of the first case's protocol."""
-    path = WORDS.get(near[0].partition("/")[0], CHAT).path
-    return everywhere(name, effect, *near, **{"path": path, **how})
+    """The same on the path of the first case's protocol alone; cases of errors are of every path."""
+    return everywhere(name, effect, *near, **{"path": PATHS.get(near[0].partition("/")[0], ""), **how})
 
 
 def answer(name: str, effect: str, near: str, at: str, new: Any, **how: Any) -> Fault:
