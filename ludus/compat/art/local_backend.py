@@ -114,7 +114,8 @@ class LocalBackend(Backend):
         )
 
     async def close(self) -> None:
-        await asyncio.gather(*self._models.values(), return_exceptions=True)
+        if opening := [each for each in self._models.values() if not each.done()]:
+            await asyncio.wait(opening)
         self._models, self._server = {}, None
         await self._stack.aclose()
 
