@@ -47,16 +47,19 @@ class ToolLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolOutput:
-    """What a tool said."""
+class ToolResult:
+    """What became of a call."""
 
     text: str
+    """For the model to read, whether it worked or not."""
     reward: float | None = None
-    """None: it gave none."""
+    """Of this call. None: the tool gave none."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    """What was wrong. None: nothing."""
 
 
-def read_answer(returned: object) -> ToolOutput:
+def read_answer(returned: object) -> ToolResult:
     """The answer in whatever form a tool may give it. Raises ToolError for any other."""
     if isinstance(returned, tuple):
         if not 1 <= len(returned) <= 3:
@@ -66,7 +69,7 @@ def read_answer(returned: object) -> ToolOutput:
         response, reward, metrics = returned, None, None
     if metrics is not None and not isinstance(metrics, Mapping):
         raise ToolError(f"the metrics of a tool must be a mapping, got {metrics!r:.200}")
-    return ToolOutput(_text(response), None if reward is None else as_reward(reward), dict(metrics or {}))
+    return ToolResult(_text(response), None if reward is None else as_reward(reward), dict(metrics or {}))
 
 
 def as_reward(value: object) -> float:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
+from numbers import Real
 from typing import Any
 
-from ludus.agents.tools.answer import ToolError, ToolLimits, shorten
+from ludus.agents.tools.answer import ToolError, ToolLimits, ToolResult, shorten
 from ludus.agents.tools.deadline import DeadlineError
 from ludus.agents.tools.instance import ToolInstance
-from ludus.agents.tools.tally import Tally
 from ludus.errors import UserError
 from ludus.runs.spans import span
 from ludus.settings import did_you_mean
@@ -31,19 +32,6 @@ UNDECODED = "Failed to decode tool call"
 
 Warn = Callable[[str, BaseException], None]
 """Logs that the tool of this name raised."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """What became of a call."""
-
-    text: str
-    """For the model to read, whether it worked or not."""
-    reward: float | None = None
-    """Of this call. None: the tool gave none."""
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    error: str | None = None
-    """What was wrong. None: nothing."""
 
 
 def undecoded(raw: str, turn_id: str | None) -> ToolResult:
@@ -82,11 +70,12 @@ class EpisodeTools:
         self._tokenizer = tokenizer
         self._agent_data = agent_data
         self._warn = warn
-        self._tally = Tally()
+        self._calls: list[tuple[str, ToolResult, float]] = []
+        """Tool, result and seconds of each, in the order in which they ended."""
         self._is_open = False
 
     def __repr__(self) -> str:
-        return f"EpisodeTools({', '.join(self._instances)}; open={self._is_open}, calls={self._tally.num_calls})"
+        return f"EpisodeTools({', '.join(self._instances)}; open={self._is_open}, calls={len(self._calls)})"
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -96,12 +85,22 @@ class EpisodeTools:
     @property
     def call_rewards(self) -> tuple[float, ...]:
         """The rewards of calls that gave one, in the order in which the calls ended."""
-        return tuple(self._tally.rewards)
+        return tuple(result.reward for _, result, _ in self._calls if result.reward is not None)
 
     @property
     def metrics(self) -> dict[str, float]:
         """Calls, errors and seconds of all tools, and the mean of each number that a tool gave as a metric."""
-        return self._tally.metrics()
+        numbers: dict[str, list[float]] = {}
+        for name, result, _ in self._calls:
+            for key, value in result.metrics.items():
+                if isinstance(value, Real):
+                    numbers.setdefault(f"tools/{name}/{key}", []).append(float(value))
+        return {
+            "tools/num_calls": float(len(self._calls)),
+            "tools/num_errors": float(sum(result.error is not None for _, result, _ in self._calls)),
+            "tools/time_s": math.fsum(time_s for _, _, time_s in self._calls),
+            **{key: math.fsum(values) / len(values) for key, values in numbers.items()},
+        }
 
     async def __aenter__(self) -> EpisodeTools:
         self._is_open = True
@@ -131,13 +130,13 @@ class EpisodeTools:
             result = await self._answer(call)
             record.outputs, record.error, record.turn_id = result.text, result.error, turn_id
         name = call.name if call.name in self._instances else "unknown"
-        self._count(name, result, time.perf_counter() - begun)
+        self._calls.append((name, result, time.perf_counter() - begun))
         return result
 
     def undecoded(self, raw: str, *, turn_id: str | None = None) -> ToolResult:
         """What the model is answered to text that began as a call of a tool and is none."""
         result = undecoded(raw, turn_id)
-        self._count("undecoded", result, 0.0)
+        self._calls.append(("undecoded", result, 0.0))
         return result
 
     async def _answer(self, call: ToolCall) -> ToolResult:
@@ -152,14 +151,10 @@ class EpisodeTools:
         except Exception as error:  # whatever a user's tool raises is for the model to read
             self._warn(call.name, error)
             return self._failed(f"the tool {call.name!r} failed: {type(error).__name__}: {error}")
-        return ToolResult(shorten(answer.text, self._limits, self._tokenizer), answer.reward, answer.metrics)
+        return replace(answer, text=shorten(answer.text, self._limits, self._tokenizer))
 
     def _failed(self, error: str) -> ToolResult:
         return ToolResult(shorten(f"Error: {error}", self._limits, self._tokenizer), error=error)
-
-    def _count(self, name: str, result: ToolResult, time_s: float) -> None:
-        failed = result.error is not None
-        self._tally.add(name, failed=failed, time_s=time_s, reward=result.reward, metrics=result.metrics)
 
     def _instance(self, name: str) -> ToolInstance:
         instance = self._instances.get(name)

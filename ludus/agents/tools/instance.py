@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from ludus.agents.signatures import accepted
-from ludus.agents.tools.answer import ToolOutput, as_reward, read_answer
+from ludus.agents.tools.answer import ToolResult, as_reward, read_answer
 from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.deadline import with_deadline
 from ludus.errors import UserError
@@ -74,7 +74,7 @@ class ToolInstance:
     def is_used(self) -> bool:
         return self._id is not None
 
-    async def execute(self, arguments: dict[str, Any], agent_data: Any) -> ToolOutput:
+    async def execute(self, arguments: dict[str, Any], agent_data: Any) -> ToolResult:
         """What the tool answers. Raises DeadlineError, ToolError, and whatever the tool raises."""
         tool = self.entry.tool
         kwargs = dict(self._kwargs.execute_kwargs)

@@ -19,8 +19,8 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
 from ludus.agents.langchain.messages import UNDECODED
-from ludus.agents.tools.answer import ToolLimits, shorten
-from ludus.agents.tools.episode_tools import EpisodeTools, ToolResult, too_many, undecoded
+from ludus.agents.tools.answer import ToolLimits, ToolResult, shorten
+from ludus.agents.tools.episode_tools import EpisodeTools, too_many, undecoded
 from ludus.compat.verl.messages import undecoded_answers
 from ludus.runs.spans import span
 from ludus.text.chat import ChatText

@@ -19,7 +19,8 @@ from enum import Enum
 from typing import Any
 from uuid import uuid4
 
-from ludus.agents.tools.episode_tools import EpisodeTools, ToolResult, too_many
+from ludus.agents.tools.answer import ToolResult
+from ludus.agents.tools.episode_tools import EpisodeTools, too_many
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
 from ludus.compat.verl.interaction import BaseInteraction, read_reply
 from ludus.compat.verl.messages import message_value, read_messages, undecoded_answers
