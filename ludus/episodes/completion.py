@@ -88,7 +88,7 @@ class Listener:
     has_left: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tell(self, idx: int, delta: Delta) -> None:
+    def send(self, idx: int, delta: Delta) -> None:
         if self.on_delta is None or self.has_left:
             return
         if self.loop is _running_loop():
@@ -120,7 +120,7 @@ class Completion:
         self._calls: tuple[Engine, asyncio.TaskGroup] | None = None
         """Where the engine calls run. None: they have not begun, or have ended."""
         self._listeners: list[Listener] = []
-        self._said: list[tuple[int, Delta]] = []
+        self._sent: list[tuple[int, Delta]] = []
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -138,8 +138,8 @@ class Completion:
         if on_start is not None:
             on_start(tuple(choice.call.id for choice in self.choices), len(self.prompt.ids))
         listener = Listener(asyncio.get_running_loop(), on_delta, is_live)
-        for idx, delta in self._said:
-            listener.tell(idx, delta)
+        for idx, delta in self._sent:
+            listener.send(idx, delta)
         self._listeners.append(listener)
         self.is_heard |= is_live and on_delta is not None
         return listener
@@ -152,11 +152,11 @@ class Completion:
             return True
         return False
 
-    def say(self, idx: int, deltas: Sequence[Delta]) -> None:
+    def send(self, idx: int, deltas: Sequence[Delta]) -> None:
         for delta in deltas:
-            self._said.append((idx, delta))
+            self._sent.append((idx, delta))
             for listener in self._listeners:
-                listener.tell(idx, delta)
+                listener.send(idx, delta)
 
     def add(self, idx: int, turn: Turn) -> None:
         self._turns[idx] = turn

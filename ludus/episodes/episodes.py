@@ -166,7 +166,7 @@ class Episodes:
         Where it cannot be kept, the session is there still, closed, and may be ended again.
         """
         if handle.episode is None:
-            record = await handle.session.aclose(_said(ending))
+            record = await handle.session.aclose(_reason(ending))
             if self.archive is None:
                 self._keep(handle, record, ending, metrics, spans)
             else:
@@ -285,7 +285,7 @@ class Episodes:
                 self._ended.popitem(last=False)
 
 
-def _said(ending: Ending) -> str:
+def _reason(ending: Ending) -> str:
     """Why the session is closed, as its clients read it."""
     match ending:
         case Told(reason=reason) | Closed(reason) | Cancelled(reason) | Lost(reason) if reason:

@@ -271,7 +271,7 @@ class Session:
             self._num_tokens += len(chunk.token_ids)
             choice.take(chunk)
             if completion.is_heard:
-                completion.say(choice.idx, choice.read())
+                completion.send(choice.idx, choice.read())
             if self.limits.tokens_left(self._num_tokens) == 0:
                 for other in self._completions:
                     other.stop("token_limit")
@@ -283,7 +283,7 @@ class Session:
                 return
             choice.is_recorded = True
             try:
-                completion.say(choice.idx, choice.finish())
+                completion.send(choice.idx, choice.finish())
             finally:  # tokens are kept even when telling what they mean fails
                 if sampled.token_ids:
                     self._add_turn(completion, choice, sampled)

@@ -83,7 +83,7 @@ class RolloutPool:
         self._tasks = asyncio.TaskGroup()
         self._state = _State(num_taken=version * batch_size)
         self._waiting = WaitingGroups(settings, n_samples=n_samples, version=version, group_filter=group_filter)
-        self._games: dict[asyncio.Task[None], _RunningGroup] = {}
+        self._running: dict[asyncio.Task[None], _RunningGroup] = {}
         """What is played, in the order in which it began."""
 
     def __repr__(self) -> str:
@@ -95,20 +95,20 @@ class RolloutPool:
 
     async def __aexit__(self, *_: object) -> None:
         self._state.is_paused = True
-        for task in self._games:
+        for task in self._running:
             task.cancel()
         await self._tasks.__aexit__(None, None, None)
 
     @property
     def cursor(self) -> Cursor:
-        running = (game.task.ordinal for game in self._games.values() if not game.is_over)
+        running = (group.task.ordinal for group in self._running.values() if not group.is_over)
         begun = {*running, *self._waiting.ordinals, *self._stream.waiting_again}
         return Cursor(self._stream.next_ordinal, tuple(sorted(begun)))
 
     @property
     def counts(self) -> RolloutCounts:
-        running = [game for game in self._games.values() if not game.is_over]
-        num_episodes = sum(game.num_open for game in self._games.values())
+        running = [group for group in self._running.values() if not group.is_over]
+        num_episodes = sum(group.num_open for group in self._running.values())
         num_accepted = self._state.num_taken + len(self._waiting)
         return RolloutCounts(self._waiting.version, num_accepted, len(running), num_episodes)
 
@@ -159,19 +159,19 @@ class RolloutPool:
             total_groups=self._total_groups,
             num_extra=settings.num_extra_groups(self._batch_size),
         ):
-            game = _RunningGroup(next(self._stream), self._waiting.version + 1, self._n_samples)
-            running = self._tasks.create_task(self._play_group(game), name=game.task.group_id)
-            self._games[running] = game
+            group = _RunningGroup(next(self._stream), self._waiting.version + 1, self._n_samples)
+            running = self._tasks.create_task(self._play_group(group), name=group.task.group_id)
+            self._running[running] = group
             running.add_done_callback(self._leave)
 
     def _waited_for(self) -> list[int]:
         """Of the groups that play, the weights that sample their first tokens; none with groups on top, which play so
         that no slow one is waited for."""
-        running = [game for game in self._games.values() if not game.is_over and self._settings.oversample == 0]
-        return [game.version for game in running if game.version is not None]
+        running = [group for group in self._running.values() if not group.is_over and self._settings.oversample == 0]
+        return [group.version for group in running if group.version is not None]
 
     def _leave(self, ended: asyncio.Task[None]) -> None:
-        del self._games[ended]
+        del self._running[ended]
         self._waiting.notify()
         self._admit_nowait()
 
@@ -181,60 +181,60 @@ class RolloutPool:
         num_surplus = num_surplus_groups(
             self.counts, batch_size=self._batch_size, max_head_offpolicyness=settings.max_head_offpolicyness
         )
-        running = [(task, game) for task, game in self._games.items() if not game.is_over]
-        for task, game in running[:num_surplus]:
-            game.is_over = True
-            self._waiting.discard(game.survivors.values(), "unused")
+        running = [(task, group) for task, group in self._running.items() if not group.is_over]
+        for task, group in running[:num_surplus]:
+            group.is_over = True
+            self._waiting.discard(group.survivors.values(), "unused")
             task.cancel()
         if (num_waiting := num_surplus - len(running)) > 0:
             self._waiting.drop(num_waiting)
 
-    async def _play_group(self, game: _RunningGroup) -> None:
-        members = [self._tasks.create_task(self._play_member(game, idx)) for idx in range(self._n_samples)]
+    async def _play_group(self, group: _RunningGroup) -> None:
+        members = [self._tasks.create_task(self._play_member(group, idx)) for idx in range(self._n_samples)]
         try:
             await asyncio.wait(members)
         except asyncio.CancelledError:
             for member in members:
                 member.cancel()
-            if not game.is_over:
-                game.is_over = True
-                self._waiting.discard(game.survivors.values(), "unused")
+            if not group.is_over:
+                group.is_over = True
+                self._waiting.discard(group.survivors.values(), "unused")
             raise
-        game.is_over = True
-        survivors = [game.survivors[idx] for idx in sorted(game.survivors)]
+        group.is_over = True
+        survivors = [group.survivors[idx] for idx in sorted(group.survivors)]
         if self._waiting.fault is not None:
             self._waiting.discard(survivors, "unused")
             return
-        group = Group(id=game.task.group_id, task_id=game.task.task_id, episodes=tuple(survivors))
-        mask = self._waiting.enter(group, game.task.ordinal)
+        task = group.task
+        mask = self._waiting.enter(Group(task.group_id, task.task_id, tuple(survivors)), task.ordinal)
         if mask is None:
             self._state.num_rejected_in_a_row = 0
         else:
             self._count_rejection(mask)
 
-    async def _play_member(self, game: _RunningGroup, member_idx: int) -> None:
-        """Leaves the member's episode in the game, or discarded if no attempt brought one that can be trained on."""
+    async def _play_member(self, group: _RunningGroup, member_idx: int) -> None:
+        """Leaves the member's episode in the group, or discarded if no attempt brought one that can be trained on."""
         try:
             num_failed = 0
             for attempt in itertools.count():
                 async with self._slots:
-                    if game.version is None:
-                        game.version = self._waiting.version
-                    episode = await self._play(game.task.member(member_idx, attempt, game.step))
+                    if group.version is None:
+                        group.version = self._waiting.version
+                    episode = await self._play(group.task.member(member_idx, attempt, group.step))
                 self._count_failure(episode)
                 mask = discard_reason(episode)
-                if mask is None and not game.is_over:
-                    game.survivors[member_idx] = episode
+                if mask is None and not group.is_over:
+                    group.survivors[member_idx] = episode
                     return
                 self._waiting.discard([episode], mask or "unused")
                 num_failed += episode.outcome.kind != "lost"  # that was no fault of its own
-                is_over = num_failed > self._settings.retries or self._waiting.fault is not None or game.is_over
+                is_over = num_failed > self._settings.retries or self._waiting.fault is not None or group.is_over
                 if is_over or episode.outcome.kind not in REPLAYED:
                     return
         except Exception as error:  # the boundary of a member: the fault reaches whoever takes the next batch
             self._fail(error)
         finally:
-            game.num_open -= 1
+            group.num_open -= 1
             self._admit_nowait()
 
     def _count_failure(self, episode: Episode) -> None:
