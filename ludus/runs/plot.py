@@ -9,8 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from xml.sax.saxutils import escape
+from typing import Any, ClassVar
+
+import jinja2
+from markupsafe import Markup
 
 from ludus.errors import UserError
 
@@ -27,6 +31,15 @@ class Series:
     is_dotted: bool = False
     """Few measurements, drawn as dots with a thin line between them, never smoothed."""
 
+    @property
+    def finite(self) -> tuple[Point, ...]:
+        return tuple(point for point in self.points if math.isfinite(point[1]))
+
+    @property
+    def smoothed(self) -> tuple[Point, ...]:
+        """The average over a twelfth of the curve, so that short runs are hardly smoothed."""
+        return smooth(self.points, span=len(self.points) / 12)
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -34,14 +47,14 @@ class Frame:
 
     width: int
     height: int
-    left: int
-    right: int
-    top: int
     bottom: int
     x_ticks: tuple[float, ...]
     y_ticks: tuple[float, ...]
     x_span: Point
     y_span: Point
+    left: ClassVar = 44
+    right: ClassVar = 12
+    top: ClassVar = 10
 
     def x(self, value: float) -> float:
         low, high = self.x_span
@@ -50,6 +63,17 @@ class Frame:
     def y(self, value: float) -> float:
         low, high = self.y_span
         return self.height - self.bottom - (value - low) / (high - low) * (self.height - self.top - self.bottom)
+
+    def path(self, points: Sequence[Point]) -> str:
+        """The points as a path of SVG, those outside of the frame at its edge."""
+        parts: list[str] = []
+        is_gap = True
+        low, high = self.y_span
+        for x, y in points:
+            if math.isfinite(y):
+                parts.append(f"{'M' if is_gap else 'L'}{self.x(x):.1f} {self.y(min(max(y, low), high)):.1f}")
+            is_gap = not math.isfinite(y)
+        return "".join(parts)
 
 
 def smooth(points: Sequence[Point], *, span: float) -> tuple[Point, ...]:
@@ -91,27 +115,30 @@ def short_number(value: float) -> str:
     return f"{value:.4g}" if size >= 1000 else f"{value:.3g}"
 
 
-def line_chart(
-    series: Sequence[Series],
-    *,
-    width: int = 260,
-    height: int = 132,
-    y_span: Point | None = None,
-    is_large: bool = False,
-) -> str:
+def line_chart(series: Sequence[Series], *, y_span: Point | None = None, is_large: bool = False) -> Markup:
     """An `<svg>` element. Long curves are drawn twice: every value faintly, and their moving average.
 
     y_span: fixed ends of the value axis. None: chosen from the data.
     """
-    finite = [point for one in series for point in one.points if math.isfinite(point[1])]
+    finite = [point for one in series for point in one.finite]
     if not finite:
-        return ""
-    frame = _frame(finite, width, height, y_span, is_large)
-    parts = [f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" preserveAspectRatio="xMidYMid meet">']
-    parts += [f"<title>{escape(', '.join(one.name for one in series))}</title>", *_axes(frame)]
-    for one in series:
-        parts += _dots(one, frame) if one.is_dotted else _curve(one, frame)
-    return "".join([*parts, "</svg>"])
+        return Markup()
+    frame = _frame(finite, y_span, is_large)
+    return Markup(templates().get_template("chart.svg.j2").render(series=series, frame=frame))
+
+
+@cache
+def templates() -> jinja2.Environment:
+    """Those of pages and charts."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("ludus.runs"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["num"] = short_number
+    return environment
 
 
 def write_reward_png(path: Path, series: Sequence[Series], *, title: str) -> None:
@@ -130,7 +157,7 @@ def write_reward_png(path: Path, series: Sequence[Series], *, title: str) -> Non
         if one.is_dotted:
             axes.plot(xs, ys, "o-", color=colour, label=one.name, markersize=6, linewidth=1.2, markeredgecolor="white")
             continue
-        smoothed = [y for _, y in smooth(one.points, span=_span(one))]
+        smoothed = [y for _, y in one.smoothed]
         axes.plot(xs, ys, color=colour, alpha=0.22, linewidth=1.0)
         axes.plot(xs, smoothed, color=colour, label=one.name, linewidth=2.2, solid_capstyle="round")
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color="#1d2433", pad=12)
@@ -148,7 +175,7 @@ def write_reward_png(path: Path, series: Sequence[Series], *, title: str) -> Non
 _PNG_COLOURS = ("#4f5bd5", "#0f9d76", "#d9730d", "#c2417c", "#6b7280")
 
 
-def _frame(points: Sequence[Point], width: int, height: int, y_span: Point | None, is_large: bool) -> Frame:
+def _frame(points: Sequence[Point], y_span: Point | None, is_large: bool) -> Frame:
     xs, ys = [x for x, _ in points], [y for _, y in points]
     y_ticks = nice_ticks(*(y_span or (min(ys), max(ys))), about=5 if is_large else 3)
     x_low, x_high = min(xs), max(xs)
@@ -159,67 +186,5 @@ def _frame(points: Sequence[Point], width: int, height: int, y_span: Point | Non
         for tick in nice_ticks(x_low, x_high, about=8 if is_large else 4)
         if x_low <= tick <= x_high and float(tick).is_integer()
     )
-    return Frame(
-        width=width,
-        height=height,
-        left=44,
-        right=12,
-        top=10,
-        bottom=24 if is_large else 20,
-        x_ticks=x_ticks,
-        y_ticks=y_ticks,
-        x_span=(x_low, x_high),
-        y_span=(y_ticks[0], y_ticks[-1]),
-    )
-
-
-def _axes(frame: Frame) -> list[str]:
-    parts: list[str] = []
-    for tick in frame.y_ticks:
-        y = frame.y(tick)
-        parts.append(
-            f'<line class="grid" x1="{frame.left}" x2="{frame.width - frame.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        )
-        parts.append(
-            f'<text class="tick" x="{frame.left - 6}" y="{y + 3:.1f}" text-anchor="end">{short_number(tick)}</text>'
-        )
-    for tick in frame.x_ticks:
-        x = frame.x(tick)
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{frame.height - 5}" text-anchor="middle">{tick:g}</text>')
-    return parts
-
-
-def _curve(series: Series, frame: Frame) -> list[str]:
-    if len([y for _, y in series.points if math.isfinite(y)]) == 1:
-        return _dots(series, frame)
-    faint = f'<path class="line raw c{series.colour}" d="{_path(series.points, frame)}"/>'
-    averaged = smooth(series.points, span=_span(series))
-    return [faint, f'<path class="line c{series.colour}" d="{_path(averaged, frame)}"/>']
-
-
-def _dots(series: Series, frame: Frame) -> list[str]:
-    parts = [f'<path class="line thin c{series.colour}" d="{_path(series.points, frame)}"/>']
-    for x, y in series.points:
-        if math.isfinite(y):
-            place = f'cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}"'
-            text = escape(f"{series.name}, step {x:g}: {y:.4g}")
-            parts.append(f'<circle class="dot c{series.colour}" {place} r="4"><title>{text}</title></circle>')
-    return parts
-
-
-def _path(points: Sequence[Point], frame: Frame) -> str:
-    parts: list[str] = []
-    is_gap = True
-    low, high = frame.y_span
-    for x, y in points:
-        if not math.isfinite(y):
-            is_gap = True
-            continue
-        parts.append(f"{'M' if is_gap else 'L'}{frame.x(x):.1f} {frame.y(min(max(y, low), high)):.1f}")
-        is_gap = False
-    return "".join(parts)
-
-
-def _span(series: Series) -> float:
-    """Points that a moving average covers: a twelfth of the curve, so that short runs are hardly smoothed."""
-    return max(1.0, len(series.points) / 12)
+    width, height, bottom = (960, 300, 24) if is_large else (260, 132, 20)
+    return Frame(width, height, bottom, x_ticks, y_ticks, x_span=(x_low, x_high), y_span=(y_ticks[0], y_ticks[-1]))

@@ -15,11 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from ludus.runs.forks import view_forks
-from ludus.runs.plot import Point, Series, line_chart, short_number, write_reward_png
+from ludus.runs.plot import Point, Series, line_chart, short_number, templates, write_reward_png
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode, TurnView, view_turns
 from ludus.types import Episode
@@ -60,14 +59,6 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class PanelGroup:
-    """Small charts that belong together."""
-
-    title: str
-    panels: tuple[Panel, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Share:
     """One part of a whole: a line of the ledger, a span of the time bar."""
 
@@ -104,29 +95,25 @@ def write_report(run: RunStore, *, decode: Decode | None = None) -> ReportFiles:
 
 
 def _render(run: RunStore, rows: MetricRows, curves: Sequence[Series], decode: Decode | None) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("ludus.runs"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["num"] = short_number
-    ledger = _ledger(run, rows)
-    return environment.get_template("report.html.j2").render(
-        run=run,
-        written_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        has_ended=run.summary() is not None,
-        tiles=_tiles(run, rows),
-        curves=curves,
-        learning=Markup(line_chart(curves, width=960, height=300, y_span=_unit_span(curves), is_large=True)),
-        panel_groups=_panel_groups(rows),
-        time=_time_split(rows),
-        ledger=_shares(ledger.parts),
-        num_sampled=ledger.num_sampled,
-        forks=view_forks(run, rows, decode),
-        episodes=_chosen_episodes(run, decode),
-        is_text=decode is not None,
+    num_sampled, ledger = _ledger(run, rows)
+    return (
+        templates()
+        .get_template("report.html.j2")
+        .render(
+            run=run,
+            written_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            has_ended=run.summary() is not None,
+            tiles=_tiles(run, rows),
+            curves=curves,
+            learning=line_chart(curves, y_span=_unit_span(curves), is_large=True),
+            panel_groups=_panel_groups(rows),
+            time=_time_split(rows),
+            ledger=_shares(ledger),
+            num_sampled=num_sampled,
+            forks=view_forks(run, rows, decode),
+            episodes=_chosen_episodes(run, decode),
+            is_text=decode is not None,
+        )
     )
 
 
@@ -167,8 +154,8 @@ _AREAS = (
 _OTHER_AREAS = "Other measurements"
 
 
-def _panel_groups(rows: MetricRows) -> tuple[PanelGroup, ...]:
-    """Every metric that has no place of its own on the page, by area; the first group is what is read most."""
+def _panel_groups(rows: MetricRows) -> list[tuple[str, list[Panel]]]:
+    """Title and charts of every area: metrics that have no place of their own; the first area is what is read most."""
     shown = {name for name, _, _ in _LEARNING}
     names = {name: None for _, metrics in rows for name in metrics if name not in shown}
     grouped: dict[str, list[str]] = {title: [] for title, _ in (*_AREAS, (_OTHER_AREAS, ()))}
@@ -176,9 +163,7 @@ def _panel_groups(rows: MetricRows) -> tuple[PanelGroup, ...]:
         area = name.partition("/")[0]
         if area not in ("time", "ledger"):
             grouped[next((title for title, areas in _AREAS if area in areas), _OTHER_AREAS)].append(name)
-    return tuple(
-        PanelGroup(title, tuple(_panel(rows, name) for name in each)) for title, each in grouped.items() if each
-    )
+    return [(title, [_panel(rows, name) for name in each]) for title, each in grouped.items() if each]
 
 
 def _panel_rank(name: str) -> tuple[int, str]:
@@ -190,7 +175,7 @@ def _panel(rows: MetricRows, name: str) -> Panel:
     points = _points(rows, name)
     is_rare = name.startswith("eval/")
     chart = line_chart([Series(name, points, 2 if is_rare else 0, is_rare)])
-    return Panel(name, Markup(chart), short_number(points[-1][1]))
+    return Panel(name, chart, short_number(points[-1][1]))
 
 
 def _points(rows: MetricRows, name: str) -> tuple[Point, ...]:
@@ -254,29 +239,22 @@ def _time_split(rows: MetricRows) -> tuple[Share, ...]:
 _MASKED = "ledger/masked_"
 
 
-@dataclass(frozen=True, slots=True)
-class _Ledger:
-    """Sampled tokens by what became of them: trained first, then masked by reason, the largest first."""
+def _ledger(run: RunStore, rows: MetricRows) -> tuple[float, Mapping[str, float]]:
+    """Sampled tokens, and by what became of them: trained first, then masked by reason, the largest first.
 
-    num_sampled: float
-    parts: Mapping[str, float]
-
-
-def _ledger(run: RunStore, rows: MetricRows) -> _Ledger:
-    """That of the run's summary; before the end, what the steps and the evaluations until now add up to."""
+    Those of the run's summary; before the end, what the steps and the evaluations until now add up to.
+    """
     known = (run.summary() or {}).get("ledger")
-    if known is not None:
-        return _ordered_ledger(known["sampled"], known["trained"], known["masked"])
-    names = {name: None for _, metrics in rows for name in metrics if name.startswith(_MASKED)}
-    masked = {name.removeprefix(_MASKED): _total(rows, name) for name in names}
-    evaluated = float(sum(row["num_sampled_tokens"] for row in run.episode_rows() if row["is_eval"]))
-    masked["evaluation"] = masked.get("evaluation", 0.0) + evaluated
-    return _ordered_ledger(_total(rows, "ledger/sampled") + evaluated, _total(rows, "ledger/trained"), masked)
-
-
-def _ordered_ledger(sampled: float, trained: float, masked: Mapping[str, float]) -> _Ledger:
+    if known is None:
+        names = {name: None for _, metrics in rows for name in metrics if name.startswith(_MASKED)}
+        masked = {name.removeprefix(_MASKED): _total(rows, name) for name in names}
+        evaluated = float(sum(row["num_sampled_tokens"] for row in run.episode_rows() if row["is_eval"]))
+        masked["evaluation"] = masked.get("evaluation", 0.0) + evaluated
+        sampled, trained = _total(rows, "ledger/sampled") + evaluated, _total(rows, "ledger/trained")
+    else:
+        sampled, trained, masked = known["sampled"], known["trained"], known["masked"]
     ordered = sorted(masked.items(), key=lambda item: -item[1])
-    return _Ledger(sampled, {"trained": trained} | {name.replace("_", " "): value for name, value in ordered if value})
+    return sampled, {"trained": trained} | {name.replace("_", " "): value for name, value in ordered if value}
 
 
 def _shares(totals: Mapping[str, float]) -> tuple[Share, ...]:
