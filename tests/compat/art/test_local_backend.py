@@ -20,7 +20,7 @@ from ludus.compat.art.schedule import create_lr_schedule
 from ludus.compat.art.trainable import TrainableModel
 from ludus.compat.art.trajectory import History, Trajectory
 from ludus.episodes.ledger import Ledger
-from ludus.errors import BackendError, UserError
+from ludus.errors import BackendError, ConfigError, UserError
 from ludus.runs.store import RunStore
 
 MakeBackend = Callable[..., LocalBackend]
@@ -367,3 +367,9 @@ def test_keys_that_do_not_act_are_named_when_the_backend_is_made(
     """The user's own loop says when it is enough."""
     make_backend(total_train_steps=3)
     assert "do not act: total_train_steps (your own loop plays, evaluates and ends)" in caplog.text
+
+
+def test_a_key_of_servers_cannot_act_here(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """Every call is a step of its own, so a key that makes two calls one step is refused before anything is opened."""
+    with pytest.raises(ConfigError, match="idempotency_key cannot act"):
+        asyncio.run(make_backend().train(make_model(), [], idempotency_key="batch-3"))
