@@ -31,6 +31,7 @@ from ludus.episodes.retry import RetryCache
 from ludus.episodes.seeds import Seeds, session_seed
 from ludus.episodes.stats import SessionStats
 from ludus.errors import AgentError, UserError
+from ludus.runs.forks import ForkExample, fork_examples
 from ludus.text.chat import ChatText
 from ludus.types import (
     AbortCause,
@@ -187,6 +188,10 @@ class Session:
     def snapshot(self) -> SessionRecord:
         """The turns finished so far."""
         return self._graph.snapshot()
+
+    def fork_examples(self) -> dict[str, ForkExample]:
+        """By reason the first turn whose tokens forked: what the model saw, and what it was given instead."""
+        return fork_examples(self.snapshot(), self._tokenizer.decode)
 
     def stats(self) -> SessionStats:
         with self._lock:

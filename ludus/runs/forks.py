@@ -6,13 +6,13 @@ Knows: the run store, a function that turns ids into text.  Knows not: how a for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode
 from ludus.text.prefix_memo import around_difference
-from ludus.types import Episode, Turn
+from ludus.types import SessionRecord
 
 _PREFIX, _SUFFIX = "rollout/fork_", "_turns"
 _CONTEXT_CHARS = 80
@@ -23,7 +23,7 @@ _CONTEXT_CHARS = 80
 class ForkExample:
     """Two texts where they part."""
 
-    episode_id: str
+    session_id: str
     number: int
     """Of the turn in its episode, from 1."""
     seen: str
@@ -59,23 +59,27 @@ def view_forks(
     return tuple(ForkRow(reason, count, examples.get(reason)) for reason, count in counts.most_common())
 
 
+def fork_examples(
+    session: SessionRecord, decode: Decode, *, known: Collection[str] = frozenset()
+) -> dict[str, ForkExample]:
+    """The first fork of each reason in a session. known: reasons that need none."""
+    turns = {turn.id: turn for turn in session.turns}
+    found: dict[str, ForkExample] = {}
+    for number, turn in enumerate(session.turns, start=1):
+        if turn.fork is not None and turn.follows is not None and turn.fork not in (*known, *found):
+            path_ids = session.path_ids(turn.node)
+            prompt_ids = path_ids[: len(path_ids) - len(turn.sampled.token_ids)]
+            seen, shown = decode(session.path_ids(turns[turn.follows].node)), decode(prompt_ids)
+            found[turn.fork] = ForkExample(session.id, number, *around_difference(seen, shown, _CONTEXT_CHARS))
+    return found
+
+
 def _examples(run: RunStore, wanted: set[str], decode: Decode) -> dict[str, ForkExample]:
     """The first fork of each reason, in the order of the episodes; of these, no more are read than it takes."""
     found: dict[str, ForkExample] = {}
     episodes = run.episodes() if wanted else iter(())
     for episode in episodes:
-        for number, turn in enumerate(episode.session.turns, start=1):
-            if turn.fork is not None and turn.fork not in found and turn.follows is not None:
-                found[turn.fork] = _example(episode, number, turn, decode)
+        found |= fork_examples(episode.session, decode, known=found)
         if wanted <= found.keys():
             break
     return found
-
-
-def _example(episode: Episode, number: int, turn: Turn, decode: Decode) -> ForkExample:
-    session = episode.session
-    followed = next(other for other in session.turns if other.id == turn.follows)
-    path_ids = session.path_ids(turn.node)
-    prompt_ids = path_ids[: len(path_ids) - len(turn.sampled.token_ids)]
-    seen, shown = decode(session.path_ids(followed.node)), decode(prompt_ids)
-    return ForkExample(episode.id, number, *around_difference(seen, shown, _CONTEXT_CHARS))

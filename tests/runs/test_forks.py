@@ -33,7 +33,7 @@ def test_counts_and_one_example(tmp_path: Path, make_episode: Callable[..., Epis
         assert [(row.reason, row.num_turns) for row in rows] == [("reasoning_stripped", 5), ("edit", 1)]
         example = rows[0].example
         assert example is not None
-        assert (example.episode_id, example.number) == (played.id, 2)
+        assert (example.session_id, example.number) == (played.session.id, 2)
         assert decode(nodes[2].token_ids).startswith(example.shown)
         assert decode(played.session.path_ids(first.node)).startswith(example.seen)
         assert rows[1].example is None
