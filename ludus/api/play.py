@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from ludus.api.rows import load_rows
 from ludus.config import Config
 from ludus.episodes.archive import Archive, ExportArchive
 from ludus.processes.blocking import run_blocking
+from ludus.processes.gather import gather
 from ludus.rollout.runner import EpisodeRunner
 from ludus.rollout.settings import GenerationSettings
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
@@ -79,17 +79,12 @@ def play(
     agent = choose_agent(config, workflow, workflow_kwargs, rows=rows)
 
     async def play_all(runner: EpisodeRunner) -> tuple[Episode, ...]:
-        slots = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
-
         async def play_one(task: EpisodeTask) -> Episode:
-            async with slots:
-                episode = await runner.run(task)
+            episode = await runner.run(task)
             on_episode(episode)
             return episode
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(play_one(task)) for task in _tasks(config, rows)]
-        return tuple(task.result() for task in tasks)
+        return tuple(await gather(play_one, _tasks(config, rows), at_once=config.rollout.max_concurrent_rollouts))
 
     return run_blocking(outside_run(config, agent, config.gconfig, play_all))
 

@@ -6,7 +6,6 @@ Invariant: the same rows get the same seeds whenever they are played, so two eva
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from statistics import fmean
 
 from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
+from ludus.processes.gather import gather
 from ludus.rollout.pool import PlayEpisode
 from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
 from ludus.runs.metrics import merge_means
@@ -48,26 +48,19 @@ async def evaluate(
     on_episode: called with every episode as it ends, also those that are lost or end because this is cancelled.
     Raises UserError if not one episode came to an end, and the first error of `play`, if one is raised.
     """
-    slots = asyncio.Semaphore(plan.max_concurrent)
     played: list[Episode] = []
 
-    async def play_one(row_idx: int, sample_idx: int) -> Episode:
+    async def play_one(indices: tuple[int, int]) -> Episode:
         for attempt in itertools.count():
-            async with slots:
-                episode = await play(_task(plan, step, row_idx, sample_idx, attempt))
+            episode = await play(_task(plan, step, *indices, attempt))
             played.append(episode)
             on_episode(episode)
             if episode.outcome.kind != "lost":
                 return episode
         raise AssertionError("attempts do not end")
 
-    indices = [(row_idx, sample_idx) for row_idx in range(len(plan.rows)) for sample_idx in range(plan.n_samples)]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(play_one(*pair)) for pair in indices]
-    except ExceptionGroup as errors:  # whoever asked for episodes knows nothing of a group of tasks
-        raise errors.exceptions[0] from errors
-    episodes = tuple(task.result() for task in tasks)
+    pairs = itertools.product(range(len(plan.rows)), range(plan.n_samples))
+    episodes = tuple(await gather(play_one, pairs, at_once=plan.max_concurrent))
     failed = [episode for episode in episodes if episode.outcome.kind in ("failed", "timeout")]
     if len(failed) == len(episodes):
         first = failed[0]

@@ -6,19 +6,19 @@ Invariant: every answer gets a number; one that cannot be read, or takes too lon
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from ludus.errors import UserError
+from ludus.processes.blocking import run_blocking
 from ludus.processes.calls import RemoteFunction, WorkerCrashedError, WorkerTimeoutError
+from ludus.processes.gather import gather
 from ludus.processes.pool import WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -58,14 +58,12 @@ class MathVerifier:
         try:
             return float(await self._pool.call(self._check, (answer, tuple(solutions)), timeout_s=self._timeout_s))
         except (WorkerTimeoutError, WorkerCrashedError) as error:
-            return _give_up(answer, error)
+            logger.warning("answer.not_compared error=%s answer=%.200r", str(error)[:200], answer)
+            return 0.0
 
     def verify_blocking(self, answer: str, solutions: Sequence[str]) -> float:
         """`verify` for code that does not await."""
-        try:
-            return float(self._pool.call_blocking(self._check, (answer, tuple(solutions)), timeout_s=self._timeout_s))
-        except (WorkerTimeoutError, WorkerCrashedError) as error:
-            return _give_up(answer, error)
+        return run_blocking(self.verify(answer, solutions))
 
     def close(self) -> None:
         self._pool.close()
@@ -115,16 +113,14 @@ def math_verify_call(
         if len(wanted) != len(answers):
             raise UserError(f"math_verify_call got {len(answers)} answers and solutions for {len(wanted)}")
     verifier = _shared(timeout)
-    if max_workers == 1 or len(answers) <= 1:
-        return [verifier.verify_blocking(*pair) for pair in zip(answers, wanted, strict=True)]
-    with ThreadPoolExecutor(max_workers or os.cpu_count() or 1) as threads:
-        return list(threads.map(verifier.verify_blocking, answers, wanted))
+    pairs = zip(answers, wanted, strict=True)
+    return run_blocking(gather(lambda pair: verifier.verify(*pair), pairs, at_once=max_workers or os.cpu_count() or 1))
 
 
 async def math_verify_all(answers: Sequence[str], solutions: Sequence[str]) -> list[float]:
     """1.0 or 0.0 for each answer to one problem."""
     verifier = _shared(TIMEOUT_S)
-    return list(await asyncio.gather(*(verifier.verify(answer, solutions) for answer in answers)))
+    return await gather(lambda answer: verifier.verify(answer, solutions), answers)
 
 
 def solutions_of(id2info: Mapping[str, Any], query_id: str) -> list[str]:
@@ -155,11 +151,6 @@ def as_number(text: str) -> Fraction | None:
 def _shared(timeout_s: float) -> MathVerifier:
     """One for all callers of the functions above: what each would start for itself is slow to start."""
     return MathVerifier(timeout_s=timeout_s)
-
-
-def _give_up(answer: str, error: Exception) -> float:
-    logger.warning("answer.not_compared error=%s answer=%.200r", str(error)[:200], answer)
-    return 0.0
 
 
 def _boxed(solution: str) -> str:

@@ -6,7 +6,6 @@ Invariant: every program gets a number; one that fails, hangs or prints anything
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus.errors import UserError
+from ludus.processes.blocking import run_blocking
+from ludus.processes.gather import gather
 from ludus.processes.sandbox import SandboxLimits, run_python
 
 TIMEOUT_S = 8.0
@@ -84,16 +85,8 @@ def code_verify_call(
         raise UserError(f"code_verify_call needs a query id for each of its {len(generateds)} programs")
     tests = [tests_of(id2info, query_id) for query_id in query_ids]
 
-    async def verify_all() -> list[float]:
-        slots = asyncio.Semaphore(max_workers)
-
-        async def verify(code: str | None, own: ProgramTests) -> float:
-            async with slots:
-                return await verify_program(code, own, timeout_s=timeout)
-
-        return list(await asyncio.gather(*map(verify, generateds, tests)))
-
-    return asyncio.run(verify_all())
+    pairs = zip(generateds, tests, strict=True)
+    return run_blocking(gather(lambda pair: verify_program(*pair, timeout_s=timeout), pairs, at_once=max_workers))
 
 
 def tests_of(id2info: Mapping[str, Any], query_id: str) -> ProgramTests:

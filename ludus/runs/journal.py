@@ -48,14 +48,18 @@ class _Entry(msgspec.Struct, array_like=True):
     piece: Piece | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Unfinished:
     """A session that had not ended when its process did."""
 
-    record: SessionRecord
-    rewards: Mapping[str, float]
-    info: Mapping[str, Any]
-    """What `Journal.info` was told; empty if it was told nothing."""
+    reader: SessionReader
+    rewards: dict[str, float] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What `Journal.info` was given; empty if it was given nothing."""
+
+    @property
+    def record(self) -> SessionRecord:
+        return self.reader.record()
 
 
 class Journal:
@@ -192,22 +196,15 @@ def left_behind(run_folder: Path) -> tuple[Path, ...]:
 
 def read_unfinished(paths: Sequence[Path]) -> tuple[Unfinished, ...]:
     """The sessions in these segments, in the order of their first entries. An entry that was cut short is left out."""
-    found: dict[str, _Found] = {}
+    found: dict[str, Unfinished] = {}
     for path in paths:
         for entry in _entries(path):
-            session = found.setdefault(entry.session, _Found(SessionReader(entry.session)))
+            session = found.setdefault(entry.session, Unfinished(SessionReader(entry.session)))
             session.info = entry.info or session.info
             session.rewards.update(entry.rewards)
             if entry.piece is not None:
                 session.reader.read(entry.piece)
-    return tuple(Unfinished(one.reader.record(), one.rewards, one.info) for one in found.values())
-
-
-@dataclass(slots=True)
-class _Found:
-    reader: SessionReader
-    rewards: dict[str, float] = field(default_factory=dict)
-    info: Mapping[str, Any] = field(default_factory=dict)
+    return tuple(found.values())
 
 
 def _entries(path: Path) -> Iterator[_Entry]:

@@ -237,7 +237,10 @@ class RunStore:
 
     def add_credit(self, step: int, credit: Credit) -> None:
         """Remember what the step made of each turn; a later step that used the turn again replaces it."""
-        rows = [(turn_id, step, *_advantage_and_mask(value)) for turn_id, value in credit.items()]
+        rows = [
+            (turn_id, step, *((None, value) if isinstance(value, str) else (float(value), None)))
+            for turn_id, value in credit.items()
+        ]
         with self._transaction("write the credit of turns") as db:
             db.executemany("INSERT OR REPLACE INTO credit (turn_id, step, advantage, mask) VALUES (?, ?, ?, ?)", rows)
 
@@ -254,10 +257,10 @@ class RunStore:
         path = self.folder / "metrics.jsonl"
         with self._lock, _explained(self.folder, "write metrics.jsonl"):
             self._become_writer()
-            # A line that a crash cut short must not swallow this one.
-            torn = path.exists() and path.stat().st_size > 0 and not _ends_with_newline(path)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(("\n" if torn else "") + line + "\n")
+            with path.open("ab+") as file:
+                file.seek(max(0, file.tell() - 1))
+                is_torn = file.read(1) not in (b"", b"\n")  # a line that a crash cut short must not swallow this one
+                file.write((("\n" if is_torn else "") + line + "\n").encode())
 
     def metrics(self) -> list[tuple[int, dict[str, float]]]:
         """Step and metrics, by step. A line that a crash cut short is left out."""
@@ -392,16 +395,6 @@ def _write_whole(path: Path, text: str) -> None:
     draft = path.with_name(f"{path.name}.part")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
-
-
-def _advantage_and_mask(value: float | str) -> tuple[float | None, str | None]:
-    return (None, value) if isinstance(value, str) else (float(value), None)
-
-
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 def _parse_or_none(line: str) -> dict[str, float] | None:

@@ -9,18 +9,18 @@ Source: the idea of RULER is OpenPipe's (https://art.openpipe.ai/fundamentals/ru
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
 import math
 import random
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ludus.errors import BackendError, UserError
+from ludus.processes.gather import gather
 from ludus.rewards.chat.base import ChatAnswer, ChatModel, Json, Usage
 from ludus.rewards.chat.http import Price
 from ludus.rewards.chat.resolve import resolve_chat_model
@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_JUDGE = "openai/o3"
 LEAST_PROMPT_TOKENS = 500
 """Below this, instructions and two attempts that are cut to nothing do not fit any more."""
-Answered = TypeVar("Answered")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,9 +171,9 @@ class _Panel:
         told = estimated_tokens(instructions(self.rubric))
         room = max(LEAST_PROMPT_TOKENS, self.options.max_prompt_tokens - told)
         judge_prompt = render(shown, max_tokens=room)
-        passes = await _together(
-            self._compare(judge_prompt, self._order(number, distinct), room)
-            for number in range(self.options.num_passes)
+        passes = await gather(
+            lambda number: self._compare(judge_prompt, self._order(number, distinct), room),
+            range(self.options.num_passes),
         )
         means = [math.fsum(each[i].score for each in passes) / len(passes) for i in range(len(shown))]
         scores = tuple(
@@ -199,7 +198,7 @@ class _Panel:
         heats = split_into_heats([judge_prompt.tokens_of((i,)) - context for i in order], room - context)
         if len(heats) == 1:
             return await self._ask(judge_prompt, order)
-        played = await _together(self._heat(judge_prompt, [order[position] for position in heat]) for heat in heats)
+        played = await gather(lambda heat: self._heat(judge_prompt, [order[position] for position in heat]), heats)
         best = [winner(_scores(attempt_scores)) for attempt_scores in played]
         final = await self._compare(judge_prompt, best, room)
         scores = on_one_scale([_scores(heat) for heat in played], _scores(final))
@@ -284,13 +283,3 @@ def _scores(attempt_scores: Mapping[int, AttemptScore]) -> dict[int, float]:
 def _digest(attempt: Attempt) -> str:
     parts = [[list(part.messages), list(part.tools)] for part in attempt.conversations]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-async def _together(asked: Iterable[Coroutine[Any, Any, Answered]]) -> list[Answered]:
-    """What all return, in their order; the first error ends the others."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in asked]
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -13,11 +13,11 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 from ludus.processes.calls import CallEnd, Crashed, Raised, RemoteFunction, Returned, TimedOut, WorkerCall
 from ludus.processes.process import WorkerProcess
-from ludus.runs.exporters.base import FinishedEpisode
+from ludus.runs.exporters.base import Exporter, FinishedEpisode
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _OUTPUT_BYTES = 8192
 _MAX_REASON_CHARS = 500
 
 
-class BackgroundExporter:
+class BackgroundExporter(Exporter):
     """Use as a context manager."""
 
     def __init__(
@@ -74,9 +74,6 @@ class BackgroundExporter:
     def __enter__(self) -> Self:
         self._thread.start()
         return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.close()
 
     @property
     def num_left(self) -> int:

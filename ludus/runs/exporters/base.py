@@ -7,7 +7,7 @@ Invariant: `add` costs its caller next to nothing and never fails, whatever beca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 from ludus.runs.codec import decode_episode, encode_episode
 from ludus.types import Episode
@@ -31,14 +31,16 @@ class FinishedEpisode:
         return decode_episode(self.record)
 
 
-class Exporter(Protocol):
-    """Use as a context manager. `add` may be called from any thread."""
+class Exporter:
+    """Base of exporters, which keeps nothing. Use as a context manager. `add` may be called from any thread."""
 
     @property
     def num_left(self) -> int:
         """Episodes that were added and have neither left nor been lost yet."""
+        return 0
 
-    def add(self, finished: FinishedEpisode) -> None: ...
+    def add(self, finished: FinishedEpisode) -> None:
+        """An episode that has ended."""
 
     def flush(self) -> None:
         """Returns when all that was added has left or been lost."""
@@ -46,29 +48,12 @@ class Exporter(Protocol):
     def close(self) -> None:
         """Returns when all episodes have left, or will not."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-class NoExporter:
-    """Nobody watches but the run's own folder."""
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    @property
-    def num_left(self) -> int:
-        return 0
 
-    def add(self, finished: FinishedEpisode) -> None:
-        """Nothing is kept."""
-
-    def flush(self) -> None:
-        """There is nothing to wait for."""
-
-    def close(self) -> None:
-        """There is nothing to wait for."""
+class NoExporter(Exporter):
+    """Nobody watches but the run's own folder."""

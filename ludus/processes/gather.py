@@ -1,0 +1,35 @@
+"""The same work for many items at the same time.
+
+Knows: tasks.  Knows not: what is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext
+from typing import TypeVar
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+async def gather(
+    work: Callable[[ItemT], Awaitable[ResultT]], items: Iterable[ItemT], *, at_once: int | None = None
+) -> list[ResultT]:
+    """What `work` returns for each item, in their order; its first error ends the others, and rises as it is.
+
+    at_once: so many are worked on at a time. None: all.
+    """
+    slots = nullcontext() if at_once is None else asyncio.Semaphore(at_once)
+
+    async def one(item: ItemT) -> ResultT:
+        async with slots:
+            return await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(item)) for item in items]
+    except ExceptionGroup as errors:  # who asked knows nothing of a group of tasks
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
