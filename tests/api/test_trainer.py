@@ -322,3 +322,29 @@ def test_a_loss_and_an_advantage_of_ones_own_train(tiny_model_folder: Path, tmp_
     missing = make_config(tiny_model_folder, tmp_path, name="other", algorithm={"loss": "no_such.py:loss"})
     with pytest.raises(ludus.UserError, match=r"no file 'no_such\.py'"):
         ludus.Trainer(missing, ROWS).train(Talker)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "gspo", "minibatches": 2},
+        {"name": "gigpo", "loss": "kl_cov", "top_entropy": 0.5, "entropy": {"coef": 0.01}},
+        {"advantage": {"kind": "gdpo", "rewards": {"success": 1.0, "length": -1.0}}, "kl": {"beta": 0.1}},
+        {"name": "reinforce_plus_plus", "loss": "sapo", "correction": {"kind": "mask", "level": "episode"}},
+    ],
+)
+def test_the_menu_trains(algorithm: dict[str, Any], tiny_model_folder: Path, tmp_path: Path) -> None:
+    """What takes turns, episodes or groups together works in a run; its ledger balances and its weights move."""
+
+    class Measured(Talker):
+        async def run(self, data: dict[str, Any], **how: Any) -> Any:
+            result = await super().run(data, **how)
+            return ludus.Result(result.reward, metrics={**result.metrics, "length": len(result.reward) / 2})
+
+    watcher = Steps()
+    config = make_config(tiny_model_folder, tmp_path, algorithm=algorithm, total_train_steps=2)
+    ludus.Trainer(config, ROWS).train(Measured, observer=watcher)
+    for _, metrics in watcher.steps:
+        sampled, accounted = ledger_of(metrics)
+        assert sampled == accounted > 0
+    assert max(metrics.get("train/grad_norm", 0.0) for _, metrics in watcher.steps) > 0
