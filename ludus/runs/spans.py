@@ -33,10 +33,14 @@ class SpanLog:
             return tuple(self._spans)
 
 
-@dataclass(slots=True)
+@dataclass
 class OpenSpan:
     """A span while it lasts; what is set here is kept."""
 
+    kind: str
+    name: str
+    started_at: float
+    inputs: Any = None
     outputs: Any = None
     error: str | None = None
     """None: it did not fail."""
@@ -64,8 +68,7 @@ def span(kind: str, name: str, *, inputs: Any = None) -> Iterator[OpenSpan]:
 
     kind: `tool`, `reward`, or a word of the agent's own.  What the block raises is the span's error, and goes on.
     """
-    log, begun = _LOG.get(), OpenSpan()
-    started_at = time.time()
+    log, begun = _LOG.get(), OpenSpan(kind, name, time.time(), inputs)
     try:
         yield begun
     except BaseException as error:
@@ -73,16 +76,4 @@ def span(kind: str, name: str, *, inputs: Any = None) -> Iterator[OpenSpan]:
         raise
     finally:
         if log is not None:
-            log.add(
-                Span(
-                    kind=kind,
-                    name=name,
-                    started_at=started_at,
-                    finished_at=time.time(),
-                    inputs=inputs,
-                    outputs=begun.outputs,
-                    error=begun.error,
-                    turn_id=begun.turn_id,
-                    metrics=begun.metrics,
-                )
-            )
+            log.add(Span(**vars(begun), finished_at=time.time()))
