@@ -65,12 +65,18 @@ def from_workflow(workflow: object, kwargs: Mapping[str, Any], *, may_block: boo
     may_block: it has a process of its own, and need not be async.
     Raises UserError that names what was got where there is no async `run` to call.
     """
+    name = getattr(workflow, "__qualname__", type(workflow).__qualname__)
     if inspect.isclass(workflow):
-        return _from_instance(construct(workflow, kwargs), workflow.__qualname__, may_block)
-    if inspect.isfunction(workflow) or inspect.ismethod(workflow) or not callable(getattr(workflow, "run", None)):
-        return _from_function(workflow, kwargs, may_block)
-    refuse_kwargs(workflow, kwargs)
-    return _from_instance(workflow, type(workflow).__qualname__, may_block)
+        workflow = construct(workflow, kwargs)
+        if not callable(getattr(workflow, "run", None)):
+            raise UserError(f"the workflow {name} has no method `run`; pass {FORMS}")
+    elif inspect.isroutine(workflow) or not callable(getattr(workflow, "run", None)):
+        return _from_function(workflow, name, kwargs, may_block)
+    else:
+        refuse_kwargs(workflow, kwargs)
+    run: Any = getattr(workflow, "run", None)
+    _check_callable(run, f"{name}.run", may_block)
+    return WorkflowAdapter(name=name, function=run, accepted=accepted(run, skip=1))
 
 
 def refuse_kwargs(instance: object, kwargs: Mapping[str, Any]) -> None:
@@ -93,18 +99,9 @@ def construct(cls: type, kwargs: Mapping[str, Any]) -> object:
     return cls(**kwargs)
 
 
-def _from_instance(instance: object, name: str, may_block: bool) -> WorkflowAdapter:
-    run = getattr(instance, "run", None)
-    if not callable(run):
-        raise UserError(f"the workflow {name} has no method `run`; pass {FORMS}")
-    _check_callable(run, f"{name}.run", may_block)
-    return WorkflowAdapter(name=name, function=run, accepted=accepted(run, skip=1))
-
-
-def _from_function(function: Any, kwargs: Mapping[str, Any], may_block: bool) -> WorkflowAdapter:
+def _from_function(function: Any, name: str, kwargs: Mapping[str, Any], may_block: bool) -> WorkflowAdapter:
     if not callable(function):
         raise UserError(f"the workflow is {function!r:.200} of type {type(function).__name__}; pass {FORMS}")
-    name = getattr(function, "__qualname__", type(function).__qualname__)
     _check_callable(function, name, may_block)
     taken = accepted(function, skip=1)
     unknown = sorted(set(kwargs) - taken) if taken is not None else []

@@ -137,14 +137,10 @@ def _import_class(reference: str) -> type[Any]:
 
 def _made(cls: type[Any], own: Mapping[str, Any]) -> Any:
     hints = get_type_hints(cls)
-    required = [
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    missing = [name for name in required if name not in own]
-    if missing:
-        raise ConfigError(f"{cls.__qualname__} needs a value for {missing[0]!r}: give {missing[0]}=…")
+    for field in dataclasses.fields(cls):
+        has_default = not (field.default is field.default_factory is dataclasses.MISSING)
+        if field.init and not has_default and field.name not in own:
+            raise ConfigError(f"{cls.__qualname__} needs a value for {field.name!r}: give {field.name}=…")
     return cls(**{name: _validated(name, hints[name], value) for name, value in own.items()})
 
 

@@ -39,6 +39,7 @@ from ludus.rollout.online import OnGateway, OnlineRollouts
 from ludus.rollout.settings import OnlineSettings
 from ludus.rollout.tasks import Row, derive_seed
 from ludus.runs.store import RunStore
+from ludus.settings import leaves
 
 # A resumed run goes on with the same stream of groups only if these stay as they were.
 _STREAM_KEYS = (("seed",), ("train_dataset", "batch_size"), ("train_dataset", "shuffle"), ("gconfig", "n_samples"))
@@ -96,7 +97,13 @@ class Trainer:
         else:
             rows = self._train_rows()
             agent_adapter = choose_agent(self.config, workflow, workflow_kwargs, rows=rows)
-            players = agent_adapter, self._eval_agent_adapter(eval_workflow, eval_workflow_kwargs)
+            eval_agent = choose_eval_agent(self.config, eval_workflow, eval_workflow_kwargs)
+            if eval_agent is not None and not self.config.eval.is_asked:
+                raise ConfigError(
+                    "eval_workflow cannot act: no evaluation is asked for; set eval.before, eval.after or "
+                    "eval.every_steps"
+                )
+            players = agent_adapter, eval_agent
         evaluation = self._eval_plan()
         self._check_run(resume, rows)
         plan = self._plan(rows, evaluation, accept)
@@ -199,15 +206,6 @@ class Trainer:
             max_concurrent=config.rollout.max_concurrent_rollouts,
         )
 
-    def _eval_agent_adapter(self, workflow: object, kwargs: Mapping[str, Any] | None) -> AgentAdapter | None:
-        """The agent of evaluations. None: the one that is trained. Raises ConfigError if nothing is evaluated."""
-        agent_adapter = choose_eval_agent(self.config, workflow, kwargs)
-        if agent_adapter is not None and not self.config.eval.is_asked:
-            raise ConfigError(
-                "eval_workflow cannot act: no evaluation is asked for; set eval.before, eval.after or eval.every_steps"
-            )
-        return agent_adapter
-
     def _plan(self, rows: Sequence[Row], evaluation: EvalPlan | None, accept: GroupFilter | None) -> TrainPlan:
         config, batch_size = self.config, self.config.train_dataset.batch_size
         epochs = config.total_train_epochs
@@ -244,10 +242,9 @@ class Trainer:
             RunStore.check_free(config.run_root, config.name)
             return
         with RunStore.open(config.folder) as store:
-            before = yaml.safe_load(store.config_text)
-        now = yaml.safe_load(config.to_yaml())
+            before, now = (dict(leaves(yaml.safe_load(text))) for text in (store.config_text, config.to_yaml()))
         for path in _STREAM_KEYS:
-            old, new = _at(before, path), _at(now, path)
+            old, new = before.get(path), now.get(path)
             if old != new:
                 raise ConfigError(
                     f"{'.'.join(path)}={new!r} cannot be resumed with: the run {config.name!r} was begun with {old!r}, "
@@ -261,9 +258,3 @@ class Trainer:
                 f"the run {config.name!r} cannot go on with other training rows than it was begun with: {difference}. "
                 "Restore them, or begin a new run (--new, or name=...)"
             )
-
-
-def _at(values: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        values = values.get(name) if isinstance(values, Mapping) else None
-    return values

@@ -73,7 +73,12 @@ def find_endpoint(
         raise UserError(f"the model {name!r} names a provider and no model; say which, as in 'openai/o3'")
     if provider.base_url is None:
         raise UserError(f"the model {name!r} is one that you serve yourself; say where, with base_url=...")
-    return Endpoint(provider.base_url, rest, api_key or _key(name, provider, environ))
+    key = api_key or (NO_KEY if provider.key_variable is None else environ.get(provider.key_variable))
+    if not key:
+        raise UserError(
+            f"the model {name!r} needs a key: set {provider.key_variable} in the environment, or api_key=..."
+        )
+    return Endpoint(provider.base_url, rest, key)
 
 
 def unknown_provider(name: str) -> UserError:
@@ -88,14 +93,3 @@ def unknown_provider(name: str) -> UserError:
         f"{said}{hint} Write 'provider/model', with one of {', '.join(PROVIDERS)}; or give the base_url of any "
         "endpoint that speaks OpenAI's protocol; or install litellm, which knows others: pip install litellm"
     )
-
-
-def _key(name: str, provider: Provider, environ: Mapping[str, str]) -> str:
-    if provider.key_variable is None:
-        return NO_KEY
-    key = environ.get(provider.key_variable)
-    if not key:
-        raise UserError(
-            f"the model {name!r} needs a key: set {provider.key_variable} in the environment, or api_key=..."
-        )
-    return key

@@ -63,7 +63,20 @@ def view_turns(episode: Episode, *, decode: Decode | None, credit: Mapping[str, 
     by_id = {turn.id: turn for turn in episode.session.turns}
     if episode.is_eval:
         credit = dict.fromkeys(by_id, "evaluation")
-    return tuple(_view_turn(turn, by_id, episode.rewards, decode, credit) for turn in episode.session.turns)
+    views = []
+    for turn in episode.session.turns:
+        value = credit.get(turn.id)
+        views.append(
+            TurnView(
+                turn=turn,
+                new_messages=_new_messages(turn, by_id.get(turn.follows or "")),
+                tokens=view_tokens(turn, decode),
+                reward=episode.rewards.get(turn.id),
+                advantage=None if isinstance(value, str) else value,
+                mask=value if isinstance(value, str) else None,
+            )
+        )
+    return tuple(views)
 
 
 def view_tokens(turn: Turn, decode: Decode | None) -> tuple[TokenView, ...]:
@@ -72,24 +85,6 @@ def view_tokens(turn: Turn, decode: Decode | None) -> tuple[TokenView, ...]:
     texts = [f"{token} " for token in sampled.token_ids] if decode is None else _pieces(sampled.token_ids, decode)
     rows = zip(sampled.token_ids, texts, sampled.logprobs, sampled.versions, strict=True)
     return tuple(TokenView(*row) for row in rows)
-
-
-def _view_turn(
-    turn: Turn,
-    by_id: Mapping[str, Turn],
-    rewards: Mapping[str, float],
-    decode: Decode | None,
-    credit: Mapping[str, float | str],
-) -> TurnView:
-    value = credit.get(turn.id)
-    return TurnView(
-        turn=turn,
-        new_messages=_new_messages(turn, by_id.get(turn.follows or "")),
-        tokens=view_tokens(turn, decode),
-        reward=rewards.get(turn.id),
-        advantage=None if isinstance(value, str) else value,
-        mask=value if isinstance(value, str) else None,
-    )
 
 
 def _new_messages(turn: Turn, earlier: Turn | None) -> tuple[Message, ...]:

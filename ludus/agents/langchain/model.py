@@ -256,16 +256,14 @@ class ChatModel(BaseChatModel):
         if self.max_parallel_calls == 1:
             asked.setdefault("parallel_tool_calls", False)
         request = to_request(messages, asked, defaults=session.sampling, stop=stop, agent=self.agent)
-        return request if self.response_length is None else self._limited(session, request, self.response_length)
-
-    def _limited(self, session: Session, request: ChatRequest, response_length: int) -> ChatRequest:
-        """The request with no more tokens than there is room for."""
+        if self.response_length is None:
+            return request
         num_prompt = session.count_prompt_tokens(request)
         if self._first_prompt is None:
             self._first_prompt = num_prompt
-        room = response_length - max(0, num_prompt - self._first_prompt)
+        room = self.response_length - max(0, num_prompt - self._first_prompt)
         if room < 1:
-            raise MaxTokenExceededError(f"the {response_length} tokens of this response are used up")
+            raise MaxTokenExceededError(f"the {self.response_length} tokens of this response are used up")
         most = request.sampling.max_new_tokens
         sampling = replace(request.sampling, max_new_tokens=room if most is None else min(room, most))
         return replace(request, sampling=sampling)

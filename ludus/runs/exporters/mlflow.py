@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.runs.exporters.base import FinishedEpisode
-from ludus.runs.exporters.tree import EpisodeTree, TreeSpan, episode_tree
+from ludus.runs.exporters.tree import UNDECODED, TreeSpan, episode_tree
 from ludus.types import Episode
 
 _NICEST = 19
@@ -56,13 +56,14 @@ def open_writer(tracking_uri: str, project_name: str, run_name: str) -> Write:
         spans: list[Any] = []
         for finished in episodes:
             episode = finished.episode
-            tree = episode_tree(episode)
-            trace_id = (
-                f"tr-{uuid.uuid5(uuid.NAMESPACE_URL, f'{run.info.run_id}/{episode.id}/{episode.started_at}').hex}"
-            )
+            known_as = f"{run.info.run_id}/{episode.id}/{episode.started_at}"
+            trace_id = f"tr-{uuid.uuid5(uuid.NAMESPACE_URL, known_as).hex}"
             labels = _labels(episode, run_name, finished.step)
-            traces.start_trace(_info(trace_id, experiment_id, run.info.run_id, episode, tree, labels))
-            spans += _spans(trace_id, tree, labels)
+            top, *below = episode_tree(episode)
+            traces.start_trace(_info(trace_id, experiment_id, run.info.run_id, episode, [top, *below], labels))
+            top_id = _span_id(trace_id, 0)
+            spans.append(_span(trace_id, top_id, None, top, labels))
+            spans += (_span(trace_id, _span_id(trace_id, idx), top_id, one, {}) for idx, one in enumerate(below, 1))
         if spans:
             traces.log_spans(experiment_id, spans)
         if is_last:
@@ -100,7 +101,7 @@ def _labels(episode: Episode, run_name: str, step: int | None) -> dict[str, str]
 
 
 def _info(
-    trace_id: str, experiment_id: str, run_id: str, episode: Episode, tree: EpisodeTree, labels: dict[str, str]
+    trace_id: str, experiment_id: str, run_id: str, episode: Episode, tree: Sequence[TreeSpan], labels: dict[str, str]
 ) -> Any:
     from mlflow.entities import AssessmentSource, Feedback, TraceInfo, TraceLocation, TraceState
 
@@ -108,7 +109,8 @@ def _info(
     # A name with a slash is a measurement of the run (`time/…`), no judgement; it stands in the run's span.
     judged = {name: value for name, value in episode.metrics.items() if "/" not in name}
     given = {"reward": episode.reward, **judged}
-    run = tree.run
+    run = tree[0]
+    asked = (run.inputs or {}).get("messages") or [{}]  # its last is what the episode began with
     return TraceInfo(
         trace_id=trace_id,
         client_request_id=episode.id,
@@ -116,13 +118,13 @@ def _info(
         request_time=int(run.started_at * 1e3),
         execution_duration=int((run.finished_at - run.started_at) * 1e3),
         state=TraceState.OK if run.error is None else TraceState.ERROR,
-        request_preview=_preview(run.inputs),
+        request_preview=str(asked[-1].get("content") or "")[:_MAX_PREVIEW_CHARS],
         response_preview=(run.outputs["reply"] or "")[:_MAX_PREVIEW_CHARS],
         trace_metadata={
             "mlflow.trace_schema.version": "3",
             "mlflow.trace.session": f"{labels['run']}/{labels['group']}",
             "mlflow.sourceRun": run_id,
-            "mlflow.trace.tokenUsage": json.dumps(_usage(*(child.usage for child in tree.children))),
+            "mlflow.trace.tokenUsage": json.dumps(_usage(*(span.usage for span in tree))),
         },
         tags={"mlflow.traceName": f"episode {episode.id}"[:_MAX_TAG_CHARS], **labels},
         assessments=[
@@ -133,39 +135,29 @@ def _info(
     )
 
 
-def _spans(trace_id: str, tree: EpisodeTree, labels: dict[str, str]) -> list[Any]:
-    run_id = _span_id(trace_id, 0)
-    spans = [_span(trace_id, run_id, None, tree.run, labels)]
-    for idx, child in enumerate(tree.children, start=1):
-        spans.append(_span(trace_id, _span_id(trace_id, idx), run_id, child, {}))
-    return spans
-
-
 def _span(trace_id: str, span_id: str, parent_id: str | None, span: TreeSpan, labels: dict[str, str]) -> Any:
     from mlflow.entities import Span
 
+    own = {"turn_id": span.turn_id, **span.metrics, **span.attributes}
     attributes: dict[str, Any] = {
         "mlflow.traceRequestId": trace_id,
         "mlflow.spanType": _SPAN_TYPES.get(span.kind, "TASK"),
+        "mlflow.spanInputs": span.inputs,
+        "mlflow.spanOutputs": span.outputs,
         **labels,
-        **{f"ludus.{name}": value for name, value in span.attributes.items() if value is not None},
+        **{f"ludus.{name}": value for name, value in own.items()},
     }
-    if span.inputs is not None:
-        attributes["mlflow.spanInputs"] = span.inputs
-    if span.outputs is not None:
-        attributes["mlflow.spanOutputs"] = span.outputs
     if span.usage is not None:
         attributes["mlflow.message.format"] = "openai"
         attributes["mlflow.chat.tokenUsage"] = _usage(span.usage)
-        if tools := (span.inputs or {}).get("tools"):
-            attributes["mlflow.chat.tools"] = tools
-    events = [
-        {"name": event.name, "time_unix_nano": _ns(event.at), "attributes": dict(event.attributes)}
-        for event in span.events
+        attributes["mlflow.chat.tools"] = span.inputs.get("tools")
+    ended_at = _ns(span.finished_at)
+    events: list[dict[str, Any]] = [
+        {"name": UNDECODED, "time_unix_nano": ended_at, "attributes": {"text": text}} for text in span.undecoded
     ]
     if span.error is not None:
         error = {"exception.message": span.error, "exception.type": span.error.partition(":")[0][:_MAX_TAG_CHARS]}
-        events.append({"name": "exception", "time_unix_nano": _ns(span.finished_at), "attributes": error})
+        events.append({"name": "exception", "time_unix_nano": ended_at, "attributes": error})
     return Span.from_dict(
         {
             "trace_id": trace_id,
@@ -173,13 +165,15 @@ def _span(trace_id: str, span_id: str, parent_id: str | None, span: TreeSpan, la
             "parent_span_id": parent_id,
             "name": span.name,
             "start_time_unix_nano": _ns(span.started_at),
-            "end_time_unix_nano": _ns(span.finished_at),
+            "end_time_unix_nano": ended_at,
             "events": events,
             "status": {
                 "code": "STATUS_CODE_OK" if span.error is None else "STATUS_CODE_ERROR",
                 "message": span.error or "",
             },
-            "attributes": {name: json.dumps(value, default=repr) for name, value in attributes.items()},
+            "attributes": {
+                name: json.dumps(value, default=repr) for name, value in attributes.items() if value is not None
+            },
         }
     )
 
@@ -191,12 +185,6 @@ def _span_id(trace_id: str, idx: int) -> str:
 def _usage(*used: tuple[int, int] | None) -> dict[str, int]:
     prompts, answers = (sum(pair[side] for pair in used if pair is not None) for side in (0, 1))
     return {"input_tokens": prompts, "output_tokens": answers, "total_tokens": prompts + answers}
-
-
-def _preview(inputs: Any) -> str:
-    """The last thing that was asked at the beginning."""
-    messages = (inputs or {}).get("messages") or [{}]
-    return str(messages[-1].get("content") or "")[:_MAX_PREVIEW_CHARS]
 
 
 def _ns(at: float) -> int:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ludus.runs.codec import map_texts
+from ludus.runs.codec import map_texts, span_fields
 from ludus.runs.interactions import message_json, tool_json
-from ludus.types import Episode, Message
+from ludus.types import Episode, Message, Span
 
 MAX_CHARS = 20_000
 """Of one text: a viewer is for reading, and a history is shown again with every turn."""
@@ -20,47 +20,23 @@ UNDECODED = "Failed to decode tool call"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """A moment within a span."""
+class TreeSpan(Span):
+    """One span, whose kind may be `run` or `generate` too; its values are JSON-able."""
 
-    name: str
-    at: float
-    """Unix time in seconds, as everywhere here."""
-    attributes: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TreeSpan:
-    """One span; its values are JSON-able."""
-
-    kind: str
-    """`run`, `generate`, `tool`, `reward`, or an agent's own word."""
-    name: str
-    started_at: float
-    finished_at: float
-    inputs: Any = None
-    outputs: Any = None
-    error: str | None = None
-    """None: it did not fail."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    events: tuple[Event, ...] = ()
+    undecoded: tuple[str, ...] = ()
+    """Texts of an answer that began as calls of tools and are none."""
     usage: tuple[int, int] | None = None
     """Tokens of the prompt and of the answer. None: no model was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeTree:
-    """The run's span, and what is below it in the order of time."""
-
-    run: TreeSpan
-    children: tuple[TreeSpan, ...]
-
-
-def episode_tree(episode: Episode) -> EpisodeTree:
-    """The spans of a finished episode."""
-    children = [*_answers(episode), *_others(episode)]
+def episode_tree(episode: Episode) -> tuple[TreeSpan, ...]:
+    """The spans of a finished episode: the run's, then what is below it in the order of time."""
+    children = [*_answers(episode), *(TreeSpan(**map_texts(span_fields(span), cut)) for span in episode.spans)]
     if episode.reward is not None and not any(child.kind == "reward" for child in children):
-        children.append(_reward(episode))
+        # The agent computed its reward itself, in no time that anybody took.
+        given = {"reward": episode.reward, "rewards": dict(episode.rewards)}
+        children.append(TreeSpan("reward", "reward", episode.finished_at, episode.finished_at, outputs=given))
     children.sort(key=lambda child: (child.started_at, child.finished_at))
     started_at = min([episode.started_at or episode.finished_at, *(child.started_at for child in children)])
     finished_at = max([episode.finished_at, *(child.finished_at for child in children)])
@@ -87,7 +63,7 @@ def episode_tree(episode: Episode) -> EpisodeTree:
             "num_sampled_tokens": episode.session.num_sampled_tokens,
         },
     )
-    return EpisodeTree(run, tuple(children))
+    return (run, *children)
 
 
 def _answers(episode: Episode) -> Iterator[TreeSpan]:
@@ -107,8 +83,8 @@ def _answers(episode: Episode) -> Iterator[TreeSpan]:
             },
             outputs={"choices": [{"index": 0, "finish_reason": turn.finish_reason, "message": _shown(turn.reply)}]},
             error=f"aborted: {turn.abort_cause or 'by the engine'}" if sampled.stop_reason == "abort" else None,
+            turn_id=turn.id,
             attributes={
-                "turn_id": turn.id,
                 "prefix": turn.prefix,
                 "follows": turn.follows,
                 "fork": turn.fork,
@@ -121,34 +97,9 @@ def _answers(episode: Episode) -> Iterator[TreeSpan]:
                 "seed": sampled.seed,
                 "token_ids": list(sampled.token_ids),
             },
-            events=tuple(Event(UNDECODED, turn.finished_at, {"text": cut(text)}) for text in turn.undecoded),
+            undecoded=tuple(map(cut, turn.undecoded)),
             usage=(num_prompt, num_sampled),
         )
-
-
-def _others(episode: Episode) -> Iterator[TreeSpan]:
-    for span in episode.spans:
-        yield TreeSpan(
-            kind=span.kind,
-            name=span.name,
-            started_at=span.started_at,
-            finished_at=span.finished_at,
-            inputs=map_texts(span.inputs, cut),
-            outputs=map_texts(span.outputs, cut),
-            error=span.error,
-            attributes={"turn_id": span.turn_id, **span.metrics},
-        )
-
-
-def _reward(episode: Episode) -> TreeSpan:
-    """The agent computed its reward itself, in no time that anybody took."""
-    return TreeSpan(
-        kind="reward",
-        name="reward",
-        started_at=episode.finished_at,
-        finished_at=episode.finished_at,
-        outputs={"reward": episode.reward, "rewards": dict(episode.rewards)},
-    )
 
 
 def _shown(message: Message) -> dict[str, Any]:
