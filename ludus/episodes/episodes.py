@@ -22,7 +22,7 @@ from ludus.episodes.archive import Archive
 from ludus.episodes.episode import NO_METRICS, finish, rewarded_late
 from ludus.episodes.handle import Handle, SessionSpec
 from ludus.episodes.keys import SessionKeys
-from ludus.episodes.outcome import Cancelled, Closed, Ending, Idle, Lost, Told
+from ludus.episodes.outcome import Cancelled, Closed, Ending, Idle, Lost, Reported
 from ludus.episodes.recorder import Recorder
 from ludus.errors import AgentError, LudusError
 from ludus.http.keys import digest, new_key
@@ -149,7 +149,7 @@ class Episodes:
 
     def episode_so_far(self, handle: Handle) -> Episode:
         """What the episode of an open session would be now."""
-        return self._finish(handle, handle.session.snapshot(), Told("ok", "the session is open"))
+        return self._finish(handle, handle.session.snapshot(), Reported("ok", "the session is open"))
 
     # ---- ending
 
@@ -178,7 +178,7 @@ class Episodes:
     async def expire(self) -> None:
         """Ends the sessions that were not asked for too long, and those whose key has got another."""
         for handle in tuple(self._retired):
-            await self.end(handle, Told("ok", "its key was given a new session"))
+            await self.end(handle, Reported("ok", "its key was given a new session"))
         if self._idle_s is None:
             return
         now = self.keys.clock()
@@ -288,7 +288,7 @@ class Episodes:
 def _reason(ending: Ending) -> str:
     """Why the session is closed, as its clients read it."""
     match ending:
-        case Told(reason=reason) | Closed(reason) | Cancelled(reason) | Lost(reason) if reason:
+        case Reported(reason=reason) | Closed(reason) | Cancelled(reason) | Lost(reason) if reason:
             return reason
         case _:
             return type(ending).__name__.lower()

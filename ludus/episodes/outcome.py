@@ -54,8 +54,8 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Its owner said how it went."""
+class Reported:
+    """Its owner reported how it went."""
 
     kind: Literal["ok", "rejected", "failed", "cancelled"]
     reason: str = ""
@@ -75,7 +75,7 @@ class Closed:
     reason: str
 
 
-Ending = Returned | Raised | Overdue | Cancelled | Lost | Told | Idle | Closed
+Ending = Returned | Raised | Overdue | Cancelled | Lost | Reported | Idle | Closed
 
 
 def outcome_of(
@@ -102,7 +102,7 @@ def outcome_of(
             return Outcome("timeout", reason + (f"; {blocked_by}" if blocked_by else ""))
         case Raised(trace, codes):
             return _outcome_of_error(trace, codes, refused)
-        case Told("rejected" | "failed" | "cancelled" as kind, reason):
+        case Reported("rejected" | "failed" | "cancelled" as kind, reason):
             return Outcome(kind, reason)
         case Closed(reason) if not is_rewarded:
             return Outcome("cancelled", reason)

@@ -19,7 +19,7 @@ from ludus.episodes.episodes import Episodes
 from ludus.episodes.handle import Handle, SessionSpec
 from ludus.episodes.keys import unknown_key
 from ludus.episodes.limits import Limits
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.errors import AgentError, BackendError, UserError
 from ludus.http.api import Refuse, application, guarded
 from ludus.http.body import Body, read_model
@@ -182,7 +182,7 @@ class Administration:
         handle = self._episodes.find(session_id)
         if handle is None:  # it may be ended again
             return _view_ended(await self._episode(session_id))
-        return _view_ended(await self._episodes.end(handle, Told(body.outcome, body.reason), metrics=body.metrics))
+        return _view_ended(await self._episodes.end(handle, Reported(body.outcome, body.reason), metrics=body.metrics))
 
     async def export(self, session_id: SessionId, style: Style = "individual") -> Response:
         handle = self._episodes.find(session_id)

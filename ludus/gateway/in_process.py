@@ -14,7 +14,7 @@ from ludus.episodes.archive import Archive
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.handle import Handle, SessionSpec
 from ludus.episodes.limits import NO_LIMITS, Limits
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.gateway.interactions import SessionRewards
@@ -100,6 +100,6 @@ class SessionClient(SessionRewards):
 
     async def aclose(self) -> None:
         """Ends the session; its record stays readable, and may still be rewarded."""
-        await self._episodes.end(self._handle, Told("ok", "its client was closed"))
+        await self._episodes.end(self._handle, Reported("ok", "its client was closed"))
         for factory in self._factories:
             await factory.aclose()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ids import turn_id_of
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.episodes.reward import RewardSheet
 from ludus.episodes.session import Session
 from ludus.errors import AgentError, UserError
@@ -95,5 +95,9 @@ class SessionRewards:
         record = self.session.snapshot()
         spec = SessionSpec(self.session.id, group_id=self.session.group_id)
         return finish(
-            spec, record, Told("ok"), sheet=self.sheet, started_at=record.turns[0].started_at if record.turns else 0.0
+            spec,
+            record,
+            Reported("ok"),
+            sheet=self.sheet,
+            started_at=record.turns[0].started_at if record.turns else 0.0,
         )

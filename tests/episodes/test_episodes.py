@@ -16,7 +16,7 @@ from ludus.episodes.archive import Archive, MemoryArchive
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.handle import Handle, SessionSpec
 from ludus.episodes.keys import SessionKeys
-from ludus.episodes.outcome import Idle, Returned, Told
+from ludus.episodes.outcome import Idle, Reported, Returned
 from ludus.episodes.recorder import Recorder
 from ludus.errors import AgentError, BackendError
 from ludus.text.chat import ChatText
@@ -52,10 +52,10 @@ def test_the_journey_of_a_session(make: Make) -> None:
         turn = await ask(handle)
         assert episodes.reward("one", 1.0) == {turn.id: 1.0}
         assert episodes.episode_so_far(handle).reward == 1.0
-        episode = await episodes.end(handle, Told("ok"), metrics={"success": 1.0})
+        episode = await episodes.end(handle, Reported("ok"), metrics={"success": 1.0})
         assert (episode.task_id, episode.group_id, episode.metadata) == ("g", "g", {"a": 1})
         assert episode.rewards == {turn.id: 1.0} and episode.metrics == {"success": 1.0}
-        assert await episodes.end(handle, Told("failed")) is episode
+        assert await episodes.end(handle, Reported("failed")) is episode
         assert episodes.find("one") is None and episodes.by_key(key) == "one" and not episodes.open_sessions
         with pytest.raises(AgentError, match="is closed"):
             await ask(handle)
@@ -91,7 +91,7 @@ def test_ids_are_given_once_at_a_time(make: Make) -> None:
                 opened: Any = taken(SessionSpec("one"))
                 await opened
             assert (caught.value.status, caught.value.code) == (409, "session_exists")
-        await episodes.end(handle, Told("ok"))
+        await episodes.end(handle, Reported("ok"))
         with pytest.raises(AgentError, match="already"):
             await episodes.open_new(SessionSpec("one"))
         again, _ = episodes.open(SessionSpec("one"))
@@ -126,10 +126,10 @@ def test_a_session_that_cannot_be_kept_is_there_still(make: Make) -> None:
         turn = await ask(handle)
         episodes.reward("one", 1.0)
         with pytest.raises(BackendError):
-            await episodes.end(handle, Told("ok"))
+            await episodes.end(handle, Reported("ok"))
         assert episodes.find("one") is handle and episodes.keys.get(key) is handle
         archive.is_full = False
-        first, second = await asyncio.gather(*(episodes.end(handle, Told("ok")) for _ in range(2)))
+        first, second = await asyncio.gather(*(episodes.end(handle, Reported("ok")) for _ in range(2)))
         assert first is second and first.rewards == {turn.id: 1.0} and archive.kept == ["one"]
 
     asyncio.run(main())
@@ -150,7 +150,7 @@ def test_sessions_by_key(make: Make) -> None:
         await episodes.expire()
         assert archive.kept == [first.id]
         unused = episodes.open_for_key("")
-        await episodes.end(unused, Told("ok"))
+        await episodes.end(unused, Reported("ok"))
         assert archive.kept == [first.id] and episodes.open_for_key("") is not unused
 
     asyncio.run(main())
@@ -206,7 +206,7 @@ def test_threads_and_loops_share_the_sessions(make: Make) -> None:
             episodes.reward(handle.id, float(number))
             opened.append(handle)
         for handle in tuple(opened):
-            await episodes.end(handle, Told("ok"))
+            await episodes.end(handle, Reported("ok"))
 
     threads = [threading.Thread(target=lambda name=name: asyncio.run(play(name))) for name in "abc"]
     for thread in threads:

@@ -16,7 +16,7 @@ from ludus.episodes.archive import Archive, MemoryArchive, RunArchive
 from ludus.episodes.episodes import MAX_OPEN_SESSIONS, Episodes
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.keys import SessionKeys
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
 from ludus.errors import AgentError, BackendError
 from ludus.gateway.app import GatewayOptions, build_app
@@ -371,7 +371,7 @@ def test_a_session_without_a_turn_failed(text: ChatText) -> None:
     async def main() -> None:
         office = Office(text, MemoryArchive())
         held, _ = await office.episodes.open_new(SessionSpec(id="empty"))
-        await office.episodes.end(held, Told("ok"))
+        await office.episodes.end(held, Reported("ok"))
         episode = office.archive.find("empty")
         assert episode is not None and episode.outcome.kind == "failed"
         with pytest.raises(AgentError):

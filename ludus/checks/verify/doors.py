@@ -44,7 +44,7 @@ from ludus.episodes.episodes import Episodes
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.ledger import Ledger
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
@@ -124,7 +124,7 @@ async def play_trajectories(setup: FamilySetup) -> Group:
                 handle, secret = episodes.open(SessionSpec(f"member{member_idx}", group_id=_GROUP_ID))
                 async with sdk("openai").AsyncOpenAI(base_url=server.url_for(secret), api_key=secret) as client:
                     trajectory = await trajectory_rollout(client, row)
-                await episodes.end(handle, Told("ok"))
+                await episodes.end(handle, Reported("ok"))
                 return trajectory
 
             group = await TrajectoryGroup(rollout(idx, row) for idx, row in enumerate(setup.rows))

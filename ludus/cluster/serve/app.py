@@ -51,7 +51,7 @@ from ludus.cluster.serve.wire import (
     status_of,
 )
 from ludus.episodes.keys import unknown_key
-from ludus.episodes.outcome import Ending, Told
+from ludus.episodes.outcome import Ending, Reported
 from ludus.errors import AgentError
 from ludus.gateway.app import KEEP_ALIVE_S
 from ludus.gateway.exchange import EVENT_STREAM, KEEP_ALIVE
@@ -152,7 +152,7 @@ class Api:
 
     async def end_session(self, project: str, name: str, body: EndSession) -> None:
         gateway = await self._models.gateway(await self._named(project, name))
-        await gateway.end(body.session, Told(body.outcome, body.reason))
+        await gateway.end(body.session, Reported(body.outcome, body.reason))
 
     async def _named(self, project: str, name: str) -> RegisterModel:
         model = await asyncio.to_thread(self._jobs.store.find_model, project, name)

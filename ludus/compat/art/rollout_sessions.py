@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from weakref import WeakKeyDictionary
 
 from ludus.compat.art.rollout import Gathering, Rollout, current_rollout
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 
 
 class RolloutSessions:
@@ -23,7 +23,7 @@ class RolloutSessions:
         self,
         step: Callable[[], int],
         begin: Callable[[str | None, str], str],
-        end: Callable[[str, Told], Awaitable[None]],
+        end: Callable[[str, Reported], Awaitable[None]],
     ) -> None:
         """step: the model's own, now.  begin: from a group (None: of none) and a name within it, what requests in the
         session carry.  end: is given that again."""
@@ -65,8 +65,8 @@ class RolloutSessions:
         return f"{self._gatherings[rollout.gathering]}-g{rollout.group_idx:04d}"
 
 
-def ending_of(error: BaseException | None) -> Told:
+def ending_of(error: BaseException | None) -> Reported:
     """How a rollout ended that raised this. None: it returned."""
     if error is None:
-        return Told("ok", "its rollout has ended")
-    return Told("failed" if isinstance(error, Exception) else "cancelled", f"{type(error).__name__}: {error}")
+        return Reported("ok", "its rollout has ended")
+    return Reported("failed" if isinstance(error, Exception) else "cancelled", f"{type(error).__name__}: {error}")

@@ -28,7 +28,7 @@ from ludus.compat.art.turns import TurnRecords
 from ludus.episodes.episodes import IDLE_S, Episodes
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import Ledger
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.gateway.server import GatewayServer
 from ludus.loop.sft import SftSettings
 from ludus.runs.metrics import Metrics
@@ -102,7 +102,7 @@ class ServedModel:
     async def close(self) -> None:
         await self.episodes.expire()
         for handle in self.episodes.open_sessions:
-            await self.episodes.end(handle, Told("ok", "the backend was closed"))
+            await self.episodes.end(handle, Reported("ok", "the backend was closed"))
         self.model.account(self.records.take_unused(is_last=True))
 
     async def _result(self, metrics: Metrics, on_progress: OnProgress, *, is_saved: bool) -> TrainResult:
@@ -119,7 +119,7 @@ class ServedModel:
         self._server.keys.bind(key, handle)
         return key
 
-    async def _end(self, key: str, ending: Told) -> None:
+    async def _end(self, key: str, ending: Reported) -> None:
         handle = self._server.keys.get(key)
         assert handle is not None, "the rollout's session was opened"
         self._server.keys.release(handle)

@@ -39,7 +39,7 @@ from ludus.compat.art.backends import (
     TrainResult,
 )
 from ludus.compat.art.rollout_sessions import RolloutSessions
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class ServerBackend(Backend):
         self._steps[path] = view.step
         if path not in self._sessions:
 
-            async def end(session: str, ending: Told) -> None:
+            async def end(session: str, ending: Reported) -> None:
                 ended = EndSession.model_validate({"session": session, "outcome": ending.kind, "reason": ending.reason})
                 await self._client.notify(f"{path}/sessions/end", ended)
 

@@ -18,7 +18,7 @@ from ludus.episodes.episode import finish
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import Ledger
 from ludus.episodes.limits import Limits
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.errors import AgentError
 from ludus.loop.batch import account_discarded
 from ludus.rollout.groups import Discarded
@@ -117,7 +117,7 @@ class TurnRecords:
             if not held.turns:
                 del self._held[episode.id]
             elif outcome.kind in ("failed", "cancelled"):
-                kept = self._keep(held, Told(outcome.kind, outcome.reason))
+                kept = self._keep(held, Reported(outcome.kind, outcome.reason))
                 self._failed.extend([] if kept is None else [Discarded(kept, outcome.kind)])
             ended = [held for held in self._held.values() if held.has_ended]
             for held in ended[: max(0, len(ended) - self._most_kept)]:
@@ -202,11 +202,11 @@ class TurnRecords:
         return SessionTurns(record, frozenset(turn.id for turn in record.turns if turn.id not in others))
 
     def _put_away(self, held: _Held) -> None:
-        unused = self._keep(held, Told("ok", "no training step took it"))
+        unused = self._keep(held, Reported("ok", "no training step took it"))
         if unused is not None:
             self._unused = self._unused + Ledger.all_masked(unused.session.num_sampled_tokens, "unused")
 
-    def _keep(self, held: _Held, ending: Told) -> Episode | None:
+    def _keep(self, held: _Held, ending: Reported) -> Episode | None:
         """What no step has taken of a session, now an episode in the run store. None: nothing is left."""
         record = held.snapshot()
         left = frozenset(turn.id for turn in record.turns if turn.id not in held.claimed)

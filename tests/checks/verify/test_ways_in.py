@@ -26,7 +26,7 @@ from ludus.episodes.archive import MemoryArchive
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.keys import SessionKeys
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.reward import not_chosen
 from ludus.gateway.app import GatewayOptions, build_app
@@ -123,7 +123,7 @@ async def as_trajectory(recorder: Recorder, seed: int, folder: Path) -> Episode:
         app = build_app(episodes.keys)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http:
             await wander(http, "http://there/v1", key, random.Random(seed))
-        await episodes.end(handle, Told("ok"))
+        await episodes.end(handle, Reported("ok"))
         turns = handle.session.snapshot().turns
         others = not_chosen(turns)
         choices = [

@@ -17,7 +17,7 @@ from ludus.episodes.archive import MemoryArchive
 from ludus.episodes.episodes import MAX_OPEN_TURNS, Episodes
 from ludus.episodes.handle import SessionSpec
 from ludus.episodes.keys import SessionKeys
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
 from ludus.errors import AgentError
 from ludus.text.chat import ChatText
@@ -115,8 +115,8 @@ def test_an_ended_session_frees_its_name(case: GatewayCase) -> None:
 
     async def main() -> None:
         await case.ask("g1/a")
-        await case.gateway.end("g1/a", Told("failed", "ValueError: lost"))
-        await case.gateway.end("g1/a", Told("ok"))
+        await case.gateway.end("g1/a", Reported("failed", "ValueError: lost"))
+        await case.gateway.end("g1/a", Reported("ok"))
         await case.ask("g1/a")
 
     run(main)

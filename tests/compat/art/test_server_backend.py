@@ -17,7 +17,7 @@ from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.rollout import Gathering, Rollout, play_rollout
 from ludus.compat.art.server_backend import ServerBackend
 from ludus.compat.art.trajectory import Trajectory
-from ludus.episodes.outcome import Told
+from ludus.episodes.outcome import Reported
 from ludus.errors import AgentError, BackendError, ConfigError, InternalError, UserError
 from tests.cluster.serve.scripted import KEY, ScriptedWorkshop, Served, serving
 from tests.cluster.serve.specs import Model
@@ -219,8 +219,8 @@ def test_every_rollout_is_a_session_of_its_own(served: Served) -> None:
     rollouts = ["s000000-0001-g0000/m000", "s000000-0001-g0000/m001", "s000000-0002-g0000/m000"]
     assert names[1:] == [f"{client}:{each}" for each in rollouts]
     endings = [
-        Told("ok", "its rollout has ended"),
-        Told("failed", "ValueError: lost"),
-        Told("cancelled", "CancelledError: "),
+        Reported("ok", "its rollout has ended"),
+        Reported("failed", "ValueError: lost"),
+        Reported("cancelled", "CancelledError: "),
     ]
     assert served.job_runner.ended == list(zip(names[1:], endings, strict=True))
