@@ -52,7 +52,7 @@ SEAMS = {
     "what users of Ludus call": "api.*",
     "Episodes: a session's life, and what it comes to": (
         "episodes.archive episodes.claim episodes.episode episodes.episodes episodes.handle episodes.keys "
-        "episodes.ledger episodes.limits episodes.outcome episodes.reward"
+        "episodes.ledger episodes.limits episodes.outcome episodes.reward episodes.spec"
     ),
     "Engine": "engines.base engines.settings engines.table",
     "Dialect, and the server that speaks them": (

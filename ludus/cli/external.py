@@ -19,8 +19,8 @@ from ludus.cli.proxy import ExternalReply, RecordingProxy
 from ludus.cli.turns import TurnRow
 from ludus.compat.config import Config
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import Limits
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.transport import sdk_http_module
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.playing import means, play_to_end

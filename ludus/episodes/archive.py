@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.session import TurnSink
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.runs.exporters.base import Exporter, FinishedEpisode
 from ludus.runs.store import RunStore

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Ending, Returned, outcome_of
 from ludus.episodes.reward import Given, RewardSheet, read
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.types import Episode, Outcome, SessionRecord, Span
 

@@ -20,10 +20,11 @@ from dataclasses import replace
 
 from ludus.episodes.archive import Archive
 from ludus.episodes.episode import NO_METRICS, finish, rewarded_late
-from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.handle import Handle
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Cancelled, Closed, Ending, Idle, Lost, Reported
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError, LudusError
 from ludus.http.keys import digest, new_key
 from ludus.types import Episode, SessionRecord, Span
@@ -208,14 +209,7 @@ class Episodes:
         made = f"{'s' if is_given else 'open'}-{uuid.uuid4().hex[:16]}"
         spec = self._fit(spec if spec.id is not None else replace(spec, id=made))
         assert spec.id is not None, "it was given one"
-        session = self._recorder.open(
-            session_id=spec.id,
-            group_id=spec.group_id,
-            limits=spec.limits,
-            sampling=spec.sampling,
-            pinned=spec.pinned,
-            sink=self.archive,
-        )
+        session = self._recorder.open(spec, sink=self.archive)
         handle = Handle(spec, session, is_given, opened_at=time.time())
         with self._lock:
             if self._open.setdefault(spec.id, handle) is not handle:

@@ -1,49 +1,17 @@
-"""What a session is opened with, and what is known of an open one.
+"""What is known of an open session.
 
-Knows: names, limits, sampling, when it was used.  Knows not: engines, who keeps it.
+Knows: its spec, its rewards, when it was used.  Knows not: engines, who keeps it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.episodes.reward import RewardSheet
 from ludus.episodes.session import Session
-from ludus.types import Episode, Sampling
-
-OWN_DISTRIBUTION = Sampling()
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSpec:
-    """What a session is opened with; every field has a default."""
-
-    id: str | None = None
-    """None: one is made."""
-    task_id: str | None = None
-    """None: that of its group, or its own."""
-    group_id: str | None = None
-    """None: it belongs to no group."""
-    group_size: int | None = None
-    """Sessions that the group will have. None: nobody said."""
-    agent: str = ""
-    """Tag of the agent that asks, where a request names none."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    limits: Limits = NO_LIMITS
-    sampling: Sampling = OWN_DISTRIBUTION
-    """What a request gets where it asks for nothing; its seed is the session's. None there: one is derived from the
-    id."""
-    pinned: Collection[str] = ()
-    """Fields of `sampling` that a request cannot change."""
-    step: int | None = None
-    """The training step that asked for it. None: none did."""
-    is_eval: bool = False
-    most_turns: int | None = None
-    """After so many its key is given a new session, where unknown keys open one. None: never."""
+from ludus.episodes.spec import SessionSpec
+from ludus.types import Episode
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

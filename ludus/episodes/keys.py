@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.handle import Handle
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.http.keys import digest, keys_of, new_key
 

@@ -44,9 +44,9 @@ class Prompts:
     """Chooses the prompts of one session. Not thread-safe."""
 
     def __init__(self, text: ChatText, graph: SessionGraph, *, context_length: int) -> None:
-        self._text = text
+        self.text = text
         self._graph = graph
-        self._context_length = context_length
+        self.context_length = context_length
         self._max_chars = context_length * text.tokenizer.longest_token
         self._asked: dict[str, _Asked] = {}
         self._leaves: dict[str, Rendered] = {}
@@ -68,7 +68,7 @@ class Prompts:
         if follows is None or earlier is None:
             return Prompt(self._encode(rendered.text), rendered)
         added = continuation(
-            self._text.template,
+            self.text.template,
             earlier,
             request.messages,
             request.tools,
@@ -95,11 +95,11 @@ class Prompts:
     def _choose_raw(self, request: ChatRequest, prompt: str | tuple[int, ...]) -> Prompt:
         """A prompt that needs no template; it extends a turn whose text or tokens it begins with."""
         latest = self._graph.match(request.messages, request.agent).follows
-        text = prompt if isinstance(prompt, str) else self._text.tokenizer.decode(prompt)
+        text = prompt if isinstance(prompt, str) else self.text.tokenizer.decode(prompt)
         rendered = Rendered(request.messages, text)
         if isinstance(prompt, str) and latest is not None:
             path_ids = self._graph.path_ids(latest.id)
-            begun = self._text.tokenizer.decode(path_ids)
+            begun = self.text.tokenizer.decode(path_ids)
             if prompt.startswith(begun) and len(prompt) > len(begun):
                 ids = path_ids + self._encode(prompt[len(begun) :], after=path_ids[-1])
                 return Prompt(ids, rendered, latest.id, latest.id)
@@ -110,7 +110,7 @@ class Prompts:
         return Prompt(ids, rendered) if latest is None else Prompt(ids, rendered, latest.id, None, "edit")
 
     def _render(self, request: ChatRequest, earlier: RenderedTurn | None) -> Rendered:
-        rendered = self._text.template.extend(
+        rendered = self.text.template.extend(
             None if earlier is None else earlier.prompt,
             request.messages,
             request.tools,
@@ -123,19 +123,19 @@ class Prompts:
         if len(text) > self._max_chars:
             # Known before it is tokenized: seconds for each megabyte, in which nobody else would be answered.
             raise AgentError(
-                f"the messages make {len(text):,} characters, which no {self._context_length} tokens hold, "
+                f"the messages make {len(text):,} characters, which no {self.context_length} tokens hold, "
                 "and the model's context has no more; shorten the history",
                 code="context_length_exceeded",
                 param="messages",
             )
         self.num_encoded_chars += len(text)
-        return self._text.tokenizer.encode(text, after=after)
+        return self.text.tokenizer.encode(text, after=after)
 
     def _fork(self, rendered: Rendered, follows: Turn, path_ids: tuple[int, ...], reason: ForkReason) -> Prompt:
         ids = self._encode(rendered.text)
         if ids[: len(path_ids)] == path_ids:
             return Prompt(ids, rendered, follows.id, follows.id)
-        if rendered.text.startswith(self._text.tokenizer.decode(path_ids)):
+        if rendered.text.startswith(self.text.tokenizer.decode(path_ids)):
             reason = "retokenised"
         return Prompt(ids, rendered, follows.id, None, reason)
 
@@ -147,7 +147,7 @@ class Prompts:
             template_kwargs=self._asked[turn.id].template_kwargs,
             prompt_text=prompt.text,
             reply=turn.reply,
-            reply_text=self._text.tokenizer.decode(turn.sampled.token_ids),
+            reply_text=self.text.tokenizer.decode(turn.sampled.token_ids),
             shown=prompt.shown,
         )
 

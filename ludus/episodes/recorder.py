@@ -5,15 +5,10 @@ Knows: engines, text.  Knows not: what becomes of a session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ludus.engines.base import Engine
-from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.episodes.session import Session, TurnSink
+from ludus.episodes.spec import SessionSpec
 from ludus.text.chat import ChatText
-from ludus.types import Sampling
-
-_OWN_DISTRIBUTION = Sampling()
 
 
 class Recorder:
@@ -27,29 +22,9 @@ class Recorder:
     def __repr__(self) -> str:
         return f"Recorder(model={self.model_name!r}, engine={self._engine!r})"
 
-    def open(
-        self,
-        *,
-        session_id: str,
-        group_id: str | None = None,
-        limits: Limits = NO_LIMITS,
-        sampling: Sampling = _OWN_DISTRIBUTION,
-        pinned: Iterable[str] = (),
-        sink: TurnSink | None = None,
-    ) -> Session:
-        """A new session without turns.
+    def open(self, spec: SessionSpec, *, sink: TurnSink | None = None) -> Session:
+        """A new session without turns; the spec has its id.
 
-        sampling: what a request gets where it asks for nothing; its seed is the session's seed (None: one is derived
-        from `session_id`). pinned: fields of `sampling` that a request cannot change. sink: keeps each turn before
-        its answer ends; None: turns are in memory alone.
+        sink: keeps each turn before its answer ends. None: turns are in memory alone.
         """
-        return Session(
-            self._engine,
-            self._text,
-            session_id=session_id,
-            group_id=group_id,
-            limits=limits,
-            sampling=sampling,
-            pinned=frozenset(pinned),
-            sink=sink,
-        )
+        return Session(self._engine, self._text, spec, sink)

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from types import MappingProxyType
@@ -22,13 +22,14 @@ from typing import Protocol
 from ludus.engines.base import Engine
 from ludus.episodes.completion import Choice, Completion, Listener, OnDelta, OnStart
 from ludus.episodes.graph import SessionGraph
-from ludus.episodes.limits import Limits, deadline_error, token_limit_error
-from ludus.episodes.plan import Planner
+from ludus.episodes.limits import deadline_error, token_limit_error
+from ludus.episodes.plan import plan
 from ludus.episodes.prompt import Prompts
 from ludus.episodes.reply import replay
 from ludus.episodes.resolve import Resolver
 from ludus.episodes.retry import RetryCache
 from ludus.episodes.seeds import Seeds, session_seed
+from ludus.episodes.spec import SessionSpec
 from ludus.episodes.stats import SessionStats
 from ludus.errors import AgentError, UserError
 from ludus.runs.forks import ForkExample, fork_examples
@@ -62,36 +63,23 @@ class TurnSink(Protocol):
 class Session:
     """One session of one agent, recorded token by token. Safe to use from several threads and event loops."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        text: ChatText,
-        *,
-        session_id: str,
-        group_id: str | None,
-        limits: Limits,
-        sampling: Sampling,
-        pinned: frozenset[str],
-        sink: TurnSink | None,
-    ) -> None:
-        self.id = session_id
-        self.group_id = group_id
-        self.limits = limits
-        self.sampling = replace(sampling, seed=None)
-        self.pinned = _checked_pinned(pinned)
+    def __init__(self, engine: Engine, text: ChatText, spec: SessionSpec, sink: TurnSink | None) -> None:
+        assert spec.id is not None, "it was given one"
+        self.id = spec.id
+        self.group_id = spec.group_id
+        self.limits = spec.limits
+        self.sampling = replace(spec.sampling, seed=None)
+        self.pinned = _checked_pinned(spec.pinned)
         self.text = text
+        self._spec = spec
         self._engine = engine
-        self._tokenizer = text.tokenizer
         self._sink = sink
         self._num_kept_nodes = 0
         """Nodes of the graph that the sink was given."""
-        self._graph = SessionGraph(session_id)
+        self._graph = SessionGraph(self.id)
         self._prompts = Prompts(text, self._graph, context_length=engine.context_length)
         self._resolver = Resolver(text, self._graph)
-        seeds = Seeds(session_seed(session_id) if sampling.seed is None else sampling.seed)
-        self._planner = Planner(
-            engine, text, self._prompts, seeds, session_id=session_id, group_id=group_id, limits=limits
-        )
+        self._seeds = Seeds(session_seed(self.id) if spec.sampling.seed is None else spec.sampling.seed)
         self._retries: RetryCache[Completion | tuple[Turn, ...]] = RetryCache()
         self._forks: Counter[ForkReason] = Counter()
         self._refused: Counter[str] = Counter()
@@ -179,7 +167,7 @@ class Session:
 
     def token_text(self, token_id: int) -> str:
         """One token as text, special ones included; a part of a character is U+FFFD."""
-        return self._tokenizer.decode((token_id,))
+        return self.text.tokenizer.decode((token_id,))
 
     def num_prompt_tokens(self, turn: Turn) -> int:
         """Tokens that the engine was given for a turn of this session."""
@@ -191,7 +179,7 @@ class Session:
 
     def fork_examples(self) -> dict[str, ForkExample]:
         """By reason the first turn whose tokens forked: what the model saw, and what it was given instead."""
-        return fork_examples(self.snapshot(), self._tokenizer.decode)
+        return fork_examples(self.snapshot(), self.text.tokenizer.decode)
 
     def stats(self) -> SessionStats:
         with self._lock:
@@ -224,7 +212,7 @@ class Session:
             num_tokens=self._num_tokens,
             now=time.monotonic(),
         )
-        completion = self._planner.plan(request, num_tokens=self._num_tokens)
+        completion = plan(request, self._spec, self._prompts, self._seeds, num_tokens=self._num_tokens)
         turn_ids = [choice.call.id for choice in completion.choices]
         self._graph.begin(turn_ids, request.messages, request.agent, completion.prompt.follows)
         # A task of its own: a request that is cancelled must not take the recording of its tokens along.
@@ -381,9 +369,9 @@ class Session:
         return AgentError(f"this session is closed ({self._close_reason}); end the episode", code="session_closed")
 
 
-def _checked_pinned(names: frozenset[str]) -> frozenset[str]:
+def _checked_pinned(names: Collection[str]) -> frozenset[str]:
     known = [field.name for field in fields(Sampling)]
     for name in sorted(names):
         if name not in known:
             raise UserError(f"pinned={name!r} is no field of Sampling; known: {', '.join(known)}")
-    return names
+    return frozenset(names)

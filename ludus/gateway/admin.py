@@ -16,10 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.handle import Handle
 from ludus.episodes.keys import unknown_key
 from ludus.episodes.limits import Limits
 from ludus.episodes.outcome import Reported
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError, BackendError, UserError
 from ludus.http.api import Refuse, application, guarded
 from ludus.http.body import Body, read_model

@@ -12,10 +12,11 @@ from typing import Any
 
 from ludus.episodes.archive import Archive
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.handle import Handle
 from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import UserError
 from ludus.gateway.interactions import SessionRewards
 from ludus.gateway.server import GatewayServer

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ids import turn_id_of
 from ludus.episodes.outcome import Reported
 from ludus.episodes.reward import RewardSheet
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError, UserError
 from ludus.runs.interactions import Row, Style, interactions
 from ludus.types import Episode, Turn

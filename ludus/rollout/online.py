@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 
 from ludus.episodes.archive import RunArchive
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import MaskReason
 from ludus.episodes.limits import Limits
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import new_key

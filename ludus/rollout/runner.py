@@ -19,8 +19,8 @@ from ludus.agents.actors import check_actors
 from ludus.agents.adapter import AgentAdapter, EpisodeInfo
 from ludus.episodes.archive import Archive
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import Limits
+from ludus.episodes.spec import SessionSpec
 from ludus.rollout.playing import means, play_to_end
 from ludus.rollout.remote import RemoteAgentAdapter
 from ludus.rollout.runtime import AgentRuntime

@@ -10,6 +10,7 @@ import pytest
 
 from ludus.api.remote import open_remote
 from ludus.config import Config
+from ludus.episodes.spec import SessionSpec
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, ChatRequest, Message, Sampling
 from tests.engines.vllm.vllm_server import StandIn, serving
@@ -41,7 +42,7 @@ def test_groups_spread_over_servers_and_outlive_one(servers: list[StandIn], toke
                 config = Config(model={"path": str(tokenizer_folder)}, engine=engine)
                 recorder = await stack.enter_async_context(open_remote(config))
                 sessions = [
-                    recorder.open(session_id=f"{group}{member}", group_id=group) for group in "ab" for member in "01"
+                    recorder.open(SessionSpec(f"{group}{member}", group_id=group)) for group in "ab" for member in "01"
                 ]
                 before = await asyncio.gather(*(session.complete(_ask("one")) for session in sessions))
                 assert [len(server.engine.calls) for server in servers] == [2, 2]

@@ -32,6 +32,7 @@ from ludus.engines.vllm.engine import VllmEngine
 from ludus.engines.vllm.settings import VllmSettings
 from ludus.engines.weights import LoadedWeights, WeightFiles
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.resolve import resolve_model
 from ludus.models.settings import LoraSettings, ModelSettings
@@ -264,7 +265,7 @@ def test_a_session_goes_on_with_what_was_sampled(address: ReplicaAddress, folder
     async def scenario() -> None:
         text = ChatText.load(folder)
         engine = connect(address, folder, files)
-        session = Recorder(engine, text).open(session_id="real")
+        session = Recorder(engine, text).open(SessionSpec("real"))
         asked = Sampling(seed=1, max_new_tokens=12)
         history = (Message("user", "Name a colour."),)
         (first,) = await session.complete(ChatRequest(history, sampling=asked))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from ludus.episodes.completion import OnDelta
 from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.text.chat import ChatText
 from ludus.types import Call, ChatRequest, Message, Sampling, ToolSpec, Turn
 
@@ -60,7 +61,7 @@ def set_table(tokenizer_folder: Path) -> SetTable:
         *,
         limits: Limits = NO_LIMITS,
         sampling: Sampling = SEEDED,
-        pinned: Iterable[str] = (),
+        pinned: Collection[str] = (),
         session_id: str = "session",
         token_delay_s: float = 0.0,
         context_length: int = 8192,
@@ -70,7 +71,7 @@ def set_table(tokenizer_folder: Path) -> SetTable:
         text = ChatText.load(tokenizer_folder, chat_template=template)
         engine = ScriptedEngine(answers, text.tokenizer, token_delay_s=token_delay_s, context_length=context_length)
         session = Recorder(engine, text).open(
-            session_id=session_id, group_id="group", limits=limits, sampling=sampling, pinned=pinned
+            SessionSpec(session_id, group_id="group", limits=limits, sampling=sampling, pinned=pinned)
         )
         return Table(engine, session, text)
 

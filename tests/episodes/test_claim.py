@@ -4,8 +4,8 @@ import pytest
 
 from ludus.episodes.claim import TokenRow, claim_rows
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import UserError
 from ludus.types import Message, Node, Sampled, Sampling, SessionRecord, Turn
 

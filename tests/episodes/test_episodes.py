@@ -14,10 +14,11 @@ import pytest
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import Archive, MemoryArchive
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.handle import Handle
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Idle, Reported, Returned
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError, BackendError
 from ludus.text.chat import ChatText
 from ludus.types import ChatRequest, Episode, Turn

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
 from ludus.episodes.reward import Result, RewardSheet, leaves, masked_answers, not_chosen
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError, UserError
 from ludus.types import ChatRequest, Message, Turn
 from tests.episodes.conftest import SetTable, Table, user

@@ -11,9 +11,9 @@ import numpy
 import pytest
 
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
 from ludus.episodes.reward import Result
+from ludus.episodes.spec import SessionSpec
 from ludus.types import Episode, Message, Sampled, Sampling, SessionRecord, StopReason, Turn
 
 

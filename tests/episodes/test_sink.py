@@ -9,6 +9,7 @@ import pytest
 
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import BackendError
 from ludus.types import ChatRequest, Message, Node, Turn
 from tests.episodes.conftest import SetTable, user
@@ -33,7 +34,7 @@ def test_a_turn_is_kept_before_its_answer_ends(set_table: SetTable) -> None:
     """When a request is answered the sink has its turn, and all it was told is the session's record."""
     table, sink = set_table([]), Kept()
     session = Recorder(ScriptedEngine(["7", "8", "9"], table.text.tokenizer), table.text).open(
-        session_id="s", sink=sink
+        SessionSpec("s"), sink=sink
     )
 
     async def play() -> None:
@@ -51,7 +52,7 @@ def test_a_turn_is_kept_before_its_answer_ends(set_table: SetTable) -> None:
 def test_an_answer_that_cannot_be_kept_fails(set_table: SetTable) -> None:
     """A full disk is an error of the request, which may be sent again; its tokens are in the record all the same."""
     text, sink = set_table([]).text, Kept(is_full=True)
-    session = Recorder(ScriptedEngine(["7"], text.tokenizer), text).open(session_id="s", sink=sink)
+    session = Recorder(ScriptedEngine(["7"], text.tokenizer), text).open(SessionSpec("s"), sink=sink)
     with pytest.raises(BackendError, match="the disk is full"):
         asyncio.run(session.complete(ChatRequest((user("Guess."),))))
     assert session.snapshot().num_sampled_tokens == 2

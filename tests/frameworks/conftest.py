@@ -15,6 +15,7 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.server import GatewayServer
 from ludus.text.chat import ChatText
 from tests.gateway.conftest import GatedEngine
@@ -66,7 +67,7 @@ def serve_session() -> Iterator[ServeSession]:
             engine: Any = ScriptedEngine(answers, text.tokenizer, context_length=CONTEXT_LENGTH)
             if num_free is not None:
                 engine = GatedEngine(engine, num_free=num_free)
-            session = Recorder(engine, text).open(session_id=f"session{next(numbers)}")
+            session = Recorder(engine, text).open(SessionSpec(f"session{next(numbers)}"))
             secret = server.keys.add(session)
             return ServedSession(server.url_for(secret).removesuffix("/v1"), secret, session, engine, text)
 

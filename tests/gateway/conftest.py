@@ -18,6 +18,7 @@ from ludus.episodes.episodes import Episodes
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
 from ludus.text.chat import ChatText
@@ -90,7 +91,7 @@ class SessionManager:
 
     def open(self, session_id: str = "s1", **options: Any) -> tuple[str, Session]:
         """The base URL of a new session, and the session."""
-        session = self.recorder.open(session_id=session_id, **options)
+        session = self.recorder.open(SessionSpec(session_id, **options))
         return self.server.url_for(self.sessions.add(session)), session
 
 

@@ -14,10 +14,10 @@ import pytest
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import Archive, MemoryArchive, RunArchive
 from ludus.episodes.episodes import MAX_OPEN_SESSIONS, Episodes
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError, BackendError
 from ludus.gateway.app import GatewayOptions, build_app
 from ludus.runs.store import RunStore

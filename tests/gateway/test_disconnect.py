@@ -18,6 +18,7 @@ from ludus.episodes.export import TurnCredit, export_session
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.app import build_app
 from ludus.text.chat import ChatText
 
@@ -76,7 +77,7 @@ async def play(
 ) -> tuple[Client, Session, ScriptedEngine]:
     engine = ScriptedEngine([ANSWER], text.tokenizer)
     sessions = SessionKeys()
-    session = Recorder(engine, text).open(session_id="s1")
+    session = Recorder(engine, text).open(SessionSpec("s1"))
     app = build_app(sessions)
     client = Client(
         f"/s/{sessions.add(session)}/v1{path}", {**BODIES[path], "stream": stream}, leaves_at, inside=inside

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import MemoryArchive
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.app import GatewayOptions, build_app
 from ludus.gateway.dialects.table import DIALECTS
 from ludus.text.chat import ChatText

@@ -3,10 +3,11 @@
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.handle import Handle
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.gateway.clients import Attempts
 from ludus.http.keys import digest, is_key
@@ -18,7 +19,7 @@ AGAIN = {"x-stainless-retry-count": "1"}
 
 @pytest.fixture
 def session(text: ChatText) -> Session:
-    return Recorder(ScriptedEngine([], text.tokenizer), text).open(session_id="s1")
+    return Recorder(ScriptedEngine([], text.tokenizer), text).open(SessionSpec("s1"))
 
 
 def refused(sessions: SessionKeys, path_secret: str | None, headers: dict[str, str]) -> tuple[int, str]:

@@ -13,6 +13,7 @@ import pytest
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.app import build_app
 from ludus.gateway.dialects.table import DIALECTS
 from ludus.text.chat import ChatText
@@ -51,7 +52,7 @@ def test_a_retry_is_answered_and_not_sampled(text: ChatText, name: str, headers:
     """By the SDK's header or by an idempotency key; with another body the key is a 409 that no SDK sends again."""
     engine = ScriptedEngine(["I say 7.", "never"], text.tokenizer)
     sessions = SessionKeys()
-    session = Recorder(engine, text).open(session_id="s")
+    session = Recorder(engine, text).open(SessionSpec("s"))
     key = {"x-api-key": sessions.add(session)}
     path, body = f"/v1{DIALECTS[name].paths[0]}", {**BODIES[name], "stream": stream}
 

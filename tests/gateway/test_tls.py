@@ -11,6 +11,7 @@ import pytest
 
 import ludus
 from ludus.config import Config
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import ConfigError, UserError
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.settings import InlineSettings
@@ -24,7 +25,7 @@ def test_sdks_follow_the_variable(open_sessions: Any, authority: Authority, monk
     """With SSL_CERT_FILE they are served; without it they say nothing to the gateway."""
     session_manager = open_sessions(["7", "8"])
     with GatewayServer(session_manager.sessions, tls=authority.tls) as server:
-        session = session_manager.recorder.open(session_id="secure")
+        session = session_manager.recorder.open(SessionSpec("secure"))
         url = server.url_for(session_manager.sessions.add(session))
         assert url.startswith("https://127.0.0.1:")
         with (

@@ -16,6 +16,7 @@ import pytest
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.server import GatewayServer
 from ludus.settings import import_object
 from ludus.text.chat import ChatText
@@ -49,7 +50,7 @@ def play(tokenizer_folder: Path, name: str, replies: list[str]) -> tuple[object,
     """What the agent returns, and the tokens of every turn with its prompt."""
     text = ChatText.load(tokenizer_folder, chat_template="chatml-tools")
     engine = ScriptedEngine(replies, text.tokenizer)
-    session = Recorder(engine, text).open(session_id="calculator")
+    session = Recorder(engine, text).open(SessionSpec("calculator"))
     with GatewayServer(SessionKeys()) as server:
         secret = server.keys.add(session)
         kind = import_object(f"{RECIPE / 'agent.py'}:{name}")

@@ -16,9 +16,9 @@ from ludus.api.agent import choose_agent
 from ludus.cli.data import gsm8k_rows
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.text.chat import ChatText
 from ludus.types import Episode, SessionRecord
 
@@ -37,7 +37,7 @@ def play(tokenizer_folder: Path, answers: list[str]) -> tuple[Episode, SessionRe
     limits = ["gconfig.max_new_tokens=1000", "rollout.response_length=3000", "rollout.multi_turn.max_assistant_turns=3"]
     config = ludus.load_config(RECIPE / "run.yaml", limits)
     text = ChatText.load(tokenizer_folder, chat_template="chatml-tools")
-    session = Recorder(ScriptedEngine(answers, text.tokenizer, context_length=8192), text).open(session_id="e1")
+    session = Recorder(ScriptedEngine(answers, text.tokenizer, context_length=8192), text).open(SessionSpec("e1"))
     (row,) = gsm8k_rows([PROBLEM], "train", "tool_agent")
 
     async def run() -> object:

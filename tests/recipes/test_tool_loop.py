@@ -16,9 +16,9 @@ from ludus.agents.adapter import EpisodeContext, EpisodeInfo
 from ludus.api.agent import choose_agent
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.text.chat import ChatText
 from ludus.types import Episode, SessionRecord
 
@@ -43,7 +43,7 @@ def play(tokenizer_folder: Path, row: dict[str, object], answers: list[str]) -> 
     """What the recipe's configuration makes of a row."""
     config = ludus.load_config(RECIPE / "run.yaml", ["trace={backend: none}", "gconfig.max_new_tokens=400"])
     text = ChatText.load(tokenizer_folder, chat_template="chatml-tools")
-    session = Recorder(ScriptedEngine(answers, text.tokenizer, context_length=4096), text).open(session_id="e1")
+    session = Recorder(ScriptedEngine(answers, text.tokenizer, context_length=4096), text).open(SessionSpec("e1"))
 
     async def run() -> object:
         agent_adapter = choose_agent(config, rows=[row])

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from ludus.engines.scripted import ScriptedEngine
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import MaskReason
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.rollout.groups import GroupFilter, TakenGroups
 from ludus.rollout.online import OnlineRollouts
 from ludus.rollout.settings import GenerationSettings, OnlineSettings, RolloutSettings

@@ -32,6 +32,7 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import BackendError
 from ludus.gateway.server import GatewayServer, calm_garbage_collection
 from ludus.runs.journal import Journal
@@ -97,7 +98,7 @@ def measure_gateway(work: GatewayWork) -> dict[str, Any]:
 def _played(work: GatewayWork, recorder: Recorder, journal: Journal) -> Sequence[Mapping[str, float]]:
     """What the client measured of sessions that are recorded as `ludus gateway` records them."""
     sessions = SessionKeys()
-    recorded = [recorder.open(session_id=f"session-{idx}", sink=journal) for idx in range(NUM_SESSIONS)]
+    recorded = [recorder.open(SessionSpec(f"session-{idx}"), sink=journal) for idx in range(NUM_SESSIONS)]
     calm_garbage_collection()
     with GatewayServer(sessions) as server:
         urls = [server.url_for(sessions.add(session)) for session in recorded]

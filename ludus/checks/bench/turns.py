@@ -27,6 +27,7 @@ from ludus.engines.local.settings import InferenceSettings
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.episodes.stats import SessionStats
 from ludus.gateway.server import GatewayServer
 from ludus.models.load import load_model
@@ -132,7 +133,7 @@ def _prefilled(server: GatewayServer, folder: Path, text: ChatText, short: int, 
 
 def _talk(server: GatewayServer, engine: Engine, text: ChatText, num_turns: int, **fields: Any) -> SessionStats:
     """What a session of its own on `engine` came to."""
-    session = Recorder(engine, text).open(session_id="turns")
+    session = Recorder(engine, text).open(SessionSpec("turns"))
     secret = server.keys.add(session)
     _look_up(server.url_for(secret), num_turns, **fields)
     server.keys.remove(secret)

@@ -27,6 +27,7 @@ from ludus.episodes.export import TurnCredit, export_session
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import new_key
@@ -72,8 +73,8 @@ class LocalServer:
         self._numbers = itertools.count()
 
     def open(self, **options: Any) -> LocalSession:
-        """A new session; options as of `Recorder.open`."""
-        session = self.recorder.open(session_id=f"case-{next(self._numbers)}", **options)
+        """A new session; options as of `SessionSpec`."""
+        session = self.recorder.open(SessionSpec(f"case-{next(self._numbers)}", **options))
         return LocalSession(self, self.keys.add(session), session)
 
     def __enter__(self) -> LocalServer:

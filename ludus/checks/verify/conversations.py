@@ -15,6 +15,7 @@ from dataclasses import replace
 from ludus.checks.verify.verdict import OnDone, ignore
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.types import ChatRequest, Message, Sampling, SessionRecord
 
 _MAX_NEW_TOKENS = 24
@@ -84,7 +85,7 @@ class _Talk:
         opening = random.Random(f"{self._seed}/{pair}/{number}").choices(_WORDS, k=12)
         self._messages = [Message("system", "You answer briefly."), Message("user", " ".join(opening))]
         session_id = f"talk-{self._seed}-{self._idx}-{number}"
-        session = self._recorder.open(session_id=session_id, group_id=f"pair-{pair}", sampling=self._sampling)
+        session = self._recorder.open(SessionSpec(session_id, group_id=f"pair-{pair}", sampling=self._sampling))
         self._sessions.append(session)
 
     def _random_text(self) -> str:

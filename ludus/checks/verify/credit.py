@@ -18,9 +18,9 @@ from ludus.checks.verify.trees import WORDS
 from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.loop.batch import episode_returns
 from ludus.models.resolve import resolve_model
 from ludus.processes.blocking import run_blocking
@@ -139,7 +139,7 @@ class _Play:
 
     def __init__(self, name: str, text: ChatText, answers: Sequence[str]) -> None:
         self.name = name
-        self._session = Recorder(ScriptedEngine(answers, text.tokenizer), text).open(session_id=name)
+        self._session = Recorder(ScriptedEngine(answers, text.tokenizer), text).open(SessionSpec(name))
         self._ids: dict[str, str] = {}
 
     async def ask(

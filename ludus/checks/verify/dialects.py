@@ -21,6 +21,7 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.export import TurnCredit, export_session
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.server import GatewayServer
 from ludus.text.chat import ChatText
 from ludus.types import Call, ForkReason, Sampling, SessionRecord
@@ -83,7 +84,7 @@ def verify_dialects(*, seed: int = 0, agents: Mapping[str, MakeAgent] = AGENTS) 
     with GatewayServer(sessions) as server:
         for name, make_agent in agents.items():
             engine = ScriptedEngine(_ScriptedModel(text).answer, text.tokenizer)
-            session = Recorder(engine, text).open(session_id="agent", sampling=Sampling(seed=seed))
+            session = Recorder(engine, text).open(SessionSpec("agent", sampling=Sampling(seed=seed)))
             secret = sessions.add(session)
             converse(make_agent(server.url_for(secret)))
             sessions.remove(secret)

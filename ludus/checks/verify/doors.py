@@ -41,11 +41,11 @@ from ludus.compat.config import Config
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import MemoryArchive
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.ledger import Ledger
 from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import new_key

@@ -24,11 +24,11 @@ import httpx
 from ludus.engines.base import OnTokens
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.server import GatewayServer
 from ludus.loop.batch import episode_returns
 from ludus.text.chat import ChatText
@@ -51,7 +51,7 @@ _MAX_DEPTH = 2
 async def play_returns(text: ChatText, seed: str, order: int, *, over_http: bool = False) -> Returns:
     """The returns of a random agent's turns. order: which of its answers come first."""
     play = _Play(text, seed, random.Random(order))
-    session = Recorder(play.engine, text).open(session_id="tree")
+    session = Recorder(play.engine, text).open(SessionSpec("tree"))
     if over_http:
         keys = SessionKeys()
         with GatewayServer(keys) as server:

@@ -23,8 +23,8 @@ from ludus.checks.verify.verdict import MODEL, Verdict
 from ludus.compat.config import Config
 from ludus.episodes.episode import finish
 from ludus.episodes.export import ExportStyle
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
+from ludus.episodes.spec import SessionSpec
 from ludus.loop.batch import BatchRules, build_batch
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.groups import TakenGroups

@@ -22,6 +22,7 @@ from typing import Any
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.limits import Limits
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.text.chat import ChatText
 from ludus.types import Call, ChatRequest, Message, Sampling, SessionRecord, ToolSpec, Turn
@@ -87,9 +88,11 @@ class _Player:
         context_length = rng.choice((_SHORT_CONTEXT, *[8192] * 9))
         self.engine = ScriptedEngine(self._answer, text.tokenizer, context_length=context_length)
         self._session = Recorder(self.engine, text).open(
-            session_id="tree",
-            limits=rng.choice((Limits(max_turns=5), Limits(max_tokens=40), *[Limits()] * 8)),
-            sampling=Sampling(seed=rng.getrandbits(32)),
+            SessionSpec(
+                "tree",
+                limits=rng.choice((Limits(max_turns=5), Limits(max_tokens=40), *[Limits()] * 8)),
+                sampling=Sampling(seed=rng.getrandbits(32)),
+            )
         )
         self._tools = (_ASK,) if rng.random() < 0.7 else ()
         self._template_kwargs = {"keep_thinking": rng.random() < 0.5}

@@ -18,8 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from ludus.cluster.serve.wire import SESSION
 from ludus.episodes.episodes import MAX_OPEN_TURNS, Episodes
-from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.handle import Handle
 from ludus.episodes.outcome import Ending
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.gateway.app import GatewayOptions, build_app
 

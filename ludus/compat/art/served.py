@@ -26,9 +26,9 @@ from ludus.compat.art.schedule import learning_rates
 from ludus.compat.art.settle import settle_groups
 from ludus.compat.art.turns import TurnRecords
 from ludus.episodes.episodes import IDLE_S, Episodes
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import Ledger
 from ludus.episodes.outcome import Reported
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.server import GatewayServer
 from ludus.loop.sft import SftSettings
 from ludus.runs.metrics import Metrics

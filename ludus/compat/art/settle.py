@@ -17,8 +17,8 @@ from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.art.turns import TurnRecords
 from ludus.episodes.claim import join_records
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.outcome import Returned
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import UserError
 from ludus.rollout.groups import TakenGroups
 from ludus.types import Episode, Group

@@ -15,10 +15,10 @@ from ludus.compat.art.claim import unknown_turn
 from ludus.config import Config
 from ludus.episodes.claim import SessionTurns, join_records
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.ledger import Ledger
 from ludus.episodes.limits import Limits
 from ludus.episodes.outcome import Reported
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.loop.batch import account_discarded
 from ludus.rollout.groups import Discarded

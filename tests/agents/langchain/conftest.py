@@ -12,6 +12,7 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.text.chat import ChatText
 from ludus.types import Sampling
 from tests.frameworks.conftest import ServedSession
@@ -31,7 +32,7 @@ def open_session(tools_text: ChatText) -> OpenSession:
     def open_session(answers: Any, *, limits: Limits = NO_LIMITS, token_delay_s: float = 0.0) -> ServedSession:
         engine = ScriptedEngine(answers, tools_text.tokenizer, context_length=20_000, token_delay_s=token_delay_s)
         session: Session = Recorder(engine, tools_text).open(
-            session_id="s", limits=limits, sampling=Sampling(temperature=0.7, seed=3)
+            SessionSpec("s", limits=limits, sampling=Sampling(temperature=0.7, seed=3))
         )
         return ServedSession("", "", session, engine, tools_text)
 

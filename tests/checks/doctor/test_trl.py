@@ -21,6 +21,7 @@ from ludus.checks.doctor.replay import ReplayResult, Subject, replay
 from ludus.checks.doctor.source import WatchedTemplate
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.text.chat import ChatText
 from ludus.types import ChatRequest, ForkReason, Message, Sampling
 from tests.checks.doctor.conftest import trl_templates
@@ -130,7 +131,7 @@ async def _replay(text: ChatText, replayed: ReplayResult) -> tuple[list[ForkReas
     """For each step the fork in the record, and what the engine was given as text."""
     turns = [step.turn for step in replayed.steps]
     engine = ScriptedEngine([*(turn.reply_text for turn in turns), "."], text.tokenizer)
-    session = Recorder(engine, text).open(session_id="s")
+    session = Recorder(engine, text).open(SessionSpec("s"))
     requests = [turn.messages for turn in turns] + [step.messages for step in replayed.steps[-1:]]
     echoes: list[Message] = []
     forks = []

@@ -11,6 +11,7 @@ import pytest
 from ludus.algorithms.pack import Batch, pack
 from ludus.api.local import open_local
 from ludus.checks.verify.parity import check_config, export_all, verify_parity
+from ludus.episodes.spec import SessionSpec
 from ludus.processes.blocking import run_blocking
 from ludus.types import ChatRequest, Message, Sampling, SessionRecord
 
@@ -53,7 +54,7 @@ def test_every_way_of_sampling_is_trained_as_it_was_sampled(
     async def scenario() -> None:
         async with open_local(config) as local:
             asked = replace(sampling, seed=3, max_new_tokens=24)
-            session = local.recorder.open(session_id="s", sampling=asked)
+            session = local.recorder.open(SessionSpec("s", sampling=asked))
             messages = (Message("user", REPEATING),)
             for _ in range(2):
                 (turn,) = await session.complete(ChatRequest(messages, sampling=asked))

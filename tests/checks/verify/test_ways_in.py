@@ -24,11 +24,11 @@ from ludus.config import Config
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import MemoryArchive
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.reward import not_chosen
+from ludus.episodes.spec import SessionSpec
 from ludus.gateway.app import GatewayOptions, build_app
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runner import EpisodeRunner

@@ -15,10 +15,10 @@ from ludus.cluster.serve.gateways import ModelGateway
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import MemoryArchive
 from ludus.episodes.episodes import MAX_OPEN_TURNS, Episodes
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.text.chat import ChatText
 from ludus.types import Episode

@@ -14,9 +14,10 @@ from ludus.compat.art.turns import TurnRecords
 from ludus.config import Config
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.handle import Handle, SessionSpec
+from ludus.episodes.handle import Handle
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import UserError
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText

@@ -16,10 +16,10 @@ from ludus.compat.verl.adapter import from_loop
 from ludus.compat.verl.settings import RewardSettings
 from ludus.engines.scripted import Answers, ScriptedEngine
 from ludus.episodes.episode import finish
-from ludus.episodes.handle import SessionSpec
 from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.settings import import_object
 from ludus.text.chat import ChatText
 from ludus.types import Episode, Sampling, SessionRecord, Span
@@ -73,7 +73,7 @@ class Player:
             await agent_adapter.setup()
             try:
                 for idx, data in enumerate(rows):
-                    session = recorder.open(session_id=f"e{idx}", limits=limits, sampling=self.sampling)
+                    session = recorder.open(SessionSpec(f"e{idx}", limits=limits, sampling=self.sampling))
                     context = EpisodeContext("", "", None, session, EpisodeInfo(f"e{idx}", "row0", "g0"))
                     with context.entered():
                         returned = await agent_adapter.play(data, context)

@@ -10,6 +10,7 @@ from ludus.engines.base import OnTokens
 from ludus.engines.routed.engine import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import BackendError
 from ludus.text.chat import ChatText
 from ludus.types import Call, Sampled
@@ -48,7 +49,7 @@ def test_sessions_stay_and_siblings_share_a_replica(text: ChatText) -> None:
         recorder = Recorder(RoutedEngine(replicas, stop_ids=text.tokenizer.stop_ids), text)
 
         async def trajectory(group: str, member: int) -> None:
-            session = recorder.open(session_id=f"{group}{member}", group_id=group)
+            session = recorder.open(SessionSpec(f"{group}{member}", group_id=group))
             manager, ids = AsyncLLMServerManager(session), list(prompt)
             for _ in range(3):
                 ids += await manager.generate("r", prompt_ids=ids, sampling_params={**PARAMS, "max_tokens": 4})
@@ -68,7 +69,7 @@ def test_a_lost_replica_is_not_noticed_by_the_loop(text: ChatText) -> None:
         first, second = (Replica(text, len(prompt)) for _ in range(2))
         first.lost = True
         recorder = Recorder(RoutedEngine([first, second], stop_ids=text.tokenizer.stop_ids), text)
-        session = recorder.open(session_id="s")
+        session = recorder.open(SessionSpec("s"))
         answer = await AsyncLLMServerManager(session).generate("r", prompt_ids=prompt, sampling_params=PARAMS)
         assert answer.token_ids == [*ANSWER, min(text.tokenizer.stop_ids)] and answer.stop_reason == "stop"
         assert len(first.calls) == len(second.calls) == 1
