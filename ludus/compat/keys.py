@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -106,17 +107,60 @@ def left_out(note: str, *names: str) -> dict[str, Key]:
     return dict.fromkeys(names, Key(values=(), otherwise=note))
 
 
-def keys_beside(file: str) -> dict[str, Key | Values]:
-    """The table in `keys.toml` beside this file: keys that are `same` or `renamed`, whose `values` say values of ours,
-    `fixed` to what happens here anyway, `left_out` or `not_needed` by why."""
-    found = tomllib.loads(Path(file).with_name("keys.toml").read_text(encoding="utf-8"))
-    table: dict[str, Key | Values] = {name: to(name) for name in found.get("same", "").split()}
+def only(acts: Callable[[Given], object], rule: Rule, note: str) -> Rule:
+    """A key that acts beside some values of others alone. note: of what it is without them."""
+    return lambda value, given: rule(value, given) if acts(given) else Meaning("not needed", note)
+
+
+def first_of(ours: str, *names: str, note: str = "") -> dict[str, Rule]:
+    """Keys for one of ours: the first that is given counts."""
+
+    def rule_of(idx: int) -> Rule:
+        def rule(value: Any, given: Given) -> Meaning:
+            before = next((name for name in names[:idx] if name in given), None)
+            return to(ours, note=note)(value, given) if before is None else Meaning("not needed", f"{before} says it")
+
+        return rule
+
+    return {name: rule_of(idx) for idx, name in enumerate(names)}
+
+
+def _same_as(key: str, note: str, default: Any = None) -> Rule:
+    return lambda value, given: Meaning("not needed" if value == given.get(key, default) else "left out", note)
+
+
+def _condition(text: str) -> Callable[[Given], bool]:
+    """Of `key` (it is set, and not false), `key=text`, or `!` and either."""
+    key, _, wanted = text.removeprefix("!").partition("=")
+    is_so = not text.startswith("!")
+    return lambda given: (str(given.get(key)) == wanted if wanted else bool(given.get(key))) is is_so
+
+
+def _if_positive(value: Any) -> Any:
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def keys_beside(file: str, rules: Table | None = None) -> dict[str, Rule]:
+    """The table in `keys.toml` beside this file, whose sections say what they hold, and rules that come before it.
+
+    Sections: same, renamed, counted, values, fixed, first, same_as, left_out, not_needed, when.
+    """
+    own = rules or {}
+    found = defaultdict(dict, tomllib.loads(Path(file).with_name("keys.toml").read_text(encoding="utf-8")))
+    table: dict[str, Rule] = {**own, **{name: to(name) for name in found.pop("same", "").split()}}
     table |= {name: to(*ours.split()) for name, ours in found["renamed"].items()}
-    table |= {name: Values(by_value) for name, by_value in found.get("values", {}).items()}
-    table |= {name: fixed(*key.pop("values"), **key) for name, key in found.get("fixed", {}).items()}
+    table |= {name: to(ours, convert=_if_positive) for name, ours in found["counted"].items()}
+    table |= {name: Values(by_value) for name, by_value in found["values"].items()}
+    table |= {name: fixed(*key.pop("values"), **key) for name, key in found["fixed"].items()}
+    table |= {name: _same_as(**key) for name, key in found["same_as"].items()}
+    for ours, key in found["first"].items():
+        table |= first_of(ours, *key.pop("keys").split(), **key)
     for make in (left_out, not_needed):
-        for note, names in found.get(make.__name__, {}).items():
+        for note, names in found[make.__name__].items():
             table |= make(note, *names.split())
+    table |= own
+    for condition, key in found["when"].items():
+        table |= {name: only(_condition(condition), table[name], key["note"]) for name in key["keys"].split()}
     return table
 
 

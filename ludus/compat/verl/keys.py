@@ -21,11 +21,6 @@ def _one_file(value: Any) -> Any:
     return files[0]
 
 
-def _if_positive(value: Any) -> Any:
-    """verl switches off what is counted with -1."""
-    return value if isinstance(value, int) and value > 0 else None
-
-
 def _top_k(value: Any) -> Any:
     return max(value, 0) if isinstance(value, int) else value
 
@@ -72,12 +67,6 @@ def _aggregated(value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={**meaning.ours, "algorithm.normaliser.tokens": length})
 
 
-def _if_kl(rule: Rule) -> Rule:
-    """A key of the KL term."""
-    off = Meaning("not needed", "there is no KL term")
-    return lambda value, given: rule(value, given) if given.get(_ACTOR + "use_kl_loss") else off
-
-
 def _minibatches(value: Any, given: Given) -> Meaning:
     size = given.get("data.train_batch_size", given.get("train_dataset.batch_size"))
     if not value or not size or size % value:
@@ -100,23 +89,16 @@ KEYS: Table = {
     _AGGREGATION: _aggregated,
     "data.train_files": to("train_dataset.path", convert=_one_file),
     "data.val_files": to("valid_dataset.path", convert=_one_file),
-    "data.val_max_samples": to("valid_dataset.max_rows", convert=_if_positive),
-    "actor_rollout_ref.model.lora_rank": to("model.lora.rank", convert=_if_positive),
     _ROLLOUT + "top_k": to("gconfig.top_k", convert=_top_k),
     _ROLLOUT + "val_kwargs.top_k": to("eval_gconfig.top_k", convert=_top_k),
-    _ACTOR + "optim.lr_warmup_steps": to("trainer.optimizer.warmup_steps", convert=_if_positive),
     _ACTOR + "ppo_mini_batch_size": _minibatches,
     _ACTOR + "clip_ratio": _bound("low", "high"),
     _ACTOR + "clip_ratio_low": _bound("low"),
     _ACTOR + "clip_ratio_high": _bound("high"),
     _ACTOR + "clip_ratio_c": _dual,
-    _ACTOR + "kl_loss_coef": _if_kl(to("algorithm.kl.beta")),
-    _ACTOR + "kl_loss_type": _if_kl(_TABLE[_ACTOR + "kl_loss_type"]),
     _ACTOR + "entropy_coeff": to("algorithm.entropy.coef", convert=lambda value: value or None),
     "algorithm.norm_adv_by_std_in_grpo": _scale,
     _IS: _correction,
-    "trainer.test_freq": to("eval.every_steps", convert=_if_positive),
-    "trainer.save_freq": to("checkpoint.every_steps", convert=_if_positive),
 }
 _ROOTS = ("actor_rollout_ref", "data", "custom_reward_function", "critic", "reward_model")
 """Names that nothing here has at the top: a key below them that is not in the table has no counterpart."""
