@@ -25,7 +25,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ludus.checks.bench.machine import versions
 from ludus.checks.bench.workloads import GatewayWork
 from ludus.engines.base import OnTokens
 from ludus.engines.scripted import ScriptedEngine
@@ -91,7 +90,6 @@ def measure_gateway(work: GatewayWork) -> dict[str, Any]:
         "crowd_p99_s": crowd["p99_s"],
         "engine_s": engine_s,
         "ceiling_share": requests_per_s / _ceiling(work),
-        "versions": versions(),
     }
 
 

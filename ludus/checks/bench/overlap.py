@@ -18,7 +18,6 @@ from typing import Any
 from ludus.agents.plain import WorkflowAdapter, from_workflow
 from ludus.api.trainer import Trainer
 from ludus.checks.bench.curves import last_mean
-from ludus.checks.bench.machine import versions
 from ludus.checks.bench.step import Steps
 from ludus.checks.bench.workloads import OverlapWork
 from ludus.compat.config import Config, load_config
@@ -81,7 +80,6 @@ def measure_overlap(work: OverlapWork) -> dict[str, Any]:
         "success": summary.success_after,
         "stale_versions": sum(observer.ages) / max(1, len(observer.ages)),
         "masked": dict(summary.ledger.masked),
-        "versions": versions(),
     }
 
 

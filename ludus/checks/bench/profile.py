@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import time
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch.profiler import ProfilerActivity, profile
@@ -44,57 +46,11 @@ class ProfileRules:
         return next((part for part, needed in self.rules if found.issuperset(needed.split())), OTHER)
 
 
-_ATTENTION = r"engines/local/(kernels/|paged\.py)|kernels/tree\.py|models/(tree|attention)\.py"
-_PRODUCTS = r"^aten::(mm|addmm|bmm|linear|matmul|embedding|index_select)\b|kernels/linear\.py|mkldnn"
-_MODEL = r"nn\.Module|transformers/|models/(load|parts)\.py|kernels/rowwise\.py"
-
-SAMPLING = ProfileRules(
-    {
-        "draw": r"engines/local/(sampler\.py|draws/)",
-        "attention": _ATTENTION,
-        "product": _PRODUCTS,
-        "model": _MODEL,
-        "plan": r"engines/(local/(scheduler|pages|core|runner)|sequence)\.py",
-        "deliver": r"engines/local/engine\.py|asyncio/|lease\.py|threading\.py",
-    },
-    (
-        ("head", "draw product"),
-        ("draw", "draw"),
-        ("attention", "attention"),
-        ("embedding and linear products", "product"),
-        ("norms, rotary, activation", "model"),
-        ("scheduling", "plan"),
-        ("delivery", "deliver"),
-    ),
+_TABLES = tomllib.loads(Path(__file__).with_name("parts.toml").read_text(encoding="utf-8"))
+SAMPLING, TRAINING = (
+    ProfileRules({**_TABLES["marks"], **table["marks"]}, [*table["parts"].items()])
+    for table in (_TABLES["sampling"], _TABLES["training"])
 )
-TRAINING = ProfileRules(
-    {
-        "pack": r"algorithms/pack\.py|trainer/forward\.py\(\d+\): of",
-        "publish": r": copy_into_shared",
-        "head": r"trainer/head\.py|kernels/head\.py",
-        "optimizer": r"trainer/optimizer\.py|torch/optim/|kernels/adamw?\.py",
-        "loss": r"trainer/metric_means\.py|algorithms/(losses|own|base)",
-        "attention": _ATTENTION,
-        "product": _PRODUCTS,
-        "backward": r"run_backward",
-        "model": _MODEL,
-    },
-    (
-        ("packing", "pack"),
-        ("publish", "publish"),
-        ("head", "head"),
-        ("gradients gathered", "optimizer backward"),
-        ("optimizer", "optimizer"),
-        ("attention, backward", "attention backward"),
-        ("attention", "attention"),
-        ("embedding and linear products, backward", "product backward"),
-        ("embedding and linear products", "product"),
-        ("norms, rotary, activation, backward", "backward"),
-        ("norms, rotary, activation", "model"),
-        ("loss", "loss"),
-    ),
-)
-
 
 _STOP = re.compile(r"bench/profile\.py\(\d+\): stop$")
 _OWN = re.compile(r"bench/profile\.py\(|torch/profiler/|torch/autograd/profiler\.py")

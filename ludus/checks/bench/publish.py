@@ -9,39 +9,21 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ludus.api.local import LocalModel, open_local
 from ludus.checks.bench.ceiling import copied_bytes_per_s
-from ludus.checks.bench.machine import versions
 from ludus.checks.bench.sample import Count, sampling_calls
 from ludus.checks.bench.workloads import PublishWork
-from ludus.engines.base import WeightSource
+from ludus.checks.weights import NoNewWeights
 from ludus.models.load import load_model, save_model
 from ludus.trainer.step import ModelTrainer
 
 _ROUNDS = 5
 # Of one weight: the fp32 master is read, the bf16 weight is written.
 _BYTES_PER_WEIGHT = 4 + 2
-
-
-@dataclass(slots=True)
-class TimedWeights:
-    """New weights that measure how long they took to write."""
-
-    weights: WeightSource
-    copy_s: float = 0.0
-
-    def named_tensors(self) -> Iterable[tuple[str, Any]]:
-        return self.weights.named_tensors()
-
-    def copy_into_shared(self) -> None:
-        started_at = time.perf_counter()
-        self.weights.copy_into_shared()
-        self.copy_s = time.perf_counter() - started_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +69,7 @@ async def measure_publish(work: PublishWork) -> dict[str, Any]:
                     "ceiling_share": bare_s / copy_s,
                 }
             )
-    return {"rows": rows, "versions": versions()}
+    return {"rows": rows}
 
 
 def measure_reload(work: PublishWork) -> dict[str, Any]:
@@ -101,7 +83,7 @@ def measure_reload(work: PublishWork) -> dict[str, Any]:
             save_model(model, Path(folder))
             load_model(config.model.model_copy(update={"path": folder}), seed=config.seed)
             taken_s.append(time.perf_counter() - started_at)
-    return {"seconds": statistics.median(taken_s[1:]), "versions": versions()}
+    return {"seconds": statistics.median(taken_s[1:])}
 
 
 async def _round(local: LocalModel, trainer: ModelTrainer | None, work: PublishWork, name: str) -> Round:
@@ -113,11 +95,18 @@ async def _round(local: LocalModel, trainer: ModelTrainer | None, work: PublishW
     publish_s = copy_s = 0.0
     stale_tokens = 0
     if trainer is not None:
-        weights = TimedWeights(trainer.publish())
+        weights = trainer.publish()
+
+        def copy() -> None:
+            nonlocal copy_s
+            began_at = time.perf_counter()
+            weights.copy_into_shared()
+            copy_s = time.perf_counter() - began_at
+
         await count.reached[0].wait()
         asked_at = time.perf_counter()
-        await local.engine.publish(local.engine.stats().version + 1, weights)
-        publish_s, copy_s = time.perf_counter() - asked_at, weights.copy_s
+        await local.engine.publish(local.engine.stats().version + 1, NoNewWeights(copy))
+        publish_s = time.perf_counter() - asked_at
         stale_tokens = local.engine.stats().num_stale_kv_tokens
     answers = await asyncio.gather(*tasks)
     taken_s = time.perf_counter() - started_at

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.kinds import resolve_workflow
-from ludus.checks.bench.machine import versions
 from ludus.checks.bench.workloads import ReplicasWork
 from ludus.checks.playing import playing
 from ludus.engines.base import OnTokens
@@ -75,7 +74,6 @@ async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
         "work": f"{work.groups} groups",
         "episodes_per_s": work.groups * _GROUP / taken_s,
         "calls": [replica.stats().num_calls for replica in engines],
-        "versions": versions(),
     }
 
 

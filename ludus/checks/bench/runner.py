@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, get_type_hints
 
 from pydantic import TypeAdapter
 
+from ludus.checks.bench.machine import versions
 from ludus.checks.bench.pairs import Runner
 from ludus.checks.bench.table import BENCHES
 from ludus.errors import UserError
@@ -45,10 +46,10 @@ def peer_runner(peer: str, bench: str, work: DataclassInstance, folder: Path) ->
     script, environment = known[peer]
     if not (_SCRIPTS / script).is_file():
         raise UserError(f"the peers' scripts are not in {_SCRIPTS}: run from a checkout of Ludus, `pip install -e .`")
-    python = Path(sys.executable) if environment is None else folder / environment / "bin" / "python"
+    python = folder / environment / "bin" / "python" if environment else Path(sys.executable)
     if not python.exists():
         raise UserError(f"{peer} is not set up, {python} is missing: run bench/peers.sh, or say where with --peers")
-    advice = "pip install 'ludus[train]'" if environment is None else "run bench/peers.sh again"
+    advice = "run bench/peers.sh again" if environment else "pip install 'ludus[train]'"
     return Runner(peer, (str(python), str(_SCRIPTS / script)), work, advice)
 
 
@@ -59,7 +60,7 @@ def main() -> None:
     work = TypeAdapter(get_type_hints(measure)["work"]).validate_json(Path(file).read_text())
     results = measure(work)
     results = asyncio.run(results) if inspect.iscoroutine(results) else results
-    sys.stdout.write(json.dumps(results) + "\n")
+    sys.stdout.write(json.dumps({**results, "versions": versions()}) + "\n")
 
 
 if __name__ == "__main__":

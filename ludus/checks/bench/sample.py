@@ -7,34 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.api.local import LocalModel, open_local
 from ludus.checks.bench.ceiling import copied_bytes_per_s, decoding_bytes, linear_tokens_per_s
-from ludus.checks.bench.machine import versions
 from ludus.checks.bench.profile import SAMPLING, Profiler
 from ludus.checks.bench.workloads import SampleWork
+from ludus.checks.weights import NoNewWeights
 from ludus.compat.config import Config
 from ludus.types import Call, Sampling, TokenChunk
 
 Prompts = Sequence[Sequence[int]]
 # More than the caches of a processor or a card hold.
 _COPIED_BYTES = 2**29
-
-
-@dataclass(frozen=True, slots=True)
-class Doing:
-    """A version in which no weight changes: publishing it empties the cache of prompts, and does what is given."""
-
-    what: Callable[[], object]
-
-    def named_tensors(self) -> Iterable[tuple[str, Any]]:
-        return ()
-
-    def copy_into_shared(self) -> None:
-        self.what()
 
 
 class Count:
@@ -69,7 +56,7 @@ async def measure_sample(work: SampleWork) -> dict[str, Any]:
     async with open_local(config) as local:
         for number, prompts in enumerate(work.batches):
             await sample(local, prompts, work, name=f"warm-up {number}")
-            await local.engine.publish(number + 1, Doing(lambda: None))
+            await local.engine.publish(number + 1, NoNewWeights())
             below = linear_tokens_per_s(local.model, len(prompts))
             taken_s, arrivals = await sample(local, prompts, work, name=f"measured {number}")
             above = linear_tokens_per_s(local.model, len(prompts))
@@ -86,7 +73,7 @@ async def measure_sample(work: SampleWork) -> dict[str, Any]:
                     "bandwidth_share": read / copied_bytes_per_s(_COPIED_BYTES, local.model.head_weight.device),
                 }
             )
-    return {"rows": rows, "versions": versions()}
+    return {"rows": rows}
 
 
 async def profile_sample(work: SampleWork) -> dict[str, Any]:
@@ -101,13 +88,13 @@ async def profile_sample(work: SampleWork) -> dict[str, Any]:
         tasks = [asyncio.create_task(engine.generate(call, count)) for call in calls]
         await count.reached[0].wait()
         # a publish is what runs on the engine's thread between two steps
-        await engine.publish(1, Doing(profiler.start))
+        await engine.publish(1, NoNewWeights(profiler.start))
         num_before = engine.stats().num_sampled_tokens
         await count.reached[1].wait()
         num_sampled = engine.stats().num_sampled_tokens - num_before
-        await engine.publish(2, Doing(profiler.stop))
+        await engine.publish(2, NoNewWeights(profiler.stop))
         await asyncio.gather(*tasks)
-    return {**profiler.shares(SAMPLING, num_steps=round(num_sampled / len(prompts))), "versions": versions()}
+    return profiler.shares(SAMPLING, num_steps=round(num_sampled / len(prompts)))
 
 
 def sampling_config(work: SampleWork) -> Config:

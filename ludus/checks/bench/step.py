@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.api.trainer import Trainer
-from ludus.checks.bench.machine import versions
 from ludus.checks.bench.workloads import StepWork
 from ludus.compat.config import Config
 from ludus.loop.memory import peak_rss_mb
-from ludus.loop.observer import RunSummary
+from ludus.loop.observer import NullObserver
 from ludus.runs.metrics import Metrics
 
 
@@ -30,22 +29,16 @@ class SumAgent:
         return sum_reward(response.json()["choices"][0]["message"]["content"] or "", data["answer"])
 
 
-class Steps:
+class Steps(NullObserver):
     """Observes a run: a line of measurements for each step."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, float]] = []
 
-    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...
-
     def on_step(self, step: int, metrics: Metrics) -> None:
-        parts = {name: metrics.get(f"time/{name}_s", 0.0) for name in ("rollout", "batch", "train", "publish")}
         line = {"step": step, "seconds": metrics["time/step_s"], "reward": metrics["rollout/reward"]}
-        self.lines.append({**line, **{f"{name}_s": taken_s for name, taken_s in parts.items()}})
-
-    def on_eval(self, step: int, metrics: Metrics) -> None: ...
-
-    def on_end(self, summary: RunSummary) -> None: ...
+        parts = ("rollout_s", "batch_s", "train_s", "publish_s")
+        self.lines.append({**line, **{name: metrics.get(f"time/{name}", 0.0) for name in parts}})
 
 
 def measure_step(work: StepWork) -> dict[str, Any]:
@@ -54,7 +47,7 @@ def measure_step(work: StepWork) -> dict[str, Any]:
     steps = Steps()
     with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
         Trainer(step_config(work, folder), rows).train(SumAgent, observer=steps)
-    return {"steps": steps.lines, "peak_mb": peak_rss_mb(), "versions": versions()}
+    return {"steps": steps.lines, "peak_mb": peak_rss_mb()}
 
 
 def step_config(work: StepWork, run_root: str) -> Config:

@@ -1,4 +1,4 @@
-"""Every bench, one record each: what measures it, which of its results are compared, and which are shown beside.
+"""Every bench, one record each, from `benches.toml`: what measures it, what is compared, and what is shown beside.
 
 Knows: names of results, peers' scripts.  Knows not: processes, terminals; what measures is imported by who runs it.
 """
@@ -6,8 +6,13 @@ Knows: names of results, peers' scripts.  Knows not: processes, terminals; what 
 from __future__ import annotations
 
 import statistics
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
 
 from ludus.checks.bench.pairs import Results
 
@@ -48,88 +53,22 @@ class Bench:
     """The result that names a row."""
     beside: Mapping[str, str] = field(default_factory=dict)
     """Headers of further results, by name; those of the peer are called `peer_NAME`, and {peer} is who it is."""
-    rows: Callable[[Results], Sequence[Results]] = as_rows
-    """What was printed, row by row, with the names above."""
-    peers: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
-    """By name the peer's script, and the environment that it needs. None: that of Ludus itself."""
+    printed: Literal["rows", "steps", "added times"] = "rows"
+    """What its results hold."""
+    peers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """By name the peer's script, and the environment that it needs. '': that of Ludus itself."""
+
+    def rows(self, results: Results) -> Sequence[Results]:
+        """What was printed, row by row, with the names above."""
+        return _ROWS[self.printed](results)
 
 
-_PEAKS = {"peak_mb": "ludus peak MB", "peer_peak_mb": "{peer} peak MB"}
-
-BENCHES: Mapping[str, Bench] = {
-    "sample": Bench(
-        "sample:measure_sample",
-        ("tokens_per_s",),
-        "tokens/s",
-        row="requests",
-        beside={"decode_tokens_per_s": "decoding alone", "bandwidth_share": "of bandwidth"},
-        peers={
-            "vllm": ("vllm_sample.py", "vllm"),
-            "transformers": ("transformers_sample.py", None),
-            "transformers-batching": ("transformers_batching_sample.py", None),
-        },
-    ),
-    "train": Bench(
-        "train:measure_train",
-        ("tokens_per_s",),
-        "tokens/s",
-        row="work",
-        beside={**_PEAKS, "matrix_gflops_per_s": "matrix GFLOP/s"},
-        peers={"transformers": ("transformers_train.py", None)},
-    ),
-    "step": Bench(
-        "step:measure_step",
-        ("seconds",),
-        "s/step",
-        row="task",
-        beside={**_PEAKS, "rollout_s": "sampling", "train_s": "training", "publish_s": "publish"},
-        rows=_of_steps,
-        peers={"trl": ("trl_step.py", "trl")},
-    ),
-    "gateway": Bench(
-        "gateway:measure_gateway",
-        ("ms", "requests_per_s"),
-        row="result",
-        rows=_of_gateway,
-        peers={"litellm": ("proxy_gateway.py", "litellm"), "rllm": ("proxy_gateway.py", "rllm")},
-    ),
-    "publish": Bench(
-        "publish:measure_publish",
-        ("seconds",),
-        "s",
-        row="kv",
-        beside={
-            "copy_s": "copy s",
-            "extra_s": "sampling longer by s",
-            "carried_tokens": "tokens carried on",
-            "stale_tokens": "stale in cache",
-        },
-    ),
-    "trace": Bench(
-        "trace:measure_trace",
-        ("tokens_per_s",),
-        "tokens/s",
-        row="work",
-        beside={"episodes_per_s": "episodes/s", "late_traces": "traces late", "leaving_s": "by s"},
-    ),
-    "replicas": Bench("replicas:measure_replicas", ("episodes_per_s",), "episodes/s", row="work"),
-    "overlap": Bench(
-        "overlap:measure_overlap",
-        ("episodes_per_s",),
-        "episodes/s",
-        row="ahead",
-        beside={
-            "step_s": "s/step",
-            "reward": "reward",
-            "reward_error": "±",
-            "success": "success",
-            "stale_versions": "versions old",
-        },
-    ),
-    "reload": Bench("publish:measure_reload"),
-    "turns": Bench("turns:measure_turns"),
-    "memory": Bench("train:measure_memory"),
-    "sample-profile": Bench("sample:profile_sample"),
-    "train-profile": Bench("train:profile_train"),
+_ROWS: Mapping[str, Callable[[Results], Sequence[Results]]] = {
+    "rows": as_rows,
+    "steps": _of_steps,
+    "added times": _of_gateway,
 }
+BENCHES: Mapping[str, Bench] = TypeAdapter(dict[str, Bench]).validate_python(
+    tomllib.loads(Path(__file__).with_name("benches.toml").read_text(encoding="utf-8"))
+)
 """By name; those that compare nothing are a part of another, or are shown as they are."""

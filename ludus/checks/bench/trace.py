@@ -18,7 +18,6 @@ from typing import Any
 from ludus.agents.adapter import EpisodeContext
 from ludus.api.local import LocalModel, open_local
 from ludus.api.play import open_runner
-from ludus.checks.bench.machine import versions
 from ludus.checks.bench.workloads import TraceWork
 from ludus.compat.config import Config
 from ludus.episodes.archive import RunArchive
@@ -93,7 +92,6 @@ async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[s
         "episodes_per_s": len(episodes) / taken_s,
         "late_traces": num_late,
         "leaving_s": leaving_s,
-        "versions": versions(),
     }
 
 

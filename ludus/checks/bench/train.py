@@ -13,7 +13,6 @@ from typing import Any
 
 from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.checks.bench.ceiling import finish, matrix_flops_per_s
-from ludus.checks.bench.machine import versions
 from ludus.checks.bench.profile import TRAINING, Profiler
 from ludus.checks.bench.workloads import MemoryWork, Tokens, TrainWork, random_tokens
 from ludus.compat.config import Config
@@ -50,7 +49,6 @@ def measure_train(work: TrainWork) -> dict[str, Any]:
         "ceiling_share": flops_per_s / product_flops_per_s if is_full else None,
         "matrix_gflops_per_s": product_flops_per_s / 1e9,
         "peak_mb": peak_rss_mb(),
-        "versions": versions(),
     }
 
 
@@ -62,7 +60,7 @@ def profile_train(work: TrainWork) -> dict[str, Any]:
     for _ in range(work.steps):
         step()
     profiler.stop()
-    return {**profiler.shares(TRAINING, num_steps=work.steps), "versions": versions()}
+    return profiler.shares(TRAINING, num_steps=work.steps)
 
 
 def trainer_of(config: Config) -> ModelTrainer:
@@ -147,5 +145,4 @@ def measure_memory(work: MemoryWork) -> dict[str, Any]:
         "slope_mb_per_step": slope,
         "rss_mb": [resident_mb[idx] for idx in range(0, work.steps, max(1, work.steps // 20))],
         "peak_mb": peak_rss_mb(),
-        "versions": versions(),
     }

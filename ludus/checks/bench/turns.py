@@ -18,7 +18,6 @@ from typing import Any
 
 import httpx
 
-from ludus.checks.bench.machine import versions
 from ludus.checks.bench.workloads import TurnsWork
 from ludus.engines.base import Engine
 from ludus.engines.lease import ComputeLease
@@ -82,7 +81,7 @@ def measure_turns(work: TurnsWork) -> dict[str, Any]:
     }
     rows = [{"counter": name, **each} for name, each in counted.items()]
     lengths = {"short": short, "long": long}
-    return {"bench": "turns", "turns": lengths, **counted, "rows": rows, "versions": versions()}
+    return {"bench": "turns", "turns": lengths, **counted, "rows": rows}
 
 
 def _counted(short: float, long: float, *, most: float) -> dict[str, float]:

@@ -15,10 +15,10 @@ import asyncio
 import itertools
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from ludus.checks.weights import NoNewWeights
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.limits import Limits
 from ludus.episodes.recorder import Recorder
@@ -69,16 +69,6 @@ async def play_tree(rng: random.Random, text: ChatText) -> PlayedTree:
     return PlayedTree(record, calls, player.engine.stats().num_sampled_tokens, answers)
 
 
-class _NewWeights:
-    """Weights of a model that has none."""
-
-    def named_tensors(self) -> Iterable[tuple[str, Any]]:
-        return ()
-
-    def copy_into_shared(self) -> None:
-        return None
-
-
 class _Player:
     """The agents of one session, and the scripted model that answers them."""
 
@@ -120,7 +110,7 @@ class _Player:
 
     async def publish(self) -> None:
         """The engine's weights change."""
-        await self.engine.publish(self.engine.stats().version + 1, _NewWeights())
+        await self.engine.publish(self.engine.stats().version + 1, NoNewWeights())
 
     async def end(self) -> SessionRecord:
         """The session's record, closed while an answer is on its way or after the last one."""
