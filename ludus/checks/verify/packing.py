@@ -5,19 +5,19 @@ Knows: recorded conversations, batches, gathered gradients.  Knows not: attentio
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ludus.algorithms.corrections import BypassSettings
 from ludus.algorithms.levels import Level
 from ludus.algorithms.losses.clip import ClipSettings
-from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
+from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.api.local import open_local
 from ludus.checks.verify.conversations import play_conversations
+from ludus.checks.verify.gradients import gradient_of, rel_diff
 from ludus.checks.verify.parity import check_config, export_all
 from ludus.checks.verify.verdict import MODEL, Verdict
 from ludus.compat.config import Config
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ludus.trainer.step import ModelTrainer
+
+    _Minibatch = tuple[set[int], dict[str, Tensor]]
 
 TOLERANCE = 1e-5
 """fp32 sums of some hundred terms in another order differ by less; a token with a wrong past differs by far more."""
@@ -93,15 +95,21 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         records = await play_conversations(local.recorder, tokens=tokens, seed=config.seed)
         rng = random.Random(config.seed)
         trees = [
-            export_all(records[at : at + _SESSIONS_PER_BATCH], [rng.uniform(-1.0, 1.0) for _ in range(97)])
+            export_all(records[at : at + _SESSIONS_PER_BATCH], rng)
             for at in range(0, len(records), _SESSIONS_PER_BATCH)
         ]
         trainer = local.trainer(config)
         compared = [_compare(trainer, sequences, config.trainer.row_tokens) for sequences in trees]
         groups = _groups(records, rng)
-        variants = [_variants(trainer, groups, level) for level in _LEVELS]
-    packed = [one.packed for one in compared]
-    by_parameter = max((pair for one in compared for pair in one.by_parameter.items()), key=lambda pair: pair[1])
+        # each way beside the first one, minibatch by minibatch
+        pairs = [
+            pair
+            for variants in (_variants(trainer, groups, level) for level in _LEVELS)
+            for variant in variants
+            for pair in zip(variants[0], variant, strict=True)
+        ]
+    packed, differences, by_parameter = zip(*compared, strict=True)
+    worst = max((pair for each in by_parameter for pair in each.items()), key=lambda pair: pair[1])
     return PackingResult(
         model=config.model.path,
         seed=config.seed,
@@ -110,21 +118,13 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         trained_tokens=sum(batch.num_trained for batch in packed),
         sequence_tokens=sum(batch.num_sequence_tokens for batch in packed),
         row_tokens=sum(batch.num_row_tokens for batch in packed),
-        max_rel_diff=max(one.rel_diff for one in compared),
-        worst_parameter=by_parameter[0],
-        worst_parameter_rel_diff=by_parameter[1],
-        variants=sum(map(len, variants)),
-        variants_rel_diff=max(_largest_difference(each) for each in variants),
-        minibatches_equal=all(
-            part.episodes == of[0][n].episodes for of in variants for each in of for n, part in enumerate(each)
-        ),
+        max_rel_diff=max(differences),
+        worst_parameter=worst[0],
+        worst_parameter_rel_diff=worst[1],
+        variants=len(_LEVELS) * len(_VARIANTS),
+        variants_rel_diff=max(rel_diff(other, first) for (_, first), (_, other) in pairs),
+        minibatches_equal=all(other == first for (first, _), (other, _) in pairs),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Minibatch:
-    episodes: frozenset[int]
-    gradient: Mapping[str, Tensor]
 
 
 def _groups(records: Sequence[SessionRecord], rng: random.Random) -> TakenGroups:
@@ -141,60 +141,28 @@ def _groups(records: Sequence[SessionRecord], rng: random.Random) -> TakenGroups
 
 
 def _variants(trainer: ModelTrainer, groups: TakenGroups, level: Level) -> list[list[_Minibatch]]:
-    """The minibatches of the groups, for rows of several sizes and both styles of export."""
+    """The minibatches of the groups, for rows of several sizes and both styles of export: the numbers of the episodes
+    in each, and its gradient."""
     loss = ClipSettings(level=level, clip_low=0.5, clip_high=0.5)
     algorithm = AlgorithmSettings(minibatches=2, correction=BypassSettings(), loss=loss)
     made = []
     for row_tokens, style in _VARIANTS:
         rules = BatchRules(algorithm, 1.0, style, row_tokens, max_token_age=None)
         parts = build_batch(groups, rules, version=0).batch.minibatches
-        made.append([_gradient_of(trainer, part, algorithm) for part in parts])
+        gradients = [gradient_of(trainer, [Batch.of(part)], algorithm) for part in parts]
+        episodes = [{number for row in part for number in row.episodes or ()} for part in parts]
+        made.append([*zip(episodes, gradients, strict=True)])
     return made
 
 
-def _gradient_of(trainer: ModelTrainer, rows: Sequence[PackedRow], algorithm: AlgorithmSettings) -> _Minibatch:
-    trainer.forward_backward(Batch.of(rows), algorithm)
-    gradient = {name: each.clone() for name, each in trainer.optimizer.gradients().items()}
-    trainer.optimizer.forget_gradients()
-    return _Minibatch(frozenset(number for row in rows for number in row.episodes or ()), gradient)
-
-
-def _largest_difference(variants: Sequence[Sequence[_Minibatch]]) -> float:
-    """Between minibatches of the first way and of each other, over the gradient's norm."""
-    first, *others = variants
-    return max(
-        _ratio(
-            math.hypot(*(float((own - mine.gradient[name]).norm()) for name, own in part.gradient.items())),
-            math.hypot(*(float(own.norm()) for own in part.gradient.values())),
-        )
-        for variant in others
-        for part, mine in zip(first, variant, strict=True)
+def _compare(
+    trainer: ModelTrainer, sequences: Sequence[TrainSequence], row_tokens: int
+) -> tuple[Batch, float, dict[str, float]]:
+    """The packed batch, and how its gradient differs from that of rows of a single turn each: whole, by parameter."""
+    batch = Batch.of(pack(sequences, row_tokens=row_tokens), version=0)
+    packed = gradient_of(trainer, [batch])
+    single = gradient_of(
+        trainer, (Batch.of(pack([sequence], row_tokens=row_tokens), version=0) for sequence in sequences)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    packed: Batch
-    rel_diff: float
-    by_parameter: Mapping[str, float]
-
-
-def _compare(trainer: ModelTrainer, sequences: Sequence[TrainSequence], row_tokens: int) -> _Compared:
-    """Both gradients of one batch: gathered from packed rows, and from rows of a single turn each."""
-    packed = Batch.of(pack(sequences, row_tokens=row_tokens), version=0)
-    trainer.forward_backward(packed)
-    of_packed = {name: gradient.clone() for name, gradient in trainer.optimizer.gradients().items()}
-    trainer.optimizer.forget_gradients()
-    for sequence in sequences:
-        trainer.forward_backward(Batch.of(pack([sequence], row_tokens=row_tokens), version=0))
-    norms = {
-        name: (float((gradient - of_packed[name]).norm()), float(gradient.norm()))
-        for name, gradient in trainer.optimizer.gradients().items()
-    }
-    trainer.optimizer.forget_gradients()
-    whole = [math.hypot(*column) for column in zip(*norms.values(), strict=True)]
-    return _Compared(packed, _ratio(*whole), {name: _ratio(*pair) for name, pair in norms.items()})
-
-
-def _ratio(difference: float, norm: float) -> float:
-    return difference / norm if norm else difference
+    by_parameter = {name: rel_diff({name: packed[name]}, {name: gradient}) for name, gradient in single.items()}
+    return batch, rel_diff(packed, single), by_parameter

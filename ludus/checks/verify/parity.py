@@ -6,7 +6,7 @@ The trainer's side is the forward pass that every training step makes, over rows
 
 from __future__ import annotations
 
-import itertools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -100,11 +100,10 @@ async def _verify(config: Config, dtype: str, tokens: int, on_done: OnDone) -> P
     )
 
 
-def export_all(records: Sequence[SessionRecord], advantages: Sequence[float] = (1.0,)) -> list[TrainSequence]:
-    """A training sequence of every turn; turns take the advantages one after the other, again and again."""
+def export_all(records: Sequence[SessionRecord], rng: random.Random | None = None) -> list[TrainSequence]:
+    """A training sequence of every turn, with a random advantage; rng: None: each has the advantage 1."""
     sequences: list[TrainSequence] = []
-    turns_advantages = itertools.cycle(advantages)
     for record in records:
-        credit = {turn.id: TurnCredit(next(turns_advantages), mask=None) for turn in record.turns}
+        credit = {turn.id: TurnCredit(rng.uniform(-1.0, 1.0) if rng else 1.0, mask=None) for turn in record.turns}
         sequences += export_session(record, credit, weight=1.0, style="individual").sequences
     return sequences

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ludus.algorithms.pack import Batch, pack
 from ludus.api.local import open_local
 from ludus.checks.verify.conversations import play_conversations
+from ludus.checks.verify.gradients import gradient_of, rel_diff
 from ludus.checks.verify.parity import check_config, export_all
 from ludus.checks.verify.verdict import MODEL, Verdict
 from ludus.cluster.cluster import open_cluster
@@ -33,10 +34,7 @@ from ludus.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ludus.trainer.sharded import ShardedTrainer
-    from ludus.trainer.step import ModelTrainer
-
-    AnyTrainer = ModelTrainer | ShardedTrainer
+    from ludus.checks.verify.gradients import AnyTrainer
 
 ResultT = TypeVar("ResultT")
 
@@ -124,15 +122,15 @@ async def _verify(config: Config, ranks: list[int], steps: int, scratch: Path) -
         rows=len(batch.rows),
         row_tokens=(min(lengths), max(lengths)),
         trained_tokens=batch.num_trained,
-        gradient_rel_diff={count: _difference(one.gradient, expected.gradient) for count, one in seen.items()},
+        gradient_rel_diff={count: rel_diff(one.gradient, expected.gradient) for count, one in seen.items()},
         losses=[round(loss, 6) for loss in expected.losses],
         curve_rel_diff={
             count: max(abs(got - loss) for got, loss in zip(one.losses, expected.losses, strict=True)) / largest
             for count, one in seen.items()
         },
-        weights_rel_diff={count: _difference(one.weights, expected.weights) for count, one in seen.items()},
+        weights_rel_diff={count: rel_diff(one.weights, expected.weights) for count, one in seen.items()},
         state_equal=state_equal,
-        resume_rel_diff=_difference(resumed, seen[first].weights),
+        resume_rel_diff=rel_diff(resumed, seen[first].weights),
     )
 
 
@@ -140,8 +138,7 @@ async def _record(config: Config) -> Batch:
     """Conversations of the model as rows to train on."""
     async with open_local(config) as local:
         records = await play_conversations(local.recorder, tokens=_TOKENS, seed=config.seed)
-    rng = random.Random(config.seed)
-    sequences = export_all(records, [rng.uniform(-1.0, 1.0) for _ in range(97)])
+    sequences = export_all(records, random.Random(config.seed))
     return Batch.of(pack(sequences, row_tokens=config.trainer.row_tokens), version=0)
 
 
@@ -173,9 +170,7 @@ class _Seen:
 
 def _measure(trainer: AnyTrainer, batch: Batch, steps: int, saved: Path | None) -> _Seen:
     """The gradient of the batch, then the curve of training on it; saved: where the state is kept after a third."""
-    trainer.forward_backward(batch)
-    gradient = {name: trainer.gradient(name).clone() for name in trainer.model.trainable}
-    trainer.forget_gradients()
+    gradient = gradient_of(trainer, [batch])
     losses = []
     for step in range(steps):
         losses += _train(trainer, batch, 1)
@@ -228,9 +223,3 @@ def _same_state(left: Path, right: Path) -> bool:
 
     ours, theirs = state(left), state(right)
     return ours.keys() == theirs.keys() and all(torch.equal(each, theirs[name]) for name, each in ours.items())
-
-
-def _difference(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Norm of the difference over norm, of all tensors together."""
-    off = sum(float((got[name] - each).double().square().sum()) for name, each in expected.items())
-    return float((off / sum(float(each.double().square().sum()) for each in expected.values())) ** 0.5)

@@ -1,0 +1,41 @@
+"""Gradients that trainers gather, and by how much two sets of tensors differ.
+
+Knows: trainers, tensors by name.  Knows not: what the gradients are compared for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ludus.algorithms.pack import Batch
+from ludus.algorithms.settings import AlgorithmSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ludus.trainer.sharded import ShardedTrainer
+    from ludus.trainer.step import ModelTrainer
+
+    AnyTrainer = ModelTrainer | ShardedTrainer
+
+
+def gradient_of(
+    trainer: AnyTrainer, batches: Iterable[Batch], algorithm: AlgorithmSettings | None = None
+) -> dict[str, Tensor]:
+    """The gradient that the batches add up to, by name of the weight; the trainer forgets it."""
+    for batch in batches:
+        trainer.forward_backward(batch, algorithm)
+    gradient = {name: trainer.gradient(name).clone() for name in trainer.model.trainable}
+    trainer.forget_gradients()
+    return gradient
+
+
+def rel_diff(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """Norm of the difference over the norm of what is expected, of all tensors together; a difference from nothing
+    counts as it is."""
+    off, norm = (
+        sum(float(tensor.double().square().sum()) for tensor in tensors) ** 0.5
+        for tensors in ((got[name] - each for name, each in expected.items()), expected.values())
+    )
+    return off / norm if norm else off
