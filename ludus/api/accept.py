@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from ludus.episodes.ledger import MaskReason
@@ -64,12 +63,13 @@ def accept_filter(should_accept_fn: AcceptFn | str | None) -> GroupFilter | None
     """
     if should_accept_fn is None:
         return None
-    return partial(_judge, import_function(should_accept_fn, "should_accept_fn"))
+    accept = import_function(should_accept_fn, "should_accept_fn")
 
+    def judge(group: Group) -> MaskReason | None:
+        try:
+            return None if accept(GroupView(group)) else "not_accepted"
+        except Exception as error:  # the boundary of user code
+            what = f"{type(error).__name__}: {error}"
+            raise UserError(f"should_accept_fn raised on group {group.id!r}: {what}") from error
 
-def _judge(accept: AcceptFn, group: Group) -> MaskReason | None:
-    try:
-        is_accepted = bool(accept(GroupView(group)))
-    except Exception as error:  # the boundary of user code
-        raise UserError(f"should_accept_fn raised on group {group.id!r}: {type(error).__name__}: {error}") from error
-    return None if is_accepted else "not_accepted"
+    return judge

@@ -17,7 +17,7 @@ from ludus.engines.kind import LocalKind, kind_of
 from ludus.engines.lease import ComputeLease
 from ludus.engines.routed.engine import RoutedEngine, route
 from ludus.engines.settings import ServerSettings
-from ludus.engines.weights import LoadedWeights, WeightFiles
+from ludus.engines.weights import LoadedWeights
 from ludus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -37,14 +37,26 @@ async def open_engines(
         kind, settings = kind_of(config.engine), config.engine
         if isinstance(kind, LocalKind):
             options = {"lease": lease, "seed": config.seed}
-            replicas = [kind.open(model, tokenizer, settings, **options) for _ in range(settings.replicas)]
+            replicas: list[Engine] = [
+                kind.open(model, tokenizer, settings, **options) for _ in range(settings.replicas)
+            ]
             engine = route(replicas, tokenizer, seed=config.seed)
         else:
             files = open_files(config, model)
             if files is not None:
                 stack.callback(files.close)
             if isinstance(settings, ServerSettings) and settings.urls:
-                engine = await _attached(stack, config, settings, model, tokenizer, files)
+                replicas = []  # which run already
+                for url in settings.urls:
+                    replicas.append(await connect(config, url, tokenizer, settings.api_key, files))
+                    stack.push_async_callback(replicas[-1].close)
+                used = [replica for replica in replicas if replica.stats().version < 0]
+                if len(used) < len(
+                    replicas
+                ):  # else the router is given them as one publish, and repeats it where missed
+                    for replica in used:
+                        await replica.publish(0, LoadedWeights(model))
+                engine = route(replicas, tokenizer, seed=config.seed)
             else:
                 engine = await processes.engine(tokenizer, files)
         stack.push_async_callback(engine.close)
@@ -53,24 +65,3 @@ async def open_engines(
         if engine.stats().version < 0:  # whatever the servers have, it is not known to be this model's weights
             await engine.publish(0, LoadedWeights(model))
         yield engine
-
-
-async def _attached(
-    stack: AsyncExitStack,
-    config: Config,
-    settings: ServerSettings,
-    model: LoadedModel,
-    tokenizer: Tokenizer,
-    files: WeightFiles | None,
-) -> Engine:
-    """Engines that run already."""
-    engines = []
-    for url in settings.urls:
-        engine = await connect(config, url, tokenizer, settings.api_key, files)
-        stack.push_async_callback(engine.close)
-        engines.append(engine)
-    used = [engine for engine in engines if engine.stats().version < 0]
-    if len(used) < len(engines):  # else the router is given them as one publish, and repeats it where it is missed
-        for engine in used:
-            await engine.publish(0, LoadedWeights(model))
-    return route(engines, tokenizer, seed=config.seed)

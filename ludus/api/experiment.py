@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -95,7 +95,11 @@ def load_config(
     own_names = {field.name for field in dataclasses.fields(cls)} - set(base.model_fields)
     own = {**(data.pop(_KWARGS, None) or {}), **{name: data[name] for name in data if name in own_names}}
     given = {name: value for name, value in data.items() if name not in own_names and name != _CLASS}
-    _check_names([*own, *given], own_names, base, config_class)
+    for name in (*own, *given):
+        if name not in base.model_fields and name not in own_names:
+            hint = did_you_mean(name, [*own_names, *base.model_fields], ".")
+            known = ", ".join(sorted(own_names)) or "none"
+            raise ConfigError(f"unknown key {name!r}{hint} Parameters of {config_class}: {known}")
     experiment = _made(cls, own)
     # Fields of the class that are named as keys of the configuration are other defaults for these.
     named_alike = [field.name for field in dataclasses.fields(cls) if field.name in base.model_fields]
@@ -103,14 +107,6 @@ def load_config(
     settings = experiment.settings() if isinstance(experiment, ExperimentConfig) else {}
     values = merged(merged(defaults, settings), given)
     return base.of({**values, _CLASS: config_class, _KWARGS: own})
-
-
-def _check_names(names: Sequence[str], own_names: Collection[str], base: type[Config], config_class: str) -> None:
-    for name in names:
-        if name not in base.model_fields and name not in own_names:
-            hint = did_you_mean(name, [*own_names, *base.model_fields], ".")
-            known = ", ".join(sorted(own_names)) or "none"
-            raise ConfigError(f"unknown key {name!r}{hint} Parameters of {config_class}: {known}")
 
 
 def open_experiment(config: Config) -> Any:

@@ -62,7 +62,8 @@ class HostedModel:
         found, goes_on = latest_checkpoint(config.folder / "checkpoints"), (config.folder / "run.db").exists()
         run = await stack.enter_async_context(open_run(config, found, goes_on=goes_on, text=config.to_yaml()))
         model = cls(config, run, stack.enter_context(TrainerThread("trainer")))
-        stack.push_async_callback(model._save_progress)
+        # What was counted since the last step.
+        stack.push_async_callback(lambda: model._work.run(update_checkpoint, run.store.checkpoints, model.progress))
         return model
 
     def __repr__(self) -> str:
@@ -149,10 +150,6 @@ class HostedModel:
         for checkpoint in checkpoints(self.run.store.checkpoints)[:-1]:
             if checkpoint.progress.step not in steps:
                 shutil.rmtree(checkpoint.folder)
-
-    async def _save_progress(self) -> None:
-        """What was counted since the last step."""
-        await self._work.run(update_checkpoint, self.run.store.checkpoints, self.progress)
 
     def _save(self) -> Path:
         def save(folder: Path) -> None:

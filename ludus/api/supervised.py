@@ -5,7 +5,6 @@ Knows: which part is built from which settings.  Knows not: how conversations be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ludus.api.local import open_local
@@ -14,7 +13,6 @@ from ludus.config import Config
 from ludus.errors import UserError
 from ludus.loop.sft import OnStep, SftSettings, supervised_batches, train_conversations
 from ludus.processes.blocking import run_blocking
-from ludus.rollout.tasks import Row
 
 
 def train_supervised(
@@ -36,18 +34,16 @@ def train_supervised(
         folder.mkdir(parents=True, exist_ok=True)  # known before hours are spent
     except OSError as error:
         raise UserError(f"cannot save a model in {str(folder)!r}: {error.strerror}; choose another folder") from error
-    return run_blocking(_train(config, rows, folder, settings or SftSettings(), on_step))
 
+    async def train() -> int:
+        async with open_local(config) as local, local.learner(config) as learner:
+            rules = {"row_tokens": config.trainer.row_tokens, "seed": config.seed}
+            step = 0
+            for step, batch in enumerate(supervised_batches(local.text, rows, settings or SftSettings(), **rules), 1):
+                metrics = train_conversations(learner, batch, local.lease)
+                if on_step is not None:
+                    on_step(step, metrics)
+            local.save(learner, folder)
+            return step
 
-async def _train(
-    config: Config, rows: Sequence[Row], folder: Path, settings: SftSettings, on_step: OnStep | None
-) -> int:
-    async with open_local(config) as local, local.learner(config) as learner:
-        rules = {"row_tokens": config.trainer.row_tokens, "seed": config.seed}
-        step = 0
-        for step, batch in enumerate(supervised_batches(local.text, rows, settings, **rules), start=1):
-            metrics = train_conversations(learner, batch, local.lease)
-            if on_step is not None:
-                on_step(step, metrics)
-        local.save(learner, folder)
-        return step
+    return run_blocking(train())

@@ -122,7 +122,12 @@ class Journal:
         session.info = {}
         session.unwritten += len(entry).to_bytes(_LENGTH_BYTES) + entry
         try:
-            segment = self._current()
+            if not self._segments or self._segments[-1].num_bytes >= self._segment_bytes:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._num_segments += 1
+                name = f"{self._name}-{self._num_segments:06d}{_SUFFIX}"
+                self._segments.append(_Segment.create(self._folder / name))
+            segment = self._segments[-1]
             segment.append(session.unwritten)
         except OSError as error:
             raise BackendError(
@@ -131,13 +136,6 @@ class Journal:
             ) from error
         segment.session_ids.add(session_id)
         session.unwritten = b""
-
-    def _current(self) -> _Segment:
-        if not self._segments or self._segments[-1].num_bytes >= self._segment_bytes:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._num_segments += 1
-            self._segments.append(_Segment.create(self._folder / f"{self._name}-{self._num_segments:06d}{_SUFFIX}"))
-        return self._segments[-1]
 
 
 @dataclass(slots=True)

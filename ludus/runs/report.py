@@ -129,12 +129,9 @@ _LEARNING = (
 
 
 def _learning_curves(rows: MetricRows) -> tuple[Series, ...]:
-    found = []
-    for colour, (name, title, is_dotted) in enumerate(_LEARNING):
-        points = _points(rows, name)
-        if points:
-            found.append(Series(title, points, colour, is_dotted))
-    return tuple(found)
+    known = enumerate(_LEARNING)
+    found = (Series(title, _points(rows, name), colour, is_dotted) for colour, (name, title, is_dotted) in known)
+    return tuple(one for one in found if one.points)
 
 
 def _unit_span(curves: Sequence[Series]) -> Point | None:

@@ -268,8 +268,8 @@ class RunStore:
         rows: dict[int, dict[str, float]] = {}
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
-                row = _parse_or_none(line)
-                if row is not None:
+                with suppress(json.JSONDecodeError):
+                    row = json.loads(line)
                     rows.setdefault(int(row.pop("step")), {}).update(row)
         return sorted(rows.items())
 
@@ -395,11 +395,3 @@ def _write_whole(path: Path, text: str) -> None:
     draft = path.with_name(f"{path.name}.part")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
-
-
-def _parse_or_none(line: str) -> dict[str, float] | None:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return row if isinstance(row, dict) and "step" in row else None

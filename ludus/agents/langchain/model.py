@@ -35,7 +35,6 @@ from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta
 from ludus.types import ChatRequest, Turn
 
 Method = Literal["json_schema", "function_calling", "json_mode"]
-_Chunks = AsyncGenerator[ChatGenerationChunk, None]
 
 
 class MaxTokenExceededError(AgentError):
@@ -192,7 +191,8 @@ class ChatModel(BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         session = self.session
         async with aclosing(self._chunks(session, self._request(session, messages, stop, kwargs))) as chunks:
-            async for chunk in chunks:
+            async for message in chunks:
+                chunk = ChatGenerationChunk(message=message)
                 if run_manager is not None and chunk.text:
                     await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
@@ -206,12 +206,13 @@ class ChatModel(BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         session = self.session
         request = self._request(session, messages, stop, kwargs)
-        for chunk in stream_blocking(lambda: self._chunks(session, request)):
+        for message in stream_blocking(lambda: self._chunks(session, request)):
+            chunk = ChatGenerationChunk(message=message)
             if run_manager is not None and chunk.text:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
 
-    async def _chunks(self, session: Session, request: ChatRequest) -> _Chunks:
+    async def _chunks(self, session: Session, request: ChatRequest) -> AsyncGenerator[AIMessageChunk, None]:
         """Text as it is sampled. Calls are sent in the end, whole: what begins as one may turn out to be text."""
         told: asyncio.Queue[Delta | None] = asyncio.Queue()
         ids: list[str] = []
@@ -227,27 +228,24 @@ class ChatModel(BaseChatModel):
             while (delta := await told.get()) is not None:
                 match delta:
                     case ContentDelta(text) if text:
-                        yield _chunk(AIMessageChunk(content=text, id=ids[0]))
+                        yield AIMessageChunk(content=text, id=ids[0])
                     case ReasoningDelta(text):
-                        yield _chunk(AIMessageChunk(content="", id=ids[0], additional_kwargs={REASONING: text}))
+                        yield AIMessageChunk(content="", id=ids[0], additional_kwargs={REASONING: text})
             (turn,) = await answering
-            yield _chunk(self._last_chunk(session, turn))
+            yield AIMessageChunk(
+                content="",
+                id=turn.id,
+                tool_call_chunks=[
+                    tool_call_chunk(name=call.name, args=call.arguments, id=call.id, index=idx)
+                    for idx, call in enumerate(turn.reply.tool_calls)
+                ],
+                response_metadata=response_metadata(turn, self.model_name),
+                usage_metadata=usage_of(turn, session.num_prompt_tokens(turn)),
+                chunk_position="last",
+            )
         finally:
             answering.cancel()
             await asyncio.wait({answering})  # the tokens sampled until now are in the record
-
-    def _last_chunk(self, session: Session, turn: Turn) -> AIMessageChunk:
-        return AIMessageChunk(
-            content="",
-            id=turn.id,
-            tool_call_chunks=[
-                tool_call_chunk(name=call.name, args=call.arguments, id=call.id, index=idx)
-                for idx, call in enumerate(turn.reply.tool_calls)
-            ],
-            response_metadata=response_metadata(turn, self.model_name),
-            usage_metadata=usage_of(turn, session.num_prompt_tokens(turn)),
-            chunk_position="last",
-        )
 
     def _request(
         self, session: Session, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
@@ -276,7 +274,3 @@ class ChatModel(BaseChatModel):
     def _result(self, session: Session, turn: Turn) -> ChatResult:
         message = to_ai_message(turn, num_prompt_tokens=session.num_prompt_tokens(turn), model_name=self.model_name)
         return ChatResult(generations=[ChatGeneration(message=message)])
-
-
-def _chunk(message: AIMessageChunk) -> ChatGenerationChunk:
-    return ChatGenerationChunk(message=message)

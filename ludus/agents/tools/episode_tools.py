@@ -141,7 +141,11 @@ class EpisodeTools:
 
     async def _answer(self, call: ToolCall) -> ToolResult:
         try:
-            instance = self._instance(call.name)
+            instance = self._instances.get(call.name)
+            if instance is None:
+                hint = did_you_mean(call.name, self._instances, ".")
+                known = ", ".join(self._instances) or "none"
+                raise ToolError(f"there is no tool {call.name!r}{hint} There are: {known}")
             answer = await instance.execute(_arguments(call, instance.entry.spec), self._agent_data)
         except ToolError as error:
             return self._failed(str(error))
@@ -155,13 +159,6 @@ class EpisodeTools:
 
     def _failed(self, error: str) -> ToolResult:
         return ToolResult(shorten(f"Error: {error}", self._limits, self._tokenizer), error=error)
-
-    def _instance(self, name: str) -> ToolInstance:
-        instance = self._instances.get(name)
-        if instance is None:
-            hint = did_you_mean(name, self._instances, ".")
-            raise ToolError(f"there is no tool {name!r}{hint} There are: {', '.join(self._instances) or 'none'}")
-        return instance
 
     async def _reward(self, name: str, instance: ToolInstance) -> float | None:
         try:

@@ -175,26 +175,25 @@ class _Link:
         self._address = address
         self._leave = asyncio.Event()
         self._client: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
-        self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._said = ""
         """The end of what the process wrote to its errors."""
+        self._task = asyncio.create_task(self._hold())
+        self._task.add_done_callback(forget)
 
     @property
     def is_alive(self) -> bool:
-        return not self._is_closed and self._task is not None and not self._task.done()
+        return not self._is_closed and not self._task.done()
 
     @property
     def failure(self) -> str:
         """What went wrong with it."""
-        error = self._task.exception() if self._task is not None and self._task.done() else None
+        error = self._task.exception() if self._task.done() else None
         why = "the connection was closed" if error is None else ", ".join(_reasons(error))
         return why + (f"; it last said: {self._said}" if self._said else "")
 
     async def enter(self) -> None:
         """Raises ToolError if there is no connection in time."""
-        self._task = asyncio.get_running_loop().create_task(self._hold())
-        self._task.add_done_callback(forget)
         either: set[asyncio.Future[Any]] = {self._task, self._client}
         try:
             await asyncio.wait(either, timeout=_CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -207,7 +206,6 @@ class _Link:
             raise ToolError(f"the MCP server {self._name!r} cannot be reached: {why}")
 
     async def leave(self) -> None:
-        assert self._task is not None, "it was entered"
         self._leave.set()
         await asyncio.wait({self._task}, timeout=_LEAVE_TIMEOUT_S)
         self._task.cancel()
@@ -228,7 +226,6 @@ class _Link:
 
     async def _asked(self, request: Any) -> Any:
         """The answer. Raises ToolError if the server says no, or is gone before it has said anything."""
-        assert self._task is not None, "it was entered"
         asking = asyncio.ensure_future(request)
         try:
             await asyncio.wait({asking, self._task}, return_when=asyncio.FIRST_COMPLETED)

@@ -164,13 +164,9 @@ class HttpChatModel:
             is_cut = choice.get("finish_reason") == "length"
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError, TypeError, AttributeError, ValueError):
             raise BackendError(f"{self!r} answered with no chat completion: {_excerpt(response.text)}") from None
-        return ChatMessage(message, Usage(1, 0, counts[0], counts[1], self._cost(usage, *counts)), is_cut)
-
-    def _cost(self, usage: Mapping[str, Any], num_prompt_tokens: int, num_completion_tokens: int) -> float | None:
-        if self._price is not None:
-            return self._price.of(num_prompt_tokens, num_completion_tokens)
-        told = usage.get("cost")
-        return float(told) if isinstance(told, int | float) else None
+        cost = usage.get("cost") if self._price is None else self._price.of(*counts)
+        cost_usd = float(cost) if isinstance(cost, int | float) else None
+        return ChatMessage(message, Usage(1, 0, counts[0], counts[1], cost_usd), is_cut)
 
     def _refused(self, response: httpx.Response) -> UserError | BackendError:
         said = f"{self!r} refused with {response.status_code}: {_excerpt(response.text)}"

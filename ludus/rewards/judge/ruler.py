@@ -21,7 +21,7 @@ from typing import Any
 
 from ludus.errors import BackendError, UserError
 from ludus.processes.gather import gather
-from ludus.rewards.chat.base import ChatAnswer, ChatModel, Json, Usage
+from ludus.rewards.chat.base import ChatModel, Json, Usage
 from ludus.rewards.chat.http import Price
 from ludus.rewards.chat.resolve import resolve_chat_model
 from ludus.rewards.judge.attempts import Attempt, Conversation, JudgePrompt, estimated_tokens, plain_message, render
@@ -243,7 +243,11 @@ class _Panel:
                 self.usage += Usage(num_cached=1)
                 return verdict
         for number in range(1, self.options.max_tries + 1):
-            answer = await self._answer(messages)
+            answer = await self.model.ask(messages, name=SCORES, schema=SCHEMA)
+            self.usage += answer.usage
+            level = logging.WARNING if self.debug else logging.DEBUG
+            question = messages[-1]["content"]
+            logger.log(level, "judge.asked %s\n%s\njudge.answered %s", self.model, question, answer.text)
             try:
                 verdict = read_scores(answer.text, ids, clamp=number == self.options.max_tries)
             except UnusableError as complaint:
@@ -262,18 +266,6 @@ class _Panel:
             f"the judge {self.model!r} gave {self.options.max_tries} answers that cannot be used; of the last: {said}. "
             f"It began with: {answer.text[:200]!r}"
         )
-
-    async def _answer(self, messages: list[Json]) -> ChatAnswer:
-        answer = await self.model.ask(messages, name=SCORES, schema=SCHEMA)
-        self.usage += answer.usage
-        logger.log(
-            logging.WARNING if self.debug else logging.DEBUG,
-            "judge.asked %s\n%s\njudge.answered %s",
-            self.model,
-            messages[-1]["content"],
-            answer.text,
-        )
-        return answer
 
 
 def _scores(attempt_scores: Mapping[int, AttemptScore]) -> dict[int, float]:

@@ -88,7 +88,9 @@ class BackgroundExporter(Exporter):
 
     def add(self, finished: FinishedEpisode) -> None:
         with self._changed:
-            if self._is_closing or not self._is_sampled(finished):
+            key = (finished.step, finished.is_eval)
+            self._samples[key] += 1
+            if self._is_closing or (self._max_samples is not None and self._samples[key] > self._max_samples):
                 return
             if len(self._waiting) >= MAX_WAITING:
                 self._num_lost += 1
@@ -120,13 +122,6 @@ class BackgroundExporter(Exporter):
                 self._num_lost + self._num_written,
                 f" ({self._reason})" if self._reason else "",
             )
-
-    def _is_sampled(self, finished: FinishedEpisode) -> bool:
-        if self._max_samples is None:
-            return True
-        key = (finished.step, finished.is_eval)
-        self._samples[key] += 1
-        return self._samples[key] <= self._max_samples
 
     def _main(self) -> None:
         pause_s = self._first_pause_s
