@@ -13,14 +13,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ludus.rollout.wire import AssignmentBody, ReportBody, TakeBody, TakenBody, whole_text
 
+T = TypeVar("T")
 SERVICE = "rollout"
 TAKE_S = 15.0
 """A worker that asks is answered after so long even if there is nothing for it: so it is known to be alive."""
@@ -53,8 +56,9 @@ class WorkQueue:
         self._turns: dict[Worker, int] = {}
         """How often each worker has asked."""
         self._num_taken = 0
-        self._waiting: deque[Future[None]] = deque()
-        self._listeners: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        """Slots that `acquire_slot` gave."""
+        self._listeners: dict[tuple[asyncio.AbstractEventLoop, asyncio.Event], None] = {}
+        """Who waits for a change, the first to come first."""
 
     def __repr__(self) -> str:
         with self._lock:
@@ -66,7 +70,6 @@ class WorkQueue:
         with self._lock:
             self._admitted.add((index, attempt))
         self._notify()
-        self._fill_slots()
 
     def lose(self, index: int) -> None:
         """The worker is gone: what it played is lost."""
@@ -84,21 +87,12 @@ class WorkQueue:
 
     async def acquire_slot(self) -> None:
         """Returns when some worker has a slot for one episode more, which is the caller's until `release_slot`."""
-        slot: Future[None] = Future()
-        with self._lock:
-            self._waiting.append(slot)
-        self._fill_slots()
-        try:
-            await asyncio.wrap_future(slot)
-        except asyncio.CancelledError:
-            if not slot.cancel() and slot.done() and not slot.cancelled():
-                self.release_slot()
-            raise
+        await self._until(self._take_slot_nowait)
 
     def release_slot(self) -> None:
         with self._lock:
             self._num_taken -= 1
-        self._fill_slots()
+        self._notify()
 
     async def play(self, assignment: AssignmentBody) -> ReportBody | None:
         """How the assignment ended at some worker. None: it was lost there. Cancelling ends it there."""
@@ -135,22 +129,27 @@ class WorkQueue:
     # ---- inside
 
     async def _take(self, asked: TakeBody) -> TakenBody:
-        listener = (asyncio.get_running_loop(), asyncio.Event())
         worker = (asked.index, asked.attempt)
         turn = self._begin_take(worker, asked)
-        with self._lock:
-            self._listeners.add(listener)
         try:
             async with asyncio.timeout(TAKE_S):
-                while (taken := self._take_nowait(worker, turn, asked)) is None:
-                    await listener[1].wait()
-                    listener[1].clear()
-                return taken
+                return await self._until(lambda: self._take_nowait(worker, turn, asked))
         except TimeoutError:
             return TakenBody()
+
+    async def _until(self, attempt: Callable[[], T | None]) -> T:
+        """What `attempt` gives, which is tried again whenever something has changed. None: nothing yet."""
+        listener = (asyncio.get_running_loop(), asyncio.Event())
+        with self._lock:
+            self._listeners[listener] = None
+        try:
+            while (found := attempt()) is None:
+                await listener[1].wait()
+                listener[1].clear()
+            return found
         finally:
             with self._lock:
-                self._listeners.discard(listener)
+                del self._listeners[listener]
 
     def _begin_take(self, worker: Worker, asked: TakeBody) -> int:
         """A worker asks anew: what it asked before is answered with nothing, and what it never received waits again."""
@@ -167,7 +166,6 @@ class WorkQueue:
                     queued.worker = None
                     self._queue.appendleft(queued)
         self._notify()
-        self._fill_slots()
         return turn
 
     def _take_nowait(self, worker: Worker, turn: int, asked: TakeBody) -> TakenBody | None:
@@ -203,17 +201,13 @@ class WorkQueue:
         playing = sum(queued.worker is not None and not queued.is_cancelled for queued in self._episodes.values())
         return playing + sum(self._free.get(worker, 0) for worker in self._admitted)
 
-    def _fill_slots(self) -> None:
-        given = []
+    def _take_slot_nowait(self) -> bool | None:
+        """None: no worker has one free."""
         with self._lock:
-            num_slots = self._num_slots()
-            while self._waiting and self._num_taken < num_slots:
-                slot = self._waiting.popleft()
-                if slot.set_running_or_notify_cancel():  # False: who waited has left
-                    self._num_taken += 1
-                    given.append(slot)
-        for slot in given:
-            slot.set_result(None)
+            if self._num_taken >= self._num_slots():
+                return None
+            self._num_taken += 1
+            return True
 
     def _notify(self) -> None:
         with self._lock:
