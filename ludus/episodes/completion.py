@@ -20,7 +20,7 @@ from ludus.episodes.prompt import Prompt
 from ludus.episodes.reply import ReplyStream
 from ludus.errors import BackendError
 from ludus.text.parsers.base import Delta
-from ludus.types import AbortCause, Call, ChatRequest, Message, Sampled, TokenChunk, Turn
+from ludus.types import AbortCause, Call, ChatRequest, Sampled, TokenChunk, Turn
 
 OnDelta = Callable[[int, Delta], None]
 """Choice index and delta; called on the event loop of the request it belongs to; must not block."""
@@ -38,19 +38,11 @@ class Choice:
     def __init__(self, idx: int, call: Call, reply: ReplyStream) -> None:
         self.idx = idx
         self.call = call
+        self.reply = reply
         self.is_recorded = False
-        self._reply = reply
         self._chunks: list[TokenChunk] = []
         self._num_read = 0
         """Chunks that went into the reply."""
-
-    @property
-    def message(self) -> Message:
-        return self._reply.message()
-
-    @property
-    def undecoded(self) -> tuple[str, ...]:
-        return self._reply.undecoded
 
     def take(self, chunk: TokenChunk) -> None:
         """Keeps these tokens; they are decoded when a listener wants deltas, or in the end."""
@@ -60,11 +52,11 @@ class Choice:
         """What the tokens that were not read yet add to the reply for certain."""
         token_ids = [token for chunk in self._chunks[self._num_read :] for token in chunk.token_ids]
         self._num_read = len(self._chunks)
-        return self._reply.feed(token_ids) if token_ids else []
+        return self.reply.feed(token_ids) if token_ids else []
 
     def finish(self) -> list[Delta]:
         """What was not read yet, and what was held back of the reply."""
-        return self.read() + self._reply.finish()
+        return self.read() + self.reply.finish()
 
     def partial(self) -> Sampled:
         """What has arrived so far, as an aborted sample."""
@@ -89,18 +81,15 @@ class Listener:
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     def send(self, idx: int, delta: Delta) -> None:
-        if self.on_delta is None or self.has_left:
-            return
-        if self.loop is _running_loop():
-            self.on_delta(idx, delta)
-        elif not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.on_delta, idx, delta)
+        if self.on_delta is not None and not self.has_left:
+            self.call(self.on_delta, idx, delta)
 
-    def wake(self) -> None:
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """At once on the listener's own loop; there soon from any other."""
         if self.loop is _running_loop():
-            self.settled.set()
+            function(*args)
         elif not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.settled.set)
+            self.loop.call_soon_threadsafe(function, *args)
 
 
 class Completion:
@@ -179,44 +168,39 @@ class Completion:
         if self.error is None and len(self._turns) < len(self.choices):
             self.error = BackendError("the engine ended the call before its first token; send the request again")
         for listener in self._listeners:
-            listener.wake()
+            listener.call(listener.settled.set)
 
     async def perform(
         self, engine: Engine, take: Callable[[Choice, TokenChunk], None], record: Callable[[Choice, Sampled], None]
     ) -> None:
         """Has the engine sample all choices at once; each goes to `record` once, whole or as far as it came."""
+
+        def guarded(choice: Choice, chunk: TokenChunk) -> None:
+            try:
+                take(choice, chunk)
+            except Exception as error:  # the boundary to the engine: a listener must not end its loop
+                self.fail(error)
+
+        async def sample(choice: Choice) -> None:
+            try:
+                if self.stop_cause is None:
+                    record(choice, await engine.generate(choice.call, partial(guarded, choice)))
+            except Exception as error:  # the same boundary: whatever the engine raises ends this request, and no other
+                self.fail(error)
+            finally:
+                if not choice.is_recorded:
+                    record(choice, choice.partial())
+
         first, *others = self.choices
         async with asyncio.TaskGroup() as tasks:
             self._calls = (engine, tasks)
             try:
                 # a task for each but one: most requests have one choice, and a task costs as much as some tokens
-                waiting = [tasks.create_task(self._sample(choice, engine, take, record)) for choice in others]
-                await self._sample(first, engine, take, record)
+                waiting = [tasks.create_task(sample(choice)) for choice in others]
+                await sample(first)
                 await asyncio.gather(*waiting)
             finally:
                 self._calls = None
-
-    async def _sample(
-        self,
-        choice: Choice,
-        engine: Engine,
-        take: Callable[[Choice, TokenChunk], None],
-        record: Callable[[Choice, Sampled], None],
-    ) -> None:
-        try:
-            if self.stop_cause is None:
-                record(choice, await engine.generate(choice.call, partial(self._guard, take, choice)))
-        except Exception as error:  # the boundary to the engine: whatever it raises ends this request, and no other
-            self.fail(error)
-        finally:
-            if not choice.is_recorded:
-                record(choice, choice.partial())
-
-    def _guard(self, take: Callable[[Choice, TokenChunk], None], choice: Choice, chunk: TokenChunk) -> None:
-        try:
-            take(choice, chunk)
-        except Exception as error:  # the boundary to the engine, from the other side: a listener must not end its loop
-            self.fail(error)
 
     def _abort(self) -> None:
         """Ends the engine calls in flight; one that begins later sees that the completion is stopped."""

@@ -17,6 +17,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from ludus.episodes.archive import Archive
 from ludus.episodes.episode import NO_METRICS, finish, rewarded_late
@@ -168,10 +169,11 @@ class Episodes:
         """
         if handle.episode is None:
             record = await handle.session.aclose(_reason(ending))
+            finished = partial(self._finish, handle, record, ending, metrics, spans)
             if self.archive is None:
-                self._keep(handle, record, ending, metrics, spans)
+                self._keep(handle, record, finished)
             else:
-                await asyncio.to_thread(self._keep, handle, record, ending, metrics, spans)
+                await asyncio.to_thread(self._keep, handle, record, finished)
         self._forget(handle)
         assert handle.episode is not None, "it was kept"
         return handle.episode
@@ -246,18 +248,11 @@ class Episodes:
             spans=spans,
         )
 
-    def _keep(
-        self,
-        handle: Handle,
-        record: SessionRecord,
-        ending: Ending,
-        metrics: Mapping[str, float],
-        spans: tuple[Span, ...],
-    ) -> None:
+    def _keep(self, handle: Handle, record: SessionRecord, finished: Callable[[], Episode]) -> None:
         """Once, also where who waited for it was cancelled and the session is ended again."""
         with handle.lock:
             if handle.episode is None:
-                episode = self._finish(handle, record, ending, metrics, spans)
+                episode = finished()
                 if self.archive is not None and (handle.is_given or record.turns):
                     self.archive.keep(episode, handle.spec)
                 elif self.archive is not None:  # nobody knows of it

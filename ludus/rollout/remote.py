@@ -94,11 +94,10 @@ class RemoteAgentAdapter:
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
         """What the agent returned. Raises RemoteAgentError with what it raised, or with the loss of its worker."""
         assignment_id = f"{context.info.episode_id}.{next(self._numbers)}"
+        left_s = None if context.deadline_at is None else max(0.0, context.deadline_at - time.monotonic())
         assignment = assignment_body(
-            assignment_id, self.agent.label, data, context.base_url, context.api_key, context.info
+            assignment_id, self.agent.label, data, context.base_url, context.api_key, context.info, left_s
         )
-        if context.deadline_at is not None:
-            assignment = assignment.model_copy(update={"left_s": max(0.0, context.deadline_at - time.monotonic())})
         report = await self._work_queue.play(assignment)
         if report is None:
             raise RemoteAgentError(Lost("the rollout worker that played the episode was lost"))

@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ludus.agents.adapter import AgentAdapter, EpisodeContext, EpisodeInfo
+from ludus.agents.adapter import AgentAdapter, EpisodeContext
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.kinds import resolve_workflow
-from ludus.agents.settings import ActorSettings
 from ludus.episodes.outcome import DEADLINE_CODE, Ending, Raised
 from ludus.errors import UserError
 from ludus.gateway.transport import TIMEOUT_S, sdk_http_module
@@ -34,7 +33,6 @@ from ludus.processes.calls import CallEnd, RemoteFunction, WorkerCall, dumps
 from ludus.processes.pool import LeasedWorker, WorkerPool
 from ludus.rollout.playing import RemoteAgentError, grace_s, guarded, received
 from ludus.rollout.remote import RemoteAgentAdapter
-from ludus.runs.spans import SpanLog
 from ludus.types import Span
 
 # Of the time that an agent has after its deadline: its process is killed before it is given up, so that what it
@@ -43,19 +41,8 @@ _KILLED_AFTER_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _EpisodeInput:
-    """What is sent to a process for one episode."""
-
-    data: dict[str, Any]
-    base_url: str
-    api_key: str
-    info: EpisodeInfo
-    actors: dict[str, ActorSettings]
-
-
-@dataclass(frozen=True, slots=True)
 class _Played:
-    """What comes back."""
+    """What comes back from a process of one episode."""
 
     ending: Ending
     spans: tuple[Span, ...]
@@ -128,12 +115,13 @@ class SubprocessAgentAdapter:
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
         """What the agent returned, in the episode's place; of what it raised, and how its process ended,
         RemoteAgentError."""
-        episode_input = _EpisodeInput(dict(data), context.base_url, context.api_key, context.info, dict(context.actors))
+        known = {name: getattr(context, name) for name in ("base_url", "api_key", "info", "actors")}
         call = WorkerCall.of(
             self._player,
-            (episode_input,),
+            (dict(data),),
+            known,
             timeout_s=_time_left_s(context),
-            env=_environment(episode_input.base_url, episode_input.api_key),
+            env=_environment(context.base_url, context.api_key),
         )
         started_at = time.time()
         end = await self._leases[context.info.episode_id].run(call)
@@ -142,12 +130,12 @@ class SubprocessAgentAdapter:
         return received(played.ending, context, spans=spans, agent_metrics=played.agent_metrics)
 
     def _setting_up(self) -> WorkerCall:
-        return WorkerCall.of(self._player, (None,))
+        return WorkerCall.of(self._player)
 
     def _check(self) -> None:
         """Sets the agent up in one process, which will play."""
         try:
-            self._pool.call_blocking(self._player, (None,))
+            self._pool.call_blocking(self._player)
         except Exception as error:
             if self._owned is not None:
                 self._owned.close()
@@ -177,24 +165,15 @@ class _Player:
         """The agent is set up here, once in the life of the process."""
         return cls(resolve_workflow(pickle.loads(workflow), pickle.loads(kwargs), kinds=kinds, may_block=True))
 
-    async def __call__(self, episode_input: _EpisodeInput | None) -> _Played | None:
-        """How one episode ended. episode_input: None: nothing is played; only the agent is set up."""
-        if episode_input is None:
+    async def __call__(self, data: Mapping[str, Any] | None = None, **known: Any) -> _Played | None:
+        """How one episode ended. data: None: nothing is played; only the agent is set up.  known: of its context."""
+        if data is None:
             return None
         if self._http_client is None or self._http_client.is_closed:  # agents may close it
             self._http_client = importlib.import_module(sdk_http_module()).AsyncClient(timeout=TIMEOUT_S)
-        spans = SpanLog()
-        context = EpisodeContext(
-            episode_input.base_url,
-            episode_input.api_key,
-            self._http_client,
-            info=episode_input.info,
-            spans=spans,
-            clients=self._clients,
-            actors=episode_input.actors,
-        )
-        ending = await guarded(self._agent, episode_input.data, context)
-        return _Played(ending, spans.snapshot(), context.agent_metrics)
+        context = EpisodeContext(http_client=self._http_client, clients=self._clients, **known)
+        ending = await guarded(self._agent, data, context)
+        return _Played(ending, context.spans.snapshot(), context.agent_metrics)
 
 
 def _time_left_s(context: EpisodeContext) -> float | None:

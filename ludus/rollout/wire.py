@@ -93,7 +93,13 @@ class ReportBody(_Body):
 
 
 def assignment_body(
-    assignment_id: str, agent: str, data: Mapping[str, Any], base_url: str, api_key: str, info: EpisodeInfo
+    assignment_id: str,
+    agent: str,
+    data: Mapping[str, Any],
+    base_url: str,
+    api_key: str,
+    info: EpisodeInfo,
+    left_s: float | None = None,
 ) -> AssignmentBody:
     """Raises UserError if the row is no JSON."""
     try:
@@ -111,7 +117,7 @@ def assignment_body(
         base_url=base_url,
         api_key=api_key,
         info=info,
-        left_s=None,
+        left_s=left_s,
     )
 
 
