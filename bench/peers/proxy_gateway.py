@@ -99,7 +99,7 @@ def ask(work: Mapping[str, Any], port: int, paths: list[str], folder: str) -> li
     job = Path(folder) / "job.json"
     job.write_text(json.dumps({**work, "host": "127.0.0.1", "port": port, "paths": paths}))
     done = subprocess.run([*work["client"], str(job)], stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)
+    return json.loads(done.stdout)["phases"]
 
 
 def free_port() -> int:

@@ -67,11 +67,6 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 def _row(seed: str, ours: tuple[float, float], peer: tuple[float, float]) -> dict[str, Any]:
     error = math.hypot(ours[1], peer[1])
-    return {
-        "seed": seed,
-        "ours": significant(ours[0]),
-        "ours_error": significant(ours[1]),
-        "peer": significant(peer[0]),
-        "peer_error": significant(peer[1]),
-        "no_worse": ours[0] >= peer[0] - 2 * error,
-    }
+    names = ("ours", "ours_error", "peer", "peer_error")
+    figures = {name: significant(value) for name, value in zip(names, (*ours, *peer), strict=True)}
+    return {"seed": seed, **figures, "no_worse": ours[0] >= peer[0] - 2 * error}

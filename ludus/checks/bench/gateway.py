@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ludus.checks.bench.pairs import Runner
 from ludus.checks.bench.workloads import GatewayWork
 from ludus.engines.base import OnTokens
 from ludus.engines.scripted import ScriptedEngine
@@ -53,17 +53,16 @@ class TimedEngine(ScriptedEngine):
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         began_at = time.perf_counter()
-        first_at: float | None = None
+        arrived_at: list[float] = []
 
         def pass_on(chunk: TokenChunk) -> None:
-            nonlocal first_at
-            first_at = time.perf_counter() if first_at is None else first_at
+            arrived_at.append(time.perf_counter())
             if on_tokens is not None:
                 on_tokens(chunk)
 
         sampled = await super().generate(call, pass_on)
         self.times_s.append(time.perf_counter() - began_at)
-        self.first_tokens_s.append((first_at or began_at) - began_at)
+        self.first_tokens_s.append(arrived_at[0] - began_at)
         return sampled
 
 
@@ -110,14 +109,10 @@ def ask(work: GatewayWork, base_url: str, paths: Sequence[str]) -> Sequence[Mapp
     """What the client's process measured in each phase of `work`. Raises BackendError with its last lines."""
     address = urlsplit(base_url)
     job = {**asdict(work), "host": address.hostname, "port": address.port, "paths": paths}
-    with tempfile.TemporaryDirectory(prefix="ludus-load-") as folder:
-        file = Path(folder) / "job.json"
-        file.write_text(json.dumps(job))
-        done = subprocess.run([*work.client, str(file)], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BackendError(f"the client of the gateway failed; its last words: {done.stderr[-2000:]}")
-    results: list[dict[str, float]] = json.loads(done.stdout)
-    return results
+    measured: list[dict[str, float]] = Runner("the gateway's client", work.client, job, "please report it").run()[
+        "phases"
+    ]
+    return measured
 
 
 def _check(sessions: Sequence[Session], *, num_requests: int) -> None:

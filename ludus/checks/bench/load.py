@@ -4,7 +4,8 @@ Knows: HTTP/1.1 over raw sockets, whole requests written beforehand.  Knows not:
 It answers a whole response with the next request, in some 30 microseconds: slower clients would be what is measured.
 
 A connection sends request after request. It replays sessions: all bodies in order to one path, then
-the same to the next path. Prints one JSON object: for each phase `requests`, `seconds`, and percentiles of the latency.
+the same to the next path. Prints one JSON object: of each of its `phases` the `requests`, `seconds`, and percentiles of
+the latency.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ async def run(job: dict[str, Any]) -> list[dict[str, float]]:
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
     gc.disable()
-    sys.stdout.write(json.dumps(asyncio.run(run(job))) + "\n")
+    sys.stdout.write(json.dumps({"phases": asyncio.run(run(job))}) + "\n")
 
 
 if __name__ == "__main__":

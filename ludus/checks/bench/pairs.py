@@ -14,14 +14,11 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ludus.errors import BackendError
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 Results = Mapping[str, Any]
 """What a runner printed."""
@@ -35,7 +32,8 @@ class Runner:
 
     name: str
     command: tuple[str, ...]
-    work: DataclassInstance
+    work: Mapping[str, Any]
+    """What fits into a JSON file."""
     advice: str
     """What to do when it fails."""
 
@@ -43,7 +41,7 @@ class Runner:
         """The results that it prints. Raises BackendError with its last lines if it prints none."""
         with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
             file = Path(folder) / "work.json"
-            file.write_text(json.dumps(asdict(self.work)))
+            file.write_text(json.dumps(self.work))
             command = [*self.command, str(file)]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

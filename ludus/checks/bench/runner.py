@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
 
@@ -32,7 +33,9 @@ _SCRIPTS = Path(__file__).parents[3] / "bench" / "peers"
 def our_runner(bench: str, work: DataclassInstance, name: str = "ludus") -> Runner:
     """Ludus, in a fresh process of this interpreter."""
     command = (sys.executable, "-m", "ludus.checks.bench.runner", bench)
-    return Runner(name, command, work, "pip install 'ludus[train]' if something is missing, else please report it")
+    return Runner(
+        name, command, asdict(work), "pip install 'ludus[train]' if something is missing, else please report it"
+    )
 
 
 def peer_runner(peer: str, bench: str, work: DataclassInstance, folder: Path) -> Runner:
@@ -50,7 +53,7 @@ def peer_runner(peer: str, bench: str, work: DataclassInstance, folder: Path) ->
     if not python.exists():
         raise UserError(f"{peer} is not set up, {python} is missing: run bench/peers.sh, or say where with --peers")
     advice = "run bench/peers.sh again" if environment else "pip install 'ludus[train]'"
-    return Runner(peer, (str(python), str(_SCRIPTS / script)), work, advice)
+    return Runner(peer, (str(python), str(_SCRIPTS / script)), asdict(work), advice)
 
 
 def main() -> None:

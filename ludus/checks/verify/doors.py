@@ -74,7 +74,7 @@ class FamilySetup:
     rows: Sequence[Mapping[str, Any]]
 
 
-Play = Callable[[FamilySetup], Coroutine[Any, Any, Group]]
+Play = Callable[[FamilySetup], Coroutine[Any, Any, Sequence[Episode]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class DoorsResult(Verdict):
         }
 
 
-async def play_trajectories(setup: FamilySetup) -> Group:
+async def play_trajectories(setup: FamilySetup) -> Sequence[Episode]:
     """As a backend does it: a session for each rollout, the choices found again in the records."""
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore.create(Path(folder), "doors", "")
@@ -131,10 +131,10 @@ async def play_trajectories(setup: FamilySetup) -> Group:
             settled = settle_groups([group], records, step=1)
             records.settle(settled.turns)
             (found,) = settled.taken.groups
-            return found
+            return found.episodes
 
 
-async def play_http(setup: FamilySetup) -> Group:
+async def play_http(setup: FamilySetup) -> Sequence[Episode]:
     """As an agent elsewhere does it: sessions opened, rewarded and ended over HTTP."""
     archive, admin_key = MemoryArchive(), new_key()
     episodes = Episodes(setup.recorder, archive)
@@ -155,11 +155,12 @@ async def play_http(setup: FamilySetup) -> Group:
                 await post(f"/{session_id}/end", {})
                 return episodes.episode(session_id)
 
-            played = await asyncio.gather(*(play(idx, row) for idx, row in enumerate(setup.rows)))
-    return Group(_GROUP_ID, _GROUP_ID, tuple(played))
+            return await asyncio.gather(*(play(idx, row) for idx, row in enumerate(setup.rows)))
 
 
-async def play_family(setup: FamilySetup, workflow: object, *, has_text: bool = False, **kwargs: object) -> Group:
+async def play_family(
+    setup: FamilySetup, workflow: object, *, has_text: bool = False, **kwargs: object
+) -> Sequence[Episode]:
     """As a run does it: the agent in an agent runtime, an episode for each row. has_text: it is made with the text."""
     kwargs |= {"text": setup.text} if has_text else {}
     generation = GenerationSettings(n_samples=N_MEMBERS, max_new_tokens=MAX_TOKENS)
@@ -169,8 +170,7 @@ async def play_family(setup: FamilySetup, workflow: object, *, has_text: bool = 
             EpisodeTask(f"{_GROUP_ID}-m{idx:03d}", _GROUP_ID, "dialogue", row, seed=idx, step=1)
             for idx, row in enumerate(setup.rows)
         ]
-        episodes = await asyncio.gather(*(runner.run(task) for task in tasks))
-    return Group(_GROUP_ID, "dialogue", tuple(episodes))
+        return await asyncio.gather(*(runner.run(task) for task in tasks))
 
 
 FAMILIES: Mapping[str, Play] = {
@@ -202,12 +202,13 @@ def verify_doors(*, seed: int = 0, families: Mapping[str, Play] = FAMILIES, on_d
     return DoorsResult(seed, learned)
 
 
-def _learn(group: Group) -> TrainerInput:
-    failed = [episode for episode in group.episodes if not episode.outcome.has_credit]
+def _learn(episodes: Sequence[Episode]) -> TrainerInput:
+    failed = [episode for episode in episodes if not episode.outcome.has_credit]
     assert not failed, failed[0].outcome.reason
+    group = Group(_GROUP_ID, "dialogue", tuple(episodes))
     built = build_batch(TakenGroups((group,), ()), _RULES, version=0)
     built.ledger.check()
-    num_turns = sum(len(episode.session.turns) for episode in group.episodes)
+    num_turns = sum(len(episode.session.turns) for episode in episodes)
     return TrainerInput(digest(_columns(built.batch)), built.ledger, num_turns)
 
 

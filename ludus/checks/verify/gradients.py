@@ -5,6 +5,7 @@ Knows: trainers, tensors by name.  Knows not: what the gradients are compared fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ def rel_diff(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float
     """Norm of the difference over the norm of what is expected, of all tensors together; a difference from nothing
     counts as it is."""
     off, norm = (
-        sum(float(tensor.double().square().sum()) for tensor in tensors) ** 0.5
+        math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
         for tensors in ((got[name] - each for name, each in expected.items()), expected.values())
     )
     return off / norm if norm else off

@@ -31,6 +31,7 @@ from ludus.episodes.session import Session
 from ludus.episodes.spec import SessionSpec
 from ludus.gateway.server import GatewayServer
 from ludus.loop.batch import episode_returns
+from ludus.runs.interactions import message_json
 from ludus.text.chat import ChatText
 from ludus.types import Call, ChatRequest, Message, Sampled, ToolCall, ToolSpec
 
@@ -185,22 +186,13 @@ def _over_http(client: httpx.AsyncClient) -> Ask:
     tools = [{"type": "function", "function": {"name": tool.name, "parameters": {}}} for tool in _TOOLS]
 
     async def ask(request: ChatRequest) -> Answers:
-        body = {"model": "any", "n": request.n, "tools": tools, "messages": [*map(_json, request.messages)]}
+        body = {"model": "any", "n": request.n, "tools": tools, "messages": [*map(message_json, request.messages)]}
         key = {} if request.retry_key is None else {"idempotency-key": request.retry_key}
         headers = {"x-ludus-agent": request.agent, **key}
         response = (await client.post("/chat/completions", json=body, headers=headers)).raise_for_status().json()
         return [(choice["turn_id"], _reply(choice["message"])) for choice in response["choices"]]
 
     return ask
-
-
-def _json(message: Message) -> dict[str, Any]:
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in message.tool_calls
-    ]
-    found = {"content": message.content, "tool_calls": calls or None, "tool_call_id": message.tool_call_id}
-    return {"role": message.role, **{name: value for name, value in found.items() if value is not None}}
 
 
 def _reply(message: Mapping[str, Any]) -> Message:

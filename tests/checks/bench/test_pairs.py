@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from ludus.checks.bench.pairs import Runner, compare, run_pairs, significant
 from ludus.checks.bench.workloads import SampleWork
 from ludus.errors import BackendError
 
-WORK = SampleWork("folder", batches=(((1, 2), (3,)),), new_tokens=5)
+WORK = asdict(SampleWork("folder", batches=(((1, 2), (3,)),), new_tokens=5))
 
 
 def runner(name: str, script: str) -> Runner:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.checks.verify.doors import FAMILIES, FamilySetup, play_family, verify_doors
 from ludus.checks.verify.families import LoopAgent, WorkflowAgent
 from ludus.compat.verl.output import AgentLoopOutput
-from ludus.types import Group
+from ludus.types import Episode
 
 
 class Trimming(WorkflowAgent):
@@ -27,11 +27,11 @@ class Careless(LoopAgent):
         return output.model_copy(update={"response_mask": [*output.response_mask[:-1], 0]})
 
 
-async def trimming(setup: FamilySetup) -> Group:
+async def trimming(setup: FamilySetup) -> Sequence[Episode]:
     return await play_family(setup, Trimming)
 
 
-async def careless(setup: FamilySetup) -> Group:
+async def careless(setup: FamilySetup) -> Sequence[Episode]:
     return await play_family(setup, Careless)
 
 
