@@ -36,12 +36,13 @@ class AgentThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name="ludus-agents", daemon=True)
         self._watchdog = LoopWatchdog(self._loop, on_blocked=self._on_blocked)
-        self._blockage: Blockage | None = None
+        self.blockage: Blockage | None = None
+        """What blocks the loop at this moment. None: nothing does."""
         self._warned_of: set[str] = set()
         """Places that a warning has named; one is enough for each."""
 
     def __repr__(self) -> str:
-        return f"AgentThread(alive={self._thread.is_alive()}, blocked_by={self._blockage})"
+        return f"AgentThread(alive={self._thread.is_alive()}, blocked_by={self.blockage})"
 
     def __enter__(self) -> AgentThread:
         self._thread.start()
@@ -53,12 +54,7 @@ class AgentThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_TIMEOUT_S)
         if self._thread.is_alive():
-            logger.warning("an agent still blocks its thread (%s); it ends with the process", self._blockage)
-
-    @property
-    def blockage(self) -> Blockage | None:
-        """What blocks the loop at this moment. None: nothing does."""
-        return self._blockage
+            logger.warning("an agent still blocks its thread (%s); it ends with the process", self.blockage)
 
     def submit(self, coroutine: Coroutine[Any, Any, ReturnT]) -> Future[ReturnT]:
         """Run the coroutine on this thread; cancelling the future cancels it."""
@@ -83,7 +79,7 @@ class AgentThread:
             if not closing.done() and (not beat.done() or time.monotonic() >= deadline_at):
                 closing.cancel()
                 logger.warning(
-                    "the agent %s was not closed: %s", agent_adapter.name, self._blockage or "it takes too long"
+                    "the agent %s was not closed: %s", agent_adapter.name, self.blockage or "it takes too long"
                 )
                 return
         error = None if closing.cancelled() else closing.exception()
@@ -94,11 +90,11 @@ class AgentThread:
         level = logging.DEBUG if blockage.caller in self._warned_of else logging.WARNING
         self._warned_of.add(blockage.caller)
         logger.log(level, "an agent blocks all agents: %s; await the call, or run it in a thread", blockage)
-        self._blockage = blockage
+        self.blockage = blockage
         self._loop.call_soon_threadsafe(self._clear)  # runs as soon as the loop goes on
 
     def _clear(self) -> None:
-        self._blockage = None
+        self.blockage = None
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)

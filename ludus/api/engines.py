@@ -37,23 +37,19 @@ async def open_engines(
         kind, settings = kind_of(config.engine), config.engine
         if isinstance(kind, LocalKind):
             options = {"lease": lease, "seed": config.seed}
-            replicas: list[Engine] = [
-                kind.open(model, tokenizer, settings, **options) for _ in range(settings.replicas)
-            ]
-            engine = route(replicas, tokenizer, seed=config.seed)
+            opened = [kind.open(model, tokenizer, settings, **options) for _ in range(settings.replicas)]
+            engine = route(opened, tokenizer, seed=config.seed)
         else:
             files = open_files(config, model)
             if files is not None:
                 stack.callback(files.close)
             if isinstance(settings, ServerSettings) and settings.urls:
-                replicas = []  # which run already
+                replicas: list[Engine] = []  # which run already
                 for url in settings.urls:
                     replicas.append(await connect(config, url, tokenizer, settings.api_key, files))
                     stack.push_async_callback(replicas[-1].close)
                 used = [replica for replica in replicas if replica.stats().version < 0]
-                if len(used) < len(
-                    replicas
-                ):  # else the router is given them as one publish, and repeats it where missed
+                if len(used) < len(replicas):  # else the router is given them as one publish
                     for replica in used:
                         await replica.publish(0, LoadedWeights(model))
                 engine = route(replicas, tokenizer, seed=config.seed)

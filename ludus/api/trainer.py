@@ -95,7 +95,12 @@ class Trainer:
             self._check_online(settings, eval_workflow if workflow is None else workflow, on_gateway, admin_key)
             rows, players = (), partial(OnlineRollouts, admin_key=admin_key, on_gateway=on_gateway)
         else:
-            rows = self._train_rows()
+            source = self.config.train_dataset.path if self._train_dataset is None else self._train_dataset
+            if source is None:
+                raise ConfigError(
+                    "no training rows were given: set train_dataset.path, or pass train_dataset=… in Python"
+                )
+            rows = load_rows(source, "train_dataset.path")
             agent_adapter = choose_agent(self.config, workflow, workflow_kwargs, rows=rows)
             eval_agent = choose_eval_agent(self.config, eval_workflow, eval_workflow_kwargs)
             if eval_agent is not None and not self.config.eval.is_asked:
@@ -181,12 +186,6 @@ class Trainer:
             )
         check_admin_key(agent.host, admin_key)
         Tls.of(agent.tls_cert, agent.tls_key)  # said now, not once the model is loaded
-
-    def _train_rows(self) -> Sequence[Row]:
-        source = self.config.train_dataset.path if self._train_dataset is None else self._train_dataset
-        if source is None:
-            raise ConfigError("no training rows were given: set train_dataset.path, or pass train_dataset=… in Python")
-        return load_rows(source, "train_dataset.path")
 
     def _eval_plan(self, *, is_asked: bool = False) -> EvalPlan | None:
         config = self.config

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
@@ -33,7 +34,7 @@ _SPELLED = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?(?:/\d+)?", re
 """A model may write any exponent, and its number would be written out."""
 
 
-class MathVerifier:
+class MathVerifier(AbstractContextManager["MathVerifier"]):
     """Compares answers with solutions. Use as a context manager, or call `close`; for any thread and event loop."""
 
     def __init__(self, max_workers: int | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -46,9 +47,6 @@ class MathVerifier:
 
     def __repr__(self) -> str:
         return f"MathVerifier({self._pool!r}, timeout_s={self._timeout_s})"
-
-    def __enter__(self) -> MathVerifier:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

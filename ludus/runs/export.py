@@ -57,25 +57,10 @@ WRITERS: Mapping[Format, Callable[[Iterable[Row], Path], int]] = {"jsonl": write
 
 
 def _schema(pa: Any) -> Any:
-    return pa.schema(
-        [
-            ("session_id", pa.string()),
-            ("group_id", pa.string()),
-            ("outcome", pa.string()),
-            ("agent", pa.string()),
-            ("completion_ids", pa.list_(pa.string())),
-            ("rewards", pa.list_(pa.float64())),
-            ("follows", pa.string()),
-            ("messages", pa.string()),
-            ("reply", pa.string()),
-            ("tools", pa.string()),
-            ("token_ids", pa.list_(pa.int64())),
-            ("loss_mask", pa.list_(pa.int8())),
-            ("logprobs", pa.list_(pa.float64())),
-            ("versions", pa.list_(pa.int64())),
-            ("temperature", pa.float64()),
-            ("ended_by", pa.string()),
-            ("started_at", pa.float64()),
-            ("finished_at", pa.float64()),
-        ]
-    )
+    text, number, ids = pa.string(), pa.float64(), pa.list_(pa.int64())
+    columns = dict.fromkeys(("session_id", "group_id", "outcome", "agent"), text)
+    columns |= {"completion_ids": pa.list_(text), "rewards": pa.list_(number)}
+    columns |= dict.fromkeys(("follows", *AS_TEXT), text)
+    columns |= {"token_ids": ids, "loss_mask": pa.list_(pa.int8()), "logprobs": pa.list_(number), "versions": ids}
+    columns |= {"temperature": number, "ended_by": text}
+    return pa.schema(columns | dict.fromkeys(("started_at", "finished_at"), number))

@@ -21,7 +21,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ INSERT INTO episodes (id, step, group_id, task_id, is_eval, outcome, reward, num
 """
 
 
-class RunStore:
+class RunStore(AbstractContextManager["RunStore"]):
     """The folder of one run. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
@@ -147,9 +147,6 @@ class RunStore:
 
     def __repr__(self) -> str:
         return f"RunStore({str(self.folder)!r}, episodes={self.num_episodes})"
-
-    def __enter__(self) -> RunStore:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

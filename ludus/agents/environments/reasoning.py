@@ -52,7 +52,8 @@ class ReasoningGymEnvironment(EnvironmentService):
     async def step(self, action: str) -> tuple[None, float, bool, bool, dict[str, Any]]:
         """The score of the answer, or of what stands in its `<answer>` tags; that ends it."""
         dataset, entry = await self._find()
-        answer = self._extract(action)
+        before, tag, rest = action.rpartition("<answer>")
+        answer = (rest.partition("</answer>")[0] if tag else before or rest).strip()
         with span("reward", f"reasoning-gym {dataset.config.__class__.__name__}", inputs=answer) as seen:
             score = float(await asyncio.to_thread(dataset.score_answer, answer, entry))
             seen.outputs = score
@@ -63,11 +64,6 @@ class ReasoningGymEnvironment(EnvironmentService):
             raise UserError("this environment is of no row; play it through an agent, or call for_episode(row)")
         dataset = await asyncio.to_thread(_dataset, json.dumps(self._row[_KEY]))
         return dataset, dataset[int(self._row["index"])]
-
-    @staticmethod
-    def _extract(text: str) -> str:
-        before, tag, rest = text.rpartition("<answer>")
-        return (rest.partition("</answer>")[0] if tag else before or rest).strip()
 
 
 @lru_cache(maxsize=64)

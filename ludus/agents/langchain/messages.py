@@ -93,10 +93,8 @@ def to_ai_message(turn: Turn, *, num_prompt_tokens: int, model_name: str) -> AIM
 
 
 def response_metadata(turn: Turn, model_name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"model_name": model_name, "finish_reason": turn.finish_reason}
-    if turn.undecoded:
-        found[UNDECODED] = list(turn.undecoded)
-    return found
+    undecoded = {UNDECODED: list(turn.undecoded)} if turn.undecoded else {}
+    return {"model_name": model_name, "finish_reason": turn.finish_reason, **undecoded}
 
 
 def usage_of(turn: Turn, num_prompt_tokens: int) -> UsageMetadata:

@@ -21,13 +21,13 @@ from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from ludus.agents.adapter import current_episode
 from ludus.agents.langchain.messages import REASONING, response_metadata, to_ai_message, usage_of
-from ludus.agents.langchain.request import bound_tools, to_request
+from ludus.agents.langchain.request import to_request
 from ludus.episodes.session import Session
 from ludus.errors import AgentError, UserError
 from ludus.processes.blocking import run_blocking, stream_blocking
@@ -119,7 +119,8 @@ class ChatModel(BaseChatModel):
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """The model with these tools. strict: the arguments of calls are held to their schema while sampled."""
         choice = {} if tool_choice is None else {"tool_choice": tool_choice}
-        return self.bind(tools=bound_tools(tools, strict=strict), **choice, **kwargs)
+        bound = [convert_to_openai_tool(tool, strict=strict) for tool in tools]  # with their whole schema
+        return self.bind(tools=bound, **choice, **kwargs)
 
     def with_structured_output(
         self,

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage
-from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ludus.agents.langchain.messages import to_messages
 from ludus.errors import UserError
@@ -57,11 +56,6 @@ def to_request(
         sampling=read_sampling(sampling, defaults),
         agent=agent,
     )
-
-
-def bound_tools(tools: Sequence[Any], *, strict: bool | None) -> list[dict[str, Any]]:
-    """Tools of any kind that LangChain has, as OpenAI's protocol writes them, with their whole schema."""
-    return [convert_to_openai_tool(tool, strict=strict) for tool in tools]
 
 
 def _choice(value: Any) -> ToolChoiceRule:

@@ -83,9 +83,19 @@ def shorten(text: str, limits: ToolLimits, tokenizer: Tokenizer | None) -> str:
     """The text, cut where it is too long. tokenizer: None: tokens cannot be counted, and are not limited."""
     if limits.max_response_length is not None and len(text) > limits.max_response_length:
         text = _cut(text, limits.max_response_length, limits.truncate_side)
-    if limits.max_response_tokens is None or tokenizer is None:
+    most, side = limits.max_response_tokens, limits.truncate_side
+    if most is None or tokenizer is None:
         return text
-    return _cut_to_tokens(text, limits.max_response_tokens, limits.truncate_side, tokenizer)
+
+    def fits(candidate: str) -> bool:
+        return len(tokenizer.encode(candidate)) <= most
+
+    # No token stands for more characters, so that of a text of any length only so much is ever looked at.
+    room = most * tokenizer.longest_token + len(_MARKS[side])
+    if len(text) <= room and fits(text):
+        return text
+    lengths = range(1, min(room, len(text) - 1) + 1)
+    return _cut(text, bisect_left(lengths, True, key=lambda length: not fits(_cut(text, length, side))), side)
 
 
 def _text(response: object) -> str:
@@ -100,20 +110,6 @@ def _text(response: object) -> str:
         return pydantic_core.to_json(response, inf_nan_mode="constants").decode()
     except pydantic_core.PydanticSerializationError:
         raise ToolError(f"the tool returned a {type(response).__name__}; allowed: {_ALLOWED}") from None
-
-
-def _cut_to_tokens(text: str, most: int, side: TruncateSide, tokenizer: Tokenizer) -> str:
-    """The longest cut of the text that has at most `most` tokens."""
-
-    def fits(candidate: str) -> bool:
-        return len(tokenizer.encode(candidate)) <= most
-
-    # No token stands for more characters, so that of a text of any length only so much is ever looked at.
-    room = most * tokenizer.longest_token + len(_MARKS[side])
-    if len(text) <= room and fits(text):
-        return text
-    lengths = range(1, min(room, len(text) - 1) + 1)
-    return _cut(text, bisect_left(lengths, True, key=lambda length: not fits(_cut(text, length, side))), side)
 
 
 def _cut(text: str, length: int, side: TruncateSide) -> str:
