@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any, ClassVar
 
 from ludus.agents.adapter import EpisodeContext
@@ -59,7 +60,7 @@ class EpisodeEngine:
         """
         if req.image_data:
             raise UserError("image_data cannot act: the model reads text alone; leave it out")
-        prompt = tuple(int(token_id) for token_id in req.input_ids)
+        prompt = tuple(map(int, req.input_ids))
         return await self._ask(ChatRequest(messages=(), prompt=prompt), req.gconfig, len(prompt))
 
     async def achat(
@@ -114,20 +115,15 @@ def token_rows(arrays: Mapping[str, Any]) -> list[TokenRow]:
         counts = ", ".join(f"{name} {len(_listed(arrays[name]))}" for name in _NEEDED)
         raise UserError(f"the arrays hold different numbers of rows: {counts}")
     rows = []
-    for row_idx, (row_ids, row_attended, row_marked, reward) in enumerate(
-        zip(ids, attended, marked, rewards, strict=True)
-    ):
+    columns = zip(ids, attended, marked, rewards, strict=True)
+    for row_idx, (row_ids, row_attended, row_marked, reward) in enumerate(columns):
         if not len(row_ids) == len(row_attended) == len(row_marked):
             raise UserError(
                 f"row {row_idx} has {len(row_ids)} input_ids, an attention_mask of {len(row_attended)} and a loss_mask "
                 f"of {len(row_marked)}; they must match"
             )
-        kept = [
-            (int(token_id), bool(is_marked))
-            for token_id, is_there, is_marked in zip(row_ids, row_attended, row_marked, strict=True)
-            if is_there
-        ]
-        rows.append(TokenRow([token_id for token_id, _ in kept], [is_marked for _, is_marked in kept], reward))
+        kept_ids, kept_marks = (list(compress(values, row_attended)) for values in (row_ids, row_marked))
+        rows.append(TokenRow([*map(int, kept_ids)], [*map(bool, kept_marks)], reward))
     return rows
 
 

@@ -8,34 +8,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ludus.api.accept import AcceptFn
 from ludus.api.trainer import Trainer
 from ludus.compat.config import Config, load_config
 from ludus.errors import ConfigError
-from ludus.loop.evaluate import Evaluation
 from ludus.loop.observer import RunSummary
 
 
-class PPOTrainer:
+class PPOTrainer(Trainer):
     """`ludus.Trainer` with the arguments in AReaL's order; it needs no closing, for scripts that close it."""
 
-    def __init__(self, config: Config, train_dataset: object = None, valid_dataset: object = None) -> None:
-        """As `ludus.Trainer`."""
-        self.config = config
-        self.trainer = Trainer(config, train_dataset, valid_dataset)
-
-    def __repr__(self) -> str:
-        return f"PPOTrainer({self.trainer!r})"
-
-    def __enter__(self) -> PPOTrainer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         """There is nothing to close: `train` leaves nothing behind."""
 
-    def train(
+    def train(  # type: ignore[override]
         self,
         workflow: object = None,
         eval_workflow: object = None,
@@ -46,17 +37,10 @@ class PPOTrainer:
     ) -> RunSummary:
         """Train until the configuration says it is enough. dynamic_filter_fn: `should_accept_fn` of `ludus.Trainer`,
         whose other arguments are the options."""
-        return self.trainer.train(
-            workflow,
-            workflow_kwargs,
-            eval_workflow=eval_workflow,
-            eval_workflow_kwargs=eval_workflow_kwargs,
-            **{"should_accept_fn": dynamic_filter_fn, **options},
+        evaluated = {"eval_workflow": eval_workflow, "eval_workflow_kwargs": eval_workflow_kwargs}
+        return super().train(
+            workflow, workflow_kwargs, **{**evaluated, "should_accept_fn": dynamic_filter_fn, **options}
         )
-
-    def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
-        """As `ludus.Trainer.evaluate`."""
-        return self.trainer.evaluate(workflow, workflow_kwargs)
 
     def close(self) -> None:
         """As leaving the block."""

@@ -55,11 +55,13 @@ def find(table: Mapping[str, Any], name: str) -> Any:
     return import_object(found) if isinstance(found, str) else found
 
 
-def make(table: Mapping[str, Any], kind: str, type_: str, args: Mapping[str, Any]) -> Any:
-    """An instance of what is registered as `type_`. Raises UserError if nothing is, naming the nearest."""
-    cls = find(table, type_)
+def make(table: Mapping[str, Any], kind: str, cfg: AgentAbstraction | EnvServiceAbstraction) -> Any:
+    """An instance of what is registered as `cfg.type_`. Raises UserError if nothing is, naming the nearest."""
+    cls = find(table, cfg.type_)
     if cls is None:
-        hint = did_you_mean(str(type_), table)
+        hint = did_you_mean(str(cfg.type_), table)
         known = ", ".join(sorted(table))
-        raise UserError(f"no {kind} is registered as {type_!r}{hint} Registered: {known}; import the module of yours")
-    return cls(**args)
+        raise UserError(
+            f"no {kind} is registered as {cfg.type_!r}{hint} Registered: {known}; import the module of yours"
+        )
+    return cls(**cfg.args)

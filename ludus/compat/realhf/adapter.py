@@ -134,8 +134,7 @@ def rows_of(sample: SequenceSample) -> list[TokenRow]:
     Raises UserError where a key is missing or the keys do not agree.
     """
     try:
-        sequences = list(sample.sequences("packed_input_ids"))
-        masks = list(sample.sequences("prompt_mask"))
+        sequences, masks = ([ids for _, ids in sample.sequences(key)] for key in ("packed_input_ids", "prompt_mask"))
         rewards = [value for _, values in sample.sequences("rewards") for value in values]
     except KeyError as missing:
         raise UserError(
@@ -148,7 +147,7 @@ def rows_of(sample: SequenceSample) -> list[TokenRow]:
         )
     return [
         TokenRow(ids, [not is_prompt for is_prompt in mask], reward)
-        for (_, ids), (_, mask), reward in zip(sequences, masks, rewards, strict=True)
+        for ids, mask, reward in zip(sequences, masks, rewards, strict=True)
     ]
 
 

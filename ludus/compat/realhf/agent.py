@@ -6,10 +6,11 @@ Knows: the agents' register.  Knows not: who answers, what becomes of the trajec
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, ClassVar
 
 from ludus.agents.environments.base import EnvironmentService
-from ludus.compat.realhf.abstraction import AgentAbstraction, make, register
+from ludus.compat.realhf.abstraction import make, register
 from ludus.compat.realhf.sample import SequenceSample
 
 Queue = asyncio.Queue[Any]
@@ -41,11 +42,7 @@ class Agent:
         raise NotImplementedError(f"{type(self).__qualname__} must define `async def collect_trajectory`")
 
 
-def register_agent(name: str, cls_: type) -> None:
-    """Makes `cls_` known as `name`. Raises UserError if another class has that name."""
-    register(ALL_AGENTS, "agent", name, cls_)
-
-
-def make_agent(cfg: AgentAbstraction) -> Any:
-    """The agent that `cfg` describes. Raises UserError if no agent has that name."""
-    return make(ALL_AGENTS, "agent", cfg.type_, cfg.args)
+register_agent = partial(register, ALL_AGENTS, "agent")
+"""`register_agent(name, cls_)` makes `cls_` known as `name`. Raises UserError if another class has that name."""
+make_agent = partial(make, ALL_AGENTS, "agent")
+"""The agent that an abstraction describes. Raises UserError if no agent has that name."""

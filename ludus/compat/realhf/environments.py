@@ -5,10 +5,11 @@ Knows: names, classes.  Knows not: agents, tokens.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ludus.agents.environments.base import EnvironmentService
-from ludus.compat.realhf.abstraction import EnvServiceAbstraction, make, register
+from ludus.compat.realhf.abstraction import make, register
 
 ALL_ENV_CLASSES: dict[str, Any] = {
     "null": "ludus.compat.realhf.environments:NullEnvironment",
@@ -29,11 +30,8 @@ class NullEnvironment(EnvironmentService):
         return None, 0.0, True, False, {}
 
 
-def register_environment(name: str, env_cls: type) -> None:
-    """Makes `env_cls` known as `name`. Raises UserError if another class has that name."""
-    register(ALL_ENV_CLASSES, "environment", name, env_cls)
-
-
-def make_env(cfg: EnvServiceAbstraction) -> Any:
-    """The environment that `cfg` describes. Raises UserError if no environment has that name."""
-    return make(ALL_ENV_CLASSES, "environment", cfg.type_, cfg.args)
+register_environment = partial(register, ALL_ENV_CLASSES, "environment")
+"""`register_environment(name, env_cls)` makes `env_cls` known as `name`. Raises UserError if another class has that
+name."""
+make_env = partial(make, ALL_ENV_CLASSES, "environment")
+"""The environment that an abstraction describes. Raises UserError if no environment has that name."""

@@ -29,14 +29,19 @@ _RIGHT = "Congratulations! You are correct!"
 _WRONG = "Unfortunately your answer is wrong. Let's try again."
 
 
+@dataclass(eq=False)
 class _MathAgent(Agent):
     """What both have in common: a problem is answered, each bundle of answers judged and written down."""
 
-    gconfig: Any
-    tokenizer_path: str | None
-    answer_save_path: str | None
-    reward_scaling: float
-    reward_bias: float
+    gconfig: Any = None
+    """None: one answer, sampled as the run says."""
+    tokenizer_path: str | None = None
+    """None: the run's model."""
+    answer_save_path: str | None = None
+    """A folder for a line of JSON for each answer. None: the run store alone keeps them."""
+
+    reward_scaling = 1.0
+    reward_bias = 0.0
     num_turns = 1
     stop_on_success = False
 
@@ -108,12 +113,6 @@ class _MathAgent(Agent):
 class MathSingleStepAgent(_MathAgent):
     """Answers a problem `gconfig.n` times at once; a bundle with too few or too many right answers is rejected."""
 
-    gconfig: Any = None
-    """None: one answer, sampled as the run says."""
-    tokenizer_path: str | None = None
-    """None: the run's model."""
-    answer_save_path: str | None = None
-    """A folder for a line of JSON for each answer. None: the run store alone keeps them."""
     success_rate_lb: float = 0.0
     success_rate_ub: float = 1.0
     reward_scaling: float = 1.0
@@ -136,9 +135,6 @@ class MathSingleStepAgent(_MathAgent):
 class MathMultiTurnAgent(_MathAgent):
     """Answers a problem, is told whether the answer is right, and answers again, `num_turns` times."""
 
-    gconfig: Any = None
-    tokenizer_path: str | None = None
-    answer_save_path: str | None = None
     reward_scaling: float = 1.0
     reward_bias: float = 0.0
     turn_level_discount: float = 1.0

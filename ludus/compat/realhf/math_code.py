@@ -21,7 +21,8 @@ from ludus.runs.spans import span
 
 logger = logging.getLogger(__name__)
 
-TASKS = ("math", "code")
+TASKS = {"math": "solutions", "code": "input_output"}
+"""By name the column that a row is judged by."""
 
 
 class MathCodeSingleStepEnv(EnvironmentService):
@@ -63,9 +64,8 @@ class MathCodeSingleStepEnv(EnvironmentService):
                 rewards = await math_verify_all(answers, solutions_of(known, qid))
             else:
                 tests = tests_of(known, qid)
-                rewards = list(
-                    await asyncio.gather(*(verify_program(extract_code(answer), tests) for answer in answers))
-                )
+                judging = (verify_program(extract_code(answer), tests) for answer in answers)
+                rewards = list(await asyncio.gather(*judging))
             seen.outputs = rewards
         return None, rewards, True, False, {}
 
@@ -94,8 +94,7 @@ def load_metadata(path: str | Path) -> tuple[dict[str, dict[str, Any]], dict[str
 
 
 def _what_is_wrong(info: Mapping[str, Any]) -> str | None:
-    needed = {"math": "solutions", "code": "input_output"}.get(info["task"])
-    if needed is None:
+    if info["task"] not in TASKS:
         return f"the task {info['task']!r} is none of {', '.join(TASKS)}"
-    missing = [name for name in ("query_id", needed) if info.get(name) is None]
+    missing = [name for name in ("query_id", TASKS[info["task"]]) if info.get(name) is None]
     return f"it has no {missing[0]}" if missing else None

@@ -36,11 +36,8 @@ class AsyncRLExperimentConfig(ExperimentConfig):
     @classmethod
     def renamed(cls, path: Path_, value: Any) -> Iterable[tuple[Path_, Any]]:
         meaning = meaning_of(_KEYS, ".".join(map(str, path)), value, {})
-        return (
-            ((path, value),)
-            if meaning is None
-            else [(tuple(own.split(".")), theirs) for own, theirs in meaning.ours.items()]
-        )
+        ours = {} if meaning is None else meaning.ours
+        return [(tuple(own.split(".")), theirs) for own, theirs in ours.items()] or [(path, value)]
 
     @property
     def agent(self) -> Any:

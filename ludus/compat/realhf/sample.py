@@ -275,13 +275,10 @@ class SequenceSample:
     def as_json_compatible(self) -> dict[str, Any]:
         """The sample as JSON has it; `from_json_compatible` reads it back."""
         return {
-            "ids": self.ids,
+            **vars(self),
             "keys": sorted(self.keys),
-            "trailing_shapes": self.trailing_shapes,
             "dtypes": _each(self.dtypes, lambda _, dtype: str(dtype)),
-            "seqlens": self.seqlens,
             "data": _each(self.data, lambda _, value: value.tolist()),
-            "metadata": self.metadata,
         }
 
     @classmethod
@@ -289,15 +286,8 @@ class SequenceSample:
         """The sample that `as_json_compatible` wrote."""
         torch = import_torch()
         dtypes = _each(data["dtypes"], lambda _, name: getattr(torch, name.removeprefix("torch.")))
-        return cls(
-            keys=set(data["keys"]),
-            trailing_shapes=dict(data["trailing_shapes"]),
-            dtypes=dtypes,
-            ids=list(data["ids"]),
-            seqlens=data["seqlens"],
-            data=_each(data["data"], lambda key, value: torch.tensor(value, dtype=dtypes[key])),
-            metadata=dict(data["metadata"]),
-        )
+        tensors = _each(data["data"], lambda key, value: torch.tensor(value, dtype=dtypes[key]))
+        return cls(**{**data, "trailing_shapes": dict(data["trailing_shapes"]), "dtypes": dtypes, "data": tensors})
 
     def _num_positions(self, key: str) -> int:
         return sum(map(sum, self.seqlens[key]))

@@ -30,9 +30,8 @@ class TrajectoryBuilder:
     ) -> BundledGenerationOutputs:
         """The answers to these tokens; they are the trajectory's next."""
         await obs_queue.put((self.qid, token_ids, gconfig))
-        bundle: BundledGenerationOutputs = await act_queue.get()
-        self.add(bundle)
-        return bundle
+        self.add(await act_queue.get())
+        return self._bundles[-1]
 
     def add(self, bundle: BundledGenerationOutputs) -> None:
         self._bundles.append(bundle)
@@ -44,13 +43,10 @@ class TrajectoryBuilder:
         seqs = [seq for bundle in bundles for seq in bundle.seqs]
         if len(rewards) != len(seqs):
             raise ValueError(f"there are {len(seqs)} answers and {len(rewards)} rewards; give one for each")
-        logprobs = [row for bundle in bundles for row in bundle.logprobs]
-        masks = [
-            [1] * bundle.prompt_len + [0] * (len(seq) - bundle.prompt_len) for bundle in bundles for seq in bundle.seqs
-        ]
+        masks = [[1] * bundle.prompt_len + [0] * num for bundle in bundles for num in bundle.output_lens]
         lists: dict[str, tuple[Any, list[list[Any]]]] = {
             "packed_input_ids": (torch.long, seqs),
-            "packed_logprobs": (torch.float32, logprobs),
+            "packed_logprobs": (torch.float32, [row for bundle in bundles for row in bundle.logprobs]),
             "prompt_mask": (torch.bool, masks),
             "seq_no_eos_mask": (torch.bool, [[flag] for bundle in bundles for flag in bundle.no_eos]),
             "version_start": (torch.int, [[version] for bundle in bundles for version in bundle.version_start]),

@@ -64,44 +64,37 @@ class InteractionFile(Settings):
     interaction: tuple[InteractionEntry, ...]
 
 
-class Interactions:
-    """The simulated users of a run."""
+def load_interactions(config_path: Path | str | None) -> dict[str, BaseInteraction]:
+    """The simulated users of the YAML file, by name. Raises UserError or ConfigError that says which entry is wrong."""
+    if config_path is None:
+        return {}
+    path = Path(config_path).expanduser()
+    users: dict[str, BaseInteraction] = {}
+    try:
+        entries = InteractionFile(**read_yaml(path)).interaction
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    for idx, entry in enumerate(entries):
+        cls = find_class(entry.class_name, BaseInteraction, f"{path}: interaction.{idx}: class_name")
+        name = entry.name or cls.__name__.lower().removesuffix("interaction") or cls.__name__.lower()
+        if name in users:
+            raise ConfigError(f"{path}: two interactions are called {name!r}; name one of them otherwise")
+        users[name] = cls({**entry.config, "name": name})
+        users[name].name = name
+    return users
 
-    def __init__(self, by_name: Mapping[str, BaseInteraction]) -> None:
-        self.by_name = dict(by_name)
 
-    def __repr__(self) -> str:
-        return f"Interactions({', '.join(self.by_name)})"
-
-    @classmethod
-    def load(cls, config_path: Path | str | None = None) -> Interactions:
-        """Those of the YAML file. Raises UserError or ConfigError that says which entry cannot be."""
-        if config_path is None:
-            return cls({})
-        path = Path(config_path).expanduser()
-        users: dict[str, BaseInteraction] = {}
-        try:
-            entries = InteractionFile(**read_yaml(path)).interaction
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
-        for idx, entry in enumerate(entries):
-            made = _make(entry, f"{path}: interaction.{idx}")
-            if made.name in users:
-                raise ConfigError(f"{path}: two interactions are called {made.name!r}; name one of them otherwise")
-            users[made.name] = made
-        return cls(users)
-
-    def find(self, name: str | None) -> BaseInteraction:
-        """The user that a row asks for; None is the only one there is. Raises UserError that names those there are."""
-        if name is None and len(self.by_name) == 1:
-            return next(iter(self.by_name.values()))
-        if name in self.by_name:
-            return self.by_name[name]
-        hint = did_you_mean(str(name), self.by_name, ".")
-        raise UserError(
-            f"the row asks for the interaction {name!r}{hint} There are: {', '.join(self.by_name) or 'none'}; they "
-            "are named in rollout.multi_turn.interaction_config_path"
-        )
+def find_interaction(users: Mapping[str, BaseInteraction], name: str | None) -> BaseInteraction:
+    """The user that a row asks for; None is the only one there is. Raises UserError that names those there are."""
+    if name is None and len(users) == 1:
+        return next(iter(users.values()))
+    if name is not None and name in users:
+        return users[name]
+    hint = did_you_mean(str(name), users, ".")
+    raise UserError(
+        f"the row asks for the interaction {name!r}{hint} There are: {', '.join(users) or 'none'}; they "
+        "are named in rollout.multi_turn.interaction_config_path"
+    )
 
 
 def read_reply(returned: object, name: str) -> tuple[bool, str, float | None]:
@@ -114,11 +107,3 @@ def read_reply(returned: object, name: str) -> tuple[bool, str, float | None]:
     if not isinstance(text, str):
         raise UserError(f"generate_response of {name} said {text!r:.200}, which is no text")
     return bool(is_over), text, None if score is None else float(score)
-
-
-def _make(entry: InteractionEntry, where: str) -> BaseInteraction:
-    cls = find_class(entry.class_name, BaseInteraction, f"{where}: class_name")
-    name = entry.name or cls.__name__.lower().removesuffix("interaction") or cls.__name__.lower()
-    made: BaseInteraction = cls({**entry.config, "name": name})
-    made.name = name
-    return made

@@ -71,19 +71,6 @@ class AgentLoopOutput(pydantic.BaseModel):
             raise UserError(f"multi_modal_data holds {sorted(self.multi_modal_data)}; models here read text alone")
         return self
 
-    def as_dict(self) -> dict[str, Any]:
-        """The output under the names that verl's trainers use; the reward stands on the last token alone."""
-        found: dict[str, Any] = {
-            "prompts": self.prompt_ids,
-            "responses": self.response_ids,
-            "response_mask": self.response_mask,
-        }
-        if self.response_logprobs is not None:
-            found["rollout_log_probs"] = self.response_logprobs
-        if self.reward_score is not None and self.response_ids:
-            found["rm_scores"] = [0.0] * (len(self.response_ids) - 1) + [self.reward_score]
-        return found
-
     def row(self) -> TokenRow:
         """The sequence as it is matched with the record."""
         mask = [0] * len(self.prompt_ids) + self.response_mask
@@ -123,16 +110,10 @@ def outputs_of(record: SessionRecord, turns: Sequence[Turn] | None = None, **sha
     chosen = record.turns if turns is None else turns
     order = {turn.id: idx for idx, turn in enumerate(chosen)}
     chains = sorted(record.chains(chosen), key=lambda chain: order[chain[-1].id])
-    return [_output_of(record, chain, shared) for chain in chains]
-
-
-def _output_of(record: SessionRecord, chain: Sequence[Turn], shared: Mapping[str, Any]) -> AgentLoopOutput:
-    ids, mask, logprobs, _ = path_of(record, chain)
-    start = mask.index(1)
-    return AgentLoopOutput(
-        prompt_ids=ids[:start],
-        response_ids=ids[start:],
-        response_mask=mask[start:],
-        response_logprobs=logprobs[start:],
-        **shared,
-    )
+    outputs = []
+    for chain in chains:
+        ids, mask, logprobs, _ = path_of(record, chain)
+        prompt, response = slice(mask.index(1)), slice(mask.index(1), None)
+        own: dict[str, Any] = {"response_mask": mask[response], "response_logprobs": logprobs[response]}
+        outputs.append(AgentLoopOutput(prompt_ids=ids[prompt], response_ids=ids[response], **own, **shared))
+    return outputs

@@ -5,16 +5,18 @@ Knows: settings.  Knows not: rows, episodes, models.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ludus.agents.tools.answer import ToolLimits
 from ludus.agents.tools.tool_set import ToolSet
 from ludus.compat.config import Config, LoopSettings
+from ludus.compat.keys import Key, nested
 from ludus.compat.names import find
 from ludus.compat.verl.config_view import LoopConfig
-from ludus.compat.verl.interaction import Interactions
-from ludus.rollout.settings import GenerationSettings
+from ludus.compat.verl.interaction import BaseInteraction, load_interactions
+from ludus.compat.verl.keys import KEYS
 
 DEFAULT_LOOP = "single_turn_agent"
 
@@ -25,7 +27,7 @@ class LoopResources:
 
     config: Config
     tool_set: ToolSet
-    users: Interactions
+    users: Mapping[str, BaseInteraction]
 
     @classmethod
     def load(cls, config: Config) -> LoopResources:
@@ -33,7 +35,7 @@ class LoopResources:
         turns = config.rollout.multi_turn
         limits = tool_limits(config)
         tool_set = ToolSet.load(turns.tool_config_path, turns.function_tool_path, limits=limits, find=find)
-        return cls(config, tool_set, Interactions.load(turns.interaction_config_path))
+        return cls(config, tool_set, load_interactions(turns.interaction_config_path))
 
 
 def loop_settings(config: Config) -> LoopSettings:
@@ -54,39 +56,24 @@ def tool_limits(config: Config) -> ToolLimits:
 
 def loop_config(config: Config) -> LoopConfig:
     """The configuration as loops read it: all the names of verl's that stand for something here."""
-    rollout, loops = config.rollout, loop_settings(config)
-    lengths = {"prompt_length": rollout.prompt_length, "response_length": rollout.response_length}
-    return LoopConfig(
-        {
-            "actor_rollout_ref": {
-                "rollout": {
-                    **lengths,
-                    "calculate_log_probs": True,
-                    "multi_turn": rollout.multi_turn.model_dump(),
-                    "agent": {
-                        "default_agent_loop": loops.default_agent_loop or DEFAULT_LOOP,
-                        "agent_loop_config_path": loops.agent_loop_config_path,
-                    },
-                    **_sampling(config.gconfig),
-                    "val_kwargs": _sampling(config.eval_generation),
-                },
-                "model": {"path": config.model.path},
-            },
-            "data": {
-                **{f"max_{name}": length for name, length in lengths.items()},
-                "return_raw_chat": True,
-                "apply_chat_template_kwargs": {},
-            },
-            "reward": config.reward.model_dump(),
-            "trainer": {"project_name": config.run_root, "experiment_name": config.name},
-        }
-    )
-
-
-def _sampling(generation: GenerationSettings) -> dict[str, Any]:
-    return {
-        "temperature": generation.temperature,
-        "top_p": generation.top_p,
-        "top_k": generation.top_k or -1,
-        "n": generation.n_samples,
+    ours = {**config.model_dump(), "eval_gconfig": config.eval_generation.model_dump()}
+    found: dict[str, Any] = {}
+    for name, key in sorted(KEYS.items()):
+        if isinstance(key, Key) and (key.ours or key.values):
+            found[name.removesuffix(".*")] = _value_at(ours, key.ours[0]) if key.ours else (key.values or ())[0]
+    found |= {
+        "actor_rollout_ref.rollout.agent.default_agent_loop": loop_settings(config).default_agent_loop or DEFAULT_LOOP,
+        "actor_rollout_ref.rollout.top_k": config.gconfig.top_k or -1,
+        "actor_rollout_ref.rollout.val_kwargs.top_k": config.eval_generation.top_k or -1,
+        "data.apply_chat_template_kwargs": {},
+        "reward": ours["reward"],
+        "trainer.project_name": config.run_root,
     }
+    return LoopConfig(nested({tuple(name.split(".")): value for name, value in found.items()}))
+
+
+def _value_at(values: Any, name: str) -> Any:
+    """None: there is no such key."""
+    for part in name.removesuffix(".*").split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values

@@ -22,7 +22,7 @@ from uuid import uuid4
 from ludus.agents.tools.answer import ToolResult
 from ludus.agents.tools.episode_tools import EpisodeTools, too_many
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
-from ludus.compat.verl.interaction import BaseInteraction, read_reply
+from ludus.compat.verl.interaction import BaseInteraction, find_interaction, read_reply
 from ludus.compat.verl.messages import message_value, read_messages, undecoded_answers
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, trajectory_of
 from ludus.episodes.limits import LIMIT_CODES
@@ -141,12 +141,10 @@ class ToolAgentLoop(AgentLoopBase):
             return _end(data, error.code)
         data.turns.append(turn)
         data.messages.append(turn.reply)
-        has_calls = bool(turn.reply.tool_calls or turn.undecoded)
-        if not has_calls and data.interaction is None:
-            return _end(data, "answer")
-        if not has_calls:  # the user scores this answer, also where it is the last one allowed
-            return AgentState.INTERACTING
-        return self._limit_met(data) or AgentState.PROCESSING_TOOLS
+        if turn.reply.tool_calls or turn.undecoded:
+            return self._limit_met(data) or AgentState.PROCESSING_TOOLS
+        # the user scores this answer, also where it is the last one allowed
+        return _end(data, "answer") if data.interaction is None else AgentState.INTERACTING
 
     async def _handle_processing_tools_state(self, data: AgentData) -> AgentState:
         turn, episode_tools = data.turns[-1], data.episode_tools
@@ -199,11 +197,10 @@ class ToolAgentLoop(AgentLoopBase):
 
     def _limit_met(self, data: AgentData) -> AgentState | None:
         """The end, if neither another answer nor a message before it is allowed. None: both are."""
-        turns = self._rollout.multi_turn
-        if turns.max_assistant_turns is not None and data.assistant_turns >= turns.max_assistant_turns:
-            return _end(data, "max_assistant_turns")
-        if turns.max_user_turns is not None and data.user_turns >= turns.max_user_turns:
-            return _end(data, "max_user_turns")
+        for name in ("assistant_turns", "user_turns"):
+            most = getattr(self._rollout.multi_turn, f"max_{name}")
+            if most is not None and getattr(data, name) >= most:
+                return _end(data, f"max_{name}")
         return None
 
     @asynccontextmanager
@@ -212,7 +209,7 @@ class ToolAgentLoop(AgentLoopBase):
         if not data.interaction_kwargs:
             yield
             return
-        data.interaction = self._resources().users.find(data.interaction_kwargs.get("name"))
+        data.interaction = find_interaction(self._resources().users, data.interaction_kwargs.get("name"))
         await data.interaction.start_interaction(data.request_id, **data.interaction_kwargs)
         try:
             yield
@@ -220,11 +217,8 @@ class ToolAgentLoop(AgentLoopBase):
             await data.interaction.finalize_interaction(data.request_id, **data.interaction_kwargs)
 
     def _count_prompt(self, data: AgentData) -> int:
-        request = ChatRequest(
-            tuple(data.messages),
-            data.episode_tools.specs,
-            template_kwargs=self.data_config.get("apply_chat_template_kwargs"),
-        )
+        template_kwargs = self.data_config.get("apply_chat_template_kwargs")
+        request = ChatRequest(tuple(data.messages), data.episode_tools.specs, template_kwargs=template_kwargs)
         return self.server_manager.session.count_prompt_tokens(request)
 
     def _room(self, data: AgentData) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pydantic_core
 
-from ludus.runs.spans import span
+from ludus.runs.spans import OpenSpan, span
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -23,29 +23,27 @@ def rollout_trace_op(function: FunctionT) -> FunctionT:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     names = tuple(inspect.signature(function).parameters)
 
-    def inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    @contextmanager
+    def traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[OpenSpan]:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        return {key: _shown(value) for key, value in given.items() if key not in ("self", "cls")}
-
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def traced(*args: Any, **kwargs: Any) -> Any:
-            with span("op", name, inputs=inputs(args, kwargs)) as record:
-                returned = await function(*args, **kwargs)
-                record.outputs = _shown(returned)
-                return returned
-
-        return traced  # type: ignore[return-value]  # the same signature
+        shown = {key: _shown(value) for key, value in given.items() if key not in ("self", "cls")}
+        with span("op", name, inputs=shown) as record:
+            yield record
+            record.outputs = _shown(record.outputs)
 
     @functools.wraps(function)
-    def traced_at_once(*args: Any, **kwargs: Any) -> Any:
-        with span("op", name, inputs=inputs(args, kwargs)) as record:
-            returned = function(*args, **kwargs)
-            record.outputs = _shown(returned)
-            return returned
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        with traced(args, kwargs) as record:
+            returned = record.outputs = await function(*args, **kwargs)
+        return returned
 
-    return traced_at_once  # type: ignore[return-value]  # the same signature
+    @functools.wraps(function)
+    def at_once(*args: Any, **kwargs: Any) -> Any:
+        with traced(args, kwargs) as record:
+            returned = record.outputs = function(*args, **kwargs)
+        return returned
+
+    return awaited if inspect.iscoroutinefunction(function) else at_once  # type: ignore[return-value]  # the same
 
 
 def _shown(value: Any) -> Any:
