@@ -2,7 +2,7 @@
 
 Knows: groups, returns, tensors by their methods.  Knows not: settings of a run, models, torch.
 Glossary. pi: policy under training; mu: policy that sampled; prox: policy that a batch began with; A: advantage;
-w: share of a token in the loss of the optimizer batch, so that losses of rows add up. N: trained tokens of one row.
+w: share of a token in the loss of the optimizer batch, so that losses of rows add up. N: trained tokens.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Rule:
     """Of a loss: what is shown beside its own. None: nothing."""
     uses_advantage: bool = True
     """Of a loss: without an advantage a token has no gradient."""
-    is_of_ratio: bool = False
-    """Of a loss: its keys act only where the ratio to the old policy can leave 1."""
+    ratio_keys: tuple[str, ...] = ()
+    """Of a loss: its keys that act only where the ratio to the old policy can leave 1."""
 
 
 Advantages = Callable[[Sequence[GroupReturns]], Sequence[Returns]]

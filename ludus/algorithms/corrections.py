@@ -12,6 +12,7 @@ from pydantic import Field
 
 from ludus.algorithms.base import LossInputs, Needs, Rule
 from ludus.algorithms.levels import Level, LeveledSettings, needs_of_level, sum_within
+from ludus.algorithms.metrics import bounded_exp
 from ludus.settings import Choice
 
 if TYPE_CHECKING:
@@ -93,10 +94,8 @@ def importance(inputs: LossInputs, level: Level, mean: Mean) -> Tensor:
     """The importance weight prox / mu of each token, or of all its turn's or episode's; shape (N,), no gradient."""
     assert inputs.proximal_logprobs_N is not None, "a rule that needs the proximal policy gets it"
     log_weight_N = inputs.proximal_logprobs_N.detach() - inputs.sampled_logprobs_N
-    if level == "token":
-        return log_weight_N.exp()
     sums_N, counts_N = sum_within(log_weight_N, inputs, level)
-    return (sums_N if mean == "product" else sums_N / counts_N).clamp(-20.0, 20.0).exp()
+    return bounded_exp(sums_N if mean == "product" else sums_N / counts_N)
 
 
 def _needs(settings: ImportanceSettings) -> Needs:

@@ -41,7 +41,7 @@ def explain(settings: AlgorithmSettings, *, turn_discount: float) -> list[Term]:
         _term("w", NORMALISERS, settings.normaliser),
     ]
     if settings.kl is not None:
-        times = ", times r" if settings.kl.weighted else ""
+        times = ", times pi / mu" if settings.kl.weighted else ""
         terms.append(Term("kl", _KL.get(settings.kl.estimator, "|log pi - log ref|") + times, "Schulman 2020"))
     if settings.top_entropy is not None:
         terms.append(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ludus.algorithms.base import LossInputs, Needs
+from ludus.algorithms.metrics import bounded_exp
 from ludus.settings import Choice
 
 if TYPE_CHECKING:
@@ -59,6 +60,6 @@ def ratio(inputs: LossInputs, level: Level) -> Tensor:
     """
     log_ratio_N = inputs.logprobs_N - inputs.old_logprobs_N
     if level == "token":
-        return log_ratio_N.exp()
+        return bounded_exp(log_ratio_N)
     own_N = inputs.logprobs_N - inputs.logprobs_N.detach()
-    return (mean_within(log_ratio_N.detach(), inputs, level) + own_N).exp()
+    return bounded_exp(mean_within(log_ratio_N.detach(), inputs, level) + own_N)

@@ -42,4 +42,9 @@ def kl_estimate(logprobs_N: Tensor, other_N: Tensor, estimator: KlEstimator = "k
         return difference_N
     if estimator == "k2":
         return difference_N**2 / 2
-    return difference_N.abs() if estimator == "abs" else (-difference_N).exp() + difference_N - 1
+    return difference_N.abs() if estimator == "abs" else bounded_exp(-difference_N) + difference_N - 1
+
+
+def bounded_exp(log_ratio_N: Tensor) -> Tensor:
+    """The ratio of a logarithm, within exp(-20) and exp(20): one broken token must not make a gradient infinite."""
+    return log_ratio_N.clamp(-20.0, 20.0).exp()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.algorithms.base import Algorithm, LossInputs, LossMetrics, Needs, Rule
 from ludus.algorithms.levels import mean_within
-from ludus.algorithms.metrics import kl_estimate
+from ludus.algorithms.metrics import bounded_exp, kl_estimate
 from ludus.algorithms.own import OwnAdvantageSettings, OwnLossSettings
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS
@@ -36,7 +36,8 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
         advantages=advantages,
         weights=weights,
         loss=partial(_objective, settings=settings, loss=loss, correction=correction),
-        trains_flat_groups=bool(settings.kl or settings.entropy) or not LOSSES[settings.loss.kind].uses_advantage,
+        trains_flat_groups=bool(settings.kl or settings.entropy or settings.top_entropy)
+        or not (LOSSES[settings.loss.kind].uses_advantage and getattr(settings.loss, "uses_advantage", True)),
         imported=tuple(each.path for each in own if isinstance(each, OwnAdvantageSettings | OwnLossSettings)),
     )
 
@@ -51,7 +52,8 @@ def _needs_of_terms(settings: AlgorithmSettings) -> Needs:
     return Needs(
         reference=settings.kl is not None,
         entropy=settings.entropy is not None,
-        minibatch=settings.top_entropy is not None or settings.off_policy_mask is not None,
+        minibatch=settings.top_entropy is not None
+        or (settings.off_policy_mask is not None and settings.off_policy_mask.level != "token"),
     )
 
 
@@ -76,7 +78,7 @@ def _objective(
         kl_N = kl_estimate(inputs.logprobs_N, inputs.reference_logprobs_N, settings.kl.estimator)
         seen = {**seen, "kl_reference": kl_N.detach().mean()}
         if settings.kl.weighted:
-            kl_N = kl_N * (inputs.logprobs_N - inputs.old_logprobs_N).exp()
+            kl_N = kl_N * bounded_exp(inputs.logprobs_N - inputs.sampled_logprobs_N)
         loss_N = loss_N + settings.kl.beta * kl_N
     if settings.entropy is not None:
         assert inputs.entropies_N is not None, "an algorithm that needs entropies gets them"

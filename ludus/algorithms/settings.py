@@ -34,7 +34,7 @@ class KlSettings(Settings):
     estimator: KlEstimator = "k3"
     """How it is estimated from each token."""
     weighted: bool = False
-    """The estimate counts times the ratio to the old policy, so that it is right for tokens of another policy too."""
+    """The estimate counts times the ratio to the policy that sampled, so that it is right for tokens of another one."""
 
 
 class EntropySettings(Settings):
@@ -110,8 +110,8 @@ class AlgorithmSettings(Settings):
 
     def idle(self) -> Iterator[Idle]:
         is_one = self.minibatches == 1 and CORRECTIONS[self.correction.kind].needs(self.correction).proximal
-        if is_one and LOSSES[self.loss.kind].is_of_ratio and "loss" in self.model_fields_set:
-            for name in type(self.loss).model_fields:
+        if is_one and "loss" in self.model_fields_set:
+            for name in LOSSES[self.loss.kind].ratio_keys:
                 if self.loss.is_set(name):
                     why = "with minibatches=1 the ratio to the weights that the batch began with is 1"
                     yield Idle(f"loss.{name}", f"{why}; it acts with minibatches above 1, or with correction bypass")

@@ -43,6 +43,7 @@ CORRECTIONS = _by_kind(BYPASS, NONE, TRUNCATE, MASK)
 NORMALISERS = _by_kind(TOKEN, EPISODE, CONSTANT)
 """(trained tokens by episode, **keys) -> weight of a token by episode."""
 
+_GSPO = {"level": "episode", "clip_low": 3e-4, "clip_high": 4e-4}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {},
     "dr_grpo": {"advantage": {"scale": "none"}, "normaliser": "constant"},
@@ -58,18 +59,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "pass_at_k": {"advantage": "pass_at_k"},
     "gdpo": {"advantage": "gdpo"},
     "gigpo": {"advantage": "gigpo"},
-    "gspo": {"loss": {"level": "episode", "clip_low": 3e-4, "clip_high": 4e-4}, "normaliser": "episode"},
-    "luspo": {
-        "loss": {"level": "episode", "clip_low": 3e-4, "clip_high": 4e-4},
-        "normaliser": {"kind": "constant", "tokens": 1},
-    },
+    "gspo": {"loss": _GSPO, "normaliser": "episode", "minibatches": 4},
+    "luspo": {"loss": _GSPO, "normaliser": {"kind": "constant", "tokens": 1}, "minibatches": 4},
     "cispo": {"loss": "cispo", "correction": "bypass"},
-    "sapo": {"loss": "sapo", "normaliser": "episode"},
-    "gmpo": {"loss": "gmpo", "normaliser": "episode"},
+    "sapo": {"loss": "sapo", "normaliser": "episode", "minibatches": 4},
+    "gmpo": {"loss": "gmpo", "normaliser": "episode", "minibatches": 4},
     "vespo": {"loss": "vespo", "correction": "bypass"},
     "dppo": {"loss": "dppo", "correction": "bypass"},
-    "clip_cov": {"loss": "clip_cov"},
-    "kl_cov": {"loss": "kl_cov"},
+    "clip_cov": {"loss": "clip_cov", "minibatches": 4},
+    "kl_cov": {"loss": "kl_cov", "minibatches": 4},
     "icepop": {"correction": "mask"},
     "supervised": {"loss": "cross_entropy", "correction": "bypass"},
 }

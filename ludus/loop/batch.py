@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from ludus.algorithms.base import GroupReturns
+from ludus.algorithms.estimators.group import is_flat
 from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
@@ -144,16 +145,19 @@ def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
 
 def _advantages(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
     """As `credit_groups`, with the advantages of groups that teach nothing."""
-    by_group = [sorted(group.episodes, key=lambda episode: episode.id) for group in groups]
-    returns = [
-        GroupReturns(group, {each.id: episode_returns(each, rules.turn_discount) for each in episodes})
-        for group, episodes in zip(groups, by_group, strict=True)
-    ]
-    advantages = algorithm_of(rules.algorithm).advantages(returns)
+    advantages = algorithm_of(rules.algorithm).advantages([_returns(group, rules) for group in groups])
     return [
-        [(episode, _credits(episode, of_group[episode.id])) for episode in episodes]
-        for episodes, of_group in zip(by_group, advantages, strict=True)
+        [(episode, _credits(episode, of_group[episode.id])) for episode in _members(group)]
+        for group, of_group in zip(groups, advantages, strict=True)
     ]
+
+
+def _members(group: Group) -> list[Episode]:
+    return sorted(group.episodes, key=lambda episode: episode.id)
+
+
+def _returns(group: Group, rules: BatchRules) -> GroupReturns:
+    return GroupReturns(group, {each.id: episode_returns(each, rules.turn_discount) for each in _members(group)})
 
 
 def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float | None]:
@@ -166,9 +170,9 @@ def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float |
 
 
 def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
-    """`zero_advantage` for a group without anything to learn from. None: it has something."""
-    (credited,) = _advantages([group], rules)
-    return "zero_advantage" if _is_flat(credited) else None
+    """`zero_advantage` for a group of several members whose returns all agree. None: they differ, or there is one."""
+    returns = _returns(group, rules)
+    return "zero_advantage" if len(returns.means()) > 1 and is_flat(returns) else None
 
 
 def make_group_filter(rules: BatchRules) -> GroupFilter | None:

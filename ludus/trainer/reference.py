@@ -27,8 +27,10 @@ class ReferenceWeights:
         """The model's parameters are those of the reference within the block."""
         if self._model.gathering is not None:
             self._exchange()
-            yield
-            self._exchange()
+            try:
+                yield
+            finally:
+                self._exchange()
             return
         current = {name: parameter.data for name, parameter in self._model.trainable.items()}
         try:

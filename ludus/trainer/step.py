@@ -221,6 +221,8 @@ class ModelTrainer:
         self.optimizer.take_weights(read_trainable(self.model, folder, self.ranks.rows))
         with self._hold():
             self.optimizer.copy_to_parameters()
+            if self._backward.reference is not None:
+                self._backward.reference = ReferenceWeights(self.model, self.ranks)
 
     def _chosen(self, algorithm: AlgorithmSettings | None) -> Algorithm:
         return self._algorithm if algorithm is None else self._prepared(algorithm)
@@ -250,7 +252,7 @@ class ModelTrainer:
         with self._alone():
             # all before the first step: the proximal policy is the one that the whole batch begins with
             later = [self._backward.logprobs(part) if algorithm.needs.proximal else None for part in parts[1:]]
-            for part, proximal in zip(parts, [None, *later], strict=True):
+            for part, proximal in zip(parts, [None, *later][: len(parts)], strict=True):
                 self._backward.add(part, means, algorithm, proximal)
                 steps.append(self._step())
                 self.optimizer.copy_to_parameters()

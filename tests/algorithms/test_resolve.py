@@ -11,6 +11,7 @@ from ludus.algorithms import AlgorithmSettings, LossInputs, algorithm_of
 from ludus.algorithms.base import Needs
 from ludus.algorithms.corrections import truncate
 from ludus.algorithms.metrics import kl_estimate
+from ludus.algorithms.table import PRESETS
 
 
 def logs(*probabilities: float) -> Tensor:
@@ -225,3 +226,69 @@ def test_what_was_unlearned_already_is_left_out() -> None:
         inputs = LossInputs(logprobs, old, logprobs.detach(), None, fixed(-1.0, -1.0), torch.ones(2), old, ids, ids)
         (slopes,) = torch.autograd.grad(algorithm.loss(inputs)[0], logprobs)
         assert slopes.tolist() == pytest.approx([factor, factor])
+
+
+def test_a_weighted_divergence_is_exact_for_tokens_of_another_policy() -> None:
+    """Averaged over mu, pi / mu times the estimate has the value and the gradient of KL(pi || reference), whichever
+    policy ratios are taken to."""
+    mu, reference = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.2, 0.3, 0.5])
+    scores = torch.tensor([0.3, -0.2, 0.5], requires_grad=True)
+    logprobs = scores.log_softmax(0)
+    expected = (logprobs.exp() * (logprobs - reference.log())).sum()
+    (slopes,) = torch.autograd.grad(expected, scores, retain_graph=True)
+    for correction in ("bypass", "none"):
+        settings = AlgorithmSettings(correction=correction, kl={"beta": 1.0, "weighted": True})
+        algorithm = algorithm_of(settings)
+        proximal = logprobs.detach() if algorithm.needs.proximal else None
+        inputs = LossInputs(logprobs, mu.log(), proximal, reference.log(), torch.zeros(3), mu)
+        loss, _ = algorithm.loss(inputs)
+        (got,) = torch.autograd.grad(loss, scores, retain_graph=True)
+        assert loss.item() == pytest.approx(expected.item()) and torch.allclose(got, slopes, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, keys in PRESETS.items() if "loss" in keys))
+def test_the_loss_of_a_name_acts(name: str) -> None:
+    """At the name's own settings, in the last of its minibatches, it moves the weights as GRPO's does not."""
+    settings = AlgorithmSettings(name=name)
+    logprobs, sampled = logs(0.375, 0.3, 0.9, 0.2), logs(0.1, 0.4, 0.3, 0.3).detach()
+    first = logs(0.3, 0.35, 0.6, 0.22).detach() if settings.minibatches > 1 else logprobs.detach()
+    ids, advantages = torch.tensor([0, 0, 1, 1]), fixed(4.0, 4.0, -2.0, -2.0)
+    slopes = []
+    for each in (settings, AlgorithmSettings()):
+        proximal = first if algorithm_of(each).needs.proximal else None
+        inputs = LossInputs(logprobs, sampled, proximal, None, advantages, torch.ones(4), sampled, ids, ids)
+        slopes.append(torch.autograd.grad(algorithm_of(each).loss(inputs)[0], logprobs)[0])
+    assert (slopes[0] - slopes[1]).abs().max() > 1e-3
+
+
+def test_gmpo_clips_by_the_sequences_advantage() -> None:
+    """A = 1, 1, -.2, -.2 has the mean .4: a rise of log r = 1 is clipped for all, and tokens of A = 0 count too."""
+    old = torch.zeros(4)
+    ids = torch.zeros(4, dtype=torch.int64)
+    for advantages, moves in (((1.0, 1.0, -0.2, -0.2), [0, 1, 0, 1]), ((1.0, 1.0, 0.0, 0.0), [0, 1, 0, 1])):
+        logprobs = torch.tensor([1.0, 0.0, 1.0, 0.0], requires_grad=True)
+        algorithm = algorithm_of(AlgorithmSettings(loss="gmpo", correction="bypass"))
+        loss, _ = algorithm.loss(
+            LossInputs(logprobs, old, None, None, fixed(*advantages), torch.ones(4) / 4, old, ids, ids)
+        )
+        (slopes,) = torch.autograd.grad(loss, logprobs)
+        mean = sum(advantages) / 4
+        assert loss.item() == pytest.approx(-mean * math.exp(0.2))
+        assert slopes.tolist() == pytest.approx([-mean * math.exp(0.2) / 4 * move for move in moves])
+
+
+def test_a_lot_does_not_depend_on_where_tokens_lie() -> None:
+    """Many tokens with equal logprobs: Clip-Cov draws the same, however the turns lie in the minibatch."""
+    generator = torch.Generator().manual_seed(0)
+    turns = torch.arange(40).repeat_interleave(5)
+    logprobs = torch.where(torch.rand(200, generator=generator) < 0.5, 0.0, -1.0) - 0.5
+    advantages = torch.randn(40, generator=generator).repeat_interleave(5)
+    settings = AlgorithmSettings(loss={"kind": "clip_cov", "share": 0.05, "low": 0.0}, correction="bypass")
+    made = []
+    for order in (torch.arange(40), torch.randperm(40, generator=generator)):
+        at = (order[:, None] * 5 + torch.arange(5)).flatten()
+        leaf = logprobs[at].clone().requires_grad_()
+        given = (logprobs[at], None, None, advantages[at], torch.ones(200), logprobs[at], turns[at], turns[at])
+        (slopes,) = torch.autograd.grad(algorithm_of(settings).loss(LossInputs(leaf, *given))[0], leaf)
+        made.append(slopes[at.argsort()])
+    assert torch.equal(*made) and (made[0] == 0).sum() >= 10

@@ -177,3 +177,11 @@ def test_credit_is_of_all_groups_at_once(make_episode: MakeEpisode, tmp_path: Pa
     groups = [group(make_episode(f"g{n}-m0", {1: reward}), name=f"g{n}") for n, reward in enumerate([1.0, 0.0, 0.5])]
     built = build_batch(TakenGroups(tuple(groups), ()), rules(advantage=f"{tmp_path}/centre.py:of_batch"), version=0)
     assert [built.credit[f"g{n}-m0/t1"] for n in range(3)] == [0.5, -0.5, "zero_advantage"]
+
+
+def test_groups_are_flat_by_their_returns_alone(make_episode: MakeEpisode) -> None:
+    """Whatever the estimator makes of a group by itself; one member agrees with nobody."""
+    alike, apart, one = groups_of(make_episode, {"g0": (1.0, 1.0), "g1": (1.0, 0.0), "g2": (1.0,)}).groups
+    for name in ("grpo", "reinforce_plus_plus", "pass_at_k", "reinforce"):
+        masks = [flat_group_mask(rules(name=name), each) for each in (alike, apart, one)]
+        assert masks == ["zero_advantage", None, None]

@@ -78,7 +78,7 @@ def compute(case: Case, given: Tensors) -> Tensors:
     loss, _ = algorithm.loss(
         LossInputs(
             logprobs_N=at_targets(logprobs),
-            sampled_logprobs_N=at_targets(given["sampled"]),
+            sampled_logprobs_N=at_targets(given[case.sampler]),
             proximal_logprobs_N=at_targets(given["proximal"]) if algorithm.needs.proximal else None,
             reference_logprobs_N=at_targets(given["reference"]) if algorithm.needs.reference else None,
             advantages_N=torch.tensor([value for row in rows for value in row.advantages]),

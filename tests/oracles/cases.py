@@ -5,7 +5,7 @@ A peer's constants that are not settings here are given to it: the eps of a grou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ class Case:
     asked: Keys
     """Of the peer."""
     compared: tuple[str, ...] = EVERYTHING
+    sampler: str = "sampled"
+    """The tensor that holds our sampler's logprobs."""
 
 
 LONGEST = 9
@@ -52,8 +54,8 @@ def actor(low: float, high: float, cap: float = 1e9) -> Keys:
 
 
 def named(name: str, **keys: Any) -> Keys:
-    """An algorithm by its name, with ratios to the weights that the batch began with, as TRL and verl take them."""
-    return {"name": name, "correction": "none", **keys}
+    """An algorithm by its name, for one minibatch, with ratios to other weights, as TRL and verl take them."""
+    return {"name": name, "correction": "none", "minibatches": 1, **keys}
 
 
 def clip(**keys: Any) -> Keys:
@@ -63,7 +65,6 @@ def clip(**keys: Any) -> Keys:
 WIDE = {"clip_low": 0.2, "clip_high": 0.2}
 UNDIVIDED = {"norm_adv_by_std_in_grpo": False}
 BY_SEQUENCE = {"importance_sampling_level": "sequence"}
-OVER_TOKENS = {"advantage": {"over": "tokens"}}
 REWARDS = {"reward0": 0.5, "reward1": 2.0}
 
 ESTIMATORS = (
@@ -82,15 +83,21 @@ ESTIMATORS = (
     trl("rloo", named("rloo"), "rloo", ADVANTAGES_ALONE, beta=0.0),
     trl("lite_ppo", named("lite_ppo"), scale_rewards="batch"),
     verl("opo", named("opo"), estimator="opo", loss="gpg"),
-    verl("reinforce_plus_plus", named("reinforce_plus_plus", **OVER_TOKENS), estimator="reinforce_plus_plus"),
+    verl("reinforce_plus_plus", named("reinforce_plus_plus"), estimator="reinforce_plus_plus"),
     verl(
         "reinforce_plus_plus_baseline",
-        named("reinforce_plus_plus_baseline", **OVER_TOKENS),
+        named("reinforce_plus_plus_baseline"),
         estimator="reinforce_plus_plus_baseline",
     ),
     verl("pass_at_k", named("pass_at_k"), estimator="grpo_passk", algorithm=UNDIVIDED),
     # no reward but those of the flat group is 0: there alone verl's factor is the paper's
     verl("gpg", named("gpg"), estimator="gpg", loss="gpg"),
+    trl(
+        "gdpo",
+        named("gdpo", advantage={"rewards": REWARDS}),
+        multi_objective_aggregation="normalize_then_sum",
+        reward_weights=list(REWARDS.values()),
+    ),
 )
 LOSSES = (
     verl("clip-higher", clip(clip_high=0.28), actor={"clip_ratio_high": 0.28}),
@@ -120,6 +127,20 @@ LOSSES = (
         loss="dppo_kl",
         actor=actor(0.01, 0.01),
     ),
+    # every token that may be drawn is
+    verl(
+        "clip_cov",
+        named("clip_cov", loss={"share": 1.0, "low": 0.02, "high": 0.4}),
+        loss="clip_cov",
+        policy_loss={"clip_cov_ratio": 1.0, "clip_cov_lb": 0.02, "clip_cov_ub": 0.4},
+    ),
+    verl(
+        "kl_cov",
+        named("kl_cov", loss={"share": 0.2, "coef": 0.5}),
+        loss="kl_cov",
+        policy_loss={"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.5},
+    ),
+    verl("dro", named("grpo", loss={"kind": "dro", "beta": 0.3}), loss="dro", policy_loss={"dro_beta": 0.3}),
     verl("policy gradient", named("grpo", loss="policy_gradient"), loss="gpg"),
     trl("vespo", named("vespo"), loss_type="vespo"),
 )
@@ -191,9 +212,11 @@ DIVERGENCES = (
         for kind in ("k1", "k2", "k3", "abs")
     ),
     trl("kl k3", named("grpo", kl={"beta": 0.1}), beta=0.1, use_bias_correction_kl=False),
-    trl("kl k3, weighted", named("grpo", kl={"beta": 0.1, "weighted": True}), beta=0.1),
+    # TRL weighs by the ratio to the weights that the batch began with, as if they had sampled
+    replace(trl("kl k3, weighted", named("grpo", kl={"beta": 0.1, "weighted": True}), beta=0.1), sampler="proximal"),
     verl("entropy", named("grpo", entropy={"coef": 0.1}), entropy=0.1),
     trl("entropy", named("grpo", entropy={"coef": 0.1}), entropy_coef=0.1),
+    trl("top-entropy tokens", named("grpo", top_entropy=0.4), top_entropy_quantile=0.4),
 )
 CASES = ESTIMATORS + LOSSES + AGGREGATIONS + CORRECTIONS + DIVERGENCES
 

@@ -328,6 +328,12 @@ def test_beginning_with_the_weights_of_a_saved_model(lora: bool, tiny_model_fold
         make_trainer(tiny_model_folder, lora=not lora).take_weights(tmp_path / "model")
 
 
+def test_a_batch_with_nothing_to_train_takes_no_step(tiny_model_folder: Path) -> None:
+    """No optimizer step; the batch counts."""
+    trainer = make_trainer(tiny_model_folder)
+    assert trainer.train_batch(Batch.of(()))["train/optimizer_steps"] == 0 and trainer.version == 1
+
+
 def test_minibatches_report_the_mean_loss_and_their_number(tiny_model_folder: Path) -> None:
     """Where weights hardly move the loss is that of one step; a minibatch without rows takes none."""
     optimizer = OptimizerSettings(lr=1e-9, max_grad_norm=None)

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
 from ludus.algorithms.estimators.group import group_advantages
-from ludus.algorithms.estimators.whitened import whitened_advantages
 from ludus.errors import UserError
 from ludus.settings import Choice
 
@@ -24,7 +23,7 @@ class GdpoSettings(Choice):
 
 
 def gdpo_advantages(groups: Sequence[GroupReturns], *, rewards: Mapping[str, float]) -> list[Returns]:
-    """The weighted sum of each reward's group advantage, whitened over the batch's episodes; the same for all turns.
+    """The weighted sum of each reward's group advantage, over its spread in the batch; the same for all turns.
 
     Raises UserError if an episode lacks one of the metrics. Source: GDPO (arXiv 2601.05242) eq. 4 to 6.
     """
@@ -35,7 +34,8 @@ def gdpo_advantages(groups: Sequence[GroupReturns], *, rewards: Mapping[str, flo
         GroupReturns(each.group, _weighed(each, [(weight, of_groups[at]) for weight, of_groups in parts]))
         for at, each in enumerate(groups)
     ]
-    return whitened_advantages(summed, baseline="none", over="episodes")
+    # their mean is 0 already: that of each group is
+    return group_advantages(summed, baseline="none", scale="batch")
 
 
 def _weighed(group: GroupReturns, parts: Sequence[tuple[float, Returns]]) -> Returns:

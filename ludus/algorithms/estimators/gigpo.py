@@ -24,11 +24,11 @@ class GigpoSettings(Choice):
 
 
 def gigpo_advantages(groups: Sequence[GroupReturns], *, step_weight: float, scale: Scale) -> list[Returns]:
-    """A(m,t) = A_E(m) + step_weight A_S(m,t): A_E of R(m) among the members; A_S of G(m,t) among the turns of the group
-    that answer the same tokens; 0 for a turn that is alone with its situation.
+    """A(m,t) = A_E(m) + step_weight A_S(m,t).
 
-    What a turn answers is what came since the turn before it, or the whole prompt. With `rollout.agent.turn_discount`
-    below 1, G is the discounted return of the paper.
+    A_E: of the members' whole rewards, without a discount. A_S: of G(m,t) among the turns of the group that answer the
+    same tokens; 0 for a turn that is alone with its situation. What a turn answers is what came since the turn before
+    it, or the whole prompt. With `rollout.agent.turn_discount` below 1, G is the discounted return of the paper.
     Source: GiGPO (arXiv 2505.10978) eq. 3 and 5 to 8.
     """
     return [_of_group(each, step_weight, scale) for each in groups]
@@ -36,6 +36,7 @@ def gigpo_advantages(groups: Sequence[GroupReturns], *, step_weight: float, scal
 
 def _of_group(group: GroupReturns, step_weight: float, scale: Scale) -> Returns:
     means = group.means()
+    means |= {each.id: each.reward for each in group.group.episodes if each.reward is not None and each.id in means}
     (of_episode,) = group_advantages([GroupReturns(group.group, group.map(lambda m, _t, _v: means[m]))], scale=scale)
     situations: dict[tuple[int, ...], dict[str, dict[str, float | None]]] = {}
     records = {episode.id: episode.session for episode in group.group.episodes}

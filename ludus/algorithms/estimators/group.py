@@ -22,7 +22,7 @@ Scale = Literal["std", "batch", "mean", "none"]
 
 # Of the largest return: what rounding leaves of the spread of equal returns is about 1e-16, and what is left of a true
 # spread this small would be noise in the returns themselves.
-_LEAST_SPREAD = 1e-9
+LEAST_SPREAD = 1e-9
 
 
 class GroupSettings(Choice):
@@ -68,7 +68,7 @@ def group_advantages(
 def is_flat(group: GroupReturns) -> bool:
     """All returns of the group are equal, up to rounding."""
     values = [value for _, _, value in group.known()]
-    return not values or max(values) - min(values) <= _LEAST_SPREAD * max(map(abs, values))
+    return not values or max(values) - min(values) <= LEAST_SPREAD * max(map(abs, values))
 
 
 def _advantages(group: GroupReturns, baseline: Baseline, divisor: float) -> Returns:
@@ -113,7 +113,7 @@ def _divisor(groups: Sequence[GroupReturns], eps: float) -> float:
             squares.setdefault(member, []).append((value - center) ** 2)
     spread = math.sqrt(math.fsum(map(_mean, squares.values())) / max(len(means) - 1, 1))
     largest = max(abs(value) for each in groups for _, _, value in each.known())
-    return spread + eps if spread > _LEAST_SPREAD * largest else 1.0
+    return spread + eps if spread > LEAST_SPREAD * largest else 1.0
 
 
 def _mean(values: Iterable[float]) -> float:

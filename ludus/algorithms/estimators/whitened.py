@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
-from ludus.algorithms.estimators.group import group_advantages
+from ludus.algorithms.estimators.group import LEAST_SPREAD, group_advantages
 from ludus.settings import Choice
 
 
@@ -17,17 +17,18 @@ class WhitenedSettings(Choice):
     kind: Literal["whitened"] = "whitened"
     baseline: Literal["none", "mean"] = "none"
     """mean is REINFORCE++-baseline: the group's mean is taken off first."""
-    over: Literal["episodes", "tokens"] = "episodes"
-    """tokens, as verl has it, weighs an episode by its length."""
+    over: Literal["tokens", "episodes"] = "tokens"
+    """What mean and variance are taken over; tokens weigh an episode by its length."""
 
 
 def whitened_advantages(
-    groups: Sequence[GroupReturns], *, baseline: Literal["none", "mean"], over: Literal["episodes", "tokens"]
+    groups: Sequence[GroupReturns], *, baseline: Literal["none", "mean"], over: Literal["tokens", "episodes"]
 ) -> list[Returns]:
     """A(m,t) = (x(m,t) - mean of x) / sqrt(variance of x + 1e-8), x = G - b; ddof 1.
 
     over: `episodes` draws an episode of the batch, then one of its turns; `tokens` draws a token.
-    Source: REINFORCE++ (arXiv 2501.03262) eq. 6 and 7 for episodes.
+    What differs from the mean by no more than rounding is 0. Source: REINFORCE++ (arXiv 2501.03262) eq. 6 and 7, over
+    tokens.
     """
     centered = [
         GroupReturns(each.group, advantages)
@@ -47,7 +48,12 @@ def whitened_advantages(
     mean = math.fsum(weight * value for weight, value in weighed) / total
     variance = math.fsum(weight * (value - mean) ** 2 for weight, value in weighed) / max(total - 1, 1)
     divisor = math.sqrt(variance + 1e-8)
-    return [each.map(lambda _member, _turn, value: (value - mean) / divisor) for each in centered]
+    nothing = LEAST_SPREAD * max((abs(value) for each in groups for _, _, value in each.known()), default=0.0)
+
+    def whitened(_member: str, _turn: str, value: float) -> float:
+        return 0.0 if abs(value - mean) <= nothing else (value - mean) / divisor
+
+    return [each.map(whitened) for each in centered]
 
 
 WHITENED = Rule(

@@ -44,5 +44,5 @@ CISPO = Rule(
     needs=needs_of_level,
     formula="-sg(min(r, 1 + {clip_high})) A log pi",
     metrics=sampling_metrics,
-    is_of_ratio=True,
+    ratio_keys=("clip_low", "clip_high", "level"),
 )

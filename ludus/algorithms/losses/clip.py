@@ -53,5 +53,5 @@ CLIP = Rule(
     needs=needs_of_level,
     formula="-min(r A, clip(r, 1 - {clip_low}, 1 + {clip_high}) A)",
     metrics=sampling_metrics,
-    is_of_ratio=True,
+    ratio_keys=("clip_low", "clip_high", "dual_clip", "level"),
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ludus.algorithms.base import LossInputs, LossMetrics, Needs, Rule
+from ludus.algorithms.levels import ratio
 from ludus.algorithms.losses.clip import clip_loss
 from ludus.algorithms.metrics import sampling_metrics
 from ludus.settings import Choice
@@ -45,12 +46,13 @@ def clip_cov_loss(
     """PPO's loss per token, and 0 for the tokens that are drawn. Source: arXiv 2505.22617 eq. 10 and 11."""
     loss_N, metrics = clip_loss(inputs, clip_low=clip_low, clip_high=clip_high)
     covariance_N = _covariances(inputs)
-    ratio_N = (inputs.logprobs_N - inputs.old_logprobs_N).detach().exp()
-    is_clipped_N = (loss_N.detach() + ratio_N * inputs.advantages_N).abs() > 0
+    ratio_N = ratio(inputs, "token").detach()
+    is_clipped_N = loss_N.detach() != -ratio_N * inputs.advantages_N
     could_be_N = (covariance_N > low) & (covariance_N < high) & ~is_clipped_N
-    # drawn by a number that is made of the recorded logprob, so that packing, ranks and a resumed run draw the same
-    lot_N = ((inputs.sampled_logprobs_N * 12.9898).sin() * 43758.5453).frac().abs().masked_fill(~could_be_N, -1.0)
-    drawn = lot_N.topk(min(_number(inputs, share), int(could_be_N.sum()))).indices
+    # a token's lot is a number made of its rank and its logprob: packing, ranks and a resumed run draw the same
+    numbers_N = inputs.sampled_logprobs_N * 78.233 + _order(inputs).argsort() * 12.9898
+    lot_N = (numbers_N.sin() * 43758.5453).frac().abs().masked_fill(~could_be_N, -1.0)
+    drawn = _largest(lot_N, inputs, min(_number(inputs, share), int(could_be_N.sum())))
     kept_N = loss_N.new_ones(loss_N.shape).index_fill(0, drawn, 0.0)
     return loss_N * kept_N, {**metrics, "left_out_fraction": 1 - kept_N.mean()}
 
@@ -58,16 +60,28 @@ def clip_cov_loss(
 def kl_cov_loss(inputs: LossInputs, *, share: float, coef: float) -> tuple[Tensor, LossMetrics]:
     """-r A per token, with + coef |log r| where the covariance is largest. Source: arXiv 2505.22617 eq. 12 and 13."""
     log_ratio_N = inputs.logprobs_N - inputs.old_logprobs_N
-    largest = _covariances(inputs).topk(_number(inputs, share)).indices
+    largest = _largest(_covariances(inputs), inputs, _number(inputs, share))
     penalised_N = log_ratio_N.new_zeros(log_ratio_N.shape).index_fill(0, largest, coef)
-    loss_N = -log_ratio_N.exp() * inputs.advantages_N + penalised_N * log_ratio_N.abs()
-    return loss_N, {"ratio_mean": log_ratio_N.detach().exp().mean()}
+    ratio_N = ratio(inputs, "token")
+    return penalised_N * log_ratio_N.abs() - ratio_N * inputs.advantages_N, {"ratio_mean": ratio_N.detach().mean()}
 
 
 def _covariances(inputs: LossInputs) -> Tensor:
     """What each token adds to the covariance of advantage and logprob over the minibatch, without gradient."""
     logprobs_N, advantages_N = inputs.logprobs_N.detach(), inputs.advantages_N
     return (advantages_N - advantages_N.mean()) * (logprobs_N - logprobs_N.mean())
+
+
+def _order(inputs: LossInputs) -> Tensor:
+    """The tokens turn by turn, in each as they were sampled, wherever they lie in rows."""
+    assert inputs.turns_N is not None, "a rule that needs all tokens of a minibatch gets them"
+    return inputs.turns_N.argsort(stable=True)
+
+
+def _largest(values_N: Tensor, inputs: LossInputs, count: int) -> Tensor:
+    """Indices of the largest; of equal ones those that come first turn by turn."""
+    order = _order(inputs)
+    return order[values_N[order].argsort(descending=True, stable=True)[:count]]
 
 
 def _number(inputs: LossInputs, share: float) -> int:
@@ -82,7 +96,8 @@ CLIP_COV = Rule(
     formula="-min(r A, clip(r, 1 - {clip_low}, 1 + {clip_high}) A), 0 for a share of {share} drawn among the tokens "
     "whose covariance of A and log pi lies in ({low}, {high})",
     metrics=sampling_metrics,
-    is_of_ratio=True,
+    uses_advantage=False,
+    ratio_keys=("clip_low", "clip_high"),
 )
 KL_COV = Rule(
     KlCovSettings,
@@ -91,4 +106,6 @@ KL_COV = Rule(
     needs=lambda _: Needs(minibatch=True),
     formula="-r A, + {coef} |log r| for the share of {share} of largest covariance of A and log pi",
     metrics=sampling_metrics,
+    uses_advantage=False,
+    ratio_keys=("share", "coef"),
 )

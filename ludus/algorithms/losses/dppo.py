@@ -58,5 +58,5 @@ DPPO = Rule(
     "DPPO (arXiv 2602.04879) eq. 9 to 11",
     formula="-A sg(min(r, {cap})) log pi, 0 where {divergence}(pi, old) leaves ({low}, {high}) in the direction of A",
     metrics=sampling_metrics,
-    is_of_ratio=True,
+    ratio_keys=("divergence", "low", "high", "cap"),
 )

@@ -35,4 +35,6 @@ DRO = Rule(
     "DRO (arXiv 2405.19107) eq. 9",
     formula="-(A log pi - {beta} / 2 (log r)^2)",
     metrics=sampling_metrics,
+    uses_advantage=False,
+    ratio_keys=("beta",),
 )

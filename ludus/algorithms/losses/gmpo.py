@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from ludus.algorithms.base import LossInputs, LossMetrics, Needs, Rule
-from ludus.algorithms.levels import Level, LeveledSettings, mean_within
+from ludus.algorithms.base import LossInputs, LossMetrics, Rule
+from ludus.algorithms.levels import Level, LeveledSettings, mean_within, needs_of_level
 from ludus.algorithms.metrics import sampling_metrics
 
 if TYPE_CHECKING:
@@ -33,20 +33,20 @@ def gmpo_loss(
     With weights by episode the sum is that of the paper.
     """
     log_ratio_N = inputs.logprobs_N - inputs.old_logprobs_N
-    sign_N = inputs.advantages_N.sign()
+    advantages_N = mean_within(inputs.advantages_N, inputs, level)
+    sign_N = advantages_N.sign()
     clipped_N = sign_N * (sign_N * log_ratio_N).minimum(sign_N * log_ratio_N.clamp(-clip_low, clip_high))
     ratio_N = mean_within(clipped_N, inputs, level).exp()
     clip_fraction = (clipped_N.detach() != log_ratio_N.detach()).float().mean()
-    loss_N = -mean_within(inputs.advantages_N, inputs, level) * ratio_N
-    return loss_N, {"ratio_mean": ratio_N.detach().mean(), "clip_fraction": clip_fraction}
+    return -advantages_N * ratio_N, {"ratio_mean": ratio_N.detach().mean(), "clip_fraction": clip_fraction}
 
 
 GMPO = Rule(
     GmpoSettings,
     gmpo_loss,
     "GMPO (arXiv 2507.20673) eq. 4",
-    needs=lambda _: Needs(minibatch=True),
+    needs=needs_of_level,
     formula="-A exp(mean over the {level} of min(log r, clip(log r, -{clip_low}, {clip_high})))",
     metrics=sampling_metrics,
-    is_of_ratio=True,
+    ratio_keys=("clip_low", "clip_high", "level"),
 )

@@ -41,5 +41,5 @@ SAPO = Rule(
     needs=needs_of_level,
     formula="-A sigmoid(tau (r - 1)) 4 / tau, tau {tau_positive} where A > 0, else {tau_negative}",
     metrics=sampling_metrics,
-    is_of_ratio=True,
+    ratio_keys=("tau_positive", "tau_negative", "level"),
 )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from ludus.algorithms.base import LossInputs, LossMetrics, Needs, Rule
-from ludus.algorithms.levels import Level, LeveledSettings, sum_within
+from ludus.algorithms.base import LossInputs, LossMetrics, Rule
+from ludus.algorithms.levels import Level, LeveledSettings, needs_of_level, sum_within
 from ludus.algorithms.metrics import sampling_metrics
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ VESPO = Rule(
     VespoSettings,
     vespo_loss,
     "VESPO (arXiv 2602.10693)",
-    needs=lambda _: Needs(minibatch=True),
+    needs=needs_of_level,
     formula="-sg(v^k exp(l (1 - v))) A log pi, v = product of r over the {level}, k {power_positive}, "
     "l {rate_positive}; where A < 0 k {power_negative}, l {rate_negative}",
     metrics=sampling_metrics,
-    is_of_ratio=True,
+    ratio_keys=("power_positive", "rate_positive", "power_negative", "rate_negative", "level"),
 )

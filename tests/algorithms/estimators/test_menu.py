@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,19 +71,30 @@ def test_maxrl_divides_by_the_mean() -> None:
 
 
 def test_reinforce_plus_plus_whitens_over_the_batch() -> None:
-    """Over episodes each counts once, over tokens by its length; the baseline takes off the groups' means first."""
+    """Over tokens an episode counts by its length, over episodes once; a baseline takes off the groups' means first."""
     values = [1.0, 0.0, 0.5, 3.0, 1.0]
     divisor = math.sqrt(5.2 / 4 + 1e-8)
-    assert advantages([ONE, TWO], name="reinforce_plus_plus") == pytest.approx([(v - 1.1) / divisor for v in values])
+    by_episodes = advantages([ONE, TWO], advantage={"kind": "whitened", "over": "episodes"})
+    assert by_episodes == pytest.approx([(v - 1.1) / divisor for v in values])
     lengths = [1, 3, 4, 2, 6]
     mean = sum(v * n for v, n in zip(values, lengths, strict=True)) / 16
     variance = sum(n * (v - mean) ** 2 for v, n in zip(values, lengths, strict=True)) / 15
-    by_tokens = advantages([ONE, TWO], advantage={"kind": "whitened", "over": "tokens"})
+    by_tokens = advantages([ONE, TWO], name="reinforce_plus_plus")
     assert by_tokens == pytest.approx([(v - mean) / math.sqrt(variance + 1e-8) for v in values])
     centered = [0.5, -0.5, 0.0, 1.0, -1.0]
     divisor = math.sqrt(2.5 / 4 + 1e-8)
-    got = advantages([ONE, TWO], name="reinforce_plus_plus_baseline")
-    assert got == pytest.approx([v / divisor for v in centered])
+    advantage = {"kind": "whitened", "baseline": "mean", "over": "episodes"}
+    assert advantages([ONE, TWO], advantage=advantage) == pytest.approx([v / divisor for v in centered])
+
+
+def test_what_rounding_leaves_of_a_flat_group_is_nothing() -> None:
+    """Beside groups whose mean is not exact in floats, a flat group has exactly 0, so that it is masked."""
+    others = [group_of({"a": [(0.1 * n, 1)], "b": [(0.7, 3)], "c": [(0.3, 1)]}) for n in range(8)]
+    flat = group_of({"d": [(0.1, 5)], "e": [(0.1, 5)], "f": [(0.1, 5)]})
+    advantage = {"kind": "whitened", "baseline": "mean", "over": "episodes"}
+    assert advantages([each for other in others for each in (other, flat)], advantage=advantage)[3:6] == [0.0] * 3
+    for baseline in ("none", "mean"):
+        assert advantages([flat] * 3, advantage={"kind": "whitened", "baseline": baseline}) == [0.0] * 9
 
 
 def test_pass_at_k_credits_the_best_alone() -> None:
@@ -114,6 +126,15 @@ def test_gigpo_compares_turns_that_answer_the_same() -> None:
     group = group_of(members, {"a": [7, 8, 5], "b": [7, 9]})
     got = advantages([group], name="gigpo", advantage={"step_weight": 0.5, "scale": "none"})
     assert got == pytest.approx([0.5 + 0.25, 0.5, 0.5, -0.5 - 0.25, -0.5])
+
+
+def test_gigpo_takes_an_episodes_whole_reward() -> None:
+    """Two successes of two and three turns with a discount of .5 are worth the same, and so are their first turns."""
+    short = replace(episode("a", [(0.5, 1), (1.0, 1)], [7, 8]), reward=1.0)
+    long = replace(episode("b", [(0.25, 1), (0.5, 1), (1.0, 1)], [3, 4, 5]), reward=1.0)
+    returns = {"a": {"a0": 0.5, "a1": 1.0}, "b": {"b0": 0.25, "b1": 0.5, "b2": 1.0}}
+    group = GroupReturns(Group("g", "row", (short, long)), returns)
+    assert advantages([group], name="gigpo") == [0.0] * 5
 
 
 @pytest.mark.parametrize("kind", sorted(set(ESTIMATORS) - {"own", "gdpo"}))
