@@ -84,12 +84,13 @@ def play(
             on_episode(episode)
             return episode
 
-        return tuple(await gather(play_one, _tasks(config, rows), at_once=config.rollout.max_concurrent_rollouts))
+        return tuple(await gather(play_one, tasks_of(config, rows), at_once=config.rollout.max_concurrent_rollouts))
 
     return run_blocking(outside_run(config, agent, config.gconfig, play_all))
 
 
-def _tasks(config: Config, rows: Sequence[Row]) -> list[EpisodeTask]:
+def tasks_of(config: Config, rows: Sequence[Row]) -> list[EpisodeTask]:
+    """Every row `gconfig.n_samples` times, in the order of rows and samples."""
     # An evaluation's task: what the agent asks for is honoured, nothing is pinned for a trainer.
     return [
         EpisodeTask(

@@ -5,7 +5,6 @@ Knows: agents, the recording proxy.  Knows not: tokens, engines; nothing here ca
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from ludus.agents.adapter import AgentAdapter, EpisodeContext, EpisodeInfo
 from ludus.agents.http_clients import SharedClients
 from ludus.agents.thread import AgentThread
 from ludus.api.agent import choose_agent
+from ludus.api.play import tasks_of
 from ludus.cli.proxy import ExternalReply, RecordingProxy
 from ludus.cli.turns import TurnRow
 from ludus.compat.config import Config
@@ -23,9 +23,10 @@ from ludus.episodes.limits import Limits
 from ludus.episodes.spec import SessionSpec
 from ludus.gateway.transport import sdk_http_module
 from ludus.processes.blocking import run_blocking
+from ludus.processes.gather import gather
 from ludus.rollout.playing import means, play_to_end
 from ludus.rollout.subproc import process_for
-from ludus.rollout.tasks import Row
+from ludus.rollout.tasks import EpisodeTask, Row
 from ludus.settings import Idle, acting
 from ludus.types import Episode
 
@@ -57,24 +58,23 @@ async def _play_all(
     config: Config, agent: AgentAdapter, rows: Sequence[Row], proxy: RecordingProxy, on_episode: OnEpisode
 ) -> None:
     agents, shared = AgentThread(), SharedClients()
-    slots = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
     timeout_s = config.rollout.episode_timeout_s
     http: Any = importlib.import_module(sdk_http_module())
 
-    async def play(row: Row, group_id: str, sample_idx: int) -> None:
-        info = EpisodeInfo(f"{group_id}-m{sample_idx:02d}", group_id, group_id, is_eval=True)
-        async with slots, process_for(agent, info.episode_id):
+    async def play(task: EpisodeTask) -> None:
+        info = EpisodeInfo(task.episode_id, task.task_id, task.group_id, is_eval=True)
+        async with process_for(agent, info.episode_id):
             started_at = time.time()
             deadline_at = None if timeout_s is None else time.monotonic() + timeout_s
             url = proxy.open(Limits(max_turns=config.rollout.max_turns, deadline_at=deadline_at))
             client, actors = http.AsyncClient(timeout=_TIMEOUT_S), config.rollout.actors
             known: dict[str, Any] = {"info": info, "deadline_at": deadline_at, "clients": shared, "actors": actors}
             context = EpisodeContext(url, "ludus", client, **known)
-            ending = await play_to_end(agents, agent, row, context, timeout_s=timeout_s)
+            ending = await play_to_end(agents, agent, task.data, context, timeout_s=timeout_s)
             agents.submit(client.aclose())  # nobody waits: the agent may block its thread still
             session = proxy.close(url)
         episode = finish(
-            SessionSpec(info.episode_id, group_id=group_id, is_eval=True),
+            SessionSpec(info.episode_id, info.task_id, info.group_id, is_eval=True),
             session.graph.snapshot(),
             ending,
             started_at=started_at,
@@ -85,10 +85,8 @@ async def _play_all(
         on_episode(episode, _turn_rows(episode, session.replies))
 
     with proxy, agents:
-        async with agents.hosting(agent), asyncio.TaskGroup() as group:
-            for row_idx, row in enumerate(rows):
-                for sample_idx in range(config.gconfig.n_samples):
-                    group.create_task(play(row, f"row{row_idx:05d}", sample_idx))
+        async with agents.hosting(agent):
+            await gather(play, tasks_of(config, rows), at_once=config.rollout.max_concurrent_rollouts)
         agents.submit(shared.aclose())
 
 

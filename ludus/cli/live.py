@@ -60,7 +60,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """How far a run is, and how long it still takes: whichever of its two ends comes first."""
+    """Watches how far a run is, and how long it still takes: whichever of its two ends comes first."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -71,18 +71,14 @@ class Progress:
         self._trained_s = 0.0
         self._step = 0
 
-    def start(self, total_steps: int | None, total_seconds: float | None) -> None:
+    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
         self._started_at = self._clock()
         self._total_steps, self._total_seconds = total_steps, total_seconds
 
-    def advance(self, step: int, step_s: float) -> None:
-        """A step has ended that took so long; evaluations take time of their own, which no limit counts."""
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        """A step has ended; evaluations take time of their own, which no limit counts."""
         self._step, self._num_steps = step, self._num_steps + 1
-        self._trained_s += step_s
-
-    @property
-    def elapsed_s(self) -> float:
-        return self._clock() - self._started_at
+        self._trained_s += metrics.get("time/step_s", 0.0)
 
     @property
     def left_s(self) -> float | None:
@@ -105,50 +101,45 @@ class Progress:
         return f"{self._step}/{self._total_steps}" if self._total_steps is not None else str(self._step)
 
 
-class PlainLines:
+class PlainLines(Progress):
     """One line a step, for log files and pipes."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self._console = console
-        self._progress = Progress()
-
-    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
-        self._progress.start(total_steps, total_seconds)
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        self._progress.advance(step, metrics.get("time/step_s", 0.0))
-        left_s = self._progress.left_s
-        parts = [f"step {self._progress.steps}", *(f"{label} {text}" for label, text in _results(metrics))]
-        parts += [] if left_s is None else [f"left {duration(left_s)}"]
-        self._line("  ".join(parts))
+        super().on_step(step, metrics)
+        left = [] if self.left_s is None else [f"left {duration(self.left_s)}"]
+        self._line(f"step {self.steps}", *(f"{label} {text}" for label, text in _results(metrics)), *left)
 
     def on_eval(self, step: int, metrics: Metrics) -> None:
-        self._line("  ".join([f"eval at step {step}", *(f"{label} {text}" for label, text in _results(metrics))]))
+        self._line(f"eval at step {step}", *(f"{label} {text}" for label, text in _results(metrics)))
 
     def on_end(self, summary: RunSummary) -> None:
         self._line(f"done: {summary.steps} steps in {duration(summary.train_seconds)} ({summary.stopped_by})")
 
-    def _line(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+    def _line(self, *parts: str) -> None:
+        self._console.print("  ".join(parts), highlight=False, markup=False, soft_wrap=True)
 
 
-class LivePanel:
+class LivePanel(Progress):
     """A panel that is redrawn: progress, results, the reward so far."""
 
     def __init__(self, console: Console, name: str) -> None:
+        super().__init__()
         self._name = name
-        self._progress = Progress()
         self._rewards: list[float] = []
         self._metrics: Metrics = {}
         self._evals: list[tuple[int, Metrics]] = []
         self._live = Live(console=console, get_renderable=self.render, refresh_per_second=2, transient=False)
 
     def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
-        self._progress.start(total_steps, total_seconds)
+        super().on_start(total_steps, total_seconds)
         self._live.start()
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        self._progress.advance(step, metrics.get("time/step_s", 0.0))
+        super().on_step(step, metrics)
         self._metrics = metrics
         self._rewards.append(_first(metrics, _REWARD))
 
@@ -172,13 +163,12 @@ class LivePanel:
         return Panel(Group(*rows), title=f"[bold]{self._name}[/]", title_align="left", border_style="dim", width=76)
 
     def _bar(self) -> Table:
-        left_s = self._progress.left_s
         columns = (Column(no_wrap=True), Column(ratio=1), Column(justify="right", no_wrap=True))
         grid = Table.grid(*columns, expand=True, padding=(0, 1))
-        bar = ProgressBar(total=1.0, completed=self._progress.share, complete_style="cyan", finished_style="green")
-        left = "warming up" if left_s is None else f"{duration(left_s)} left"
-        times = f"[dim]{duration(self._progress.elapsed_s)}[/] · {left}"
-        grid.add_row(f"step [bold]{self._progress.steps}[/]", bar, times)
+        bar = ProgressBar(total=1.0, completed=self.share, complete_style="cyan", finished_style="green")
+        left = "warming up" if self.left_s is None else f"{duration(self.left_s)} left"
+        times = f"[dim]{duration(self._clock() - self._started_at)}[/] · {left}"
+        grid.add_row(f"step [bold]{self.steps}[/]", bar, times)
         return grid
 
     def _results(self) -> Table:

@@ -71,17 +71,17 @@ def test_time_left_is_that_of_the_end_that_comes_first(
 ) -> None:
     """After two steps of ten seconds each, whichever limit ends the run first tells the time left."""
     progress = Progress(clock=lambda: 0.0)
-    progress.start(total_steps, total_seconds)
-    progress.advance(1, 10.0)
-    progress.advance(2, 10.0)
+    progress.on_start(total_steps, total_seconds)
+    progress.on_step(1, {"time/step_s": 10.0})
+    progress.on_step(2, {"time/step_s": 10.0})
     assert progress.left_s == left_s
 
 
 def test_a_resumed_run_counts_only_its_own_steps() -> None:
     """Going on from step 7, the pace is that of the steps since."""
     progress = Progress(clock=lambda: 0.0)
-    progress.start(10, None)
-    progress.advance(8, 5.0)
+    progress.on_start(10, None)
+    progress.on_step(8, {"time/step_s": 5.0})
     assert progress.left_s == 10.0
 
 

@@ -39,7 +39,6 @@ from ludus.cluster.serve.wire import (
     VERSION,
     EndSession,
     Handshake,
-    JobEvent,
     JobView,
     KeepCheckpoints,
     ModelList,
@@ -63,6 +62,7 @@ logger = logging.getLogger(__name__)
 
 PROBES = ("/", "/health", "/healthz")
 MAX_SMALL_BODY_BYTES = 2**20
+_NO_KEY = "no API key was given; send the server's key as a bearer token"
 Header = Annotated[str | None, fastapi.Header()]
 JobId = Annotated[str, fastapi.Path(alias="id")]
 
@@ -132,7 +132,8 @@ class Api:
     def _check_key(self, request: Request) -> None:
         keys = keys_of(request.headers)
         if not any(is_key(key, self._key_digest) for key in keys):
-            raise unknown_server_key(keys[0] if keys else "")
+            said = f"{unknown_key(keys[0]).message.partition(';')[0]}; it is not this server's" if keys else _NO_KEY
+            raise AgentError(said, status=401, code="invalid_api_key")
 
     # ---- models
 
@@ -155,14 +156,7 @@ class Api:
         await gateway.end(body.session, Reported(body.outcome, body.reason))
 
     async def _named(self, project: str, name: str) -> RegisterModel:
-        model = await asyncio.to_thread(self._jobs.store.find_model, project, name)
-        if model is None:
-            raise AgentError(
-                f"there is no model {name!r} in the project {project!r}; register it first",
-                status=404,
-                code="model_not_found",
-            )
-        return model
+        return await asyncio.to_thread(self._jobs.store.model, project, name)
 
     # ---- jobs
 
@@ -186,12 +180,15 @@ class Api:
         return await asyncio.to_thread(self._jobs.cancel, job_id)
 
     async def events(self, job_id: JobId, last_event_id: Header = None) -> Response:
-        after = _number(last_event_id or "0")
+        after = last_event_id or "0"
+        if not after.isdecimal():
+            said = f"{LAST_EVENT}={after!r} must be the number of an event"
+            raise AgentError(said, code="invalid_value", param=LAST_EVENT)
         await asyncio.to_thread(self._jobs.store.job, job_id)  # 404 before the stream begins
 
         async def stream() -> AsyncIterator[bytes]:
-            async for event in self._jobs.follow(job_id, after=after, keep_alive_s=self._keep_alive_s):
-                yield KEEP_ALIVE if event is None else event_bytes(event)
+            async for event in self._jobs.follow(job_id, after=int(after), keep_alive_s=self._keep_alive_s):
+                yield KEEP_ALIVE if event is None else event.server_sent()
 
         return StreamingResponse(stream(), headers=EVENT_STREAM)
 
@@ -203,30 +200,6 @@ class Api:
         params = request.path_params
         gateway = await self._models.gateway(await self._named(params["project"], params["name"]))
         await gateway.app(scope, receive, send)
-
-
-def unknown_server_key(key: str) -> AgentError:
-    """What is said to a client without the server's key."""
-    if not key:
-        return AgentError(
-            "no API key was given; send the server's key as a bearer token", status=401, code="invalid_api_key"
-        )
-    return AgentError(
-        f"{unknown_key(key).message.partition(';')[0]}; it is not this server's", status=401, code="invalid_api_key"
-    )
-
-
-def event_bytes(event: JobEvent) -> bytes:
-    """The event as a server-sent one, whose id is its number."""
-    return f"id: {event.number}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n".encode()
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise AgentError(
-            f"{LAST_EVENT}={text!r} must be the number of an event", code="invalid_value", param=LAST_EVENT
-        )
-    return int(text)
 
 
 async def _probe(_request: Request) -> Response:

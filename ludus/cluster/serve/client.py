@@ -13,6 +13,7 @@ import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -117,9 +118,8 @@ class ServerClient:
     async def notify(self, path: str, body: pydantic.BaseModel) -> None:
         """Once, whether anybody is there or not; for what the server finds out by itself later."""
         try:
-            async with self._http() as http:
-                headers = {**self._headers, "content-type": "application/json"}
-                self._checked(await http.post(ROOT + path, content=body.model_dump_json(), headers=headers))
+            async with self._answer("POST", ROOT + path, content=body.model_dump_json()):
+                pass
         except (httpx.TransportError, _AwayError) as error:
             logger.debug("notify.failed path=%s error=%r", path, error)
 
@@ -150,72 +150,69 @@ class ServerClient:
 
     async def follow(self, job_id: str) -> AsyncIterator[JobEvent]:
         """The job's events from its first to its last, each once, however often the connection breaks."""
-        after, patience = 0, _Patience(self._patience_s)
+        after, patience = 0, self._patience()
         while True:
             try:
-                async for event in self._events(job_id, after):
-                    patience = _Patience(self._patience_s)
-                    after = event.number
-                    yield event
-                    if event.is_last:
-                        return
+                asking = self._answer("GET", f"{ROOT}/jobs/{job_id}/events", headers={LAST_EVENT: str(after)})
+                async with asking as answer:
+                    async for data in coming_data(answer):
+                        event = JobEvent.model_validate_json(data)
+                        patience = self._patience()
+                        after = event.number
+                        yield event
+                        if event.is_last:
+                            return
             except httpx.TransportError as error:
                 logger.debug("events.interrupted job=%s error=%r", job_id, error)
             except _AwayError as error:
-                await self._wait(patience, error)
+                await patience.wait(error)
             else:  # the server closed the stream before the job had ended: it is being restarted
-                await self._wait(patience, self._away("it closed the stream"))
-
-    async def _events(self, job_id: str, after: int) -> AsyncIterator[JobEvent]:
-        headers = {**self._headers, LAST_EVENT: str(after)}
-        async with self._http() as http:
-            try:
-                asked = http.build_request("GET", f"{ROOT}/jobs/{job_id}/events", headers=headers)
-                answer = await http.send(asked, stream=True)
-            except httpx.TransportError as error:
-                raise self._unreached(error) from error
-            try:
-                if not answer.is_success:
-                    await answer.aread()
-                self._checked(answer)
-                async for data in coming_data(answer):
-                    yield JobEvent.model_validate_json(data)
-            finally:
-                await answer.aclose()
+                await patience.wait(self._away("it closed the stream"))
 
     async def _send(
         self, method: str, path: str, *, content: str | None = None, headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
         """The answer, if it is none of an error. Tries again while nobody is there."""
-        patience, all_headers = _Patience(self._patience_s), {**self._headers, **(headers or {})}
-        if content is not None:
-            all_headers["content-type"] = "application/json"
+        patience = self._patience()
         while True:
             try:
-                async with self._http() as http:
-                    return self._checked(await http.request(method, path, content=content, headers=all_headers))
+                async with self._answer(method, path, content=content, headers=headers) as answer:
+                    await answer.aread()
+                    return answer
             except httpx.TransportError as error:
                 away = self._unreached(error)
             except _AwayError as error:
                 away = error
-            await self._wait(patience, away)
+            await patience.wait(away)
 
-    def _checked(self, answer: httpx.Response) -> httpx.Response:
-        """The answer, if it is none of an error."""
-        if answer.is_success:
-            return answer
-        raise self._away(f"status {answer.status_code}") if answer.status_code in _NOBODY_THERE else _error(answer)
-
-    async def _wait(self, patience: _Patience, error: _AwayError) -> None:
-        """Raises `error` once there is no patience left, and at once why a server will not be back."""
-        if self._watched is not None:
-            await asyncio.to_thread(self._watched.check)
-        await patience.wait(error)
-
-    def _http(self) -> httpx.AsyncClient:
-        # One client for each request: a client belongs to one event loop, and a script may have many in turn.
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, *, content: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[httpx.Response]:
+        """The answer, if it is none of an error, before its body was read."""
+        kind = {} if content is None else {"content-type": "application/json"}
         timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
-        return httpx.AsyncClient(base_url=self.base_url, timeout=timeout, verify=self.verify)
+        # One client for each request: a client belongs to one event loop, and a script may have many in turn.
+        async with httpx.AsyncClient(base_url=self.base_url, timeout=timeout, verify=self.verify) as http:
+            asked = http.build_request(
+                method, path, content=content, headers={**self._headers, **kind, **(headers or {})}
+            )
+            try:
+                answer = await http.send(asked, stream=True)
+            except httpx.TransportError as error:
+                raise self._unreached(error) from error
+            try:
+                if answer.status_code in _NOBODY_THERE:
+                    raise self._away(f"status {answer.status_code}")
+                if not answer.is_success:
+                    await answer.aread()
+                    raise _error(answer)
+                yield answer
+            finally:
+                await answer.aclose()
+
+    def _patience(self) -> _Patience:
+        return _Patience(self._patience_s, self._watched)
 
     def _unreached(self, error: httpx.TransportError) -> _AwayError:
         """What is raised if that lasts. Raises UserError if it will last for ever."""
@@ -248,12 +245,15 @@ class _AwayError(BackendError):
 class _Patience:
     """Waits longer each time, until it has run out."""
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, watched: ManagedServer | None) -> None:
+        self._watched = watched
         self._until = time.monotonic() + patience_s
         self._wait_s = FIRST_WAIT_S
 
     async def wait(self, error: _AwayError) -> None:
-        """Raises `error` once there is no patience left."""
+        """Raises `error` once there is no patience left, and at once why a server will not be back."""
+        if self._watched is not None:
+            await asyncio.to_thread(self._watched.check)
         if time.monotonic() + self._wait_s > self._until:
             raise error
         await asyncio.sleep(self._wait_s)

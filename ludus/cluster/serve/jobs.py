@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from ludus.cluster.serve.store import BegunJob, JobStore
 from ludus.cluster.serve.wire import JobEvent, JobView, RegisterModel, SubmitJob, error_view
-from ludus.errors import AgentError, BackendError, InternalError, LudusError
+from ludus.errors import BackendError, LudusError
 from ludus.processes.notifier import Notifier
 
 logger = logging.getLogger(__name__)
@@ -109,11 +109,10 @@ class Jobs:
         logger.info("job.started id=%s kind=%s attempt=%d", job.id, job.kind, job.num_begun)
         try:
             result = await self._result(job)
-        except LudusError as error:
-            self._fail(job, error)
-        except Exception as error:
-            logger.exception("job.failed id=%s", job.id)
-            self._fail(job, InternalError(f"{type(error).__name__}: {error}"))
+        except Exception as error:  # the boundary of a job: whatever it was, the next one is done
+            is_ours = not isinstance(error, LudusError)
+            logger.warning("job.failed id=%s error=%s", job.id, error, exc_info=is_ours)
+            self.store.fail(job.id, error_view(error))
         else:
             self.store.succeed(job.id, result)
             logger.info("job.succeeded id=%s", job.id)
@@ -125,9 +124,7 @@ class Jobs:
                 f"the server ended {MOST_ATTEMPTS} times while it worked on this job, perhaps because memory ran out; "
                 "its log says more. Submit less at once"
             )
-        model = self.store.find_model(job.project, job.model)
-        if model is None:
-            raise AgentError(f"there is no model {job.project}/{job.model}", status=404, code="model_not_found")
+        model = self.store.model(job.project, job.model)
         step = await self._job_runner.step(model)
         if job.base_step is not None and step > job.base_step:
             return await self._job_runner.result(model, job)
@@ -137,7 +134,3 @@ class Jobs:
     def _report(self, job_id: str, data: Mapping[str, Any]) -> None:
         self.store.report(job_id, data)
         self._notifier.notify()
-
-    def _fail(self, job: BegunJob, error: LudusError) -> None:
-        logger.warning("job.failed id=%s error=%s", job.id, error)
-        self.store.fail(job.id, error_view(error))

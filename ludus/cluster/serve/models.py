@@ -46,15 +46,7 @@ class HostedModels:
     async def view(self, model: RegisterModel) -> ModelView:
         loading = self._loading.get((model.project, model.name))
         is_loaded = loading is not None and loading.done() and loading.exception() is None
-        return ModelView(
-            project=model.project,
-            name=model.name,
-            base_model=model.base_model,
-            config=model.config,
-            step=await self._there(self._host.get_step(model)) if is_loaded else None,
-            inference_name=model.name,
-            inference_path=f"/m/{model.project}/{model.name}/v1",
-        )
+        return ModelView.of(model, await self._there(self._host.get_step(model)) if is_loaded else None)
 
     async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView:
         await asyncio.shield(self._load(model))

@@ -129,8 +129,11 @@ class JobStore(AbstractContextManager["JobStore"]):
 
     def register(self, model: RegisterModel) -> None:
         """Durable when it returns. Raises AgentError 409 if there is another model of that name."""
-        known = self.find_model(model.project, model.name)
-        if known is not None and known != model:
+        with self._transaction() as db:
+            values = (model.project, model.name, model.model_dump_json())
+            db.execute("INSERT OR IGNORE INTO models VALUES (?, ?, ?)", values)
+        known = self.model(model.project, model.name)
+        if known != model:
             differing = [name for name in RegisterModel.model_fields if getattr(known, name) != getattr(model, name)]
             old, new = (json.dumps(one.model_dump()[differing[0]]) for one in (known, model))
             raise AgentError(
@@ -140,14 +143,14 @@ class JobStore(AbstractContextManager["JobStore"]):
                 code="model_exists",
                 param=differing[0],
             )
-        with self._transaction() as db:
-            db.execute(
-                "INSERT OR IGNORE INTO models VALUES (?, ?, ?)", (model.project, model.name, model.model_dump_json())
-            )
 
-    def find_model(self, project: str, name: str) -> RegisterModel | None:
+    def model(self, project: str, name: str) -> RegisterModel:
+        """Raises AgentError 404 if there is none."""
         row = self._find("SELECT body FROM models WHERE project = ? AND name = ?", (project, name))
-        return None if row is None else RegisterModel.model_validate_json(row[0])
+        if row is None:
+            words = f"there is no model {name!r} in the project {project!r}; register it first"
+            raise AgentError(words, status=404, code="model_not_found")
+        return RegisterModel.model_validate_json(row[0])
 
     def models(self) -> list[RegisterModel]:
         rows = self._rows("SELECT body FROM models ORDER BY project, name")

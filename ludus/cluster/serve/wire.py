@@ -93,6 +93,11 @@ class ModelView(pydantic.BaseModel):
     inference_path: str
     """Below the server's address; its OpenAI-compatible API."""
 
+    @classmethod
+    def of(cls, model: RegisterModel, step: int | None) -> ModelView:
+        path = f"/m/{model.project}/{model.name}/v1"
+        return cls(**model.model_dump(), step=step, inference_name=model.name, inference_path=path)
+
 
 class ModelList(pydantic.BaseModel):
     """The registered models."""
@@ -141,6 +146,10 @@ class JobEvent(pydantic.BaseModel):
     @property
     def is_last(self) -> bool:
         return self.kind in ENDS
+
+    def server_sent(self) -> bytes:
+        """As a server-sent event, whose id is its number."""
+        return f"id: {self.number}\nevent: {self.kind}\ndata: {self.model_dump_json()}\n\n".encode()
 
 
 def check_idempotency_key(key: str) -> str:

@@ -81,15 +81,7 @@ class ScriptedWorkshop:
         return await self.view(model)
 
     async def view(self, model: RegisterModel) -> ModelView:
-        return ModelView(
-            project=model.project,
-            name=model.name,
-            base_model=model.base_model,
-            config=model.config,
-            step=self.steps.get(model.name, 0) if self.num_looks_until_ready <= 0 else None,
-            inference_name=model.name,
-            inference_path=f"/m/{model.project}/{model.name}/v1",
-        )
+        return ModelView.of(model, self.steps.get(model.name, 0) if self.num_looks_until_ready <= 0 else None)
 
     async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView:
         self.done.append(f"kept {sorted(steps)}")

@@ -103,7 +103,7 @@ def test_everything_is_there_after_the_process_ended(tmp_path: Path) -> None:
             JobStore(tmp_path)
     with JobStore(tmp_path) as after:
         assert after.key_digest == digest("secret")
-        assert after.find_model("mail", "agent-001") == MODEL
+        assert after.model("mail", "agent-001") == MODEL
         assert submitted(after, "key-1", text="å" * 1000) == job
         begun = after.begin(job)
         assert (begun.num_begun, begun.base_step, begun.arguments["text"]) == (2, 3, "å" * 1000)
