@@ -33,8 +33,7 @@ _RULES_OF_TOOL = (
 
 def gsm8k(
     source: Annotated[
-        Path | None,
-        Option("--from", metavar="FOLDER", help="Folder with train and test as .jsonl; or the hub."),
+        Path | None, Option("--from", metavar="FOLDER", help="Folder with train and test as .jsonl; or the hub.")
     ] = None,
     out: Annotated[Path, Option(metavar="FOLDER", help="Where the tables go.")] = Path("~/data/gsm8k"),
     agent: Annotated[str, Option(metavar="NAME", help="The rows' agent_name.")] = "tool_agent",

@@ -18,8 +18,7 @@ from ludus.errors import UserError
 
 def evaluate(
     source: Annotated[
-        str | None,
-        Argument(metavar="RUN", help="A run.yaml: its model. A run's folder: the one that it trained."),
+        str | None, Argument(metavar="RUN", help="A run.yaml: its model. A run's folder: the one that it trained.")
     ] = None,
     overrides: Overrides = None,
     as_json: JsonAlone = False,

@@ -17,9 +17,7 @@ from ludus.runs.view import Decode
 from ludus.text.tokenizer import Tokenizer
 
 
-def report(
-    run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/guess.")],
-) -> None:
+def report(run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]) -> None:
     """Write one HTML page about a run, and a PNG of its reward curve.
 
     The page shows curves, where the time and every sampled token went, and

@@ -38,8 +38,7 @@ def rollout(
     agent: Annotated[str, Argument(metavar="AGENT", help="path/to/file.py:Name, or pkg.mod:Name.")],
     overrides: Overrides = None,
     data: Annotated[
-        str,
-        Option(metavar="ROWS", help="A .parquet, .jsonl, .json or .csv file; pkg.mod:function that returns rows."),
+        str, Option(metavar="ROWS", help="A .parquet, .jsonl, .json or .csv file; pkg.mod:function that returns rows.")
     ] = ...,  # type: ignore[assignment]
     model: Model = "smollm2-135m",
     n: Annotated[int, Option("--n", min=1, help="Episodes of each row; 2 or more have advantages.")] = 1,

@@ -39,8 +39,7 @@ def serve(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     idle_s: Annotated[
-        float | None,
-        Option("--idle-s", min=1.0, help="End after so many seconds without a request and a job."),
+        float | None, Option("--idle-s", min=1.0, help="End after so many seconds without a request and a job.")
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Say where it listens as one line of JSON.")] = False,
 ) -> None:
