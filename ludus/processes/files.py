@@ -24,6 +24,13 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file: it holds all of the text, or what it held before."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
 def lock(descriptor: int) -> bool:
     """Take an open file, or folder, for this process until it is closed or the process ends. False: another has it."""
     try:

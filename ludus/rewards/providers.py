@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ludus.errors import UserError
-from ludus.settings import nearest
+from ludus.settings import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,7 @@ def find_endpoint(
 def unknown_provider(name: str) -> UserError:
     """The error for a name that `find_endpoint` knows nothing of."""
     first, slash, _ = name.partition("/")
-    near = nearest(first, PROVIDERS) if slash else None
-    hint = f"; did you mean {near!r}?" if near else "."
+    hint = did_you_mean(first, PROVIDERS, ".") if slash else "."
     said = (
         f"the provider {first!r} of the model {name!r} is unknown" if slash else f"the model {name!r} names no provider"
     )

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.processes.files import hold
+from ludus.processes.files import hold, write_whole
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
 from ludus.runs.database import Database
 from ludus.runs.exporters.base import Exporter, FinishedEpisode, NoExporter
@@ -126,8 +126,8 @@ class RunStore(AbstractContextManager["RunStore"]):
                 current, past = store.folder / "config.yaml", store.folder / f"config.until-{step:06d}.yaml"
                 if store.config_text != config_text:
                     if not past.exists():
-                        _write_whole(past, store.config_text)
-                    _write_whole(current, config_text)
+                        write_whole(past, store.config_text)
+                    write_whole(current, config_text)
                 (store.folder / "summary.json").unlink(missing_ok=True)
         except BaseException:
             store.close()
@@ -274,7 +274,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         """Replace summary.json as a whole; its presence says that the run has ended."""
         with self._lock, _explained(self.folder, "write summary.json"):
             self._become_writer()
-            _write_whole(self.folder / "summary.json", json.dumps(dict(summary), indent=2) + "\n")
+            write_whole(self.folder / "summary.json", json.dumps(dict(summary), indent=2) + "\n")
 
     def summary(self) -> dict[str, Any] | None:
         """What `write_summary` was given. None: the run has not ended."""
@@ -386,9 +386,3 @@ def _explained(folder: Path, doing: str) -> Iterator[None]:
             f"cannot {doing} in {str(folder)!r}: {cause}. Make the folder writable or free some disk space, "
             "or put the run elsewhere (run_root=...); what was acknowledged before is safe, --resume continues it"
         ) from error
-
-
-def _write_whole(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.part")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from ludus.errors import UserError
+from ludus.processes.files import write_whole
 from ludus.rewards.chat.base import Json
 
 
@@ -38,9 +38,7 @@ class AnswerCache:
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f"{path.name}.{os.getpid()}.part")
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
+            write_whole(path, text)
         except OSError as error:
             raise UserError(f"cannot write the judge's cache in {str(self._folder)!r}: {error.strerror}") from None
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from ludus.errors import BackendError, UserError
@@ -175,15 +176,13 @@ class _Panel:
             lambda number: self._compare(judge_prompt, self._order(number, distinct), room),
             range(self.options.num_passes),
         )
-        means = [math.fsum(each[i].score for each in passes) / len(passes) for i in range(len(shown))]
+        means = [fmean(each[i].score for each in passes) for i in range(len(shown))]
         scores = tuple(
             TrajectoryScore(trajectory_id=str(k + 1), explanation=passes[0][i].explanation, score=means[i])
             for k, i in enumerate(positions)
         )
-        spread = math.fsum(
-            math.sqrt(math.fsum((each[i].score - means[i]) ** 2 for each in passes) / len(passes)) for i in positions
-        )
-        return Judgement(scores, self.usage, self.num_unusable, self.num_clamped, spread / len(positions))
+        spread = fmean(pstdev(each[i].score for each in passes) for i in positions)
+        return Judgement(scores, self.usage, self.num_unusable, self.num_clamped, spread)
 
     def _order(self, number: int, digests: Sequence[str]) -> list[int]:
         # By what the attempts say, too: otherwise member 3 of every group would stand at the same position.
@@ -235,11 +234,8 @@ class _Panel:
         key = cache.key(self.model.identity, messages, SCHEMA) if cache is not None else ""
         kept = cache.get(key) if cache is not None else None
         if kept is not None:
-            try:
+            with suppress(UnusableError):  # tampered with, or written by another version: as if it were not there
                 verdict = read_scores(kept, ids, clamp=True)
-            except UnusableError:
-                pass  # the file was tampered with, or another version wrote it: as if it were not there
-            else:
                 self.usage += Usage(num_cached=1)
                 return verdict
         for number in range(1, self.options.max_tries + 1):
