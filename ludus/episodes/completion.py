@@ -75,8 +75,6 @@ class Listener:
 
     loop: asyncio.AbstractEventLoop
     on_delta: OnDelta | None
-    is_live: bool
-    """Deltas are sent as tokens come. False: they may wait for the end of the answer."""
     has_left: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -123,10 +121,13 @@ class Completion:
     def join(
         self, on_start: OnStart | None = None, on_delta: OnDelta | None = None, *, is_live: bool = True
     ) -> Listener:
-        """A new listener, given all deltas so far; call it on the listener's event loop."""
+        """A new listener, given all deltas so far; call it on the listener's event loop.
+
+        is_live: deltas are sent as tokens come. False: they may wait for the end of the answer.
+        """
         if on_start is not None:
             on_start(tuple(choice.call.id for choice in self.choices), len(self.prompt.ids))
-        listener = Listener(asyncio.get_running_loop(), on_delta, is_live)
+        listener = Listener(asyncio.get_running_loop(), on_delta)
         for idx, delta in self._sent:
             listener.send(idx, delta)
         self._listeners.append(listener)

@@ -93,16 +93,9 @@ class SessionKeys:
 
 
 def unknown_key(key: str) -> AgentError:
-    if not key:
-        return AgentError(
-            "No API key was given; send the session's key as a bearer token, or use the session's URL.",
-            status=401,
-            code="invalid_api_key",
-        )
     # The key may be somebody's real one: show only what tells the reader which of his keys it was.
     shown = f"{key[:3]}***" if len(key) > 8 else "***"
-    return AgentError(
-        f"Incorrect API key provided: {shown}; no session has it, or the session has ended.",
-        status=401,
-        code="invalid_api_key",
-    )
+    message = f"Incorrect API key provided: {shown}; no session has it, or the session has ended."
+    if not key:
+        message = "No API key was given; send the session's key as a bearer token, or use the session's URL."
+    return AgentError(message, status=401, code="invalid_api_key")

@@ -308,20 +308,16 @@ class Session:
         self._prompts.remember(turn, prompt, request.template_kwargs)
         self._resolver.remember(turn, request)
         self._log(turn)
-        self._make_durable(turn)
+        if self._sink is not None:
+            nodes = self._graph.nodes_from(self._num_kept_nodes)
+            self._num_kept_nodes += len(nodes)
+            self._sink.add_turn(self.id, nodes, turn)
         completion.add(choice.idx, turn)
 
     def _abort_cause(self, completion: Completion) -> AbortCause | None:
         if completion.stop_cause is None or completion.stop_cause == "token_limit":
             return "deadline" if self._is_overdue() else None
         return completion.stop_cause
-
-    def _make_durable(self, turn: Turn) -> None:
-        if self._sink is None:
-            return
-        nodes = self._graph.nodes_from(self._num_kept_nodes)
-        self._num_kept_nodes += len(nodes)
-        self._sink.add_turn(self.id, nodes, turn)
 
     def _log(self, turn: Turn) -> None:
         logger.debug("turn.recorded session=%s turn=%s fork=%s", self.id, turn.id, turn.fork)

@@ -122,7 +122,8 @@ class WaitingGroups:
     def enter(self, group: Group, ordinal: int) -> MaskReason | None:
         """Why the group, of which these episodes can be trained on, is discarded. None: it waits."""
         mask = small_group_mask(len(group.episodes), self._n_samples, self._settings)
-        versions = [*_versions(group)] or [self.version]
+        turns = [turn for episode in group.episodes for turn in episode.session.turns]
+        versions = [version for turn in turns for version in turn.sampled.versions] or [self.version]
         waiting = _Waiting(ordinal, group, min(versions), max(versions))
         if mask is None and self._is_stale(waiting):
             mask = "stale"
@@ -212,10 +213,3 @@ def discard_reason(episode: Episode) -> MaskReason | None:
 def small_group_mask(num_survivors: int, n_samples: int, settings: RolloutSettings) -> MaskReason | None:
     """`small_group` if too few of a group's members can be trained on. None: they are enough."""
     return "small_group" if num_survivors < min(settings.min_members, n_samples) else None
-
-
-def _versions(group: Group) -> Iterator[int]:
-    """Of the weights that sampled each token of the group."""
-    for episode in group.episodes:
-        for turn in episode.session.turns:
-            yield from turn.sampled.versions

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 
 from ludus.episodes.archive import RunArchive
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.ledger import MaskReason
 from ludus.episodes.limits import Limits
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.spec import SessionSpec
@@ -32,7 +31,7 @@ from ludus.runs.store import RunStore
 from ludus.types import Episode, Group
 
 OnGateway = Callable[[str, str], None]
-"""Told the gateway's address and its admin key."""
+"""Called with the gateway's address and its admin key."""
 
 
 class OnlineRollouts:
@@ -55,9 +54,8 @@ class OnlineRollouts:
         self._generation = generation
         self._on_gateway = on_gateway
         self._loop = asyncio.get_running_loop()
-        self._growing: dict[str, _Growing] = {}
-        self._alone: list[Episode] = []
-        """Sessions without a group that wait for enough others."""
+        self._growing: dict[str | None, _Growing] = {}
+        """By id. None: of sessions without a group, those that can be trained on."""
         self._num_groups_alone = 0
         self._num_complete = 0
         self._waiting = WaitingGroups(
@@ -75,7 +73,7 @@ class OnlineRollouts:
         )
 
     def __repr__(self) -> str:
-        waiting = sum(len(group.members) for group in self._growing.values()) + len(self._alone)
+        waiting = sum(len(group.members) for group in self._growing.values())
         return f"OnlineRollouts({self._server!r}, waiting_groups={len(self._waiting)}, waiting_sessions={waiting})"
 
     async def __aenter__(self) -> OnlineRollouts:
@@ -109,10 +107,9 @@ class OnlineRollouts:
         self._waiting.give_back(taken)
 
     def drain_nowait(self) -> TakenGroups:
-        self._waiting.discard(self._alone, "unused")
         for growing in self._growing.values():
             self._waiting.discard(growing.members, "unused")
-        self._alone, self._growing = [], {}
+        self._growing = {}
         return self._waiting.drain_nowait()
 
     def advance(self, version: int) -> None:
@@ -145,37 +142,28 @@ class OnlineRollouts:
         )
 
     def _enter(self, episode: Episode, group_size: int | None) -> None:
-        mask = discard_reason(episode)
+        is_alone, mask = episode.group_id == episode.id, discard_reason(episode)
         if mask is not None:
             self._waiting.discard([episode], mask)
-        if episode.group_id == episode.id:
-            self._enter_alone(episode, mask)
-        else:
-            self._enter_group(episode, mask, group_size or self._generation.n_samples)
+        if mask is None or not is_alone:
+            key = None if is_alone else episode.group_id
+            size = None if is_alone else group_size
+            growing = self._growing.setdefault(key, _Growing(size or self._generation.n_samples))
+            growing.num_ended += 1
+            if mask is None:
+                growing.members.append(episode)
+            if growing.num_ended >= growing.size:
+                del self._growing[key]
+                self._complete(episode, growing.members, is_alone)
         self._waiting.notify()
 
-    def _enter_alone(self, episode: Episode, mask: MaskReason | None) -> None:
-        if mask is not None:
-            return
-        self._alone.append(episode)
-        if len(self._alone) == self._generation.n_samples:
+    def _complete(self, last: Episode, members: list[Episode], is_alone: bool) -> None:
+        group_id, task_id = last.group_id, last.task_id
+        if is_alone:
             self._num_groups_alone += 1
-            group_id = f"alone-v{self.version:06d}-{self._num_groups_alone:06d}"
-            members, self._alone = self._alone, []
-            self._settle(Group(group_id, group_id, tuple(members)))
-
-    def _enter_group(self, episode: Episode, mask: MaskReason | None, group_size: int) -> None:
-        growing = self._growing.setdefault(episode.group_id, _Growing(group_size))
-        growing.num_ended += 1
-        if mask is None:
-            growing.members.append(episode)
-        if growing.num_ended >= growing.size:
-            del self._growing[episode.group_id]
-            self._settle(Group(episode.group_id, episode.task_id, tuple(growing.members)))
-
-    def _settle(self, group: Group) -> None:
+            group_id = task_id = f"alone-v{self.version:06d}-{self._num_groups_alone:06d}"
         self._num_complete += 1
-        self._waiting.enter(group, self._num_complete)
+        self._waiting.enter(Group(group_id, task_id, tuple(members)), self._num_complete)
 
 
 @dataclass(slots=True)

@@ -31,16 +31,6 @@ _MAX_REJECTED_GROUPS = 256
 
 
 @dataclass(slots=True)
-class _State:
-    num_taken: int
-    """Groups that are in batches since the first step."""
-    num_rejected_in_a_row: int = 0
-    num_failed_in_a_row: int = 0
-    first_failure: str = ""
-    is_paused: bool = False
-
-
-@dataclass(slots=True)
 class _RunningGroup:
     """One group while it is played."""
 
@@ -81,7 +71,12 @@ class RolloutPool:
         self._total_groups = total_groups
         self._slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
         self._tasks = asyncio.TaskGroup()
-        self._state = _State(num_taken=version * batch_size)
+        self._num_taken = version * batch_size
+        """Groups that are in batches since the first step."""
+        self._num_rejected_in_a_row = 0
+        self._num_failed_in_a_row = 0
+        self._first_failure = ""
+        self._is_paused = False
         self._waiting = WaitingGroups(settings, n_samples=n_samples, version=version, group_filter=group_filter)
         self._running: dict[asyncio.Task[None], _RunningGroup] = {}
         """What is played, in the order in which it began."""
@@ -94,7 +89,7 @@ class RolloutPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._state.is_paused = True
+        self._is_paused = True
         for task in self._running:
             task.cancel()
         await self._tasks.__aexit__(None, None, None)
@@ -109,7 +104,7 @@ class RolloutPool:
     def counts(self) -> RolloutCounts:
         running = [group for group in self._running.values() if not group.is_over]
         num_episodes = sum(group.num_open for group in self._running.values())
-        num_accepted = self._state.num_taken + len(self._waiting)
+        num_accepted = self._num_taken + len(self._waiting)
         return RolloutCounts(self._waiting.version, num_accepted, len(running), num_episodes)
 
     async def take(self, num_groups: int) -> TakenGroups:
@@ -119,14 +114,14 @@ class RolloutPool:
             self._admit_nowait()  # what was too old has made room
             await self._waiting.wait()
         taken = self._waiting.take_nowait(num_groups)
-        self._state.num_taken += num_groups
+        self._num_taken += num_groups
         if self._settings.oversample > 0 and not self._settings.keeps_rest:
             self._cancel_surplus()
         return taken
 
     def give_back(self, taken: TakenGroups) -> None:
         """What the last `take` brought waits again: no step has learned from it."""
-        self._state.num_taken -= len(taken.groups)
+        self._num_taken -= len(taken.groups)
         self._waiting.give_back(taken)
 
     def drain_nowait(self) -> TakenGroups:
@@ -140,14 +135,14 @@ class RolloutPool:
 
     def pause_admission(self) -> None:
         """Start no more groups; those that play go on."""
-        self._state.is_paused = True
+        self._is_paused = True
 
     def resume_admission(self) -> None:
-        self._state.is_paused = False
+        self._is_paused = False
         self._admit_nowait()
 
     def _admit_nowait(self) -> None:
-        if self._state.is_paused or self._waiting.fault is not None:
+        if self._is_paused or self._waiting.fault is not None:
             return
         settings = self._settings
         while num_admissible_groups(
@@ -208,7 +203,7 @@ class RolloutPool:
         task = group.task
         mask = self._waiting.enter(Group(task.group_id, task.task_id, tuple(survivors)), task.ordinal)
         if mask is None:
-            self._state.num_rejected_in_a_row = 0
+            self._num_rejected_in_a_row = 0
         else:
             self._count_rejection(mask)
 
@@ -238,30 +233,28 @@ class RolloutPool:
             self._admit_nowait()
 
     def _count_failure(self, episode: Episode) -> None:
-        state = self._state
         if episode.outcome.kind in ("cancelled", "lost"):
             return
         if episode.outcome.kind not in ("failed", "timeout"):
-            state.num_failed_in_a_row = 0
+            self._num_failed_in_a_row = 0
             return
         outcome = episode.outcome
         logger.info("episode.failed id=%s outcome=%s reason=%s", episode.id, outcome.kind, outcome.reason)
-        if state.num_failed_in_a_row == 0:
-            state.first_failure = f"{episode.id}, {outcome.kind}: {outcome.reason}"
-        state.num_failed_in_a_row += 1
-        if state.num_failed_in_a_row >= self._settings.max_consecutive_failures:
+        if self._num_failed_in_a_row == 0:
+            self._first_failure = f"{episode.id}, {outcome.kind}: {outcome.reason}"
+        self._num_failed_in_a_row += 1
+        if self._num_failed_in_a_row >= self._settings.max_consecutive_failures:
             self._fail(
                 UserError(
-                    f"{state.num_failed_in_a_row} episodes in a row failed "
-                    f"(rollout.max_consecutive_failures); the first was {state.first_failure}"
+                    f"{self._num_failed_in_a_row} episodes in a row failed "
+                    f"(rollout.max_consecutive_failures); the first was {self._first_failure}"
                 )
             )
 
     def _count_rejection(self, mask: MaskReason) -> None:
-        state = self._state
-        state.num_rejected_in_a_row += 1
-        if state.num_rejected_in_a_row >= _MAX_REJECTED_GROUPS:
-            last, num = self._waiting.last_outcome, state.num_rejected_in_a_row
+        self._num_rejected_in_a_row += 1
+        if self._num_rejected_in_a_row >= _MAX_REJECTED_GROUPS:
+            last, num = self._waiting.last_outcome, self._num_rejected_in_a_row
             ending = f"; the last episode ended {last.kind}: {last.reason}" if last is not None else ""
             self._fail(UserError(f"no batch can be filled: {num} groups in a row were rejected ({mask}){ending}"))
 

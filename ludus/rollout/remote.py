@@ -22,7 +22,7 @@ from ludus.agents.adapter import EpisodeContext
 from ludus.episodes.outcome import Lost
 from ludus.errors import InternalError, UserError
 from ludus.rollout.playing import RemoteAgentError, received
-from ludus.rollout.wire import assignment_body
+from ludus.rollout.wire import assignment_body, json_fault
 from ludus.rollout.work_queue import WorkQueue
 
 
@@ -37,10 +37,8 @@ class AgentName:
     @classmethod
     def of(cls, workflow: object, kwargs: Mapping[str, Any] | None) -> AgentName:
         """Raises UserError if the agent, or a value for it, cannot be named to another machine."""
-        try:
-            json.dumps(kwargs)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"workflow_kwargs cannot be sent to rollout workers as JSON: {error}") from None
+        if (fault := json_fault(kwargs)) is not None:
+            raise UserError(f"workflow_kwargs cannot be sent to rollout workers as JSON: {fault}")
         return cls(_reference(workflow), dict(kwargs or {}))
 
     @classmethod

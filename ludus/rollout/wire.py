@@ -102,14 +102,12 @@ def assignment_body(
     left_s: float | None = None,
 ) -> AssignmentBody:
     """Raises UserError if the row is no JSON."""
-    try:
-        json.dumps(data)
-    except (TypeError, ValueError) as error:
-        columns = [name for name, value in data.items() if not _is_json(value)]
+    if (fault := json_fault(data)) is not None:
+        columns = [name for name, value in data.items() if json_fault(value) is not None]
         raise UserError(
             f"the row of {info.episode_id} cannot be sent to a rollout worker as JSON: {', '.join(map(str, columns))}: "
-            f"{error}; give plain values, or play without workers (rollout.agent.workers=0)"
-        ) from None
+            f"{fault}; give plain values, or play without workers (rollout.agent.workers=0)"
+        )
     return AssignmentBody(
         assignment_id=assignment_id,
         agent=agent,
@@ -184,9 +182,10 @@ def from_wire(value: Any) -> object:
     raise UserError(f"a worker returned {value!r:.200}, which is no value of an agent")
 
 
-def _is_json(value: object) -> bool:
+def json_fault(value: object) -> Exception | None:
+    """Why the value is no JSON. None: it is."""
     try:
         json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+    except (TypeError, ValueError) as error:
+        return error
+    return None
