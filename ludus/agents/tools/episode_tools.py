@@ -20,6 +20,7 @@ from ludus.agents.tools.answer import ToolError, ToolLimits, ToolResult, shorten
 from ludus.agents.tools.deadline import DeadlineError
 from ludus.agents.tools.instance import ToolInstance
 from ludus.errors import UserError
+from ludus.runs.metrics import merge_means
 from ludus.runs.spans import span
 from ludus.settings import did_you_mean
 from ludus.text.tokenizer import Tokenizer
@@ -90,16 +91,15 @@ class EpisodeTools:
     @property
     def metrics(self) -> dict[str, float]:
         """Calls, errors and seconds of all tools, and the mean of each number that a tool gave as a metric."""
-        numbers: dict[str, list[float]] = {}
-        for name, result, _ in self._calls:
-            for key, value in result.metrics.items():
-                if isinstance(value, Real):
-                    numbers.setdefault(f"tools/{name}/{key}", []).append(float(value))
+        given = (
+            {f"tools/{name}/{key}": float(value) for key, value in result.metrics.items() if isinstance(value, Real)}
+            for name, result, _ in self._calls
+        )
         return {
             "tools/num_calls": float(len(self._calls)),
             "tools/num_errors": float(sum(result.error is not None for _, result, _ in self._calls)),
             "tools/time_s": math.fsum(time_s for _, _, time_s in self._calls),
-            **{key: math.fsum(values) / len(values) for key, values in numbers.items()},
+            **merge_means(given),
         }
 
     async def __aenter__(self) -> EpisodeTools:
