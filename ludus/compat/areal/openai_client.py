@@ -83,14 +83,13 @@ def export_interactions(
         chains = [_path(record, turn_id) for turn_id in leaves]
     else:
         raise UserError(f"style={style!r} is not known; there are 'individual' and 'concat'")
-    exported = {}
-    for chain in chains:
-        path = tuple(rewards.get_interaction(turn.id) for turn in chain)
-        last = path[-1]
-        exported[last.turn.id] = ExportedInteraction(
-            last.turn, last.prompt_ids, last.reward, path, rewards.is_discounted
+    paths = [tuple(rewards.get_interaction(turn.id) for turn in chain) for chain in chains]
+    return {
+        last.turn.id: ExportedInteraction(
+            last.turn, last.prompt_ids, last.reward, (*before, last), rewards.is_discounted
         )
-    return exported
+        for *before, last in paths
+    }
 
 
 def claim_interactions(record: SessionRecord, interactions: Sequence[ExportedInteraction]) -> Result:
@@ -100,9 +99,8 @@ def claim_interactions(record: SessionRecord, interactions: Sequence[ExportedInt
     """
     known = {turn.id for turn in record.turns}
     wanted = {item.turn.id: item.reward for exported in interactions for item in exported.path}
-    for turn_id in wanted:
-        if turn_id not in known:
-            raise UserError(f"the interaction {turn_id!r} is not of this episode, which has {len(known)} calls")
+    for turn_id in wanted.keys() - known:
+        raise UserError(f"the interaction {turn_id!r} is not of this episode, which has {len(known)} calls")
     return Result(
         {turn_id: reward for turn_id, reward in wanted.items() if reward is not None},
         left_out={turn.id: tuple(range(len(turn.sampled.token_ids))) for turn in record.turns if turn.id not in wanted},

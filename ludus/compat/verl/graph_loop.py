@@ -47,11 +47,8 @@ def should_continue(state: MessagesState, config: RunnableConfig) -> str:
     if not calls_something(messages[-1]):
         return END
     num_answers = sum(isinstance(message, AIMessage) for message in messages)
-    num_asked = _num_asked(messages)
-    for most, number in ((asked["max_assistant_turns"], num_answers), (asked["max_user_turns"], num_asked)):
-        if most is not None and number >= most:
-            return END
-    return "tools"
+    limits = (asked["max_assistant_turns"], num_answers), (asked["max_user_turns"], _num_asked(messages))
+    return END if any(most is not None and number >= most for most, number in limits) else "tools"
 
 
 class ReactAgentLoop(AgentLoopBase):
@@ -160,8 +157,7 @@ def make_output(
         ended_by=ended_by,
         num_turns=2 * len(record.turns),
         metrics=AgentLoopMetrics(
-            generate_sequences=sum(turn.finished_at - turn.started_at for turn in record.turns),
-            tool_calls=tools_s,
+            generate_sequences=sum(turn.finished_at - turn.started_at for turn in record.turns), tool_calls=tools_s
         ),
         extra_fields={
             "metrics": {
@@ -187,9 +183,8 @@ def convert_to_agent_output(
     made = make_output(episode.session.snapshot())
     for output in made if isinstance(made, list) else [made]:
         output.num_turns = sum(not isinstance(message, ToolMessage) for message in messages) + _num_rounds(messages)
-        output.response_ids = output.response_ids[:response_length]
-        output.response_mask = output.response_mask[:response_length]
-        output.response_logprobs = (output.response_logprobs or [])[:response_length]
+        for name in ("response_ids", "response_mask", "response_logprobs"):
+            setattr(output, name, getattr(output, name)[:response_length])
     return made
 
 

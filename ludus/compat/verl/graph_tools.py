@@ -55,27 +55,17 @@ class LimitedTools:
         *before, last = state["messages"]
         assert isinstance(last, AIMessage), "the edge to the tools begins at the model"
         most = len(last.tool_calls) if limits.max_parallel_calls is None else limits.max_parallel_calls
-        allowed, refused = last.tool_calls[:most], last.tool_calls[most:]
-        rest: list[BaseMessage] = [_message(call, too_many(call["name"], call["args"], most)) for call in refused]
+        rest: list[BaseMessage] = [
+            _message(call, too_many(call["name"], call["args"], most)) for call in last.tool_calls[most:]
+        ]
         rest += _undecoded(last, limits)
-        names = () if limits.episode_tools is None else [spec.name for spec in limits.episode_tools.specs]
-        own = [call for call in allowed if call["name"] in names]
-        others = last.model_copy(update={"tool_calls": [call for call in allowed if call not in own]})
-        answering = [self._node.ainvoke({**state, "messages": [*before, others]}, config)] if others.tool_calls else []
-        found = await asyncio.gather(*(_boxed(call, limits.episode_tools, last) for call in own), *answering)
-        results, answered = found[: len(own)], found[-1] if answering else {"messages": []}
+        if not last.tool_calls:
+            return {"messages": rest}
+        asking = last.model_copy(update={"tool_calls": last.tool_calls[:most]})
+        answered = await self._node.ainvoke({**state, "messages": [*before, asking]}, config)
         if isinstance(answered, list):  # tools that say where the graph goes on
-            return [*answered, Command(update={"messages": [*results, *rest]})] if results or rest else answered
-        order = {call["id"]: idx for idx, call in enumerate(allowed)}
-        results = sorted([*results, *answered["messages"]], key=lambda message: order[message.tool_call_id])
-        return {"messages": [*results, *rest]}
-
-
-async def _boxed(call: Mapping[str, Any], episode_tools: EpisodeTools | None, asked_by: AIMessage) -> ToolMessage:
-    assert episode_tools is not None, "it has the tool"
-    arguments = json.dumps(call["args"], ensure_ascii=False)
-    result = await episode_tools.call(ToolCall(call["id"] or "", call["name"], arguments), turn_id=asked_by.id)
-    return _message(call, result)
+            return [*answered, Command(update={"messages": rest})] if rest else answered
+        return {"messages": [*answered["messages"], *rest]}
 
 
 def _message(call: Mapping[str, Any], result: ToolResult) -> ToolMessage:
@@ -96,10 +86,15 @@ def calls_something(message: BaseMessage) -> bool:
 
 async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | Command[Any]]]) -> Any:
     limits, call = limits_of(request.runtime.config), request.tool_call
+    asking = request.state.get("messages") if isinstance(request.state, Mapping) else None
+    turn_id = asking[-1].id if asking else None
+    own = limits.episode_tools
+    if own is not None and call["name"] in [spec.name for spec in own.specs]:
+        asked = ToolCall(call["id"] or "", call["name"], json.dumps(call["args"], ensure_ascii=False))
+        return _message(call, await own.call(asked, turn_id=turn_id))
     tokenizer = None if limits.text is None else limits.text.tokenizer
     with span("tool", call["name"], inputs=call["args"]) as record:
-        asking = request.state.get("messages") if isinstance(request.state, Mapping) else None
-        record.turn_id = asking[-1].id if asking else None
+        record.turn_id = turn_id
         try:
             message = await asyncio.wait_for(execute(request), limits.each.timeout_s)
         except TimeoutError:

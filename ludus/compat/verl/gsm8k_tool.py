@@ -36,12 +36,9 @@ class Gsm8kTool(BaseTool):
     def __init__(
         self, config: Mapping[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None
     ) -> None:
-        super().__init__(config, tool_schema)
+        super().__init__(config, tool_schema or read_schema(_SCHEMA, "the schema of the GSM8K tool"))
         self._solutions: dict[str, str] = {}
         self._rewards: dict[str, float] = {}
-
-    def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
-        return self.tool_schema or read_schema(_SCHEMA, "the schema of the GSM8K tool")
 
     async def create(
         self,

@@ -8,7 +8,7 @@ that is left out is in the report.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,12 @@ _NOTES = {
     "agent_name": "which agent loop plays the row",
     "extra_info": "passed to the agent loop",
 }
+_INSIDE = {
+    "tools_kwargs": "arguments of tools",
+    "tool_selection": "tools of the row",
+    "interaction_kwargs": "simulated users",
+}
+"""By key of `extra_info`."""
 MOST_ROWS_NAMED = 20
 
 
@@ -105,19 +111,14 @@ def _note(name: str, count: int, rows: Sequence[Row]) -> str:
     return f"{note}; {missing:,} rows have none" if missing else note
 
 
-def _inside_extra_info(rows: Iterable[Row]) -> list[Entry]:
+def _inside_extra_info(rows: Iterable[Row]) -> Iterator[Entry]:
     infos = [row["extra_info"] for row in rows if isinstance(row.get("extra_info"), Mapping)]
-    tools = [name for info in infos for name in info.get("tools_kwargs") or ()]
-    selected = [name for info in infos for name in info.get("tool_selection") or ()]
-    users = [
-        str((info.get("interaction_kwargs") or {}).get("name")) for info in infos if info.get("interaction_kwargs")
-    ]
-    found = (
-        ("extra_info.tools_kwargs", "arguments of tools", tools),
-        ("extra_info.tool_selection", "tools of the row", selected),
-        ("extra_info.interaction_kwargs", "simulated users", users),
-    )
-    return [Entry(name, "taken", f"{what}: {_counted(names)}") for name, what, names in found if names]
+    for name, what in _INSIDE.items():
+        given = [info[name] for info in infos if info.get(name)]
+        if given and name == "interaction_kwargs":
+            given = [[each.get("name")] for each in given]
+        if given:
+            yield Entry(f"extra_info.{name}", "taken", f"{what}: {_counted(str(n) for names in given for n in names)}")
 
 
 def _counted(names: Iterable[str]) -> str:

@@ -57,33 +57,27 @@ async def score_outputs(
     compute_score: the run's own. None: the verifier of the row's data source says it, else its tools or its user.
     """
     last, ground_truth = outputs[-1], (row.get("reward_model") or {}).get("ground_truth")
-    if compute_score is None:
-        if ground_truth is None or verifier_of(row.get("data_source")) is None:
-            return _score_of_parts(last, row)
-        compute_score = default_compute_score
+    if compute_score is None and (ground_truth is None or verifier_of(row.get("data_source")) is None):
+        return _score_of_parts(last, row)
+    function: ComputeScore = compute_score or default_compute_score
     begun = time.perf_counter()
     sampled = [token for token, is_own in zip(last.response_ids, last.response_mask, strict=True) if is_own]
     solution = tokenizer.decode(sampled, skip_special_tokens=True)
-    given = {
+    given: dict[str, Any] = {
         "data_source": row.get("data_source"),
         "solution_str": solution,
         "ground_truth": ground_truth,
         "extra_info": {**(row.get("extra_info") or {}), "num_turns": last.num_turns, **last.extra_fields},
     }
-    name = getattr(compute_score, "__name__", type(compute_score).__name__)
+    name = getattr(function, "__name__", type(function).__name__)
     with span("reward", name, inputs={"solution_str": solution, "ground_truth": ground_truth}) as record:
-        returned = await _call(compute_score, given)
-        record.outputs = returned
+        # A function that is not async may compute for long, and others play on this loop.
+        calling = function(**given) if is_async(function) else asyncio.to_thread(function, **given)
+        returned = record.outputs = await calling
     score = _read_score(returned, name, time.perf_counter() - begun)
-    if compute_score is default_compute_score:  # it says right or wrong
+    if function is default_compute_score:  # it says right or wrong
         return replace(score, metrics={"success": score.reward})
     return score
-
-
-async def _call(function: ComputeScore, given: Mapping[str, Any]) -> Any:
-    if is_async(function):
-        return await function(**given)
-    return await asyncio.to_thread(function, **given)  # it may compute for long, and others play on this loop
 
 
 def _read_score(returned: Any, name: str, took_s: float) -> Score:
