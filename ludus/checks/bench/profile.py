@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -96,7 +96,11 @@ class Profiler:
 
 def of_one_thread(roots: Sequence[Event]) -> list[Event]:
     """The trees of the thread that stopped the profiler: the others wait, or do what nobody asked about."""
-    stopped = {event.start_tid for event in _all(roots) if _STOP.search(event.name)}
+    left, stopped = list(roots), set[int]()
+    for event in left:
+        left.extend(event.children)
+        if _STOP.search(event.name):
+            stopped.add(event.start_tid)
     return [root for root in roots if root.start_tid in stopped]
 
 
@@ -118,11 +122,3 @@ def own_seconds(roots: Iterable[Event], parts: ProfileRules) -> dict[str, float]
         total_ns[part] = total_ns.get(part, 0) + own_ns
         left.extend((child, marks) for child in event.children)
     return {part: nanoseconds / 1e9 for part, nanoseconds in total_ns.items()}
-
-
-def _all(roots: Iterable[Event]) -> Iterator[Event]:
-    left = list(roots)
-    while left:
-        event = left.pop()
-        yield event
-        left.extend(event.children)

@@ -10,7 +10,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -151,7 +151,8 @@ def examine(
         on_conversation(number + 1)
     tomorrow = _next_day(subject)
     if tomorrow is not None:
-        findings.count(tomorrow, _HELLO, "date")
+        findings.judged.append(_Judged(tomorrow, _HELLO, "date"))
+    unread = [written for written in findings.calling if written.is_assumed]
     bare = subject.template.render([_ASKED], generation_prompt=False, template_kwargs=subject.template_kwargs)
     prompt = subject.template.render([_ASKED], template_kwargs=subject.template_kwargs)
     return Examination(
@@ -166,12 +167,12 @@ def examine(
         able=able,
         not_resumable=subject.template.not_resumable,
         reads_date=tomorrow is not None,
-        num_written_calls=findings.num_written,
-        num_read_calls=findings.num_written - findings.num_unread,
-        unread=findings.unread,
+        num_written_calls=len(findings.calling),
+        num_read_calls=len(findings.calling) - len(unread),
+        unread=unread[0] if unread else None,
         transitions=findings.rows(),
         forks=findings.counterexamples(),
-        refusals=dict(findings.refusals),
+        refusals=Counter(each.step.words for each in findings.judged if each.step.outcome == "refused"),
     )
 
 
@@ -197,89 +198,78 @@ def _next_day(subject: Subject) -> Transition | None:
     return None if step.outcome == "exact" else replace(step, kind=f"{step.kind}, next day")
 
 
-@dataclass
-class _Tally:
-    """The transitions of one kind so far."""
+def _verdict(counts: Mapping[str, int], forks: Mapping[Construct, int]) -> Verdict:
+    if counts["broken"]:
+        return "broken"
+    if forks:
+        return "depends" if counts["exact"] else "forks"
+    return "exact" if counts["exact"] else "refused"
 
-    counts: Counter[str] = field(default_factory=Counter)
-    forks: Counter[Construct] = field(default_factory=Counter)
-    example: Conversation | None = None
-    """The shortest that ends in an exact one. None: there was none yet."""
 
-    @property
-    def verdict(self) -> Verdict:
-        if self.counts["broken"]:
-            return "broken"
-        if self.forks and self.counts["exact"]:
-            return "depends"
-        return "forks" if self.forks else "exact" if self.counts["exact"] else "refused"
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    step: Transition
+    conversation: Conversation
+    """Ends with the request that is judged."""
+    construct: Construct | None
+    """None: nothing forks."""
 
 
 class _Findings:
-    """Counts what happens, and keeps the shortest example of everything."""
+    """All that happened, and the shortest example of everything."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._tallies: dict[str, _Tally] = {}
-        self._examples: dict[Construct, tuple[Transition, Conversation]] = {}
-        self.refusals: Counter[str] = Counter()
-        self.num_written = 0
-        self.num_unread = 0
-        self.unread: WrittenReply | None = None
+        self.judged: list[_Judged] = []
+        self.calling: list[WrittenReply] = []
+        """The replies with calls."""
 
     def add(self, conversation: Conversation) -> None:
         replayed = replay(self._subject, conversation)
-        for written in replayed.written:
-            if written.meant.tool_calls:
-                self.num_written += 1
-                self.num_unread += written.is_assumed
-                self.unread = self.unread or (written if written.is_assumed else None)
+        self.calling += [written for written in replayed.written if written.meant.tool_calls]
         for step in replayed.steps:
             construct = construct_of(step, self._subject) if step.outcome in REASONS else None
-            self.count(step, replace(conversation, said=conversation.said[: len(step.messages)]), construct)
-
-    def count(self, step: Transition, conversation: Conversation, construct: Construct | None) -> None:
-        """conversation: ends with the request that is judged.  construct: None where nothing forks."""
-        tally = self._tallies.setdefault(step.kind, _Tally())
-        tally.counts["assumed"] += step.is_assumed
-        if construct is not None:
-            tally.forks[construct] += 1
-            known = self._examples.get(construct)
-            if known is None or len(step.messages) < len(known[0].messages):
-                self._examples[construct] = (step, conversation)
-            return
-        tally.counts[step.outcome] += 1
-        tally.counts["respelled"] += step.keeps_spelling
-        if step.outcome == "refused":
-            self.refusals[step.words] += 1
-        elif tally.example is None or len(conversation.said) < len(tally.example.said):
-            tally.example = conversation
+            until = replace(conversation, said=conversation.said[: len(step.messages)])
+            self.judged.append(_Judged(step, until, construct))
 
     def rows(self) -> tuple[Row, ...]:
         """By kind, the most frequent first."""
-        ordered = sorted(self._tallies.items(), key=lambda item: -sum(item[1].counts.values()) - item[1].forks.total())
-        return tuple(
-            Row(
-                kind,
-                tally.verdict,
-                {name: tally.counts[name] for name in ("exact", "respelled", "refused", "broken", "assumed")},
-                dict(tally.forks.most_common()),
-                "" if tally.example is None else self._appended(tally.example),
-            )
-            for kind, tally in ordered
+        kinds: dict[str, list[_Judged]] = {}
+        for each in self.judged:
+            kinds.setdefault(each.step.kind, []).append(each)
+        return tuple(self._row(kind, judged) for kind, judged in sorted(kinds.items(), key=lambda item: -len(item[1])))
+
+    def _row(self, kind: str, judged: Sequence[_Judged]) -> Row:
+        forks = Counter(each.construct for each in judged if each.construct is not None)
+        kept = [each for each in judged if each.construct is None]
+        counts = Counter[str](each.step.outcome for each in kept)
+        counts["respelled"] = sum(each.step.keeps_spelling for each in kept)
+        counts["assumed"] = sum(each.step.is_assumed for each in judged)
+        shown = [each.conversation for each in kept if each.step.outcome != "refused"]
+        example = min(shown, key=lambda each: len(each.said), default=None)
+        return Row(
+            kind,
+            _verdict(counts, forks),
+            {name: counts[name] for name in ("exact", "respelled", "refused", "broken", "assumed")},
+            dict(forks.most_common()),
+            "" if example is None else self._appended(example),
         )
 
     def counterexamples(self) -> tuple[Counterexample, ...]:
         """One for each construct, shrunk."""
-        if not self._examples:
-            return ()
         template = self._subject.template
+        shortest: dict[Construct, _Judged] = {}
+        for each in sorted(self.judged, key=lambda each: len(each.step.messages)):
+            if each.construct is not None:
+                shortest.setdefault(each.construct, each)
+        if not shortest:
+            return ()
         watched = WatchedTemplate(template.environment, template.source)
-        return tuple(self._prove(watched, construct, *example) for construct, example in sorted(self._examples.items()))
+        return tuple(self._prove(watched, each) for _, each in sorted(shortest.items()))
 
-    def _prove(
-        self, watched: WatchedTemplate, construct: Construct, step: Transition, conversation: Conversation
-    ) -> Counterexample:
+    def _prove(self, watched: WatchedTemplate, found: _Judged) -> Counterexample:
+        step, conversation, construct = found.step, found.conversation, found.construct
+        assert construct is not None, "what is proved forks"
         if construct != "date":  # which needs another day, and is small as it is
             conversation = shrink(conversation, lambda smaller: self._last(smaller, construct) is not None)
             step = self._last(conversation, construct) or step

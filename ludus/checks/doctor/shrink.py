@@ -49,22 +49,17 @@ def _is_led(conversation: Conversation) -> bool:
 
 
 def _plainer(line: PlannedMessage, idx: int) -> Iterator[PlannedMessage]:
-    message = line.message
-    if line.cut is not None:
-        yield replace(line, cut=None)
-    if line.is_respelled:
-        yield replace(line, is_respelled=False)
-    if len(message.tool_calls) > 1:
-        yield replace(line, message=replace(message, tool_calls=message.tool_calls[:1]))
-    plain_calls = tuple(replace(call, arguments="{}") for call in message.tool_calls)
-    if plain_calls != message.tool_calls:
-        yield replace(line, message=replace(message, tool_calls=plain_calls))
-    if message.tool_calls and message.content:
-        yield replace(line, message=replace(message, content=None))
-    if message.reasoning is not None:
-        yield replace(line, message=replace(message, reasoning=None))
-        if message.reasoning != "Hm.":
-            yield replace(line, message=replace(message, reasoning="Hm."))
-    word = f"{message.role[0].upper()}{idx}"
-    if message.content is not None and not (message.content[:1] == word[:1] and message.content[1:].isdigit()):
-        yield replace(line, message=replace(message, content=word))
+    """The message with one thing less each time, where that makes it another."""
+    message, word = line.message, f"{line.message.role[0].upper()}{idx}"
+    text, thought, calls = message.content, message.reasoning, message.tool_calls
+    is_plain = text is None or (text[:1] == word[:1] and text[1:].isdigit())
+    plainer = (
+        replace(message, tool_calls=calls[:1]),
+        replace(message, tool_calls=tuple(replace(call, arguments="{}") for call in calls)),
+        replace(message, content=None if calls else text),
+        replace(message, reasoning=None),
+        replace(message, reasoning=None if thought is None else "Hm."),
+        replace(message, content=text if is_plain else word),
+    )
+    lines = (replace(line, cut=None), replace(line, is_respelled=False), *(replace(line, message=m) for m in plainer))
+    yield from (each for each in lines if each != line)

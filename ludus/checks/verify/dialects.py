@@ -11,7 +11,7 @@ import json
 import random
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from ludus.checks.verify.agents import AGENTS, MakeAgent, converse
 from ludus.checks.verify.answers import WORDS, digest, rng_of, sampled_ids, some_words
@@ -33,12 +33,12 @@ _ASSISTANT = "<|im_start|>assistant"
 class Trace:
     """What was recorded of one agent, as digests."""
 
+    turns: int
+    tokens: int
+    forks: tuple[ForkReason | None, ...]
     ids: str
     masks: str
     logprobs: str
-    num_turns: int
-    num_tokens: int
-    forks: tuple[ForkReason | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,8 @@ class DialectsResult(Verdict):
             "check": "dialects",
             "seed": self.seed,
             "agents": len(self.traces),
-            "turns": first.num_turns,
-            "tokens": first.num_tokens,
+            **asdict(first),
             "forks": sum(fork is not None for fork in first.forks),
-            "ids": first.ids,
-            "masks": first.masks,
-            "logprobs": first.logprobs,
             "different": [name for name, trace in self.traces.items() if trace != first],
             "identical": self.ok,
             "ok": self.ok,
@@ -96,12 +92,12 @@ def _trace(record: SessionRecord) -> Trace:
     credit = {turn.id: TurnCredit(1.0, None) for turn in record.turns}
     sequences = export_session(record, credit, weight=1.0, style="individual").sequences
     return Trace(
+        turns=len(record.turns),
+        tokens=record.num_sampled_tokens,
+        forks=tuple(turn.fork for turn in record.turns),
         ids=digest([array("q", sequence.token_ids) for sequence in sequences]),
         masks=digest([array("q", sequence.target_idx) for sequence in sequences]),
         logprobs=digest([array("d", sequence.logprobs) for sequence in sequences]),
-        num_turns=len(record.turns),
-        num_tokens=record.num_sampled_tokens,
-        forks=tuple(turn.fork for turn in record.turns),
     )
 
 

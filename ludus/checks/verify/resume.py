@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -31,11 +32,12 @@ from ludus.types import Episode
 _POLL_S = 0.02
 _NUM_ROWS = 12
 _GROUPS, _MEMBERS = 2, 4
-_AGENT = '''"""Asks twice; what pays is a reply with many different letters."""
 
 
-class Agent:
-    async def run(self, data, *, base_url, http_client, **extra_kwargs):
+class LettersAgent:
+    """Asks twice; what pays is a reply with many different letters."""
+
+    async def run(self, data: Mapping[str, Any], *, base_url: str, http_client: Any) -> dict[str, float]:
         messages = [{"role": "user", "content": data["question"]}]
         rewards = {}
         for follow_up in ("And why?", ""):
@@ -44,7 +46,6 @@ class Agent:
             rewards[answer["id"]] = len(set(text)) / 10.0
             messages += [{"role": "assistant", "content": text}, {"role": "user", "content": follow_up}]
         return rewards
-'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,11 @@ def verify_resume(*, kill_at_step: int = 3, steps: int = 5, model: str = MODEL, 
     with tempfile.TemporaryDirectory(prefix="ludus-resume-") as scratch:
         folder = Path(scratch)
         _write_run(folder, resolve_model(model).resolve(), seed, steps)
-        _finish(_start(folder, "alone"))
-        seen = _kill_at(_start(folder, "killed"), folder / "runs" / "killed", kill_at_step, random.Random(seed))
+        _Training(folder, "alone").finish()
+        seen = _kill_at(_Training(folder, "killed"), folder / "runs" / "killed", kill_at_step, random.Random(seed))
         with RunStore.open(folder / "runs" / "killed") as store:
             before = [*store.episodes()]
-        _finish(_start(folder, "killed", "--resume"))
+        _Training(folder, "killed", "--resume").finish()
         with RunStore.open(folder / "runs" / "killed") as store:
             after = [*store.episodes()]
             steps_resumed = len(store.metrics())
@@ -105,13 +106,13 @@ def verify_resume(*, kill_at_step: int = 3, steps: int = 5, model: str = MODEL, 
 
 
 def _write_run(folder: Path, model: Path, seed: int, steps: int) -> None:
-    """The agent, its rows, and the configuration of the run."""
+    """The rows and the configuration of the run."""
     rows = [{"question": f"What do you know about the number {number}?"} for number in range(_NUM_ROWS)]
     config = {
         "run_root": str(folder / "runs"),
         "seed": seed,
         "model": {"path": str(model)},
-        "workflow": f"{folder / 'agent.py'}:Agent",
+        "workflow": f"{__name__}:{LettersAgent.__name__}",
         "train_dataset": {"path": str(folder / "rows.jsonl"), "batch_size": _GROUPS},
         "gconfig": {"n_samples": _MEMBERS, "max_new_tokens": 8},
         "trainer": {"optimizer": {"lr": 1e-4}},
@@ -119,58 +120,50 @@ def _write_run(folder: Path, model: Path, seed: int, steps: int) -> None:
         "checkpoint": {"every_steps": 1},
         "total_train_steps": steps,
     }
-    (folder / "agent.py").write_text(_AGENT, encoding="utf-8")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (folder / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
-    popen: subprocess.Popen[bytes]
-    log: Path
+class _Training:
+    """`ludus train` in a process of its own."""
 
-    @property
-    def last_words(self) -> str:
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
+    def __init__(self, folder: Path, name: str, *options: str) -> None:
+        self._log = folder / f"{name}{''.join(options)}.log"
+        command = [sys.executable, "-m", "ludus", "train", str(folder / "run.yaml"), f"name={name}", *options]
+        # The package must be found from the scratch folder as it is found here.
+        paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")) if path)
+        env = {**os.environ, "PYTHONPATH": paths}
+        with self._log.open("wb") as output:
+            self.popen = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=env)
 
+    def finish(self) -> None:
+        if self.popen.wait() != 0:
+            raise self.failed(f"a run of the check failed with exit code {self.popen.returncode}")
 
-def _start(folder: Path, name: str, *options: str) -> _Process:
-    log = folder / f"{name}{''.join(options)}.log"
-    command = [sys.executable, "-m", "ludus", "train", str(folder / "run.yaml"), f"name={name}", *options]
-    # The package must be found from the scratch folder as it is found here.
-    paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")) if path)
-    with log.open("wb") as output:
-        popen = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, "PYTHONPATH": paths}
-        )
-    return _Process(popen, log)
+    def kill(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
 
-
-def _finish(process: _Process) -> None:
-    if process.popen.wait() != 0:
-        raise BackendError(
-            f"a run of the check failed with exit code {process.popen.returncode}:\n{process.last_words}"
-        )
+    def failed(self, words: str) -> BackendError:
+        last = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
+        return BackendError("\n".join([f"{words}:", *last]))
 
 
-def _kill_at(process: _Process, run: Path, step: int, rng: random.Random) -> list[str]:
+def _kill_at(training: _Training, run: Path, step: int, rng: random.Random) -> list[str]:
     """Ids of the episodes that were in the record when the kill came, in the middle of the step."""
     wanted = rng.randint(1, _GROUPS * _MEMBERS)
     try:
-        while process.popen.poll() is None:
+        while training.popen.poll() is None:
             rows: Sequence[Mapping[str, object]] = []
             if (run / "writer.lock").exists():  # else it is not created as a whole yet
                 with RunStore.open(run) as store:
                     rows = store.episode_rows()
             if sum(row["step"] == step for row in rows) >= wanted:
-                process.popen.kill()
-                process.popen.wait()
                 return [str(row["id"]) for row in rows]
             time.sleep(_POLL_S)
     finally:
-        process.popen.kill()
-        process.popen.wait()
-    raise BackendError(f"the run ended before it could be killed at step {step}:\n{process.last_words}")
+        training.kill()
+    raise training.failed(f"the run ended before it could be killed at step {step}")
 
 
 def _tokens_lost(seen: Sequence[str], before: Sequence[Episode], after: Sequence[Episode]) -> int:
