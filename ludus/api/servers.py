@@ -79,9 +79,8 @@ def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
     if kind.delivery is None or engine.weights in WITHOUT_FILES:
         return None
     # Whether the run's engines share the memory of this machine.
-    is_near = config.scheduler.type == "local"
-    if engine.urls:
-        is_near = all(urlsplit(url).hostname in _LOOPBACK for url in engine.urls)
+    hosts = [urlsplit(url).hostname for url in engine.urls]
+    is_near = all(host in _LOOPBACK for host in hosts) if hosts else config.scheduler.type == "local"
     if engine.weights == "stream" or ("stream" in kind.routes and engine.weights in ("auto", "lora") and not is_near):
         return None
     if engine.weights == "shared_memory" or (engine.weights != "disk" and is_near):

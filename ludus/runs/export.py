@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,15 +42,10 @@ def write_parquet(rows: Iterable[Row], path: Path) -> int:
     schema = _schema(pa)
     count = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        batch: list[Row] = []
-        for row in rows:
-            batch.append({**row, **{name: json.dumps(row[name]) for name in AS_TEXT}})
-            count += 1
-            if len(batch) == BATCH_ROWS:
-                writer.write_table(pa.Table.from_pylist(batch, schema))
-                batch = []
-        if batch:
+        as_written = ({**row, **{name: json.dumps(row[name]) for name in AS_TEXT}} for row in rows)
+        while batch := list(islice(as_written, BATCH_ROWS)):
             writer.write_table(pa.Table.from_pylist(batch, schema))
+            count += len(batch)
     return count
 
 

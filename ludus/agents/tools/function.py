@@ -54,10 +54,8 @@ class FunctionTool(BaseTool):
         self._pool: WorkerPool | None = None
         self._remote: RemoteFunction | None = None
         own_name = name or str(getattr(function, "__name__", type(function).__name__))
-        if self._signature is not None:
-            super().__init__(tool_schema=self._signature.schema(own_name))
-        else:
-            super().__init__(tool_schema=read_schema(schema or {}, f"the schema of {own_name}"))
+        own = schema if self._signature is None else self._signature.schema(own_name)
+        super().__init__(tool_schema=read_schema(own or {}, f"the schema of {own_name}"))
 
     async def setup(self) -> None:
         """Raises UserError if the function cannot be sent to a process."""

@@ -52,13 +52,11 @@ class ToolKwargs:
             taken = frozenset() if getattr(type(tool), name) is getattr(BaseTool, name) else _accepted(method)
             if taken is None or (name == "create" and "create_kwargs" in taken):
                 continue
-            for key in given:
-                if key not in taken:
-                    hint = did_you_mean(key, taken)
-                    raise UserError(
-                        f"tools_kwargs gives {key!r} to {name} of the tool {tool.name!r}, which takes "
-                        f"{', '.join(sorted(taken)) or 'nothing'}{hint}"
-                    )
+            for key in sorted(given.keys() - taken):
+                raise UserError(
+                    f"tools_kwargs gives {key!r} to {name} of the tool {tool.name!r}, which takes "
+                    f"{', '.join(sorted(taken)) or 'nothing'}{did_you_mean(key, taken)}"
+                )
 
 
 class ToolInstance:

@@ -28,7 +28,7 @@ from ludus.rewards.chat.resolve import resolve_chat_model
 from ludus.rewards.judge.attempts import Attempt, Conversation, JudgePrompt, estimated_tokens, plain_message, render
 from ludus.rewards.judge.cache import AnswerCache
 from ludus.rewards.judge.prompt import DEFAULT_RUBRIC, SCHEMA, SCORES, correction, instructions
-from ludus.rewards.judge.scores import AttemptScore, ScoredAnswer, TrajectoryScore, UnusableError, read_scores
+from ludus.rewards.judge.scores import ScoredAnswer, TrajectoryScore, UnusableError, read_scores
 from ludus.rewards.judge.tournament import on_one_scale, split_into_heats, winner
 from ludus.runs.spans import span
 
@@ -191,7 +191,7 @@ class _Panel:
         drawn.shuffle(order)
         return order
 
-    async def _compare(self, judge_prompt: JudgePrompt, order: list[int], room: int) -> dict[int, AttemptScore]:
+    async def _compare(self, judge_prompt: JudgePrompt, order: list[int], room: int) -> dict[int, TrajectoryScore]:
         """Opinions of all in `order`, by index; in heats where they are too many for one prompt."""
         context = judge_prompt.tokens_of(())
         heats = split_into_heats([judge_prompt.tokens_of((i,)) - context for i in order], room - context)
@@ -201,18 +201,15 @@ class _Panel:
         best = [winner(_scores(attempt_scores)) for attempt_scores in played]
         final = await self._compare(judge_prompt, best, room)
         scores = on_one_scale([_scores(heat) for heat in played], _scores(final))
-        return {
-            i: AttemptScore(scores[i], attempt_scores[i].explanation)
-            for attempt_scores in played
-            for i in attempt_scores
-        }
+        return {i: one.model_copy(update={"score": scores[i]}) for heat in played for i, one in heat.items()}
 
-    async def _heat(self, judge_prompt: JudgePrompt, heat: list[int]) -> dict[int, AttemptScore]:
+    async def _heat(self, judge_prompt: JudgePrompt, heat: list[int]) -> dict[int, TrajectoryScore]:
         if len(heat) == 1:  # nobody to compare it with: it is in the final as it is, and its score is the final's
-            return {heat[0]: AttemptScore(1.0, "alone in its heat")}
+            alone = {"trajectory_id": self.ids[heat[0]], "explanation": "alone in its heat"}
+            return {heat[0]: TrajectoryScore(**alone, score=1.0)}
         return await self._ask(judge_prompt, heat)
 
-    async def _ask(self, judge_prompt: JudgePrompt, shown: list[int]) -> dict[int, AttemptScore]:
+    async def _ask(self, judge_prompt: JudgePrompt, shown: list[int]) -> dict[int, TrajectoryScore]:
         """One prompt, and what the judge says of those it shows."""
         ids = [self.ids[i] for i in shown]
         messages: list[Json] = [
@@ -264,7 +261,7 @@ class _Panel:
         )
 
 
-def _scores(attempt_scores: Mapping[int, AttemptScore]) -> dict[int, float]:
+def _scores(attempt_scores: Mapping[int, TrajectoryScore]) -> dict[int, float]:
     return {i: attempt_score.score for i, attempt_score in attempt_scores.items()}
 
 

@@ -33,18 +33,10 @@ class UnusableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptScore:
-    """What one answer says of one attempt."""
-
-    score: float
-    explanation: str
-
-
-@dataclass(frozen=True, slots=True)
 class ScoredAnswer:
     """One usable answer: a score of every attempt that was shown, by id."""
 
-    attempt_scores: Mapping[str, AttemptScore]
+    attempt_scores: Mapping[str, TrajectoryScore]
     num_clamped: int = 0
     """Scores that were out of range and were moved to its end."""
 
@@ -55,7 +47,7 @@ def read_scores(text: str, ids: Sequence[str], *, clamp: bool) -> ScoredAnswer:
     clamp: scores out of range are moved to its end; otherwise they make the answer unusable.
     Raises UnusableError.
     """
-    attempt_scores: dict[str, AttemptScore] = {}
+    attempt_scores: dict[str, TrajectoryScore] = {}
     num_clamped = 0
     for entry in _entries(text):
         attempt_id, score, explanation = _fields(entry)
@@ -67,7 +59,7 @@ def read_scores(text: str, ids: Sequence[str], *, clamp: bool) -> ScoredAnswer:
             if not clamp:
                 raise UnusableError(f"the score {score:g} of trajectory {attempt_id!r} is not from 0 to 1")
             score, num_clamped = min(1.0, max(0.0, score)), num_clamped + 1
-        attempt_scores[attempt_id] = AttemptScore(score, explanation)
+        attempt_scores[attempt_id] = TrajectoryScore(trajectory_id=attempt_id, explanation=explanation, score=score)
     missing = [attempt_id for attempt_id in ids if attempt_id not in attempt_scores]
     if missing:
         raise UnusableError(f"there is no score of trajectory {', '.join(missing)}")
