@@ -46,6 +46,16 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenBounds:
+    """Which sampled tokens can be trained whatever their credit; None, for each of them: no bound."""
+
+    stale_before: int | None = None
+    """Tokens sampled by an older version are masked."""
+    max_tokens: int | None = None
+    """So are tokens further down their path."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exported:
     sequences: tuple[TrainSequence, ...]
     ledger: Ledger
@@ -71,8 +81,7 @@ def export_session(
     *,
     weight: float,
     style: ExportStyle,
-    stale_before: int | None = None,
-    max_tokens: int | None = None,
+    bounds: TokenBounds = TokenBounds(),
     left_out: Mapping[str, Sequence[int]] = _NOTHING,
     numbers: Numbers = Numbers(),
 ) -> Exported:
@@ -81,12 +90,11 @@ def export_session(
     credit: one entry for each turn of the record.
     style: `individual` makes a sequence of each turn, `concat` one of each path from the root to a leaf, where
     tokens on several paths are trained in the first.
-    stale_before: tokens sampled by an older version are masked.  max_tokens: so are tokens further down their path.
-    left_out: so are these indices among the sampled tokens of a turn, by its id.
+    left_out: masked besides are these indices among the sampled tokens of a turn, by its id.
     numbers: of the episode and of its first turn in their batch.
     Raises InternalError if a turn has no credit, or the ledger does not balance.
     """
-    trained, masked = _account(record, credit, stale_before, max_tokens, left_out)
+    trained, masked = _account(record, credit, bounds, left_out)
     by_node = {item.turn.node: item for item in trained}
     turns = [item.turn for item in trained]
     chains = ((turn,) for turn in turns) if style == "individual" else record.chains(turns)
@@ -101,20 +109,18 @@ def count_trained(
     record: SessionRecord,
     credit: Mapping[str, TurnCredit],
     *,
-    stale_before: int | None = None,
-    max_tokens: int | None = None,
+    bounds: TokenBounds = TokenBounds(),
     left_out: Mapping[str, Sequence[int]] = _NOTHING,
 ) -> int:
     """How many tokens `export_session` with the same arguments trains."""
-    trained, _ = _account(record, credit, stale_before, max_tokens, left_out)
+    trained, _ = _account(record, credit, bounds, left_out)
     return sum(len(item.chosen) for item in trained)
 
 
 def _account(
     record: SessionRecord,
     credit: Mapping[str, TurnCredit],
-    stale_before: int | None,
-    max_tokens: int | None,
+    bounds: TokenBounds,
     left_out: Mapping[str, Sequence[int]],
 ) -> tuple[list[_TrainedTurn], dict[MaskReason, int]]:
     """The trained part of every turn that has one, and the count of all other sampled tokens by reason."""
@@ -137,9 +143,9 @@ def _account(
         for i, version in enumerate(turn.sampled.versions):
             if i in unwanted:
                 masked["left_out"] += 1
-            elif max_tokens is not None and start + i >= max_tokens:
+            elif bounds.max_tokens is not None and start + i >= bounds.max_tokens:
                 masked["too_long"] += 1
-            elif stale_before is not None and version < stale_before:
+            elif bounds.stale_before is not None and version < bounds.stale_before:
                 masked["stale"] += 1
             elif turn.sampling.truncates and turn.sampled.kept_ids[i] is None:
                 masked["kept_set"] += 1

@@ -23,7 +23,7 @@ from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
 from ludus.algorithms.settings import AlgorithmSettings
-from ludus.episodes.export import Exported, ExportStyle, Numbers, TurnCredit, count_trained, export_session
+from ludus.episodes.export import ExportStyle, Numbers, TokenBounds, TurnCredit, count_trained, export_session
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.reward import masked_answers
 from ludus.rollout.groups import Discarded, GroupFilter, TakenGroups
@@ -69,9 +69,13 @@ def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int) -> Built
     could_be_trained = _advantages(groups, rules)
     by_group = _mask_flat(could_be_trained, rules)
     stale_before = None if rules.max_token_age is None else version - rules.max_token_age
-    bounds = _Bounds(stale_before, rules.algorithm.max_sequence_tokens)
+    bounds = TokenBounds(stale_before, rules.algorithm.max_sequence_tokens)
     # a group that teaches nothing counts in the mean all the same: what one of ten teaches moves the weights a tenth
-    counts = [bounds.count(*each) for members in could_be_trained for each in members]
+    counts = [
+        count_trained(episode.session, credit, bounds=bounds, left_out=episode.left_out)
+        for members in could_be_trained
+        for episode, credit in members
+    ]
     weights = iter(algorithm_of(rules.algorithm).weights(counts))
     parts = _cut(by_group, rules.algorithm.minibatches)
     rows: list[tuple[PackedRow, ...]] = []
@@ -81,7 +85,15 @@ def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int) -> Built
         sequences: list[TrainSequence] = []
         for episode, credit in (each for members in part for each in members):
             # together the minibatches weigh as much as there are of them, each what its tokens weigh
-            exported = bounds.export(episode, credit, next(weights) * len(parts), rules.export_style, numbers)
+            exported = export_session(
+                episode.session,
+                credit,
+                weight=next(weights) * len(parts),
+                style=rules.export_style,
+                bounds=bounds,
+                left_out=episode.left_out,
+                numbers=numbers,
+            )
             sequences.extend(exported.sequences)
             ledger = ledger + exported.ledger
             numbers = Numbers(numbers.episode + 1, numbers.first_turn + len(episode.session.turns))
@@ -107,35 +119,6 @@ def _cut(groups: Sequence[T], count: int) -> list[Sequence[T]]:
 def _warn_of_fewer(minibatches: int, num_groups: int) -> None:
     """Once for each number of groups."""
     logger.warning("algorithm.minibatches=%d, and a batch has only %d groups: one step each", minibatches, num_groups)
-
-
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    """Which tokens of an episode can be trained whatever their credit."""
-
-    stale_before: int | None
-    max_tokens: int | None
-
-    def count(self, episode: Episode, credit: Credit) -> int:
-        return count_trained(
-            episode.session,
-            credit,
-            stale_before=self.stale_before,
-            max_tokens=self.max_tokens,
-            left_out=episode.left_out,
-        )
-
-    def export(self, episode: Episode, credit: Credit, weight: float, style: ExportStyle, numbers: Numbers) -> Exported:
-        return export_session(
-            episode.session,
-            credit,
-            weight=weight,
-            style=style,
-            stale_before=self.stale_before,
-            max_tokens=self.max_tokens,
-            left_out=episode.left_out,
-            numbers=numbers,
-        )
 
 
 def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:

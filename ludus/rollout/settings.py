@@ -166,13 +166,4 @@ class GenerationSettings(Settings):
 
     def sampling(self, seed: int | None = None) -> Sampling:
         """These settings as the engine's vocabulary."""
-        return Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            seed=seed,
-            max_new_tokens=self.max_new_tokens,
-            stop=self.stop,
-            stop_token_ids=self.stop_token_ids,
-        )
+        return Sampling(seed=seed, **self.model_dump(exclude={"n_samples"}))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ludus.algorithms.pack import LogitProcessing, pack
-from ludus.episodes.export import TurnCredit, count_trained, export_session
+from ludus.episodes.export import TokenBounds, TurnCredit, count_trained, export_session
 from ludus.episodes.graph import SessionGraph
 from ludus.episodes.ledger import Ledger
 from ludus.errors import InternalError
@@ -226,7 +226,7 @@ def test_stale_tokens(play, style):
     """Staleness is judged token by token; the admitted ones of the same turn are trained."""
     play.turn("a", [1], [10, 11, 12], versions=(3, 4, 4))
     play.turn("b", [2], [20, 21], after="a", versions=(5, 3))
-    exported = export(play, {"a": trained(), "b": trained()}, style=style, stale_before=4)
+    exported = export(play, {"a": trained(), "b": trained()}, style=style, bounds=TokenBounds(stale_before=4))
     targets = [item.token_ids[index] for item in exported.sequences for index in item.target_idx]
     assert targets == [11, 12, 20]
     assert exported.sequences[-1].token_ids == (1, 10, 11, 12, 2, 20)
@@ -238,7 +238,7 @@ def test_stale_tokens(play, style):
 def test_too_long(tree, style):
     """Tokens beyond the longest sequence are masked; no sequence is longer."""
     credit = {turn_id: trained() for turn_id in "abcd"}
-    exported = export(tree, credit, style=style, max_tokens=5)
+    exported = export(tree, credit, style=style, bounds=TokenBounds(max_tokens=5))
     assert max(len(item.token_ids) for item in exported.sequences) == 5
     assert exported.ledger == Ledger(8, 4, {"too_long": 4})
 
@@ -297,9 +297,9 @@ def test_empty_session(play, style):
 def test_count_trained(tree):
     """The count is that of the export with the same arguments."""
     credit = {"a": trained(), "b": masked("stale"), "c": trained(), "d": trained()}
-    for limits in ({}, {"max_tokens": 5}, {"stale_before": 1}):
-        ledger = export(tree, credit, **limits).ledger
-        assert count_trained(tree.graph.snapshot(), credit, **limits) == ledger.trained
+    for bounds in (TokenBounds(), TokenBounds(max_tokens=5), TokenBounds(stale_before=1)):
+        ledger = export(tree, credit, bounds=bounds).ledger
+        assert count_trained(tree.graph.snapshot(), credit, bounds=bounds) == ledger.trained
 
 
 def test_zero_advantage_is_trained(play):

@@ -9,18 +9,13 @@ from hypothesis import strategies as st
 
 from ludus.algorithms.pack import pack
 from ludus.algorithms.returns import turn_returns
-from ludus.episodes.export import count_trained, export_session
+from ludus.episodes.export import TokenBounds, count_trained, export_session
 from ludus.episodes.reward import leaves, not_chosen
 from tests.episodes.trees import random_session
 
 quick = settings(derandomize=True, deadline=None, max_examples=100)
 seeds = st.integers(0, 2**32)
-limits = st.fixed_dictionaries(
-    {
-        "stale_before": st.none() | st.integers(0, 3),
-        "max_tokens": st.none() | st.integers(1, 60),
-    }
-)
+bounds = st.builds(TokenBounds, st.none() | st.integers(0, 3), st.none() | st.integers(1, 60))
 both_styles = pytest.mark.parametrize("style", ["individual", "concat"])
 
 
@@ -59,15 +54,15 @@ def packed_targets(rows):
 
 @both_styles
 @quick
-@given(seed=seeds, limits=limits)
-def test_conservation(style, seed, limits):
+@given(seed=seeds, bounds=bounds)
+def test_conservation(style, seed, bounds):
     """Every sampled token is a target of exactly one sequence or counted under exactly one reason."""
     record, credit = session(seed)
-    exported = export_session(record, credit, weight=1.0, style=style, **limits)
+    exported = export_session(record, credit, weight=1.0, style=style, bounds=bounds)
     assert exported.ledger.unbalanced == 0
     assert exported.ledger.sampled == record.num_sampled_tokens
     assert exported.ledger.trained == sum(len(item.target_idx) for item in exported.sequences)
-    assert exported.ledger.trained == count_trained(record, credit, **limits)
+    assert exported.ledger.trained == count_trained(record, credit, bounds=bounds)
     # Logprobs are random numbers, so each names its sampled token.
     sampled = Counter(
         (token, logprob)
@@ -85,8 +80,8 @@ def test_conservation(style, seed, limits):
 
 
 @quick
-@given(seed=seeds, limits=limits)
-def test_trained_after_what_the_engine_saw(seed, limits):
+@given(seed=seeds, bounds=bounds)
+def test_trained_after_what_the_engine_saw(seed, bounds):
     """A trained token's past in its sequence is what the engine had before it: prompt and earlier samples."""
     record, credit = session(seed)
     seen = Counter()
@@ -95,18 +90,18 @@ def test_trained_after_what_the_engine_saw(seed, limits):
         start = len(path) - len(turn.sampled.token_ids)
         seen.update((path[: start + i], token, turn.sampled.logprobs[i]) for i, token in enumerate(path[start:]))
     for style in ("individual", "concat"):
-        exported = export_session(record, credit, weight=1.0, style=style, **limits)
+        exported = export_session(record, credit, weight=1.0, style=style, bounds=bounds)
         found = Counter((past, token, logprob) for past, token, _, _, logprob, _, _ in targets(exported.sequences))
         assert not found - seen
 
 
 @quick
-@given(seed=seeds, limits=limits)
-def test_styles_agree(seed, limits):
+@given(seed=seeds, bounds=bounds)
+def test_styles_agree(seed, bounds):
     """`individual` and `concat` train equal tokens after equal tokens with equal credit and equal ledgers."""
     record, credit = session(seed)
-    individual = export_session(record, credit, weight=0.25, style="individual", **limits)
-    concat = export_session(record, credit, weight=0.25, style="concat", **limits)
+    individual = export_session(record, credit, weight=0.25, style="individual", bounds=bounds)
+    concat = export_session(record, credit, weight=0.25, style="concat", bounds=bounds)
     assert targets(individual.sequences) == targets(concat.sequences)
     assert individual.ledger == concat.ledger
     assert len(concat.sequences) <= len(individual.sequences)
@@ -210,4 +205,4 @@ def test_trees_meet_every_case():
 
 
 def exported_reasons(record, credit):
-    return export_session(record, credit, weight=1.0, style="concat", stale_before=1, max_tokens=40).ledger.masked
+    return export_session(record, credit, weight=1.0, style="concat", bounds=TokenBounds(1, 40)).ledger.masked

@@ -17,14 +17,14 @@ from ludus.algorithms.pack import TrainSequence
 from ludus.checks.verify.chat import chat_of_words
 from ludus.checks.verify.trees import WORDS, PlayedTree, play_tree
 from ludus.checks.verify.verdict import OnDone, Verdict, ignore
-from ludus.episodes.export import Exported, ExportStyle, TurnCredit, export_session
+from ludus.episodes.export import Exported, ExportStyle, TokenBounds, TurnCredit, export_session
 from ludus.episodes.ledger import MaskReason
 from ludus.processes.blocking import run_blocking
 from ludus.types import ForkReason
 
 STYLES: tuple[ExportStyle, ...] = ("individual", "concat")
 # Versions in random chats begin at 0 or 1 and rise: some tokens are stale, most are not; longer paths are rare.
-_EXPORT: Mapping[str, Any] = {"weight": 1.0, "stale_before": 1, "max_tokens": 160}
+_EXPORT: Mapping[str, Any] = {"weight": 1.0, "bounds": TokenBounds(stale_before=1, max_tokens=160)}
 _REASONS: tuple[MaskReason, ...] = ("no_credit", "zero_advantage", "rejected", "failed", "small_group")
 
 
