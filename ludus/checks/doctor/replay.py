@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from ludus.checks.doctor.conversation import Conversation, PlannedMessage
-from ludus.checks.doctor.reply_writer import SPECIAL, RenderedRequest, ReplyWriter
+from ludus.checks.doctor.reply_writer import SPECIAL, ReplyWriter
 from ludus.errors import AgentError
 from ludus.text.incremental import RenderedTurn, continuation
 from ludus.text.parse import opens_reasoning
@@ -56,11 +56,11 @@ class Transition:
     turn: RenderedTurn
     """The reply, and the request that it answered."""
     messages: tuple[Message, ...]
-    shown: str
+    shown: str = ""
     """What the template shows of `messages`; '' where it refuses."""
-    added: str
+    added: str = ""
     """What is appended to the reply; '' where nothing is."""
-    is_assumed: bool
+    is_assumed: bool = False
     """Some reply until here was taken as it was meant, because the parser reads it otherwise."""
     words: str = ""
     """Of the template's refusal."""
@@ -112,10 +112,8 @@ def replay(subject: Subject, conversation: Conversation) -> ReplayResult:
             rendered = subject.template.extend(earlier, tuple(messages), conversation.tools, template_kwargs=known)
         except AgentError as error:
             if turn is not None:
-                kind = _kind(turn, messages, subject)
-                replayed.steps.append(
-                    Transition(kind, "refused", turn, tuple(messages), "", "", replayed.is_assumed, words=str(error))
-                )
+                step = Transition(_kind(turn, messages, subject), "refused", turn, tuple(messages), words=str(error))
+                replayed.steps.append(replace(step, is_assumed=replayed.is_assumed))
             break
         if turn is not None:
             replayed.steps.append(classify(subject, turn, tuple(messages), rendered, is_assumed=replayed.is_assumed))
@@ -156,8 +154,9 @@ def _sample(
     subject: Subject, replayed: ReplayResult, conversation: Conversation, rendered: Rendered, said: PlannedMessage
 ) -> RenderedTurn:
     """The turn in which the model answers `said`. Raises AgentError where the template cannot show it."""
-    asked = RenderedRequest(rendered.messages, conversation.tools, subject.template_kwargs, rendered.text)
-    meant, written = subject.reply_writer.write(asked, said.message)
+    prompt = (rendered.messages, conversation.tools, subject.template_kwargs, rendered.text)
+    asked = RenderedTurn(*prompt, said.message, reply_text="", shown=rendered.shown)
+    meant, written = subject.reply_writer.write(asked)
     if said.is_respelled:
         written = _respelled(written, meant)
     text = written.removesuffix(_stop_of(written, subject))
@@ -166,15 +165,7 @@ def _sample(
         written = text = _cut(text, said.cut) or written
         read = _read(subject, conversation, rendered.text, None, text.removesuffix(_stop_of(text, subject)))
     replayed.written.append(read)
-    return RenderedTurn(
-        rendered.messages,
-        conversation.tools,
-        subject.template_kwargs,
-        rendered.text,
-        read.read,
-        written,
-        rendered.shown,
-    )
+    return replace(asked, reply=read.read, reply_text=written)
 
 
 def _cut(text: str, share: float) -> str:
@@ -247,7 +238,7 @@ def classify(
         subject.template, turn, messages, turn.tools, subject.template_kwargs, subject.stop_texts, rendered
     )
     kind = _kind(turn, messages, subject)
-    step = Transition(kind, "exact", turn, messages, rendered.text, added="", is_assumed=is_assumed)
+    step = Transition(kind, "exact", turn, messages, rendered.text, is_assumed=is_assumed)
     if added in REASONS:
         return replace(step, outcome=next(reason for reason in get_args(ForkReason) if reason == added))
     step = replace(step, added=added)

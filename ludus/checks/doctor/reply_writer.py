@@ -8,11 +8,11 @@ that the template never shows is written inside the thinking tags.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ludus.errors import AgentError
+from ludus.text.incremental import RenderedTurn
 from ludus.text.parse import opens_reasoning
 from ludus.text.parsers.tags import THINK_CLOSE, THINK_OPEN
 from ludus.text.prefix_memo import num_same
@@ -28,16 +28,6 @@ _NO_THINKING = re.compile(rf"\s*(?:{THINK_OPEN}\s*)?{THINK_CLOSE}\s*")
 _ASKED = Message("user", "Probe.")
 _MARK = "ludusmark"
 PROBE_TOOL = ToolSpec("probe", "Probe.", {"type": "object", "properties": {"key": {"type": "string"}}})
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedRequest:
-    """A request, and what the model is shown of it."""
-
-    messages: Sequence[Message]
-    tools: Sequence[ToolSpec]
-    template_kwargs: Mapping[str, Any]
-    prompt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +56,16 @@ class ReplyWriter:
     def stops(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(stop for stop in (self.answer_stop, self.call_stop) if stop))
 
-    def write(self, asked: RenderedRequest, meant: Message) -> tuple[Message, str]:
-        """What the model can write of `meant`, and the text sampled for it, stop token included.
+    def write(self, asked: RenderedTurn) -> tuple[Message, str]:
+        """What the model can write of the reply that `asked` means, and the text sampled for it, stop token included.
 
         A prompt that has begun to think, or has thought, decides for the model; so does a template without a way to
         write thinking. Raises AgentError where the template refuses such a reply.
         """
-        if opens_reasoning(asked.prompt) and meant.reasoning is None:
+        meant = asked.reply
+        if opens_reasoning(asked.prompt_text) and meant.reasoning is None:
             meant = replace(meant, reasoning="Hm.")
-        elif asked.prompt.rstrip().endswith(THINK_CLOSE):
+        elif asked.prompt_text.rstrip().endswith(THINK_CLOSE):
             meant = replace(meant, reasoning=None)
         rest = self._rest(asked, self._shown(asked, meant))
         thought = meant.reasoning
@@ -84,29 +75,33 @@ class ReplyWriter:
         elif thought is None:
             empty = _EMPTY_THINKING.match(rest)
             rest = rest[empty.end() :] if empty else rest
-        elif opens_reasoning(asked.prompt):
+        elif opens_reasoning(asked.prompt_text):
             rest = rest.removeprefix(THINK_OPEN)
         return meant, self._ended(rest, self.call_stop if meant.tool_calls else self.answer_stop)
 
-    def _tagged(self, asked: RenderedRequest, meant: Message) -> str:
+    def _tagged(self, asked: RenderedTurn, meant: Message) -> str:
         """A reply whose thinking the template does not show, with the thinking between its tags."""
         rest = self._rest(asked, self._shown(asked, replace(meant, reasoning=None)))
         if meant.reasoning is None:
             return rest
-        opener = "" if opens_reasoning(asked.prompt) else f"{THINK_OPEN}\n"
+        opener = "" if opens_reasoning(asked.prompt_text) else f"{THINK_OPEN}\n"
         empty = _NO_THINKING.match(rest)
         answer = (rest[empty.end() :] if empty else rest).lstrip()
         return f"{opener}{meant.reasoning}\n{THINK_CLOSE}\n\n{answer}"
 
-    def _shown(self, asked: RenderedRequest, reply: Message) -> str:
+    def _shown(self, asked: RenderedTurn, reply: Message) -> str:
         return self.template.render(
             [*asked.messages, reply], asked.tools, generation_prompt=False, template_kwargs=asked.template_kwargs
         )
 
-    def _rest(self, asked: RenderedRequest, shown: str) -> str:
+    def _rest(self, asked: RenderedTurn, shown: str) -> str:
         """What the template shows behind the prompt, of which a thinking tag may be missing."""
-        begun = asked.prompt.rstrip().removesuffix(THINK_OPEN) if opens_reasoning(asked.prompt) else asked.prompt
-        for opening in (asked.prompt, begun):
+        begun = (
+            asked.prompt_text.rstrip().removesuffix(THINK_OPEN)
+            if opens_reasoning(asked.prompt_text)
+            else asked.prompt_text
+        )
+        for opening in (asked.prompt_text, begun):
             if shown.startswith(opening):
                 return shown[len(opening) :]
         # Earlier text has changed: the reply begins behind the last generation prompt.
