@@ -143,12 +143,13 @@ def _if_positive(value: Any) -> Any:
 def keys_beside(file: str, rules: Table | None = None) -> dict[str, Rule]:
     """The table in `keys.toml` beside this file, whose sections say what they hold, and rules that come before it.
 
-    Sections: same, renamed, counted, values, fixed, first, same_as, left_out, not_needed, when.
+    Sections: same, renamed, changed, counted, values, fixed, first, same_as, left_out, not_needed, when.
     """
     own = rules or {}
     found = defaultdict(dict, tomllib.loads(Path(file).with_name("keys.toml").read_text(encoding="utf-8")))
     table: dict[str, Rule] = {**own, **{name: to(name) for name in found.pop("same", "").split()}}
     table |= {name: to(*ours.split()) for name, ours in found["renamed"].items()}
+    table |= {name: to(key["ours"], note=key["note"]) for name, key in found["changed"].items()}
     table |= {name: to(ours, convert=_if_positive) for name, ours in found["counted"].items()}
     table |= {name: Values(by_value) for name, by_value in found["values"].items()}
     table |= {name: fixed(*key.pop("values"), **key) for name, key in found["fixed"].items()}

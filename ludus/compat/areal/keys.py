@@ -6,6 +6,7 @@ Knows: AReaL's keys and defaults, and Ludus's keys.  Knows not: files, reports, 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from ludus.compat.keys import Given, Meaning, Rule, Table, first_of, fixed, keys_beside, only, to
@@ -28,29 +29,23 @@ def _name(_value: Any, given: Given) -> Meaning:
     return Meaning("taken", name, {"name": name}) if name else Meaning("left out", "no folder can be called so")
 
 
-def _agent(key: str) -> Rule:
-    def rule(value: Any, _given: Given) -> Meaning:
-        if not isinstance(value, str):
-            return Meaning("left out", f"pass it in Python: Trainer(config).train({key}=...)")
-        if not value.startswith("areal."):
-            return Meaning("taken", ours={key: value})
-        try:
-            import_object(here := f"ludus.compat.{value}")
-        except (UserError, ModuleNotFoundError):
-            return Meaning("left out", f"there is no {here}; name an agent of your own")
-        return Meaning("changed", "the same name below ludus.compat", {key: here})
-
-    return rule
+def _agent(key: str, value: Any, _given: Given) -> Meaning:
+    if not isinstance(value, str):
+        return Meaning("left out", f"pass it in Python: Trainer(config).train({key}=...)")
+    if not value.startswith("areal."):
+        return Meaning("taken", ours={key: value})
+    try:
+        import_object(here := f"ludus.compat.{value}")
+    except (UserError, ModuleNotFoundError):
+        return Meaning("left out", f"there is no {here}; name an agent of your own")
+    return Meaning("changed", "the same name below ludus.compat", {key: here})
 
 
-def _rows(key: str) -> Rule:
-    def rule(value: Any, _given: Given) -> Meaning:
-        if str(value).endswith(_FILES) or ":" in str(value):
-            return Meaning("taken", ours={key: value})
-        note = f"{value} is no file; pass rows in Python, or name 'pkg.mod:function' that returns them"
-        return Meaning("left out", note)
-
-    return rule
+def _rows(key: str, value: Any, _given: Given) -> Meaning:
+    if str(value).endswith(_FILES) or ":" in str(value):
+        return Meaning("taken", ours={key: value})
+    note = f"{value} is no file; pass rows in Python, or name 'pkg.mod:function' that returns them"
+    return Meaning("left out", note)
 
 
 # ---- the model and how it is sampled
@@ -122,16 +117,12 @@ def _clip(value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={"algorithm.loss.clip_low": value, **above})
 
 
-def _upper(cap: Rule) -> Rule:
+def _upper(cap: Rule, value: Any, given: Given) -> Meaning:
     """The bound beyond which tokens are left out, or which their weight is cut to."""
-
-    def rule(value: Any, given: Given) -> Meaning:
-        if given.get("actor.rejection_sampling.action") != "mask":
-            return cap(value, given)
-        bounds = {"kind": "mask", "low": given.get("actor.rejection_sampling.lower", 0.0), "high": value}
-        return Meaning("taken", ours={f"algorithm.correction.{name}": each for name, each in bounds.items()})
-
-    return rule
+    if given.get("actor.rejection_sampling.action") != "mask":
+        return cap(value, given)
+    bounds = {"kind": "mask", "low": given.get("actor.rejection_sampling.lower", 0.0), "high": value}
+    return Meaning("taken", ours={f"algorithm.correction.{name}": each for name, each in bounds.items()})
 
 
 def _nodes(value: Any, given: Given) -> Meaning:
@@ -140,12 +131,6 @@ def _nodes(value: Any, given: Given) -> Meaning:
     is_known = value == 1 or given.get("scheduler.type") == "ray"
     note = "the nodes are those of the cluster" if is_known else "set scheduler.type to ray or slurm"
     return Meaning("not needed" if is_known else "left out", note)
-
-
-def _kl(value: Any, _given: Given) -> Meaning:
-    if not value:
-        return Meaning("not needed", "there is no KL penalty")
-    return Meaning("changed", "in the loss; there it is taken off the reward", {"algorithm.kl.beta": value})
 
 
 def _norm(_value: Any, given: Given) -> Meaning:
@@ -181,19 +166,18 @@ KEYS: Table = keys_beside(
     __file__,
     {
         **dict.fromkeys(("experiment_name", "trial_name"), _name),
-        **{name: _agent(name) for name in ("workflow", "eval_workflow")},
-        **{name: _rows(name) for name in ("train_dataset.path", "valid_dataset.path")},
+        **{name: partial(_agent, name) for name in ("workflow", "eval_workflow")},
+        **{name: partial(_rows, name) for name in ("train_dataset.path", "valid_dataset.path")},
         **{name: to(name, convert=_top_k) for name in ("gconfig.top_k", "eval_gconfig.top_k")},
         **dict.fromkeys(_ADAPTER, _adapter),
         **dict.fromkeys(("actor.optimizer.beta1", "actor.optimizer.beta2"), _betas),
         "actor.optimizer.warmup_steps_proportion": _warmup,
         **dict.fromkeys(("actor.use_decoupled_loss", "actor.recompute_logprob"), _correction),
-        **{name: _upper(rule) for name, rule in _CAPS.items()},
+        **{name: partial(_upper, rule) for name, rule in _CAPS.items()},
         "cluster.n_nodes": _nodes,
         "actor.c_clip": only(_clips, to("algorithm.loss.dual_clip"), _UNCLIPPED),
         "actor.eps_clip": only(_clips, _clip, _UNCLIPPED),
         "actor.eps_clip_higher": only(_clips, to("algorithm.loss.clip_high"), _UNCLIPPED),
-        "actor.kl_ctl": _kl,
         "actor.reward_norm*": _norm,
         "actor.adv_norm*": fixed(None, note=_ONCE, otherwise=_ONCE),
         "actor.reward_scaling": only(

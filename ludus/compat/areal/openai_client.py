@@ -79,8 +79,7 @@ def export_interactions(
     if style == "individual":
         chains = [(turn,) for turn in record.turns]
     elif style == "concat":
-        leaves = [chain[-1].id for chain in record.chains(record.turns)]
-        chains = [_path(record, turn_id) for turn_id in leaves]
+        chains = [_path(record, chain[-1].id) for chain in record.chains(record.turns)]
     else:
         raise UserError(f"style={style!r} is not known; there are 'individual' and 'concat'")
     paths = [tuple(rewards.get_interaction(turn.id) for turn in chain) for chain in chains]

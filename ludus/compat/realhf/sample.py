@@ -253,10 +253,8 @@ class SequenceSample:
 
     def remap_keys_(self, remap: Mapping[str, str]) -> None:
         """Renames keys."""
-        for table in self._tables.values():
-            renamed = {remap.get(key, key): value for key, value in table.items()}
-            table.clear()
-            table.update(renamed)
+        for name, table in self._tables.items():
+            setattr(self, name, {remap.get(key, key): value for key, value in table.items()})
         self.keys = {remap.get(key, key) for key in self.keys}
 
     def to_device(self, device: Any) -> SequenceSample:

@@ -87,7 +87,7 @@ class LoopAdapter:
         outputs = _read_outputs(returned, spec.name)
         if outputs is None:
             return None
-        score = None
+        score = Score(0.0)  # nothing was asked for one
         if all(output.reward_score is None for output in outputs):
             score = await score_outputs(outputs, row, self._compute_score, tokenizer)
             outputs[-1].reward_score = score.reward
@@ -97,7 +97,7 @@ class LoopAdapter:
             context.session.snapshot(),
             [output.row() for output in outputs],
             metrics=_metrics(outputs, score),
-            metadata={**kept, **({} if score is None else score.metadata)},
+            metadata={**kept, **score.metadata},
         )
         *others, last = outputs
         if any(output.reward_score is not None for output in others):
@@ -168,15 +168,14 @@ def _read_outputs(returned: object, name: str) -> list[AgentLoopOutput] | None:
     return outputs
 
 
-def _metrics(outputs: Sequence[AgentLoopOutput], score: Score | None) -> dict[str, float]:
+def _metrics(outputs: Sequence[AgentLoopOutput], score: Score) -> dict[str, float]:
     last = outputs[-1]
     found = {f"time/{name}_s": float(getattr(last.metrics, name)) for name in _TIMES}
-    if score is not None:
-        found["time/compute_score_s"] = score.took_s
+    found["time/compute_score_s"] = score.took_s or found["time/compute_score_s"]
     found["num_turns"] = float(last.num_turns)
     if len(outputs) > 1:
         found["num_outputs"] = float(len(outputs))
     if "truncated" in last.extra_fields:
         found["truncated"] = float(last.extra_fields["truncated"])
     own = last.extra_fields.get("metrics")
-    return {**found, **(own if isinstance(own, Mapping) else {}), **({} if score is None else score.metrics)}
+    return {**found, **(own if isinstance(own, Mapping) else {}), **score.metrics}

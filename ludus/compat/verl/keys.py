@@ -5,12 +5,13 @@ Knows: names and plain values.  Knows not: what any key does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ludus.compat import keys
-from ludus.compat.keys import Given, Meaning, Rule, Table, to
+from ludus.compat.keys import Given, Meaning, Table, to
 from ludus.errors import ConfigError
 
 
@@ -38,15 +39,11 @@ def _is_of_divergence(given: Given) -> bool:
     return str(given.get(_ACTOR + "policy_loss.loss_mode")).startswith("dppo")
 
 
-def _bound(*sides: str) -> Rule:
+def _bound(sides: Sequence[str], value: Any, given: Given) -> Meaning:
     """What is given for one side alone comes before what is given for both."""
-
-    def rule(value: Any, given: Given) -> Meaning:
-        own = [side for side in sides if len(sides) == 1 or f"{_ACTOR}clip_ratio_{side}" not in given]
-        prefix = "" if _is_of_divergence(given) else "clip_"
-        return to(*(f"algorithm.loss.{prefix}{side}" for side in own))(value, given)
-
-    return rule
+    own = [side for side in sides if len(sides) == 1 or f"{_ACTOR}clip_ratio_{side}" not in given]
+    prefix = "" if _is_of_divergence(given) else "clip_"
+    return to(*(f"algorithm.loss.{prefix}{side}" for side in own))(value, given)
 
 
 def _dual(value: Any, given: Given) -> Meaning:
@@ -92,9 +89,9 @@ KEYS: Table = {
     _ROLLOUT + "top_k": to("gconfig.top_k", convert=_top_k),
     _ROLLOUT + "val_kwargs.top_k": to("eval_gconfig.top_k", convert=_top_k),
     _ACTOR + "ppo_mini_batch_size": _minibatches,
-    _ACTOR + "clip_ratio": _bound("low", "high"),
-    _ACTOR + "clip_ratio_low": _bound("low"),
-    _ACTOR + "clip_ratio_high": _bound("high"),
+    _ACTOR + "clip_ratio": partial(_bound, ("low", "high")),
+    _ACTOR + "clip_ratio_low": partial(_bound, ("low",)),
+    _ACTOR + "clip_ratio_high": partial(_bound, ("high",)),
     _ACTOR + "clip_ratio_c": _dual,
     _ACTOR + "entropy_coeff": to("algorithm.entropy.coef", convert=lambda value: value or None),
     "algorithm.norm_adv_by_std_in_grpo": _scale,
