@@ -32,7 +32,7 @@ _ROLES: dict[str, ChatRole] = {name: name for name in ("system", "developer", "u
 
 def to_messages(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
     """The same conversation. Raises UserError for a message that is no text or has no place in a chat."""
-    return tuple(_to_message(message) for message in messages)
+    return tuple(map(_to_message, messages))
 
 
 def _to_message(message: BaseMessage) -> Message:

@@ -95,18 +95,17 @@ class HttpChatModel:
     async def ask(self, messages: Sequence[Json], *, name: str, schema: Json) -> ChatAnswer:
         body = {"model": self.endpoint.model, "messages": list(messages), **self._parameters}
         form = {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": dict(schema)}}
-        if self._takes_schema:
-            response = await self._post({**body, "response_format": form})
-            if response.status_code not in (400, 422):
-                return self._read(response)
+        has_form = self._takes_schema  # which another call may find out meanwhile
+        response = await self._post({**body, "response_format": form} if has_form else body)
+        if has_form and response.status_code in (400, 422):
             # Some servers know no schemas. Every prompt spells the form out, so the model may still keep to it.
             plain = await self._post(body)
             if plain.status_code in (400, 422):
                 raise self._refused(response)
-            self._takes_schema = False
+            self._takes_schema, response = False, plain
             logger.info("chat.no_schema model=%s base_url=%s", self.endpoint.model, self.endpoint.base_url)
-            return self._read(plain)
-        return self._read(await self._post(body))
+        told = self._read_message(response)
+        return ChatAnswer(_plain(told.message.get("content") or ""), told.usage, told.is_cut)
 
     async def complete(self, messages: Sequence[Json]) -> ChatMessage:
         """The model's next message, in no form. Raises what `ask` raises."""
@@ -147,10 +146,6 @@ class HttpChatModel:
                 logger.debug("chat.retried model=%s attempt=%d: %s", self.endpoint.model, attempt + 1, failure)
                 await asyncio.sleep(wait_s)
         raise BackendError(f"{failure} ({self._num_retries + 1} attempts)")
-
-    def _read(self, response: httpx.Response) -> ChatAnswer:
-        told = self._read_message(response)
-        return ChatAnswer(_plain(told.message.get("content") or ""), told.usage, told.is_cut)
 
     def _read_message(self, response: httpx.Response) -> ChatMessage:
         if not response.is_success:
