@@ -109,7 +109,7 @@ BEYOND_SEAMS = {
         ),
         "models of others are played and served": (
             "agents.http_clients agents.thread episodes.graph episodes.recorder gateway.traffic http.server http.sse "
-            "http.tls rollout.playing rollout.subproc rollout.tasks runs.exporters.select"
+            "http.tls processes.gather rollout.playing rollout.subproc rollout.tasks runs.exporters.select"
         ),
         "what is fetched, submitted and examined": (
             "engines.serving.command models.fetch models.untrained processes.placement text.chat"

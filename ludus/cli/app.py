@@ -100,13 +100,10 @@ def run(arguments: list[str]) -> int:
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         return _interrupted() if code == EXIT_INTERRUPTED else code
-    except UserError as error:
-        _explain(error)
-        return EXIT_USER
     except LudusError as error:
         _explain(error)
         logging.getLogger(__name__).debug("where it came from", exc_info=error)
-        return EXIT_FAILED
+        return EXIT_USER if isinstance(error, UserError) else EXIT_FAILED
     except KeyboardInterrupt:
         return _interrupted()
     return 0

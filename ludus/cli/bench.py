@@ -318,7 +318,6 @@ def _compare(
     bench: str, work: DataclassInstance, peer: Runner | None, pairs: int, as_json: bool, **more: object
 ) -> None:
     """Measure ours and the peer in turn, and show it. more: of the JSON object."""
-    _check(work)
     ours = our_runner(bench, work)
     with counting(bench, pairs * (1 if peer is None else 2)) as bar:
         measured = run_pairs(ours, peer, pairs=pairs, on_start=bar.begin)
@@ -334,14 +333,7 @@ def _headers(bench: str, ours: str, peer: str) -> dict[str, str]:
     return {record.row: record.row, **sides, "ratio": "ratio (range)", "ceiling_share": "of ceiling", **beside}
 
 
-def _check(work: DataclassInstance) -> None:
-    """A wrong setting is an error before anything is measured."""
-    if isinstance(work, Workload):
-        work.config()
-
-
 def _alone(label: str, bench: str, work: DataclassInstance) -> Results:
-    _check(work)
     with counting(label, 1) as bar:
         bar.begin("ludus")
         return our_runner(bench, work).run()
@@ -364,26 +356,19 @@ def _memory(work: MemoryWork, as_json: bool) -> None:
 
 def _quality(works: Sequence[StepWork], vs: str, peers: Path | None, folder: Path, as_json: bool) -> None:
     """A run for each work, its rewards kept beside the peer's. peers: None: the peer was recorded before."""
-    recorded: dict[int, Sequence[Line]] = {}
+    curves: dict[str, dict[int, Sequence[Line]]] = {"ludus": {}, vs: {}}
     if peers is None:
-        recorded = {work.seed: read_curve(curve_file(folder, vs, work.seed)) for work in works}
-    ours: dict[int, Sequence[Line]] = {}
+        curves[vs] = {work.seed: read_curve(curve_file(folder, vs, work.seed)) for work in works}
     with counting("quality", len(works) * (1 if peers is None else 2)) as bar:
         for work in works:
             runners = [our_runner("step", work), *([] if peers is None else [peer_runner(vs, "step", work, peers)])]
-            for runner, curves in zip(runners, (ours, recorded), strict=False):
+            for runner in runners:
                 bar.begin(f"{runner.name}, seed {work.seed}")
-                curves[work.seed] = runner.run()["steps"]
-                write_curve(curve_file(folder, runner.name, work.seed), curves[work.seed])
-    rows = compare_curves(ours, recorded)
-    headers = {
-        "seed": "seed",
-        "ours": "ludus",
-        "ours_error": "±",
-        "peer": vs,
-        "peer_error": "± ",
-        "no_worse": "no worse",
-    }
+                curve = curves[runner.name][work.seed] = runner.run()["steps"]
+                write_curve(curve_file(folder, runner.name, work.seed), curve)
+    rows = compare_curves(curves["ludus"], curves[vs])
+    sides = {"ours": "ludus", "ours_error": "±", "peer": vs, "peer_error": "± "}
+    headers = {"seed": "seed", **sides, "no_worse": "no worse"}
     finish({"bench": "quality", **rows[-1], "rows": rows}, headers, as_json)
 
 

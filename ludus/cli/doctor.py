@@ -106,11 +106,9 @@ def _report(found: Examination, allowed: Sequence[str]) -> Group:
 
 
 def _facts(found: Examination) -> Table:
-    able = found.able
     names = ("system", "late_system", "tools", "calls", "parallel_calls", "text_beside_calls", "results", "thinking")
-    received: dict[str, list[str]] = {"shown": [], "dropped": [], "refused": []}
-    for name in names:
-        received[getattr(able, name)].append(name.replace("_", " "))
+    kinds = {name.replace("_", " "): getattr(found.able, name) for name in names}
+    received = {each: [name for name, how in kinds.items() if how == each] for each in ("shown", "dropped", "refused")}
     rows = [(reception, ", ".join(what)) for reception, what in received.items() if what]
     is_stopped = not found.closing or found.closing in found.stops
     other = f"but the template closes an answer by {found.closing!r}, which is no stop token of the model"
@@ -144,8 +142,8 @@ def _transitions(found: Examination) -> Table:
 
 def _row_verdict(row: Row) -> Text:
     words = {"exact": "always exact", "forks": "always forks", "broken": "BROKEN, please report"}
-    text = Text(words.get(row.verdict, row.verdict), style=_COLOURS[row.verdict])
-    return text.append(f": {', '.join(row.forks)}" if row.forks else "", style="dim")
+    forks = f": {', '.join(row.forks)}" if row.forks else ""
+    return Text.assemble((words.get(row.verdict, row.verdict), _COLOURS[row.verdict]), (forks, "dim"))
 
 
 def _plan(found: Examination) -> Table:
@@ -163,12 +161,11 @@ def _proof(proof: Counterexample, *, is_allowed: bool) -> list[RenderableType]:
         f": {EXPLANATIONS[proof.construct]}",
         (f" (recorded as {proof.reason}{', allowed' if is_allowed else ''})", "dim"),
     )
-    parting = proof.divergence
+    parting, tag = proof.divergence, proof.divergence.tag
     rows: list[tuple[str, str]] = [(message.role, _written(message)) for message in proof.messages]
     rows += [("", ""), ("both begin", f"…{parting.before!r}")]
     rows += [("the model saw", repr(parting.seen)), ("now it is", repr(parting.shown))]
-    if parting.tag is not None:
-        rows.append(("decided by", f"line {parting.tag.line}: {parting.tag.text}"))
+    rows += [] if tag is None else [("decided by", f"line {tag.line}: {tag.text}")]
     return [heading, Padding(_table(rows), (0, 0, 0, 2))]
 
 
@@ -179,15 +176,10 @@ def _written(message: Message) -> str:
 
 
 def _verdict(found: Examination, allowed: Sequence[str]) -> Text:
-    counts = found.counts
-    total = sum(counts.values())
-    text = Text(f"{counts.get('exact', 0):,} of {total:,} transitions are exact")
-    for name, count in counts.items():
-        text.append("" if name == "exact" else f", {count:,} {name}")
-    text.append(". ")
-    return text.append(
-        "ok" if found.is_exact(allowed) else "FORKS", "bold green" if found.is_exact(allowed) else "bold red"
-    )
+    others = "".join(f", {count:,} {name}" for name, count in found.counts.items() if name != "exact")
+    exact = f"{found.counts.get('exact', 0):,} of {sum(found.counts.values()):,} transitions are exact"
+    word = ("ok", "bold green") if found.is_exact(allowed) else ("FORKS", "bold red")
+    return Text.assemble(f"{exact}{others}. ", word)
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> Table:

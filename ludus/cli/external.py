@@ -96,10 +96,8 @@ def _turn_rows(episode: Episode, replies: Mapping[str, ExternalReply]) -> list[T
             number=number,
             reply=turn.reply.content or "",
             num_tokens=replies[turn.id].num_tokens,
-            num_trained=None,
             mean_logprob=replies[turn.id].mean_logprob,
             reward=episode.rewards.get(turn.id),
-            advantage=None,
             note="outside model",
         )
         for number, turn in enumerate(episode.session.turns, start=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from ludus.cli.console import say, show_admin_key
 from ludus.cli.names import free_name
 from ludus.cli.options import AdminKey, Host, ModelArgument, Overrides, Port, TlsCert, TlsKey
 from ludus.cli.signals import raise_if_interrupted, until_signalled
+from ludus.cluster.address import ListenAddress
 from ludus.compat.config import Config, load_config
 from ludus.engines.settings import ServerSettings
 from ludus.engines.table import ENGINES
@@ -80,22 +80,9 @@ def gateway(
     config = load_config(None, [f"model.path={model}", *chosen, *(overrides or ())])
     folder = Path("runs") / free_name(Path("runs"), "gateway") if into is None else into
     takes_any = is_loopback(host) if is_open is None else is_open
-    served = _Served(host, port, admin_key, takes_any, Tls.of(tls_cert, tls_key), idle_s)
-    run_blocking(_serve(config, open_remote(config) if url else _open_here(config), folder, served))
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """Where a gateway is, and who may reach it for how long."""
-
-    host: str
-    port: int
-    admin_key: str | None
-    """None: one is made."""
-    takes_any: bool
-    """Any key opens a session."""
-    tls: Tls | None
-    idle_s: float
+    address = ListenAddress(host, port, admin_key, Tls.of(tls_cert, tls_key))
+    opening = open_remote(config) if url else _open_here(config)
+    run_blocking(_serve(config, opening, folder, address, takes_any=takes_any, idle_s=idle_s))
 
 
 @asynccontextmanager
@@ -104,8 +91,19 @@ async def _open_here(config: Config) -> AsyncIterator[Recorder]:
         yield local.recorder
 
 
-async def _serve(config: Config, opening: AbstractAsyncContextManager[Recorder], folder: Path, served: _Served) -> None:
-    """folder: a run that goes on, or a new one; every session is in it in the end."""
+async def _serve(
+    config: Config,
+    opening: AbstractAsyncContextManager[Recorder],
+    folder: Path,
+    address: ListenAddress,
+    *,
+    takes_any: bool,
+    idle_s: float,
+) -> None:
+    """folder: a run that goes on, or a new one; every session is in it in the end.  takes_any: any key opens one.
+
+    address: without a key one is made.
+    """
     exporter = open_exporter(config.trace, folder.name)
     is_there = (folder / "run.db").exists()
     async with opening as recorder:
@@ -113,15 +111,15 @@ async def _serve(config: Config, opening: AbstractAsyncContextManager[Recorder],
         with store, exporter:
             store.export_to(exporter)
             num_before = store.num_episodes
-            episodes, key = Episodes(recorder, RunArchive(store), idle_s=served.idle_s), served.admin_key or new_key()
-            by_key = episodes.open_for_key if served.takes_any else None
+            episodes, key = Episodes(recorder, RunArchive(store), idle_s=idle_s), address.key or new_key()
+            by_key = episodes.open_for_key if takes_any else None
             options = GatewayOptions(open_mode=by_key, episodes=episodes, admin_key=key)
             calm_garbage_collection()
-            server = GatewayServer(episodes.keys, options, tls=served.tls)
+            server = GatewayServer(episodes.keys, options, tls=address.tls)
             try:
-                url = server.start(served.host, served.port)
+                url = server.start(address.host, address.port)
                 say(f"serving [bold]{config.model.path}[/] at [bold]{url}/v1[/], model name default")
-                show_admin_key(key, served.admin_key)
+                show_admin_key(key, address.key)
                 say(f"[dim]recording into {folder}; Ctrl-C ends it[/]")
                 ended_by = await until_signalled()
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,14 +21,13 @@ from ludus.compat.importing.report import FATES, Entry, Fate, ImportReport, by_n
 from ludus.compat.verl.importer import import_verl
 from ludus.errors import UserError
 
-_COLOURS: dict[Fate, str] = {"left out": "red", "changed": "yellow", "taken": "green", "not needed": "dim"}
-_MEANINGS: dict[Fate, str] = {
-    "left out": "acted there, and nothing does here: look at these",
-    "changed": "taken, with a difference",
-    "taken": "taken as it is",
-    "not needed": "nothing is lost",
+_SHOWN: dict[Fate, tuple[str, str, str]] = {
+    "left out": ("red", "acted there, and nothing does here: look at these", ""),
+    "changed": ("yellow", "taken, with a difference", ""),
+    "taken": ("green", "taken as it is", "under the same name"),
+    "not needed": ("dim", "nothing is lost", "so it is here anyway"),
 }
-_WITHOUT_NOTE: dict[Fate, str] = {"taken": "under the same name", "not needed": "so it is here anyway"}
+"""Of each fate its colour, what it means, and the note of names without one."""
 MOST_NAMES = 8
 """Of names with one note, so many are shown; the report has them all."""
 
@@ -49,12 +49,8 @@ def import_art_folder(
     """
     models = [import_model(path) for path in find_models(folder)]
     written = [path for model in models for path in write_model(model, out)]
-    several = len(models) > 1
-    entries = [
-        Entry(f"{model.name}: {entry.name}" if several else entry.name, entry.fate, entry.note)
-        for model in models
-        for entry in model.entries
-    ]
+    prefixes = {model.name: f"{model.name}: " if len(models) > 1 else "" for model in models}
+    entries = [replace(one, name=prefixes[model.name] + one.name) for model in models for one in model.entries]
     _finish(folder, entries, written, out / f"{models[0].project}.import.json", as_json)
     for model in models:
         counts = f"{model.num_groups:,} groups, {model.num_trajectories:,} trajectories"
@@ -113,11 +109,9 @@ def _table(report: ImportReport) -> Table:
         found = report.of(fate)
         if not found:
             continue
-        colour = _COLOURS[fate]
-        table.add_row(f"[{colour}]{len(found)} {fate}[/]", f"[{colour}]{_MEANINGS[fate]}[/]")
+        colour, meaning, without_note = _SHOWN[fate]
+        table.add_row(f"[{colour}]{len(found)} {fate}[/]", f"[{colour}]{meaning}[/]")
         for note, names in by_note(found).items():
-            shown = ", ".join(names[:MOST_NAMES]) + (
-                f" and {len(names) - MOST_NAMES} more" if names[MOST_NAMES:] else ""
-            )
-            table.add_row(f"  {escape(shown)}", escape(note or _WITHOUT_NOTE.get(fate, "")))
+            more = f" and {len(names) - MOST_NAMES} more" if names[MOST_NAMES:] else ""
+            table.add_row(f"  {escape(', '.join(names[:MOST_NAMES]))}{more}", escape(note or without_note))
     return table

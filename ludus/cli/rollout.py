@@ -108,7 +108,7 @@ class _Show:
             return  # the command was interrupted while it played
         self.episodes.append(episode)
         if self._as_json:
-            self._console.print(_json_line(episode, turns), highlight=False, markup=False, soft_wrap=True)
+            self._console.print(json.dumps(_body(episode, turns)), highlight=False, markup=False, soft_wrap=True)
         else:
             self._console.print(_table(episode, turns))
 
@@ -165,8 +165,8 @@ def _totals(episodes: Sequence[Episode]) -> str:
     return ", ".join(parts)
 
 
-def _json_line(episode: Episode, turns: Sequence[TurnRow]) -> str:
-    body = {
+def _body(episode: Episode, turns: Sequence[TurnRow]) -> dict[str, object]:
+    return {
         "episode": episode.id,
         "task": episode.task_id,
         "outcome": episode.outcome.kind,
@@ -175,4 +175,3 @@ def _json_line(episode: Episode, turns: Sequence[TurnRow]) -> str:
         "metrics": dict(episode.metrics),
         "turns": [asdict(turn) for turn in turns],
     }
-    return json.dumps(body)

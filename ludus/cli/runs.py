@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -60,7 +61,17 @@ def stop(run: Run) -> None:
             raise UserError(f"{_without_head(run)}; there is nothing to stop")
         cancel_job(job)
         return say(f"job {job} waited, and was taken out of the queue")
-    _ask_to_leave(run_status.head)
+    head = run_status.head
+    if head.host == socket.gethostname():
+        if not _is_alive(head.pid):
+            raise UserError(f"the head, pid {head.pid}, is gone already; go on with --resume")
+        os.kill(head.pid, signal.SIGINT)
+    elif head.scheduler == "slurm" and head.job is not None:
+        interrupt_job(head.job)
+    elif head.url:
+        _send(head, "POST", "/stop")
+    else:
+        raise UserError(f"the head runs on {head.host}, and has no other process; stop it there")
     return say("asked to save a checkpoint and leave")
 
 
@@ -91,26 +102,12 @@ def _life(head: HeadView) -> str:
     return "runs"
 
 
-def _ask_to_leave(head: HeadView) -> None:
-    if head.host == socket.gethostname():
-        if not _is_alive(head.pid):
-            raise UserError(f"the head, pid {head.pid}, is gone already; go on with --resume")
-        os.kill(head.pid, signal.SIGINT)
-    elif head.scheduler == "slurm" and head.job is not None:
-        interrupt_job(head.job)
-    elif head.url:
-        _send(head, "POST", "/stop")
-    else:
-        raise UserError(f"the head runs on {head.host}, and has no other process; stop it there")
-
-
 def _is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
+        with suppress(PermissionError):  # somebody else's
+            os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
-        return True
     return True
 
 

@@ -76,7 +76,9 @@ def train(
     named = [*([str(path)] if path else []), *(["--config-class", config_class] if config_class else [])]
     if wants_job(settings):
         flags = [*(["--resume"] if resume else []), *(["--json"] if as_json else [])]
-        return _submit(settings, [*named, *keys, f"name={settings.name}", *flags], resume)
+        job = submit_training(settings, [*named, *keys, f"name={settings.name}", *flags], resume=resume)
+        look = f"ludus status {escape(str(settings.folder))}"
+        return say(f"submitted as job [bold]{job}[/]; look at it with [bold]{look}[/]")
 
     def say_where(url: str, key: str) -> None:
         say(f"sessions are taken at [bold]{url}[/]")
@@ -97,12 +99,6 @@ def _explain(config: Config) -> None:
     steps = f"AdamW, lr {optimizer.lr:g} ({optimizer.decay}), {config.algorithm.minibatches} on each batch of "
     table.add_row("steps", f"{steps}{config.train_dataset.batch_size} groups of {config.gconfig.n_samples}", "")
     Console().print(table)
-
-
-def _submit(config: Config, arguments: Sequence[str], resume: bool) -> None:
-    job = submit_training(config, arguments, resume=resume)
-    look = f"ludus status {escape(str(config.folder))}"
-    say(f"submitted as job [bold]{job}[/]; look at it with [bold]{look}[/]")
 
 
 def _show(summary: RunSummary, again: Sequence[str], as_json: bool) -> None:

@@ -26,15 +26,15 @@ class TurnRow:
     reply: str
     num_tokens: int | None
     """None: the model did not say."""
-    num_trained: int | None
-    """Tokens that training would use. None: an outside model, which is never trained."""
     mean_logprob: float | None
     reward: float | None
     """None: the agent gave this turn no reward."""
-    advantage: float | None
-    """Against the other episodes of its row; the return itself of an episode that is alone. None: not trained."""
     note: str
     """Why tokens are masked, why the prompt forked; '' when there is no reason."""
+    num_trained: int | None = None
+    """Tokens that training would use. None: an outside model, which is never trained."""
+    advantage: float | None = None
+    """Against the other episodes of its row; the return itself of an episode that is alone. None: not trained."""
     tokens: tuple[TokenView, ...] = ()
 
 

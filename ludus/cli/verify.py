@@ -11,7 +11,7 @@ from typer import Option
 
 from ludus.checks.verify.parity import Dtype
 from ludus.checks.verify.verdict import Verdict
-from ludus.cli.console import counting, end, plain_table, say, say_json, waiting
+from ludus.cli.console import Bar, counting, end, plain_table, say, say_json, waiting
 from ludus.cli.log import expect_warnings
 from ludus.cli.options import JsonAlone, Model
 
@@ -34,12 +34,10 @@ def command(check: Callable[..., Verdict]) -> Callable[..., None]:
 
     def run(as_json: bool, **options: Any) -> None:
         expect_warnings()
-        if any(each.name == "on_done" for each in parameters):
-            with counting("checking", None, quiet=as_json) as bar:
-                verdict = check(**options, on_done=bar.reach)
-        else:
-            with waiting("checking", quiet=as_json):
-                verdict = check(**options)
+        is_counted = any(each.name == "on_done" for each in parameters)
+        with counting("checking", None, quiet=as_json) if is_counted else waiting("checking", quiet=as_json) as bar:
+            done = {"on_done": bar.reach} if isinstance(bar, Bar) else {}
+            verdict = check(**options, **done)
         _show(verdict, as_json)
 
     options = [each.replace(annotation=OPTIONS[each.name]) for each in parameters if each.name in OPTIONS]

@@ -22,6 +22,7 @@ from ludus.engines import process
 from ludus.engines.process import ReplicaAddress
 from ludus.errors import BackendError, UserError
 from ludus.processes.address import free_port
+from ludus.processes.gather import first_of
 from ludus.rollout.worker import AGENTS, CAPACITY, RolloutWorker
 
 Until = Callable[[], Coroutine[Any, Any, object]]
@@ -42,39 +43,25 @@ def run_role(role_client: RoleClient, until: Until, config_class: type[Config]) 
 
 def serve_engine(role_client: RoleClient, config: Config, role_spec: RoleSpec, until: Until) -> None:
     """One replica of the engine. Raises BackendError if its server ends by itself."""
-    asyncio.run(_serve_engine(role_client, config, str(role_spec.task[KEY]), until))
-
-
-async def _serve_engine(role_client: RoleClient, config: Config, key: str, until: Until) -> None:
     host = role_client.address
-    address = ReplicaAddress(host, free_port(host), key, seed=config.seed, index=role_client.index)
+    address = ReplicaAddress(host, free_port(host), str(role_spec.task[KEY]), seed=config.seed, index=role_client.index)
+    command = server_command(config, address)
     with role_client:
-        command = server_command(config, address)
-        status = await process.run(command, address, on_ready=lambda: role_client.join(address.url), until=until())
+        serving = process.run(command, address, on_ready=lambda: role_client.join(address.url), until=until())
+        status = asyncio.run(serving)
     if status is not None:
         raise BackendError(f"the server of {role_client.name}-{role_client.index} ended with status {status}")
 
 
 def run_rollout_worker(role_client: RoleClient, config: Config, role_spec: RoleSpec, until: Until) -> None:
     """One worker that runs agents. Raises UserError if an agent cannot be set up here."""
-    asyncio.run(_run_rollout_worker(role_client, config, role_spec, until))
-
-
-async def _run_rollout_worker(role_client: RoleClient, config: Config, role_spec: RoleSpec, until: Until) -> None:
     actors = config.rollout.actors
     check_actors(actors)
     worker = RolloutWorker(
         role_client, int(role_spec.task[CAPACITY]), partial(worker_agent_adapter, config), actors=actors
     )
-    working = asyncio.ensure_future(worker.work(role_spec.task[AGENTS]))
-    asked = asyncio.ensure_future(until())
     with role_client:
-        await asyncio.wait((working, asked), return_when=asyncio.FIRST_COMPLETED)
-        for task in (working, asked):
-            task.cancel()
-        ended, _ = await asyncio.gather(working, asked, return_exceptions=True)
-    if isinstance(ended, Exception):
-        raise ended
+        asyncio.run(first_of(worker.work(role_spec.task[AGENTS]), until()))
 
 
 ROLES: Mapping[str, Callable[[RoleClient, Config, RoleSpec, Until], None]] = {

@@ -23,6 +23,7 @@ from ludus.cluster.clock import AwakeClock
 from ludus.cluster.registry import Name, Registered, Registry
 from ludus.cluster.status import RoleView, State
 from ludus.errors import BackendError, LudusError, UserError
+from ludus.processes.gather import first_of
 
 logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -156,16 +157,11 @@ class Supervisor:
 
     async def unless_failed(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """What `work` returns. Raises what ends the run as soon as something does."""
-        working, failing = asyncio.ensure_future(work), asyncio.ensure_future(self.failed())
-        try:
-            await asyncio.wait((working, failing), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise failing.result()
-            return working.result()
-        finally:
-            working.cancel()
-            failing.cancel()
-            await asyncio.gather(working, failing, return_exceptions=True)
+
+        async def failing() -> ResultT:
+            raise await self.failed()
+
+        return await first_of(work, failing())
 
     async def stop(self, name: str, grace_s: float = GRACE_S) -> None:
         """End the processes of a role. Does nothing if there are none."""
@@ -206,7 +202,9 @@ class Supervisor:
         try:
             while True:
                 await asyncio.sleep(POLL_S)
-                for supervised, status in await asyncio.to_thread(_statuses, list(self._roles.values())):
+                roles = list(self._roles.values())
+                statuses = await asyncio.to_thread(lambda polled: [each.process.poll() for each in polled], roles)
+                for supervised, status in zip(roles, statuses, strict=True):
                     await self._check(supervised, status)
         except LudusError as error:
             self._failed.set_result(error)
@@ -271,7 +269,3 @@ class Supervisor:
 
     def _report(self) -> None:
         self._on_change(self.views())
-
-
-def _statuses(roles: Sequence[_SupervisedRole]) -> list[tuple[_SupervisedRole, int | None]]:
-    return [(supervised, supervised.process.poll()) for supervised in roles]

@@ -1,4 +1,4 @@
-"""The same work for many items at the same time.
+"""The same work for many items at the same time; several works of which the first to end decides.
 
 Knows: tasks.  Knows not: what is done.
 """
@@ -6,9 +6,9 @@ Knows: tasks.  Knows not: what is done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -33,3 +33,15 @@ async def gather(
     except ExceptionGroup as errors:  # who asked knows nothing of a group of tasks
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def first_of(*works: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """What the first work to end returns or raises, of several the one named first; the others have been cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task in done).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

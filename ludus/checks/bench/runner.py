@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from ludus.checks.bench.machine import versions
 from ludus.checks.bench.pairs import Runner
 from ludus.checks.bench.table import BENCHES
+from ludus.checks.bench.workloads import Workload
 from ludus.errors import UserError
 from ludus.settings import import_object
 
@@ -31,7 +32,9 @@ _SCRIPTS = Path(__file__).parents[3] / "bench" / "peers"
 
 
 def our_runner(bench: str, work: DataclassInstance, name: str = "ludus") -> Runner:
-    """Ludus, in a fresh process of this interpreter."""
+    """Ludus, in a fresh process of this interpreter. A wrong setting is an error before anything is measured."""
+    if isinstance(work, Workload):
+        work.config()
     command = (sys.executable, "-m", "ludus.checks.bench.runner", bench)
     return Runner(
         name, command, asdict(work), "pip install 'ludus[train]' if something is missing, else please report it"

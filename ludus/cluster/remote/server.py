@@ -132,17 +132,15 @@ class LaunchedServer:
                 seen = ServerStatus(is_alive=True, words=str(error), log=self._shown, server_address=None)
             self._report_lines(seen, words)
             words = seen.words
+            last = f"It wrote last:\n{seen.last_lines()}"
             if not seen.is_alive:
-                raise EndedError(
-                    f"the server on {self._target.name} ended before it served ({seen.words}). It wrote last:\n"
-                    f"{seen.last_lines()}"
-                )
+                raise EndedError(f"the server on {self._target.name} ended before it served ({seen.words}). {last}")
             if seen.server_address is not None:
                 return seen.server_address
             if until is not None and self._clock() > until:
                 raise BackendError(
                     f"the server on {self._target.name} does not serve after {timeout_s:g} s ({seen.words}); give it "
-                    f"more with start_timeout_s=…, or None for ever. It wrote last:\n{seen.last_lines()}"
+                    f"more with start_timeout_s=…, or None for ever. {last}"
                 )
             if self._given_up.wait(poll_s):
                 raise BackendError("the launch was given up")

@@ -101,16 +101,12 @@ def task_file(settings: LaunchSettings, *, is_rented: bool = True) -> str:
 
 def _resources(settings: LaunchSettings) -> dict[str, Any]:
     asked = settings.resources
-    found: dict[str, Any] = {}
     if asked.gpus:
         raise UserError(
             f"resources.gpus={asked.gpus:g} says not which; write sky={{'resources': {{'accelerators': 'A100:1'}}}}"
         )
-    if asked.is_set("cpus"):
-        found["cpus"] = f"{asked.cpus:g}+"
-    if asked.memory_gb is not None:
-        found["memory"] = f"{asked.memory_gb:g}+"
-    return found
+    least = {"cpus": asked.cpus if asked.is_set("cpus") else None, "memory": asked.memory_gb}
+    return {name: f"{amount:g}+" for name, amount in least.items() if amount is not None}
 
 
 def _run_script(settings: LaunchSettings) -> str:

@@ -20,7 +20,7 @@ Rules: everything but the handshake and the probes wants the key. Errors are tho
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import fastapi
 import pydantic
@@ -32,6 +32,7 @@ from starlette.types import Receive, Scope, Send
 
 import ludus
 from ludus.cluster.serve.jobs import Jobs
+from ludus.cluster.serve.models import HostedModels
 from ludus.cluster.serve.wire import (
     LAST_EVENT,
     MAX_JOB_BYTES,
@@ -50,7 +51,7 @@ from ludus.cluster.serve.wire import (
     status_of,
 )
 from ludus.episodes.keys import unknown_key
-from ludus.episodes.outcome import Ending, Reported
+from ludus.episodes.outcome import Reported
 from ludus.errors import AgentError
 from ludus.gateway.app import KEEP_ALIVE_S
 from ludus.gateway.exchange import EVENT_STREAM, KEEP_ALIVE
@@ -73,34 +74,12 @@ class JobList(pydantic.BaseModel):
     jobs: list[JobView]
 
 
-class Gateway(Protocol):
-    """Where one model answers."""
-
-    async def app(self, scope: Scope, receive: Receive, send: Send) -> None: ...
-
-    async def end(self, name: str, ending: Ending) -> None:
-        """The session of that name gets no more turns."""
-
-
-class Models(Protocol):
-    """What the server knows of models beyond their jobs. Called on the server's loop."""
-
-    async def ready(self, model: RegisterModel) -> ModelView:
-        """The model, loaded; it is not yet if that takes longer than a client should wait for an answer."""
-
-    async def view(self, model: RegisterModel) -> ModelView:
-        """The model as it is; nothing is loaded."""
-
-    async def keep_checkpoints(self, model: RegisterModel, steps: frozenset[int]) -> ModelView: ...
-
-    async def gateway(self, model: RegisterModel) -> Gateway:
-        """The model's, which is loaded when this returns."""
-
-
 class Api:
     """The handlers of the routes. `key_digest`: of the key that everybody needs."""
 
-    def __init__(self, jobs: Jobs, models: Models, key_digest: bytes, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+    def __init__(
+        self, jobs: Jobs, models: HostedModels, key_digest: bytes, *, keep_alive_s: float = KEEP_ALIVE_S
+    ) -> None:
         self._jobs = jobs
         self._models = models
         self._key_digest = key_digest

@@ -24,7 +24,7 @@ ResultT = TypeVar("ResultT")
 
 
 class HostedModels:
-    """`Models` of a host. Called on the server's loop; the host is called on its own."""
+    """What a server knows of its models beyond their jobs. Called on its loop; the host is called on its own."""
 
     def __init__(self, host: Host, loop: asyncio.AbstractEventLoop, *, patience_s: float = PATIENCE_S) -> None:
         """patience_s: after so long a model that is being loaded is said to be."""
@@ -37,6 +37,7 @@ class HostedModels:
         return f"HostedModels({self._host!r}, loaded={len(self._loading)})"
 
     async def ready(self, model: RegisterModel) -> ModelView:
+        """The model, loaded; it is not yet if that takes longer than a client should wait for an answer."""
         loading = self._load(model)
         await asyncio.wait({loading}, timeout=self._patience_s)
         if loading.done():
@@ -44,6 +45,7 @@ class HostedModels:
         return await self.view(model)
 
     async def view(self, model: RegisterModel) -> ModelView:
+        """The model as it is; nothing is loaded."""
         loading = self._loading.get((model.project, model.name))
         is_loaded = loading is not None and loading.done() and loading.exception() is None
         return ModelView.of(model, await self._there(self._host.get_step(model)) if is_loaded else None)
@@ -54,6 +56,7 @@ class HostedModels:
         return await self.view(model)
 
     async def gateway(self, model: RegisterModel) -> ModelGateway:
+        """The model's, which is loaded when this returns."""
         return await asyncio.shield(self._load(model))
 
     async def sweep(self) -> None:

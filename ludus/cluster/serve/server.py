@@ -34,15 +34,15 @@ class Running:
 
 
 @asynccontextmanager
-async def running(store: JobStore, host: Host, workshop: JobRunner, address: ListenAddress) -> AsyncIterator[Running]:
+async def running(store: JobStore, host: Host, job_runner: JobRunner, address: ListenAddress) -> AsyncIterator[Running]:
     """A server until the block ends; jobs that are not done then are done when the folder is served again.
 
-    host: has the models.  workshop: does the jobs on them.  address: without a key the one that the folder was served
+    host: has the models.  job_runner: does the jobs on them.  address: without a key the one that the folder was served
     with before, or a new one.
     """
     check_address(address)
     key_digest, made = _key(store, address.key)
-    jobs = Jobs(store, workshop)
+    jobs = Jobs(store, job_runner)
     models = HostedModels(host, asyncio.get_running_loop())
     app = Api(jobs, models, key_digest).build()
     activity = Activity(app, is_busy=lambda: store.next_job() is not None, ignored=(*PROBES, "/api"))
