@@ -63,7 +63,7 @@ class _Worker:
                 function = self._load(function_id, payload, is_factory, is_kept)
                 args, kwargs = pickle.loads(arguments)
             except BaseException as error:  # the boundary of user code
-                self._send(("unloaded", _words(error), _trace(error)))
+                self._send(("unloaded", _words(error), trace_of(error)))
                 return
             self._send(("started",))
             self._send(self._run(function, args, kwargs))
@@ -88,7 +88,7 @@ class _Worker:
                 value = self._runner.run(_to_its_end(value), context=contextvars.copy_context())
             return ("returned", _dumps(value))
         except BaseException as error:  # the boundary of user code; `sys.exit` too ends a call, not the process
-            return ("raised", _travelling(error), _words(error), _trace(error), _codes(error))
+            return ("raised", _travelling(error), _words(error), trace_of(error), codes_of(error))
         finally:
             for stream in (sys.stdout, sys.stderr):
                 if not stream.closed:
@@ -156,15 +156,17 @@ def _words(error: BaseException) -> str:
     return "".join(traceback.format_exception_only(error)).strip()
 
 
-def _trace(error: BaseException) -> str:
-    """The last of the user's own frames, and the error."""
+def trace_of(error: BaseException, *, num_ours: int = 0) -> str:
+    """The last of the user's own frames, and the error. num_ours: frames that every traceback begins with."""
     trace = traceback.TracebackException.from_exception(error)
-    own = [frame for frame in trace.stack if not frame.filename.startswith(_LIBRARY_FOLDERS)]
-    trace.stack[:] = own[-_MAX_FRAMES:] or trace.stack[-_MAX_FRAMES:]
+    frames = trace.stack[num_ours:]
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_FOLDERS)]
+    trace.stack[:] = own[-_MAX_FRAMES:] or frames[-_MAX_FRAMES:]
     return "".join(trace.format(chain=False)).rstrip()
 
 
-def _codes(error: BaseException) -> str:
+def codes_of(error: BaseException) -> str:
+    """Codes and messages of the error and of those that caused it, a line each."""
     lines: list[str] = []
     at: BaseException | None = error
     while at is not None and len(lines) < _MAX_CAUSES:

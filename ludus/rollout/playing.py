@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sysconfig
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 
 from ludus.agents.adapter import AgentAdapter, EpisodeContext
 from ludus.agents.thread import AgentThread
 from ludus.episodes.outcome import Cancelled, Ending, Lost, Overdue, Raised, Returned
+from ludus.processes.child import codes_of, trace_of
 from ludus.types import Span
 
-_MAX_FRAMES = 4
-_MAX_CAUSES = 8
-_LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _NUM_OWN_FRAMES = 2
 """Frames that every traceback begins with: `guarded` and the adapter's `play`."""
 _GRACE_SHARE = 0.1
@@ -102,13 +98,4 @@ async def guarded(agent: AgentAdapter, data: Mapping[str, object], context: Epis
 def _raised(error: BaseException) -> Raised | Lost:
     if isinstance(error, RemoteAgentError):
         return error.ending
-    codes: list[str] = []
-    at: BaseException | None = error
-    while at is not None and len(codes) < _MAX_CAUSES:
-        codes.append(f"{getattr(at, 'code', '')} {at}")  # SDKs keep the typed code of an HTTP error in `code`
-        at = at.__cause__ or at.__context__
-    trace = traceback.TracebackException.from_exception(error)
-    frames = trace.stack[_NUM_OWN_FRAMES:]
-    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_FOLDERS)]
-    trace.stack[:] = own[-_MAX_FRAMES:] or frames[-_MAX_FRAMES:]
-    return Raised(trace="".join(trace.format(chain=False)).rstrip(), codes="\n".join(codes))
+    return Raised(trace_of(error, num_ours=_NUM_OWN_FRAMES), codes_of(error))
