@@ -239,7 +239,7 @@ class Session:
                 with self._lock:
                     is_last = completion.leave(listener)
                     if is_last:
-                        self._retries.forget(completion.request, completion)
+                        self._retries.replace(completion.request, completion, None)
                 if not is_last:
                     raise
         if cancelled is not None:
@@ -334,10 +334,8 @@ class Session:
             if aborted and completion.error is None:
                 completion.error = self._reason_of_abort(completion)
             completion.settle()
-            if aborted or completion.error is not None:
-                self._retries.forget(completion.request, completion)
-            else:
-                self._retries.replace(completion.request, completion, completion.turns)
+            is_whole = not aborted and completion.error is None
+            self._retries.replace(completion.request, completion, completion.turns if is_whole else None)
 
     def _reason_of_abort(self, completion: Completion) -> AgentError | None:
         """Which limit ended the completion. None: the engine, or the one who waited for it, did."""

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import httpx
@@ -59,13 +58,6 @@ class RoleClient(Protocol):
         """Say that it is ready. Raises BackendError if the head cannot be reached, or has another under this index."""
 
 
-@dataclass(slots=True, eq=False)
-class _ProcessSlot:
-    lease: LeasedWorker
-    was_used: asyncio.Event = field(default_factory=asyncio.Event)
-    """An episode that played in it has ended."""
-
-
 class _RefusedError(BackendError):
     """The head was reached, and does not take what it was sent."""
 
@@ -89,7 +81,8 @@ class RolloutWorker:
         self._pool = WorkerPool(capacity, name="agents")
         self._agent_adapters: dict[str, SubprocessAgentAdapter] = {}
         self._playing: dict[str, asyncio.Task[None]] = {}
-        self._free: list[_ProcessSlot] = []
+        self._free: list[tuple[LeasedWorker, asyncio.Event]] = []
+        """Processes that are ready, each with the event that an episode which played in it has ended."""
         self._changed = asyncio.Event()
         """A slot has become free."""
 
@@ -148,26 +141,27 @@ class RolloutWorker:
             if assignment_id in self._playing:
                 self._playing[assignment_id].cancel()
         for assignment in taken.assignments:
-            playing = self._play_and_report(http, assignment, self._free.pop())
+            playing = self._play_and_report(http, assignment, *self._free.pop())
             self._playing[assignment.assignment_id] = group.create_task(playing, name=assignment.assignment_id)
 
     async def _keep_slot(self) -> None:
         """One slot: free whenever its process lives with all agents set up in it, for the clock of an episode runs."""
         agent_adapters = list(self._agent_adapters.values())
         async with agent_adapters[0].lease() as lease:
-            slot = _ProcessSlot(lease)
             while True:
                 for agent_adapter in agent_adapters:
                     await agent_adapter.make_ready(lease)
-                self._free.append(slot)
+                was_used = asyncio.Event()
+                self._free.append((lease, was_used))
                 self._changed.set()
-                await slot.was_used.wait()
-                slot.was_used.clear()
+                await was_used.wait()
 
-    async def _play_and_report(self, http: httpx.AsyncClient, assignment: AssignmentBody, slot: _ProcessSlot) -> None:
+    async def _play_and_report(
+        self, http: httpx.AsyncClient, assignment: AssignmentBody, lease: LeasedWorker, was_used: asyncio.Event
+    ) -> None:
         """Cancelled where the head calls it off, which the group takes for an end like any other."""
         try:
-            report = await self._play(assignment, slot.lease)
+            report = await self._play(assignment, lease)
             try:
                 await self._ask(http, "end", report)
             except _RefusedError as refused:
@@ -175,7 +169,7 @@ class RolloutWorker:
                 await self._ask(http, "end", self._report(assignment, **ending_fields(raised)))
         finally:
             del self._playing[assignment.assignment_id]
-            slot.was_used.set()
+            was_used.set()
 
     async def _play(self, assignment: AssignmentBody, lease: LeasedWorker) -> str:
         """The report, as it is sent."""

@@ -34,10 +34,10 @@ def test_only_the_present_outcome_is_replaced_or_forgotten() -> None:
     book: RetryCache[object] = RetryCache()
     old, new, end = object(), object(), object()
     book.enter(request("a"), old)
-    book.forget(request("a"), old)
+    book.replace(request("a"), old, None)
     book.enter(request("a"), new)
     book.replace(request("a"), old, end)
-    book.forget(request("a"), old)
+    book.replace(request("a"), old, None)
     assert book.find(request("a")) is new
     book.replace(request("a"), new, end)
     assert book.find(request("a")) is end
