@@ -61,9 +61,8 @@ class Connection(asyncio.Protocol):
         ]
         self._head = "".join(f"{name}: {value}\r\n" for name, value in job["headers"].items())
         self._reply = job["reply"].encode()
-        self._paths = paths
         self._phase = phase
-        self._requests: Iterator[bytes] = iter(())
+        self._requests = (request for path in paths for request in self._session(path))
         self._answer = bytearray()
         self._length: int | None = None
         self._sent_at = 0.0
@@ -111,9 +110,6 @@ class Connection(asyncio.Protocol):
         self._answer.clear()
         self._length, self._has_content = None, False
         request = next(self._requests, None)
-        if request is None and (path := next(self._paths, None)) is not None:
-            self._requests = self._session(path)
-            request = next(self._requests)
         if request is None or time.perf_counter() >= self._phase.ends_at or self._phase.error is not None:
             self._transport.close()
             return

@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 from jinja2 import nodes
+from jinja2.visitor import NodeTransformer
 
 _NOTE = "_ludus_note"
 _MOST_SHOWN = 200
@@ -40,7 +41,7 @@ class WatchedTemplate:
         spread, self._starts, self._tags = _spread(environment, source)
         tree = environment.parse(spread)
         self._branches = dict(_branches(tree, ()))
-        _mark_outputs(tree)
+        _LineNoter().visit(tree)
         tree.set_environment(environment)
         self._compiled = environment.from_string(tree)
 
@@ -127,30 +128,21 @@ def _spread(environment: jinja2.Environment, source: str) -> tuple[str, list[int
     return "".join(parts), starts, tags
 
 
-def _mark_outputs(node: nodes.Node) -> None:
-    """Modifies the tree: before it writes anything, it records the line. What is caught to be written later is left
-    out: that is recorded of the tag that writes it."""
-    if isinstance(node, nodes.Macro | nodes.CallBlock | nodes.AssignBlock | nodes.FilterBlock):
-        return
-    for name, value in node.iter_fields():
-        if isinstance(value, list):
-            setattr(node, name, [part for child in value for part in _marked(child)])
-    for child in node.iter_child_nodes():
-        if not isinstance(child, nodes.Output):
-            _mark_outputs(child)
+class _LineNoter(NodeTransformer):
+    """Modifies a tree: before it writes anything, it records the line. What is caught to be written later is left out:
+    that is recorded of the tag that writes it."""
 
+    def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:  # noqa: N802  # named after the node
+        parts: list[nodes.Node] = []
+        for written in node.nodes:
+            note = nodes.Call(nodes.Name(_NOTE, "load"), [nodes.Const(written.lineno)], [], None, None)
+            parts += [nodes.Output([note]), nodes.Output([written])]
+        return [part.set_lineno(node.lineno) for part in parts]
 
-def _marked(child: Any) -> list[Any]:
-    if not isinstance(child, nodes.Output):
-        return [child]
-    parts: list[Any] = []
-    for written in child.nodes:
-        line = nodes.Const(written.lineno)
-        parts.append(nodes.Output([nodes.Call(nodes.Name(_NOTE, "load"), [line], [], None, None)]))
-        parts.append(nodes.Output([written]))
-    for part in parts:
-        part.set_lineno(child.lineno)
-    return parts
+    def visit_Macro(self, node: nodes.Node) -> nodes.Node:  # noqa: N802
+        return node
+
+    visit_CallBlock = visit_AssignBlock = visit_FilterBlock = visit_Macro
 
 
 def _branches(node: nodes.Node, inside: tuple[Branch, ...]) -> Iterator[tuple[int, tuple[Branch, ...]]]:
