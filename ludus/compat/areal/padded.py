@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ludus.errors import UserError
@@ -24,13 +25,11 @@ def concat_padded_tensors(tensor_dicts: Sequence[Mapping[str, Any]], pad_value: 
     for other in tensor_dicts:
         if set(other) != set(names):
             raise UserError(f"rows with {sorted(other)} cannot be joined with rows that have {sorted(names)}")
-    torch = importlib.import_module("torch")
+    torch, rnn = importlib.import_module("torch"), importlib.import_module("torch.nn.utils.rnn")
     joined = {}
     for name in names:
         tensors = [each[name] for each in tensor_dicts]
-        if tensors[0].dim() > 1:
-            longest = max(tensor.shape[1] for tensor in tensors)
-            value = 0.0 if name == "attention_mask" else pad_value
-            tensors = [torch.nn.functional.pad(of, (0, longest - of.shape[1]), value=value) for of in tensors]
-        joined[name] = torch.cat(tensors)
+        value = 0.0 if name == "attention_mask" else pad_value
+        join = partial(rnn.pad_sequence, batch_first=True, padding_value=value) if tensors[0].dim() > 1 else torch.stack
+        joined[name] = join([row for tensor in tensors for row in tensor])
     return joined

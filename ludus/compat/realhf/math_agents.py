@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,4 @@ class MathMultiTurnAgent(_MathAgent):
 
 def discounted(rewards: Sequence[float], discount: float) -> list[float]:
     """Returns: each turn's reward and the discounted return of the next turn."""
-    returns: list[float] = []
-    for reward in reversed(rewards):
-        returns.append(reward + discount * returns[-1] if returns else reward)
-    return returns[::-1]
+    return [*accumulate(reversed(rewards), lambda after, reward: reward + discount * after)][::-1]

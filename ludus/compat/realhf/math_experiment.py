@@ -13,8 +13,6 @@ from ludus.api.experiment import ExperimentConfig
 from ludus.compat.keys import keys_beside, meaning_of
 from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
 from ludus.compat.realhf.generation import GenerationHyperparameters
-from ludus.loop.settings import TrainDatasetSettings
-from ludus.models.settings import ModelSettings
 from ludus.settings import Path_
 
 _KEYS = keys_beside(__file__)
@@ -53,16 +51,14 @@ class AsyncRLExperimentConfig(ExperimentConfig):
         return GenerationHyperparameters()
 
     @property
-    def dataset(self) -> TrainDatasetSettings:
+    def dataset(self) -> Any:
         """The training rows; `dataset.path` is where they lie."""
-        settings: TrainDatasetSettings = self.train_dataset
-        return settings
+        return self.train_dataset
 
     @property
-    def actor(self) -> ModelSettings:
+    def actor(self) -> Any:
         """The model under training; `actor.path` names it."""
-        settings: ModelSettings = self.model
-        return settings
+        return self.model
 
 
 @dataclasses.dataclass

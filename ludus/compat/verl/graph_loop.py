@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from itertools import dropwhile, groupby
 from typing import Any, ClassVar
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
@@ -190,14 +191,9 @@ def convert_to_agent_output(
 
 def _num_asked(messages: Sequence[BaseMessage]) -> int:
     """Messages that answered the model, those of one round of tools as one."""
-    after = next((idx for idx, message in enumerate(messages) if isinstance(message, AIMessage)), len(messages))
-    said = sum(isinstance(message, HumanMessage) for message in messages[after:])
-    return said + _num_rounds(messages)
+    behind = dropwhile(lambda message: not isinstance(message, AIMessage), messages)
+    return sum(isinstance(message, HumanMessage) for message in behind) + _num_rounds(messages)
 
 
 def _num_rounds(messages: Sequence[BaseMessage]) -> int:
-    before: Sequence[BaseMessage | None] = [None, *messages]
-    return sum(
-        isinstance(message, ToolMessage) and not isinstance(earlier, ToolMessage)
-        for earlier, message in zip(before, messages, strict=False)
-    )
+    return sum(are_tools for are_tools, _ in groupby(messages, lambda message: isinstance(message, ToolMessage)))
