@@ -12,6 +12,7 @@ import random
 from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from ludus.checks.verify.agents import AGENTS, MakeAgent, converse
 from ludus.checks.verify.answers import WORDS, digest, rng_of, sampled_ids, some_words
@@ -23,7 +24,7 @@ from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.spec import SessionSpec
 from ludus.gateway.server import GatewayServer
-from ludus.text.chat import ChatText
+from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, ForkReason, Sampling, SessionRecord
 
 _ASSISTANT = "<|im_start|>assistant"
@@ -79,7 +80,7 @@ def verify_dialects(*, seed: int = 0, agents: Mapping[str, MakeAgent] = AGENTS) 
     sessions = SessionKeys()
     with GatewayServer(sessions) as server:
         for name, make_agent in agents.items():
-            engine = ScriptedEngine(_ScriptedModel(text).answer, text.tokenizer)
+            engine = ScriptedEngine(partial(_answer, text.tokenizer), text.tokenizer)
             session = Recorder(engine, text).open(SessionSpec("agent", sampling=Sampling(seed=seed)))
             secret = sessions.add(session)
             converse(make_agent(server.url_for(secret)))
@@ -101,25 +102,15 @@ def _trace(record: SessionRecord) -> Trace:
     )
 
 
-class _ScriptedModel:
-    """Writes the answers of one session: which calls, says their number; everything else, chance."""
-
-    def __init__(self, text: ChatText) -> None:
-        self._tokenizer = text.tokenizer
-
-    def answer(self, call: Call) -> list[int]:
-        rng = rng_of(call.prompt_ids, call.sampling.seed)
-        number = self._tokenizer.decode(call.prompt_ids).count(_ASSISTANT) - 1
-        thought = f"<think>\n{some_words(rng)}\n</think>\n\n" if rng.random() < 0.8 else ""
-        content = some_words(rng) if number in (2, 5) or rng.random() < 0.5 else ""
-        calls = {
-            0: [_add(rng)],
-            1: [_add(rng), _look_up(rng)],
-            3: [_look_up(rng)],
-            4: [_look_up(rng), _add(rng)],
-        }.get(number, [])
-        parts = [thought, content, *calls]
-        return [token for part in parts for token in sampled_ids(rng, self._tokenizer, part)]
+def _answer(tokenizer: Tokenizer, call: Call) -> list[int]:
+    """The model's answer: its number in the session decides which calls it makes, chance everything else."""
+    rng = rng_of(call.prompt_ids, call.sampling.seed)
+    number = tokenizer.decode(call.prompt_ids).count(_ASSISTANT) - 1
+    thought = f"<think>\n{some_words(rng)}\n</think>\n\n" if rng.random() < 0.8 else ""
+    content = some_words(rng) if number in (2, 5) or rng.random() < 0.5 else ""
+    makers = {0: (_add,), 1: (_add, _look_up), 3: (_look_up,), 4: (_look_up, _add)}.get(number, ())
+    calls = [make(rng) for make in makers]
+    return [token for part in (thought, content, *calls) for token in sampled_ids(rng, tokenizer, part)]
 
 
 def _add(rng: random.Random) -> str:

@@ -55,6 +55,7 @@ from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.store import RunStore
 from ludus.text.chat import ChatText
+from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Episode, Group
 
 N_MEMBERS = 4
@@ -195,7 +196,7 @@ def verify_doors(*, seed: int = 0, families: Mapping[str, Play] = FAMILIES, on_d
     text = chat_of_words(WORDS)
     learned: dict[str, TrainerInput] = {}
     for name, play in families.items():
-        engine = ScriptedEngine(_scripted_model(text, seed), text.tokenizer)
+        engine = ScriptedEngine(partial(_answer, text.tokenizer, seed), text.tokenizer)
         setup = FamilySetup(text, Recorder(engine, text), _rows(seed))
         learned[name] = _learn(asyncio.run(play(setup)))
         on_done(len(learned), len(families))
@@ -236,9 +237,6 @@ def _rows(seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def _scripted_model(text: ChatText, seed: int) -> Callable[[Call], list[int]]:
-    def answer(call: Call) -> list[int]:
-        rng = rng_of(call.prompt_ids, seed)
-        return sampled_ids(rng, text.tokenizer, some_words(rng))
-
-    return answer
+def _answer(tokenizer: Tokenizer, seed: int, call: Call) -> list[int]:
+    rng = rng_of(call.prompt_ids, seed)
+    return sampled_ids(rng, tokenizer, some_words(rng))

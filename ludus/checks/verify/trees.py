@@ -160,10 +160,8 @@ class _Player:
         if kind == "ask_again":
             return turn.messages, turn.agent
         if kind == "sub_agent" and turn.reply.tool_calls:
-            return (
-                self._system,
-                Message("user", str(json.loads(turn.reply.tool_calls[0].arguments).get("task", ""))),
-            ), rng.choice(_AGENTS)
+            task = json.loads(turn.reply.tool_calls[0].arguments).get("task", "")
+            return (self._system, Message("user", str(task))), rng.choice(_AGENTS)
         history = [*turn.messages, self._echo(turn.reply)]
         if kind == "edit":
             at = rng.randrange(len(history))
