@@ -127,7 +127,7 @@ class HostedModel:
                 seen.append(await self._work.run(train_conversations, self.run.learner, batch, self.run.local.lease))
                 on_batch(number, len(batches), seen[-1])
         finally:  # what was trained until then is what answers
-            self.account(Ledger.zero(), step=self.step + 1)
+            self.account(Ledger(), step=self.step + 1)
             await engine.publish(self.step, self.run.learner.publish())
             await engine.resume()
         metrics = {**merge_means(seen), "train/lr": rates_B[-1], "train/batches": float(len(batches))}

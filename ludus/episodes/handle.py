@@ -18,7 +18,6 @@ from ludus.types import Episode
 class Handle:
     """One session that can be reached, until its episode is there."""
 
-    spec: SessionSpec
     session: Session
     is_given: bool = True
     """It was opened by name; else by the first request of an unknown key."""
@@ -36,6 +35,10 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"Handle({self.session!r}, rewards={len(self.rewards.by_turn)})"
+
+    @property
+    def spec(self) -> SessionSpec:
+        return self.session.spec
 
     @property
     def id(self) -> str:

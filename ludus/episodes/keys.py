@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 
 from ludus.episodes.handle import Handle
 from ludus.episodes.session import Session
-from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.http.keys import digest, keys_of, new_key
 
@@ -39,10 +38,10 @@ class SessionKeys:
     def __repr__(self) -> str:
         return f"SessionKeys(num_sessions={len(self)})"
 
-    def add(self, session: Session, *, key: str | None = None, agent: str = "") -> str:
-        """The secret under which a session that somebody else ends is reached until `remove`. key: None makes one."""
-        secret = new_key() if key is None else key
-        self.bind(secret, Handle(SessionSpec(session.id, agent=agent), session))
+    def add(self, session: Session) -> str:
+        """The secret under which a session that somebody else ends is reached until `remove`."""
+        secret = new_key()
+        self.bind(secret, Handle(session))
         return secret
 
     def bind(self, key: str, handle: Handle) -> None:

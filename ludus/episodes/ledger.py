@@ -45,17 +45,13 @@ class Ledger:
     masked: Mapping[MaskReason, int] = field(default_factory=dict)
 
     @classmethod
-    def zero(cls) -> Ledger:
-        return cls()
-
-    @classmethod
     def all_masked(cls, num_sampled: int, reason: MaskReason) -> Ledger:
         """The account of tokens that all stay out of training for one reason."""
         return cls(sampled=num_sampled, masked={reason: num_sampled} if num_sampled else {})
 
     @classmethod
     def sum(cls, ledgers: Iterable[Ledger]) -> Ledger:
-        total = cls.zero()
+        total = cls()
         for ledger in ledgers:
             total = total + ledger
         return total

@@ -66,12 +66,10 @@ class Session:
     def __init__(self, engine: Engine, text: ChatText, spec: SessionSpec, sink: TurnSink | None) -> None:
         assert spec.id is not None, "it was given one"
         self.id = spec.id
-        self.group_id = spec.group_id
-        self.limits = spec.limits
+        self.spec = spec
         self.sampling = replace(spec.sampling, seed=None)
         self.pinned = _checked_pinned(spec.pinned)
         self.text = text
-        self._spec = spec
         self._engine = engine
         self._sink = sink
         self._num_kept_nodes = 0
@@ -206,13 +204,13 @@ class Session:
             return known
         if self._close_reason is not None:
             raise self._closed_error()
-        self.limits.check(
+        self.spec.limits.check(
             num_turns=self._graph.stats().num_turns + self._num_running,
             num_asked=request.n,
             num_tokens=self._num_tokens,
             now=time.monotonic(),
         )
-        completion = plan(request, self._spec, self._prompts, self._seeds, num_tokens=self._num_tokens)
+        completion = plan(request, self.spec, self._prompts, self._seeds, num_tokens=self._num_tokens)
         turn_ids = [choice.call.id for choice in completion.choices]
         self._graph.begin(turn_ids, request.messages, request.agent, completion.prompt.follows)
         # A task of its own: a request that is cancelled must not take the recording of its tokens along.
@@ -265,7 +263,7 @@ class Session:
             choice.take(chunk)
             if completion.is_heard:
                 completion.send(choice.idx, choice.read())
-            if self.limits.tokens_left(self._num_tokens) == 0:
+            if self.spec.limits.tokens_left(self._num_tokens) == 0:
                 for other in self._completions:
                     other.stop("token_limit")
 
@@ -344,11 +342,11 @@ class Session:
         if self._is_overdue():
             return deadline_error()
         if completion.stop_cause == "token_limit":
-            return token_limit_error(self.limits)
+            return token_limit_error(self.spec.limits)
         return None
 
     def _is_overdue(self) -> bool:
-        return self.limits.deadline_at is not None and time.monotonic() >= self.limits.deadline_at
+        return self.spec.limits.deadline_at is not None and time.monotonic() >= self.spec.limits.deadline_at
 
     def _refuse_from_now(self, reason: str) -> tuple[Completion, ...]:
         """The completions in flight, all asked to stop."""

@@ -12,7 +12,6 @@ from ludus.episodes.ids import turn_id_of
 from ludus.episodes.outcome import Reported
 from ludus.episodes.reward import RewardSheet
 from ludus.episodes.session import Session
-from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError, UserError
 from ludus.runs.interactions import Row, Style, interactions
 from ludus.types import Episode, Turn
@@ -93,9 +92,8 @@ class SessionRewards:
     def episode(self) -> Episode:
         """The session so far as an episode."""
         record = self.session.snapshot()
-        spec = SessionSpec(self.session.id, group_id=self.session.group_id)
         return finish(
-            spec,
+            self.session.spec,
             record,
             Reported("ok"),
             sheet=self.sheet,

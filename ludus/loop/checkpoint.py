@@ -40,7 +40,7 @@ class RunProgress:
     """Groups that were started and not trained on; they are played again after a resume."""
     train_seconds: float = 0.0
     eval_seconds: float = 0.0
-    ledger: Ledger = field(default_factory=Ledger.zero)
+    ledger: Ledger = field(default_factory=Ledger)
     """Of all tokens sampled until then. What was sampled between a checkpoint and a crash is not in it."""
     eval_before: Mapping[str, float] = field(default_factory=dict)
     """What the evaluation before training came to; empty without one."""

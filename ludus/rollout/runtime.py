@@ -70,7 +70,7 @@ class AgentRuntime:
                 client,
                 session,
                 info,
-                deadline_at=session.limits.deadline_at,
+                deadline_at=session.spec.limits.deadline_at,
                 clients=self._shared,
                 actors=actors or {},
             )

@@ -55,7 +55,7 @@ def test_it_goes_on_where_it_was(tiny_model_folder: Path, tmp_path: Path) -> Non
         source, base = tmp_path / "one", str(tiny_model_folder)
         assert fork_checkpoint(source, tmp_path / "other", base, not_after_step=1) == 1
         forked, scores = await opened("other", num_steps=0)
-        assert (forked.step, scores) == (1, first) and forked.run.start.ledger == Ledger.zero()
+        assert (forked.step, scores) == (1, first) and forked.run.start.ledger == Ledger()
         later.keep_checkpoints(())
         with pytest.raises(UserError, match="no checkpoint up to step 1; it has: 2"):
             fork_checkpoint(source, tmp_path / "new", base, not_after_step=1)

@@ -13,7 +13,7 @@ from ludus.loop.observer import RunSummary
 
 STEP = {"rollout/reward": 0.25, "rollout/success": 0.5, "rollout/tokens_per_s": 612.0, "time/step_s": 10.0}
 SUMMARY = RunSummary(
-    run="runs/x", steps=3, stopped_by="total_train_steps", train_seconds=61.0, eval_seconds=0.0, ledger=Ledger.zero()
+    run="runs/x", steps=3, stopped_by="total_train_steps", train_seconds=61.0, eval_seconds=0.0, ledger=Ledger()
 )
 
 

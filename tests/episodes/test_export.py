@@ -291,7 +291,7 @@ def test_empty_session(play, style):
     """A session without turns exports nothing."""
     exported = export(play, {}, style=style)
     assert exported.sequences == ()
-    assert exported.ledger == Ledger.zero()
+    assert exported.ledger == Ledger()
 
 
 def test_count_trained(tree):

@@ -28,14 +28,14 @@ def test_addition():
     one = Ledger(5, 3, {"stale": 2})
     two = Ledger.all_masked(4, "stale") + Ledger.all_masked(1, "timeout")
     assert one + two == Ledger(10, 3, {"stale": 6, "timeout": 1})
-    assert Ledger.sum([one, two, Ledger.zero()]) == one + two
+    assert Ledger.sum([one, two, Ledger()]) == one + two
     assert one == Ledger(5, 3, {"stale": 2})
 
 
 def test_all_masked():
     """Tokens that stay out together are one entry; no tokens are none."""
     assert Ledger.all_masked(3, "failed") == Ledger(3, 0, {"failed": 3})
-    assert Ledger.all_masked(0, "failed") == Ledger.zero()
+    assert Ledger.all_masked(0, "failed") == Ledger()
 
 
 def test_reasons():

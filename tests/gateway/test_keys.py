@@ -88,7 +88,7 @@ def test_open_mode_gives_a_session_to_an_unknown_key(session: Session) -> None:
 
     def open_mode(key: str) -> Handle:
         made.append(key)
-        return Handle(SessionSpec(), session)
+        return Handle(session)
 
     assert sessions.find(None, {"x-api-key": given}, open_mode=open_mode).session is session
     for headers in ({"authorization": "Bearer me"}, {"x-api-key": "me"}, {}):

@@ -65,7 +65,7 @@ class TurnRecords:
         """By turn id; of turns that are in the run store alone."""
         self._has_read_store = False
         self._failed: list[Discarded] = []
-        self._unused = Ledger.zero()
+        self._unused = Ledger()
 
     def __repr__(self) -> str:
         return f"TurnRecords(sessions={len(self._held)}, turns={len(self._session_of)})"
@@ -174,7 +174,7 @@ class TurnRecords:
             if is_last:
                 for held in list(self._held.values()):
                     self._put_away(held)
-            unused, self._unused = self._unused + account_discarded(self._failed), Ledger.zero()
+            unused, self._unused = self._unused + account_discarded(self._failed), Ledger()
             self._failed = []
             return unused
 

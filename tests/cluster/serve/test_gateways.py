@@ -146,7 +146,7 @@ def test_a_shared_session_that_is_full_makes_room(case: GatewayCase) -> None:
         await case.ask()
         handle = case.gateway.episodes.find("shared")
         assert handle is not None
-        handle.spec = replace(handle.spec, most_turns=1)
+        handle.session.spec = replace(handle.spec, most_turns=1)
         await case.ask()
         await case.gateway.episodes.expire()
 
