@@ -186,15 +186,10 @@ async def open_cluster(config: Config, *, is_run: bool = True) -> AsyncIterator[
 
 def head_view(config: Config, started_at: float, registry: Registry | None = None) -> HeadView:
     """This process, for the status of the run."""
-    return HeadView(
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        scheduler=config.scheduler.type,
-        job=os.environ.get("SLURM_JOB_ID") or os.environ.get("RAY_JOB_ID"),
-        url="" if registry is None else registry.url,
-        key="" if registry is None else registry.key,
-        started_at=started_at,
-    )
+    process = (os.getpid(), socket.gethostname(), config.scheduler.type)
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("RAY_JOB_ID")
+    url, key = ("", "") if registry is None else (registry.url, registry.key)
+    return HeadView(*process, job, url, key, started_at)
 
 
 def _launcher(config: Config, folder: Path) -> Launcher:

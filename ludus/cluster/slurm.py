@@ -12,7 +12,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,9 +108,7 @@ class SlurmJob:
         values = {
             "name": self.name,
             "nodes": slurm.nodes,
-            "cpus_per_node": self._per_node(lambda resources: resources.cpus),
-            "gpus_per_node": self._per_node(lambda resources: resources.gpus),
-            "memory_gb_per_node": self._per_node(lambda resources: resources.memory_gb or 0.0),
+            **{f"{name}_per_node": self._per_node(name) for name in ("cpus", "gpus", "memory_gb")},
             "log": str(self.run.resolve() / "roles" / "head.log"),
             "warning_s": slurm.warning_s,
             "options": slurm.options,
@@ -125,8 +123,9 @@ class SlurmJob:
             raise UserError(f"{path} cannot be filled: {error}; there are {', '.join(sorted(values))}") from None
         return script
 
-    def _per_node(self, amount: Callable[[ResourceSettings], float]) -> int:
-        return math.ceil(sum(amount(resources) * count for resources, count in self.roles) / self.settings.slurm.nodes)
+    def _per_node(self, name: str) -> int:
+        amounts = (count * (getattr(resources, name) or 0.0) for resources, count in self.roles)
+        return math.ceil(sum(amounts) / self.settings.slurm.nodes)
 
 
 def submit(job: SlurmJob) -> str:

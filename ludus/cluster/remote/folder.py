@@ -59,18 +59,13 @@ def prepared(settings: LaunchSettings) -> str:
     )
 
 
-class FolderTarget:
-    """A server of `settings.folder` behind `shell`: a launch target but for how the server is started and stopped.
+class ShellTarget:
+    """A server of `settings.folder` that is reached through `shell`, whatever starts it."""
 
-    shown: scripts define a function `is_alive`, true while the server runs or waits for its turn to, and print with
-    `show` one line with its state.
-    """
-
-    def __init__(self, name: str, shell: Shell, settings: LaunchSettings, shown: str) -> None:
+    def __init__(self, name: str, shell: Shell, settings: LaunchSettings) -> None:
         self.name = name
         self._shell = shell
         self._settings = settings
-        self._shown = shown
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._shell!r}, {self._settings.folder!r})"
@@ -78,10 +73,18 @@ class FolderTarget:
     def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
         return self._shell.forward(local_port, server_address.host, server_address.port)
 
+
+class FolderTarget(ShellTarget):
+    """A server that is started by scripts: a launch target but for how it is started and stopped."""
+
+    shown: str
+    """Lines that define a function `is_alive`, true while the server runs or waits for its turn to, and `show`, which
+    prints one line with its state."""
+
     def _run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
         """The script, begun in the folder, which is made if it is not there."""
         begin = f"{prepared(self._settings)}cd -- {path_there(self._settings.folder)}\n"
-        return self._shell.run(f"{begin}{self._shown}\n{script}", timeout_s=timeout_s)
+        return self._shell.run(f"{begin}{self.shown}\n{script}", timeout_s=timeout_s)
 
     def _start(self, begin: str, *, host: str = "127.0.0.1") -> Started:
         """A server that listens on `host` as seen from its own machine. begin: a script that begins `launch.sh`."""

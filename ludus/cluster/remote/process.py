@@ -46,13 +46,15 @@ rm -f launch.pid
 class ProcessTarget(FolderTarget):
     """A process behind `shell`."""
 
+    shown = SHOWN
+
     def __init__(self, shell: Shell, settings: LaunchSettings) -> None:
         if set(settings.resources.model_fields_set) - {"env"}:
             raise UserError(
                 f"resources={settings.resources.model_dump(exclude_unset=True)} cannot act on {shell.name}, which is "
                 "there already; leave all but env out"
             )
-        super().__init__(shell.name, shell, settings, SHOWN)
+        super().__init__(shell.name, shell, settings)
 
     def start(self) -> Started:
         return self._start(_BEGIN)

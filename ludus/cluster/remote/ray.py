@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import httpx
 
 from ludus.cluster.remote.base import ServerStatus, Started
-from ludus.cluster.remote.folder import KEY_VARIABLE, becoming, check_same, prepared, serve_command
+from ludus.cluster.remote.folder import KEY_VARIABLE, ShellTarget, becoming, check_same, prepared, serve_command
 from ludus.cluster.remote.server_address import ServerAddress
 from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import Shell, UnreachableError
@@ -32,17 +31,15 @@ _ALIVE = ("PENDING", "RUNNING")
 _FOLDER, _COMMAND = "ludus_folder", "ludus_command"
 
 
-class RayTarget:
+class RayTarget(ShellTarget):
     """A job of the cluster whose dashboard is at `address`, as seen from `shell`."""
 
     def __init__(self, shell: Shell, address: str, settings: LaunchSettings) -> None:
         url = httpx.URL(address)
         if url.scheme not in ("http", "https") or not url.host:
             raise UserError(f"{address!r} is no address of Ray's dashboard; it looks like http://head:{DASHBOARD_PORT}")
-        self.name = f"Ray at {address if shell.name == 'this machine' else shell.name}"
-        self._shell = shell
+        super().__init__(f"Ray at {address if shell.name == 'this machine' else shell.name}", shell, settings)
         self._address = url
-        self._settings = settings
         self._folder = f"{settings.workdir}:{settings.folder}"
         self._tunnel: Tunnel | None = None
         self._at: str | None = None
@@ -77,9 +74,6 @@ class RayTarget:
         if self._tunnel is not None:
             self._tunnel.close()
             self._tunnel = self._at = None
-
-    def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
-        return self._shell.forward(local_port, server_address.host, server_address.port)
 
     # ---- inside
 

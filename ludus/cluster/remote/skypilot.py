@@ -36,9 +36,11 @@ _STREAMS: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PI
 class SkyTarget(FolderTarget):
     """A server on the cluster of that name, which is rented for it, unless it is there: then it stays when we leave."""
 
+    shown = SHOWN
+
     def __init__(self, cluster: str, settings: LaunchSettings) -> None:
         shell = Ssh(cluster, settings.ssh_options)
-        super().__init__(f"the cluster {cluster!r} of SkyPilot", shell, settings, SHOWN)
+        super().__init__(f"the cluster {cluster!r} of SkyPilot", shell, settings)
         self._cluster = cluster
         self._is_rented = False
         """By us, for this server; else whoever rented it gives it back."""

@@ -50,8 +50,10 @@ rm -f launch.job
 class SlurmTarget(FolderTarget):
     """A job, submitted behind `shell`."""
 
+    shown = _SHOWN
+
     def __init__(self, shell: Shell, settings: LaunchSettings) -> None:
-        super().__init__(f"Slurm at {shell.name}", shell, settings, _SHOWN)
+        super().__init__(f"Slurm at {shell.name}", shell, settings)
         self._options = _options(settings)
 
     def start(self) -> Started:

@@ -104,10 +104,7 @@ class JobStore(AbstractContextManager["JobStore"]):
         return f"JobStore({str(self.folder)!r}, jobs={self._rows('SELECT COUNT(*) FROM jobs')[0][0]})"
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let another process serve the folder. Closing twice is allowed."""
+        """Let another process serve the folder. Leaving twice is allowed."""
         self._db.close()
         held, self._lock = self._lock, None
         if held is not None:
@@ -190,7 +187,7 @@ class JobStore(AbstractContextManager["JobStore"]):
         """Raises AgentError 404 if there is none."""
         row = self._find(f"SELECT {_VIEW} FROM jobs WHERE id = ?", (job_id,))
         if row is None:
-            raise _no_job(job_id)
+            raise AgentError(f"there is no job {job_id!r}", status=404, code="job_not_found")
         return _view(row)
 
     def jobs(self, project: str, model: str) -> list[JobView]:
@@ -277,14 +274,11 @@ class JobStore(AbstractContextManager["JobStore"]):
 
 
 def _add_event(db: sqlite3.Connection, job_id: str, kind: EventKind, data: Mapping[str, Any]) -> None:
-    """Raises AgentError 404 if there is no such job."""
-    added = db.execute(
+    db.execute(
         "INSERT INTO events SELECT jobs.num, COALESCE(MAX(number), 0) + 1, ?, ?, ? "
         "FROM jobs LEFT JOIN events ON events.job_num = jobs.num WHERE jobs.id = ? GROUP BY jobs.num",
         (kind, time.time(), json.dumps(dict(data)), job_id),
     )
-    if not added.rowcount:
-        raise _no_job(job_id)
 
 
 def _finish(db: sqlite3.Connection, job_id: str, kind: EventKind, data: Mapping[str, Any]) -> None:
@@ -298,10 +292,6 @@ def _view(row: tuple[Any, ...]) -> JobView:
     for name in ("result", "error"):
         values[name] = None if values[name] is None else json.loads(values[name])
     return JobView(**values)
-
-
-def _no_job(job_id: str) -> AgentError:
-    return AgentError(f"there is no job {job_id!r}", status=404, code="job_not_found")
 
 
 @contextmanager
