@@ -86,16 +86,10 @@ async def guarded(agent: AgentAdapter, data: Mapping[str, object], context: Epis
     try:
         with context.entered():
             return Returned(await agent.play(data, context))
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        return _raised(error)
     except BaseException as error:  # the boundary of user code: it becomes the episode's outcome
-        return _raised(error)
-
-
-def _raised(error: BaseException) -> Raised | Lost:
-    if isinstance(error, RemoteAgentError):
-        return error.ending
-    return Raised(trace_of(error, num_ours=_NUM_OWN_FRAMES), codes_of(error))
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        if isinstance(error, RemoteAgentError):
+            return error.ending
+        return Raised(trace_of(error, num_ours=_NUM_OWN_FRAMES), codes_of(error))
