@@ -77,8 +77,7 @@ class Cluster(Processes):
         Raises UserError or BackendError, with the last lines of the process, if one of them ends before that.
         """
         await self.begin(name, count, policy)
-        assert self._supervisor is not None, "it was begun"
-        return await self._supervisor.ready(name)
+        return await (await self._supervision()).ready(name)
 
     async def begin(self, name: str, count: int, policy: SupervisionPolicy) -> None:
         """Start the processes, and wait for none of them."""

@@ -187,11 +187,10 @@ class Supervisor:
     async def _place(
         self, role: Role, index: int, policy: SupervisionPolicy, before: _SupervisedRole | None = None
     ) -> None:
-        attempt = 0 if before is None else before.attempt + 1
+        attempt, was_ready = (0, False) if before is None else (before.attempt + 1, before.was_ready)
         self._registry.expect(role.name, index, attempt, policy.task)
         env = {KEY_VARIABLE: self._registry.key, ATTEMPT_VARIABLE: str(attempt)}
         process = await asyncio.to_thread(self._launcher.start, role, index, env)
-        was_ready = before is not None and before.was_ready
         self._roles[role.name, index] = _SupervisedRole(
             role, index, policy, process, self._clock.now(), attempt=attempt, was_ready=was_ready
         )

@@ -203,12 +203,11 @@ class JobStore(AbstractContextManager["JobStore"]):
     def begin(self, job_id: str) -> BegunJob:
         """The job is running from now on. One that was running already was left behind by a server that ended."""
         with self._transaction() as db:
-            row = db.execute(
+            project, model, kind, packed, base_step, num_begun = db.execute(
                 "UPDATE jobs SET state = 'running', num_begun = num_begun + 1, started_at = ? "
                 "WHERE id = ? RETURNING project, model, kind, arguments, base_step, num_begun",
                 (time.time(), job_id),
             ).fetchone()
-            project, model, kind, packed, base_step, num_begun = row
             _add_event(db, job_id, "started", {"attempt": num_begun})
         return BegunJob(job_id, project, model, kind, json.loads(zlib.decompress(packed)), base_step, num_begun)
 
