@@ -99,13 +99,12 @@ void summarise(const Logits& logits, const Choices& choices, float* results, int
 }
 
 template <typename T>
-void differentiate(const Logits& logits, const Choices& choices, const float* log_norms, const float* slopes,
-                   int num_threads) {
+void differentiate(const Logits& logits, const Choices& choices, const float* slopes, int num_threads) {
   const int64_t n = logits.num_rows;
 #pragma omp parallel for num_threads(num_threads) schedule(static)
   for (int64_t row = 0; row < logits.num_rows; row++)
     differentiate_row((T*)logits.data + row * logits.vocabulary, logits, choices.targets[row],
-                      choices.temperatures[row], log_norms[row], {slopes[row], slopes[n + row], slopes[2 * n + row]});
+                      choices.temperatures[row], slopes[row], {slopes[n + row], slopes[2 * n + row], slopes[3 * n + row]});
 }
 
 }  // namespace
@@ -118,11 +117,11 @@ void ludus_summarise(const Logits* logits, const Choices* choices, float* result
   else summarise<uint16_t>(*logits, *choices, results, num_threads);
 }
 
-// Writes the gradient over the logits. slopes: [3][rows], by the log-probability, by the entropy, and the entropy.
-void ludus_differentiate(const Logits* logits, const Choices* choices, const float* log_norms, const float* slopes,
-                         int32_t num_threads) {
-  if (logits->dtype == FP32) differentiate<float>(*logits, *choices, log_norms, slopes, num_threads);
-  else differentiate<uint16_t>(*logits, *choices, log_norms, slopes, num_threads);
+// Writes the gradient over the logits. slopes: [4][rows], log of the normaliser, derivatives by the log-probability and by
+// the entropy, and the entropy.
+void ludus_differentiate(const Logits* logits, const Choices* choices, const float* slopes, int32_t num_threads) {
+  if (logits->dtype == FP32) differentiate<float>(*logits, *choices, slopes, num_threads);
+  else differentiate<uint16_t>(*logits, *choices, slopes, num_threads);
 }
 
 }  // extern "C"

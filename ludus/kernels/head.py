@@ -9,6 +9,7 @@ C: rows of logits, V: vocabulary.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,51 +26,67 @@ class _Choices(ctypes.Structure):
     _fields_ = [("targets", ADDRESS), ("temperatures", ADDRESS)]
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The token drawn from each row of logits, and how."""
+
+    ids_C: Tensor
+    """int64."""
+    temperatures_C: Tensor
+    """fp32."""
+    softcap: float | None
+    """Of the logits, before temperatures. None: there is no cap."""
+
+    def __getitem__(self, rows: slice) -> Drawn:
+        return Drawn(self.ids_C[rows], self.temperatures_C[rows], self.softcap)
+
+
+@dataclass(frozen=True, slots=True)
+class Slopes:
+    """A loss's derivatives by what a softmax gave of each row, all fp32."""
+
+    log_norms_C: Tensor
+    """Logs of the normalisers, as they were given."""
+    by_logprob_C: Tensor
+    entropy_2C: Tensor | None = None
+    """The derivatives by the entropies, and the entropies. None: the loss does not depend on them."""
+
+    def __getitem__(self, rows: slice) -> Slopes:
+        entropy_2C = None if self.entropy_2C is None else self.entropy_2C[:, rows]
+        return Slopes(self.log_norms_C[rows], self.by_logprob_C[rows], entropy_2C)
+
+
 class NativeSoftmax:
     """The fast implementation of VocabularySoftmax (ludus/trainer/softmax.py), for fp32 and bf16 on the CPU."""
 
     def __init__(self, library: Path) -> None:
         signatures = {
             "ludus_summarise": (ADDRESS, ADDRESS, ADDRESS, COUNT),
-            "ludus_differentiate": (ADDRESS, ADDRESS, ADDRESS, ADDRESS, COUNT),
+            "ludus_differentiate": (ADDRESS, ADDRESS, ADDRESS, COUNT),
         }
         loaded = load_library(library, signatures)
         self._summarise, self._differentiate = loaded.ludus_summarise, loaded.ludus_differentiate
 
-    def summarise(
-        self, logits_CV: Tensor, targets_C: Tensor, temperatures_C: Tensor, softcap: float | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def summarise(self, logits_CV: Tensor, drawn: Drawn) -> tuple[Tensor, Tensor, Tensor]:
         results_3C = torch.empty(3, len(logits_CV))
-        logits, choices = _described(logits_CV, targets_C, temperatures_C, softcap)
+        logits, choices = _described(logits_CV, drawn)
         self._summarise(ctypes.byref(logits), ctypes.byref(choices), results_3C.data_ptr(), torch.get_num_threads())
         return results_3C[0], results_3C[1], results_3C[2]
 
-    def differentiate(
-        self,
-        logits_CV: Tensor,
-        targets_C: Tensor,
-        temperatures_C: Tensor,
-        softcap: float | None,
-        *,
-        log_norms_C: Tensor,
-        slopes_C: Tensor,
-        entropy_2C: Tensor | None = None,
-    ) -> None:
-        log_norms_C = log_norms_C.contiguous()
-        entropy_2C = slopes_C.new_zeros(2, len(slopes_C)) if entropy_2C is None else entropy_2C
-        slopes_3C = torch.cat([slopes_C[None], entropy_2C])
-        logits, choices = _described(logits_CV, targets_C, temperatures_C, softcap)
-        self._differentiate(
-            ctypes.byref(logits), ctypes.byref(choices), log_norms_C.data_ptr(), slopes_3C.data_ptr(),
-            torch.get_num_threads(),
-        )  # fmt: skip
+    def differentiate(self, logits_CV: Tensor, drawn: Drawn, slopes: Slopes) -> None:
+        num_rows = len(logits_CV)
+        entropy_2C = (
+            logits_CV.new_zeros(2, num_rows, dtype=torch.float32) if slopes.entropy_2C is None else slopes.entropy_2C
+        )
+        slopes_4C = torch.cat([slopes.log_norms_C[None], slopes.by_logprob_C[None], entropy_2C])
+        logits, choices = _described(logits_CV, drawn)
+        self._differentiate(ctypes.byref(logits), ctypes.byref(choices), slopes_4C.data_ptr(), torch.get_num_threads())
 
 
-def _described(
-    logits_CV: Tensor, targets_C: Tensor, temperatures_C: Tensor, softcap: float | None
-) -> tuple[_Logits, _Choices]:
-    assert all(each.is_contiguous() for each in (logits_CV, targets_C, temperatures_C)), "rows must lie side by side"
-    assert targets_C.dtype == torch.int64 and temperatures_C.dtype == torch.float32, "targets are ids, the rest fp32"
+def _described(logits_CV: Tensor, drawn: Drawn) -> tuple[_Logits, _Choices]:
+    ids_C, temperatures_C = drawn.ids_C, drawn.temperatures_C
+    assert all(each.is_contiguous() for each in (logits_CV, ids_C, temperatures_C)), "rows must lie side by side"
+    assert ids_C.dtype == torch.int64 and temperatures_C.dtype == torch.float32, "targets are ids, the rest fp32"
     num_rows, vocabulary = logits_CV.shape
-    logits = _Logits(logits_CV.data_ptr(), num_rows, vocabulary, softcap or 0.0, DTYPES[logits_CV.dtype])
-    return logits, _Choices(targets_C.data_ptr(), temperatures_C.data_ptr())
+    logits = _Logits(logits_CV.data_ptr(), num_rows, vocabulary, drawn.softcap or 0.0, DTYPES[logits_CV.dtype])
+    return logits, _Choices(ids_C.data_ptr(), temperatures_C.data_ptr())

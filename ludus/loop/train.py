@@ -10,7 +10,6 @@ with `max_head_offpolicyness=0` a run is a function of its configuration, its da
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from ludus.loop.observer import Observer, RunSummary
 from ludus.loop.settings import CheckpointSettings, EvalSettings
 from ludus.loop.step import Learner, train_step
 from ludus.loop.trainer_thread import TrainerThread
+from ludus.processes.gather import first_of
 from ludus.rollout.groups import GroupSource, TakenGroups
 from ludus.rollout.pool import PlayEpisode, RolloutPool
 from ludus.rollout.settings import RolloutSettings
@@ -223,15 +223,7 @@ def _accounted(components: RunComponents, run: _RunState, pool: GroupSource) -> 
 
 async def _unless_interrupted(awaited: Coroutine[Any, Any, ResultT], interrupts: Interrupts) -> ResultT | None:
     """The result of what is awaited. None: an interrupt came first, and it was cancelled."""
-    work = asyncio.ensure_future(awaited)
-    interrupt = asyncio.ensure_future(interrupts.wait())
-    try:
-        await asyncio.wait({work, interrupt}, return_when=asyncio.FIRST_COMPLETED)
-        return work.result() if work.done() else None
-    finally:
-        work.cancel()
-        interrupt.cancel()
-        await asyncio.gather(work, interrupt, return_exceptions=True)
+    return await first_of(awaited, interrupts.wait())
 
 
 def _rows_pool(components: RunComponents, plan: TrainPlan, start: RunProgress) -> RolloutPool:

@@ -6,9 +6,9 @@ Knows: tasks.  Knows not: what is done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -35,7 +35,7 @@ async def gather(
     return [task.result() for task in tasks]
 
 
-async def first_of(*works: Coroutine[Any, Any, ResultT]) -> ResultT:
+async def first_of(*works: Awaitable[ResultT]) -> ResultT:
     """What the first work to end returns or raises, of several the one named first; the others have been cancelled."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

@@ -19,6 +19,7 @@ from ludus.agents.adapter import EpisodeContext
 from ludus.agents.settings import ActorSettings
 from ludus.episodes.outcome import Raised
 from ludus.errors import BackendError
+from ludus.processes.gather import first_of
 from ludus.processes.pool import LeasedWorker, WorkerPool
 from ludus.rollout.playing import guarded
 from ludus.rollout.remote import AgentName
@@ -119,30 +120,19 @@ class RolloutWorker:
     async def _take(self, http: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
         """Ask for episodes once, and begin them; asks anew as soon as a slot is free."""
         self._changed.clear()
-        asked = TakeBody(
-            index=self._member.index,
-            attempt=self._member.attempt,
-            free=len(self._free),
-            has=list(self._playing),
-        )
-        asking = asyncio.ensure_future(self._ask(http, "take", asked.to_json()))
-        changing = asyncio.ensure_future(self._changed.wait())
-        try:
-            await asyncio.wait((asking, changing), return_when=asyncio.FIRST_COMPLETED)
-            # An answer on its way when a slot became free is not lost: the head sends it again.
-            if not asking.done():
-                return
-            taken = TakenBody.of_json(asking.result())
-        finally:
-            changing.cancel()
-            asking.cancel()
-            await asyncio.gather(changing, asking, return_exceptions=True)
+        member, playing = self._member, list(self._playing)
+        asked = TakeBody(index=member.index, attempt=member.attempt, free=len(self._free), has=playing)
+        answer = await first_of(self._ask(http, "take", asked.to_json()), self._changed.wait())
+        # an answer on its way when a slot became free is not lost: the head sends it again
+        if not isinstance(answer, bytes):
+            return
+        taken = TakenBody.of_json(answer)
         for assignment_id in taken.cancelled:
             if assignment_id in self._playing:
                 self._playing[assignment_id].cancel()
         for assignment in taken.assignments:
-            playing = self._play_and_report(http, assignment, *self._free.pop())
-            self._playing[assignment.assignment_id] = group.create_task(playing, name=assignment.assignment_id)
+            work = self._play_and_report(http, assignment, *self._free.pop())
+            self._playing[assignment.assignment_id] = group.create_task(work, name=assignment.assignment_id)
 
     async def _keep_slot(self) -> None:
         """One slot: free whenever its process lives with all agents set up in it, for the clock of an episode runs."""

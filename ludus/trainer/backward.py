@@ -77,16 +77,11 @@ class Backward:
         reference = self._reference_logprobs(tensors) if algorithm.needs.reference else None
 
         def slopes(chunk: slice, logprobs: Tensor, entropies: Tensor) -> Slopes:
-            own = logprobs if algorithm.needs.proximal else None
-            inputs = LossInputs(
-                logprobs,
-                tensors.sampled_logprobs[chunk],
-                own if proximal is None else proximal[chunk],
-                None if reference is None else reference[chunk],
-                tensors.advantages[chunk],
-                tensors.weights[chunk],
-                entropies,
-            )
+            now = logprobs if algorithm.needs.proximal else None
+            before = now if proximal is None else proximal[chunk]
+            beginning = None if reference is None else reference[chunk]
+            rest = (tensors.advantages[chunk], tensors.weights[chunk], entropies)
+            inputs = LossInputs(logprobs, tensors.sampled_logprobs[chunk], before, beginning, *rest)
             return _slopes(inputs, algorithm, means)
 
         self._differentiate(tensors, slopes)
@@ -107,17 +102,8 @@ class Backward:
         first, columns = self._ranks.concat(torch.cat(parts, 1))
         current, sampled, before, reference, advantages, weights, entropies = columns[:-2].float()
         turns, episodes = columns[-2:].long()
-        inputs = LossInputs(
-            current,
-            sampled,
-            before if algorithm.needs.proximal else None,
-            reference if algorithm.needs.reference else None,
-            advantages,
-            weights,
-            entropies,
-            turns,
-            episodes,
-        )
+        needed = (before if algorithm.needs.proximal else None, reference if algorithm.needs.reference else None)
+        inputs = LossInputs(current, sampled, *needed, advantages, weights, entropies, turns, episodes)
         # every rank computes all of it, and one of them reports
         slopes = _slopes(inputs, algorithm, means if self._ranks.rank == 0 else TokenMeans())
         for row in rows:

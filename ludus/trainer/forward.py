@@ -19,7 +19,7 @@ from ludus.algorithms.pack import PackedRow
 from ludus.models.load import LoadedModel
 from ludus.models.tree import TreePlan
 from ludus.text.constraint import Constraints
-from ludus.trainer.head import Slopes, VocabularyHead
+from ludus.trainer.head import AskSlopes, VocabularyHead
 from ludus.trainer.processed_targets import ProcessedTargets
 
 # A row is filled by half a block on average: of 512 tokens that is one in sixteen; of targets, one cheap product.
@@ -87,7 +87,7 @@ class RowForward:
         num_targets = len(row.weights)
         return logprobs_M[:num_targets], entropies_M[:num_targets]
 
-    def differentiate(self, row: RowTensors, slopes: Slopes, *, sink_VD: Tensor | None = None) -> None:
+    def differentiate(self, row: RowTensors, slopes: AskSlopes, *, sink_VD: Tensor | None = None) -> None:
         """Give every trained parameter its gradient of a loss, which is asked for its slopes, some targets at a time.
 
         sink_VD: fp32 tensor that the head's gradient is added to. None: the head is not trained, or its weight is cut

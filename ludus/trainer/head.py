@@ -17,6 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ludus.kernels.head import Drawn, Slopes
 from ludus.trainer.processed_targets import ProcessedTargets
 from ludus.trainer.softmax import VocabularySoftmax, choose_softmax
 
@@ -29,7 +30,7 @@ _ROW_BLOCK = 32
 # Rows of the head's gradient made at a time; they are added to the sum while they are in the cache.
 _GRAD_ROWS = 4096
 
-Slopes = Callable[[slice, Tensor, Tensor], tuple[Tensor, Tensor | None]]
+AskSlopes = Callable[[slice, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """(which of the N tokens, their log-probabilities (C,), their entropies (C,)) → the loss's derivatives by each
 log-probability (C,) and by each entropy (C,). None: the loss does not depend on entropies."""
 
@@ -61,13 +62,13 @@ class VocabularyHead:
         """
         parts = []
         for chunk in self._chunks(len(hidden_ND)):
-            logits_CV = self._logits(hidden_ND[chunk])
-            targets_C, temperatures_C = targets_N[chunk], temperatures_N[chunk]
+            logits_CV, drawn = self._logits(hidden_ND[chunk]), Drawn(targets_N, temperatures_N, self.softcap)[chunk]
             for rows, softmax in self._runs(chunk, processed):
-                parts.append(softmax.summarise(logits_CV[rows], targets_C[rows], temperatures_C[rows], self.softcap))
+                parts.append(softmax.summarise(logits_CV[rows], drawn[rows]))
         if not parts:
             return temperatures_N.clone(), temperatures_N.clone()
-        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+        logprobs_N, entropies_N, _ = (torch.cat(each) for each in zip(*parts, strict=True))
+        return logprobs_N, entropies_N
 
     @torch.no_grad()
     def differentiate(
@@ -75,7 +76,7 @@ class VocabularyHead:
         hidden_ND: Tensor,
         targets_N: Tensor,
         temperatures_N: Tensor,
-        slopes: Slopes,
+        slopes: AskSlopes,
         *,
         processed: ProcessedTargets | None = None,
         sink_VD: Tensor | None = None,
@@ -86,21 +87,15 @@ class VocabularyHead:
         """
         grad_hidden_ND = torch.empty_like(hidden_ND)
         for chunk in self._chunks(len(hidden_ND)):
-            hidden_CD, targets_C, temperatures_C = hidden_ND[chunk], targets_N[chunk], temperatures_N[chunk]
+            hidden_CD, drawn = hidden_ND[chunk], Drawn(targets_N, temperatures_N, self.softcap)[chunk]
             logits_CV, runs = self._logits(hidden_CD), self._runs(chunk, processed)
-            seen = [
-                softmax.summarise(logits_CV[rows], targets_C[rows], temperatures_C[rows], self.softcap)
-                for rows, softmax in runs
-            ]
-            logprobs_C, entropies_C = torch.cat([part[0] for part in seen]), torch.cat([part[1] for part in seen])
-            slopes_C, by_entropy_C = slopes(chunk, logprobs_C, entropies_C)
+            seen = [softmax.summarise(logits_CV[rows], drawn[rows]) for rows, softmax in runs]
+            logprobs_C, entropies_C, log_norms_C = (torch.cat(parts) for parts in zip(*seen, strict=True))
+            by_logprob_C, by_entropy_C = slopes(chunk, logprobs_C, entropies_C)
             entropy_2C = None if by_entropy_C is None else torch.stack([by_entropy_C, entropies_C])
-            for (rows, softmax), (_, _, log_norms) in zip(runs, seen, strict=True):
-                softmax.differentiate(
-                    logits_CV[rows], targets_C[rows], temperatures_C[rows], self.softcap,
-                    log_norms_C=log_norms, slopes_C=slopes_C[rows],
-                    entropy_2C=None if entropy_2C is None else entropy_2C[:, rows],
-                )  # fmt: skip
+            of_chunk = Slopes(log_norms_C, by_logprob_C, entropy_2C)
+            for rows, softmax in runs:
+                softmax.differentiate(logits_CV[rows], drawn[rows], of_chunk[rows])
             torch.mm(logits_CV, self.weight_VD, out=grad_hidden_ND[chunk])
             if sink_VD is not None:
                 for start in range(0, logits_CV.shape[1], self._grad_rows):

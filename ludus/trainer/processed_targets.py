@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ludus.algorithms.pack import LogitProcessing, PackedRow
 from ludus.errors import InternalError, UserError
+from ludus.kernels.head import Drawn, Slopes
 from ludus.models.bitmask import bitmask_words
 from ludus.text.constraint import Constraints, is_allowed
 from ludus.trainer.softmax import (
@@ -25,7 +26,7 @@ from ludus.trainer.softmax import (
     LogitChange,
     TorchSoftmax,
     VocabularySoftmax,
-    slopes_of_all,
+    gradient_of,
     softcapped,
     summaries,
 )
@@ -183,41 +184,26 @@ class KeptSoftmax:
         is_missing_TK = torch.arange(num_kept, device=device) >= counts_T[:, None]
         return cls(ids_TK, is_missing_TK, None if changed is None else _at(ids_TK, *changed))
 
-    def summarise(
-        self, logits_CV: Tensor, targets_C: Tensor, temperatures_C: Tensor, softcap: float | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        scores_TK, _ = self._scores(logits_CV, temperatures_C, softcap)
-        return summaries(scores_TK, self._places(targets_C))
+    def summarise(self, logits_CV: Tensor, drawn: Drawn) -> tuple[Tensor, Tensor, Tensor]:
+        scores_TK, _ = self._scores(logits_CV, drawn)
+        return summaries(scores_TK, self._indices(drawn.ids_C))
 
-    def differentiate(
-        self,
-        logits_CV: Tensor,
-        targets_C: Tensor,
-        temperatures_C: Tensor,
-        softcap: float | None,
-        *,
-        log_norms_C: Tensor,
-        slopes_C: Tensor,
-        entropy_2C: Tensor | None = None,
-    ) -> None:
-        scores_TK, factor_TK = self._scores(logits_CV, temperatures_C, softcap)
-        scales_C = slopes_C / temperatures_C
-        grad_TK = slopes_of_all(scores_TK.sub_(log_norms_C[:, None]), scales_C, temperatures_C, entropy_2C)
-        grad_TK.scatter_add_(1, self._places(targets_C)[:, None], scales_C[:, None])
-        grad_TK.mul_(factor_TK)
+    def differentiate(self, logits_CV: Tensor, drawn: Drawn, slopes: Slopes) -> None:
+        scores_TK, factor_TK = self._scores(logits_CV, drawn)
+        grad_TK = gradient_of(scores_TK, self._indices(drawn.ids_C), drawn.temperatures_C, slopes).mul_(factor_TK)
         # what is missing has the id 0 and the gradient 0, so adding it there changes nothing
         logits_CV.zero_().scatter_add_(1, self.ids_TK, grad_TK.to(logits_CV.dtype))
 
-    def _scores(self, logits_CV: Tensor, temperatures_C: Tensor, softcap: float | None) -> tuple[Tensor, Tensor]:
+    def _scores(self, logits_CV: Tensor, drawn: Drawn) -> tuple[Tensor, Tensor]:
         """Capped and changed logits of the kept tokens over temperature, and their derivative by the logits."""
-        scores_TK, slope_TK = softcapped(logits_CV.gather(1, self.ids_TK), softcap)
+        scores_TK, slope_TK = softcapped(logits_CV.gather(1, self.ids_TK), drawn.softcap)
         slope_TK = torch.ones_like(scores_TK) if slope_TK is None else slope_TK
         if self.change is not None:
             scores_TK, factor_TK = self.change.apply(scores_TK)
             slope_TK = slope_TK * factor_TK
-        return scores_TK.div_(temperatures_C[:, None]).masked_fill_(self.is_missing_TK, NEVER), slope_TK
+        return scores_TK.div_(drawn.temperatures_C[:, None]).masked_fill_(self.is_missing_TK, NEVER), slope_TK
 
-    def _places(self, targets_C: Tensor) -> Tensor:
+    def _indices(self, targets_C: Tensor) -> Tensor:
         """Of each target its index among the kept ids of its row."""
         return ((self.ids_TK == targets_C[:, None]) & ~self.is_missing_TK).int().argmax(-1)
 

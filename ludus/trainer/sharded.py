@@ -116,10 +116,6 @@ class ShardedTrainer:
         result: Metrics = self._command("gather", how, by_rank)
         return result
 
-    def optim_step(self) -> Metrics:
-        result: Metrics = self._command("step")
-        return result
-
     def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
         """As `ModelTrainer.score`; every rank computes all of it."""
         scores: tuple[tuple[float, ...], ...] = self._command(
@@ -271,7 +267,6 @@ _COMMANDS: dict[str, Callable[[ModelTrainer, TorchRanks, dict[str, Any]], Any]] 
     "configure": lambda trainer, _, command: trainer.configure(lr=command["lr"], algorithm=_from_json(command)),
     "train": _train,
     "gather": _gather,
-    "step": lambda trainer, _, __: trainer.optim_step(),
     "score": lambda trainer, _, command: trainer.score(command["sequences"]),
     "copy": lambda trainer, _, __: trainer.optimizer.copy_to_parameters(),
     "whole": _whole,

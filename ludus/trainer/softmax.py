@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ludus.kernels.build import build_library, obtain
-from ludus.kernels.head import NativeSoftmax
+from ludus.kernels.head import Drawn, NativeSoftmax, Slopes
 from ludus.kernels.library import refuse
 from ludus.models.bitmask import unpack_bitmask
 
@@ -29,27 +29,11 @@ NEVER = -1e30
 class VocabularySoftmax(Protocol):
     """What follows the logits, in fp32. Logits are first capped (softcap; None: not), then divided by temperatures."""
 
-    def summarise(
-        self, logits_CV: Tensor, targets_C: Tensor, temperatures_C: Tensor, softcap: float | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def summarise(self, logits_CV: Tensor, drawn: Drawn) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability of the targets, entropy, log of the normaliser: each fp32 of shape (C,)."""
 
-    def differentiate(
-        self,
-        logits_CV: Tensor,
-        targets_C: Tensor,
-        temperatures_C: Tensor,
-        softcap: float | None,
-        *,
-        log_norms_C: Tensor,
-        slopes_C: Tensor,
-        entropy_2C: Tensor | None = None,
-    ) -> None:
-        """Overwrites the logits by a loss's derivative by them.
-
-        slopes_C: the loss's derivative by each target's log-probability.
-        entropy_2C: its derivative by each entropy, and the entropies. None: it does not depend on them.
-        """
+    def differentiate(self, logits_CV: Tensor, drawn: Drawn, slopes: Slopes) -> None:
+        """Overwrites the logits by a loss's derivative by them."""
 
 
 def choose_softmax(weight: Tensor) -> VocabularySoftmax:
@@ -73,47 +57,29 @@ class TorchSoftmax:
         self._changed = changed
         self._allowed_CW = allowed_CW
 
-    def summarise(
-        self, logits_CV: Tensor, targets_C: Tensor, temperatures_C: Tensor, softcap: float | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def summarise(self, logits_CV: Tensor, drawn: Drawn) -> tuple[Tensor, Tensor, Tensor]:
         logprobs_C, entropies_C, log_norms_C = torch.empty(3, len(logits_CV), device=logits_CV.device)
         for tile in _tiles(logits_CV):
-            scaled_TV, _ = self._scaled(logits_CV, tile, temperatures_C, softcap)
-            logprobs_C[tile], entropies_C[tile], log_norms_C[tile] = summaries(scaled_TV, targets_C[tile])
+            scaled_TV, _ = self._scaled(logits_CV, tile, drawn)
+            logprobs_C[tile], entropies_C[tile], log_norms_C[tile] = summaries(scaled_TV, drawn.ids_C[tile])
         return logprobs_C, entropies_C, log_norms_C
 
-    def differentiate(
-        self,
-        logits_CV: Tensor,
-        targets_C: Tensor,
-        temperatures_C: Tensor,
-        softcap: float | None,
-        *,
-        log_norms_C: Tensor,
-        slopes_C: Tensor,
-        entropy_2C: Tensor | None = None,
-    ) -> None:
-        scales_C = slopes_C / temperatures_C
+    def differentiate(self, logits_CV: Tensor, drawn: Drawn, slopes: Slopes) -> None:
         for tile in _tiles(logits_CV):
-            scaled_TV, slope_TV = self._scaled(logits_CV, tile, temperatures_C, softcap)
-            logprobs_TV = scaled_TV.sub_(log_norms_C[tile, None])
-            entropy_2T = None if entropy_2C is None else entropy_2C[:, tile]
-            grad_TV = slopes_of_all(logprobs_TV, scales_C[tile], temperatures_C[tile], entropy_2T)
-            grad_TV.scatter_add_(1, targets_C[tile, None], scales_C[tile, None])
+            scaled_TV, slope_TV = self._scaled(logits_CV, tile, drawn)
+            grad_TV = gradient_of(scaled_TV, drawn.ids_C[tile], drawn.temperatures_C[tile], slopes[tile])
             logits_CV[tile] = grad_TV if slope_TV is None else grad_TV.mul_(slope_TV)
 
-    def _scaled(
-        self, logits_CV: Tensor, tile: slice, temperatures_C: Tensor, softcap: float | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _scaled(self, logits_CV: Tensor, tile: slice, drawn: Drawn) -> tuple[Tensor, Tensor | None]:
         """Capped and changed logits over temperature in fp32, and what both did to the slope (None: nothing)."""
-        scaled_TV, slope_TV = softcapped(logits_CV[tile], softcap)
+        scaled_TV, slope_TV = softcapped(logits_CV[tile], drawn.softcap)
         if self._changed is not None:
             ids_U, change = self._changed
             changed_TU, factor_TU = change.rows(tile).apply(scaled_TV[:, ids_U])
             scaled_TV[:, ids_U] = changed_TU
             slope_TV = torch.ones_like(scaled_TV) if slope_TV is None else slope_TV
             slope_TV[:, ids_U] *= factor_TU
-        scaled_TV.div_(temperatures_C[tile, None])
+        scaled_TV.div_(drawn.temperatures_C[tile, None])
         if self._allowed_CW is not None:
             scaled_TV.masked_fill_(~unpack_bitmask(self._allowed_CW[tile], scaled_TV.shape[1]), NEVER)
         return scaled_TV, slope_TV
@@ -159,17 +125,20 @@ def summaries(scaled_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor, Ten
     return target_T - log_total_T, entropy_T, log_total_T + top_T
 
 
-def slopes_of_all(logprobs_TV: Tensor, scales_T: Tensor, temperatures_T: Tensor, entropy_2T: Tensor | None) -> Tensor:
-    """What every score does to the loss through the normaliser and the entropy; overwrites the log-probabilities.
+def gradient_of(scaled_TV: Tensor, ids_T: Tensor, temperatures_T: Tensor, slopes: Slopes) -> Tensor:
+    """A loss's derivative by each score before it is divided by its temperature; overwrites the scores.
 
-    scales_T: the loss's derivative by the target's log-probability, over temperature.
-    entropy_2T: as of `VocabularySoftmax.differentiate`; the entropy's derivative by a score is -p (log p + H).
+    The entropy's derivative by a score over temperature is -p (log p + H).
     """
-    if entropy_2T is None:
-        return logprobs_TV.exp_().mul_(-scales_T[:, None])
-    slope_T, entropy_T = entropy_2T
-    factor_TV = (logprobs_TV + entropy_T[:, None]).mul_((-slope_T / temperatures_T)[:, None]).sub_(scales_T[:, None])
-    return logprobs_TV.exp_().mul_(factor_TV)
+    logprobs_TV = scaled_TV.sub_(slopes.log_norms_C[:, None])
+    scales_T = slopes.by_logprob_C / temperatures_T
+    if slopes.entropy_2C is None:
+        grad_TV = logprobs_TV.exp_().mul_(-scales_T[:, None])
+    else:
+        slope_T, entropy_T = slopes.entropy_2C
+        factor_TV = (logprobs_TV + entropy_T[:, None]).mul_((-slope_T / temperatures_T)[:, None])
+        grad_TV = logprobs_TV.exp_().mul_(factor_TV.sub_(scales_T[:, None]))
+    return grad_TV.scatter_add_(1, ids_T[:, None], scales_T[:, None])
 
 
 def _tiles(logits_CV: Tensor) -> list[slice]:

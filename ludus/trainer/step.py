@@ -160,13 +160,6 @@ class ModelTrainer:
         self._backward.add(batch.rows, means, self._chosen(algorithm))
         return self._result(means)
 
-    def optim_step(self) -> Metrics:
-        """Move the masters along the gathered gradient, which is forgotten; the weights that sample stay."""
-        metrics = self._step()
-        self.optimizer.end_batch()
-        self.version += 1
-        return metrics
-
     def gradient(self, name: str) -> Tensor:
         """What is gathered of a weight's gradient, fp32."""
         return self.optimizer.sink(name)

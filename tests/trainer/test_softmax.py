@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ludus.kernels.build import build_library
-from ludus.kernels.head import NativeSoftmax
+from ludus.kernels.head import Drawn, NativeSoftmax, Slopes
 from ludus.trainer.softmax import TorchSoftmax
 
 
@@ -22,15 +22,14 @@ def test_native_and_torch_agree(
     temperatures = torch.tensor([1.0, 1.0, 0.5, 2.0, 0.1, 1.0, 1.0])
     slopes = torch.randn(7, generator=generator)
     slopes[3] = 0.0
+    drawn = Drawn(targets, temperatures, softcap)
     results, gradients = [], []
     for each in (NativeSoftmax(build_library("head")), TorchSoftmax()):
         own = logits.clone()
-        logprobs, entropies, log_norms = each.summarise(own, targets, temperatures, softcap)
+        logprobs, entropies, log_norms = each.summarise(own, drawn)
         assert torch.equal(own, logits)
         entropy = torch.stack([slopes.flip(0), entropies]) if is_of_entropy else None
-        each.differentiate(
-            own, targets, temperatures, softcap, log_norms_C=log_norms, slopes_C=slopes, entropy_2C=entropy
-        )
+        each.differentiate(own, drawn, Slopes(log_norms, slopes, entropy))
         results.append(torch.stack([logprobs, entropies, log_norms]))
         gradients.append(own)
     torch.testing.assert_close(results[0], results[1], atol=2e-5, rtol=1e-5)
@@ -50,12 +49,11 @@ def test_the_gradient_is_autograds(softcap: float | None) -> None:
     logprobs = (capped / temperatures[:, None]).log_softmax(-1)
     entropies = -(logprobs.exp() * logprobs).sum(-1)
     (logprobs.gather(1, targets[:, None])[:, 0] @ by_logprob + entropies @ by_entropy).backward()
+    drawn = Drawn(targets, temperatures, softcap)
     for each in (NativeSoftmax(build_library("head")), TorchSoftmax()):
         own = logits.detach().clone()
-        _, seen, log_norms = each.summarise(own, targets, temperatures, softcap)
+        _, seen, log_norms = each.summarise(own, drawn)
         torch.testing.assert_close(seen, entropies.detach(), atol=1e-5, rtol=1e-5)
         entropy = torch.stack([by_entropy, seen])
-        each.differentiate(
-            own, targets, temperatures, softcap, log_norms_C=log_norms, slopes_C=by_logprob, entropy_2C=entropy
-        )
+        each.differentiate(own, drawn, Slopes(log_norms, by_logprob, entropy))
         torch.testing.assert_close(own, logits.grad, atol=1e-5, rtol=1e-4)

@@ -38,6 +38,7 @@ from ludus.errors import AgentError, BackendError, LudusError, UserError
 from ludus.http.api import application, guarded
 from ludus.http.body import MAX_BODY_BYTES, read_model
 from ludus.http.keys import is_key, keys_of
+from ludus.processes.gather import first_of
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, TokenChunk
 
@@ -119,16 +120,11 @@ class EngineApi:
 
     async def _sampled(self, call: Call, request: Request) -> Sampled:
         """The whole answer. Raises ClientDisconnect if its caller leaves before, which aborts it."""
-        sampling = asyncio.ensure_future(self._engine.generate(call))
-        leaving = asyncio.ensure_future(request.receive())  # the body was read: what comes next is the end
-        try:
-            await asyncio.wait((sampling, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not sampling.done():
-                raise ClientDisconnect
-            return sampling.result()
-        finally:
-            sampling.cancel()
-            leaving.cancel()
+        # the body was read: what comes next is the end
+        sampled = await first_of(self._engine.generate(call), request.receive())
+        if not isinstance(sampled, Sampled):
+            raise ClientDisconnect
+        return sampled
 
     async def _events(self, call: Call) -> AsyncIterator[str]:
         """The answer as it comes; what is known of it as a whole is in the last event but one, usage in the last."""
