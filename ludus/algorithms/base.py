@@ -40,6 +40,8 @@ class Needs:
     """All tokens of a minibatch at once, which takes a forward pass more; else any of them at a time will do."""
     entropy: bool = False
     """The entropies with their gradient."""
+    flat_groups: bool = False
+    """Groups whose returns all agree: tokens move, or are counted, without an advantage too."""
 
     def __or__(self, other: Needs) -> Needs:
         one, two = asdict(self), asdict(other)
@@ -130,8 +132,6 @@ class Rule:
     """For people: what the function computes, with keys of the settings in braces."""
     metrics: Callable[[LossInputs], LossMetrics] | None = None
     """Of a loss: what is shown beside its own. None: nothing."""
-    uses_advantage: bool = True
-    """Of a loss: without an advantage a token has no gradient."""
     ratio_keys: tuple[str, ...] = ()
     """Of a loss: its keys that act only where the ratio to the old policy can leave 1."""
 
@@ -152,8 +152,6 @@ class Algorithm:
     """From the trained tokens of each episode to the weight of each of its tokens."""
     loss: Objective
     """A sum over the tokens of a row: weighted and corrected, the KL term in it."""
-    trains_flat_groups: bool = False
-    """Tokens move without an advantage too: by the KL term, or by a loss that has none."""
     imported: tuple[str, ...] = ()
     """Import strings of the user's own functions, which are imported when they are first called."""
 

@@ -27,11 +27,9 @@ class OwnLossSettings(Choice):
     path: str
     """Import string: 'pkg.mod:function' or 'path/to/file.py:function'."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    needs: tuple[Literal["proximal", "reference", "entropy", "minibatch"], ...] = ()
-    """Logprobs, or entropies with their gradient, that must be computed for it; or all tokens of a minibatch at once,
-    with the numbers of their turns and episodes."""
-    uses_advantage: bool = True
-    """Without an advantage a token has no gradient. False: groups whose rewards agree are trained too."""
+    needs: tuple[Literal["proximal", "reference", "entropy", "minibatch", "flat_groups"], ...] = ()
+    """Logprobs, or entropies with their gradient, that must be computed for it; all tokens of a minibatch at once, with
+    the numbers of their turns and episodes; groups whose returns all agree, which are left out otherwise."""
 
 
 class OwnAdvantageSettings(Choice):
@@ -46,10 +44,10 @@ class OwnAdvantageSettings(Choice):
 
 
 def own_loss(
-    inputs: LossInputs, *, path: str, kwargs: Mapping[str, Any], needs: Sequence[str], uses_advantage: bool
+    inputs: LossInputs, *, path: str, kwargs: Mapping[str, Any], needs: Sequence[str]
 ) -> tuple[Tensor, LossMetrics]:
     """What the user's function returns. Raises UserError unless that is a loss of each token, and metrics by name."""
-    del needs, uses_advantage  # they are seen to before it is called
+    del needs  # they are there
     answer = import_object(path)(inputs, **kwargs)
     form = f"the loss {path!r} must return a tensor with the loss of each token and a dict of metrics"
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Mapping):

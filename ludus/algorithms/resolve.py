@@ -36,8 +36,6 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
         advantages=advantages,
         weights=weights,
         loss=partial(_objective, settings=settings, loss=loss, correction=correction),
-        trains_flat_groups=bool(settings.kl or settings.entropy or settings.top_entropy)
-        or not (LOSSES[settings.loss.kind].uses_advantage and getattr(settings.loss, "uses_advantage", True)),
         imported=tuple(each.path for each in own if isinstance(each, OwnAdvantageSettings | OwnLossSettings)),
     )
 
@@ -52,6 +50,7 @@ def _needs_of_terms(settings: AlgorithmSettings) -> Needs:
     return Needs(
         reference=settings.kl is not None,
         entropy=settings.entropy is not None,
+        flat_groups=bool(settings.kl or settings.entropy or settings.top_entropy),
         minibatch=settings.top_entropy is not None
         or (settings.off_policy_mask is not None and settings.off_policy_mask.level != "token"),
     )

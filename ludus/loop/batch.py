@@ -193,7 +193,7 @@ def _is_flat(members: Members) -> bool:
 
 def _mask_flat(groups: Sequence[Members], rules: BatchRules) -> list[Members]:
     """The groups, of which those without anything to learn from are masked, unless the algorithm trains them too."""
-    if algorithm_of(rules.algorithm).trains_flat_groups:
+    if algorithm_of(rules.algorithm).needs.flat_groups:
         return list(groups)
     flat = TurnCredit(advantage=None, mask="zero_advantage")
     return [

@@ -137,7 +137,7 @@ def test_cispo_at_one_step_is_the_truncated_ratio_to_the_bit() -> None:
     ("settings", "needs"),
     [
         ({}, Needs(members=2, may_be_turns=True, proximal=True)),
-        ({"name": "rloo", "kl": {"beta": 0.1}}, Needs(members=2, proximal=True, reference=True)),
+        ({"name": "rloo", "kl": {"beta": 0.1}}, Needs(members=2, proximal=True, reference=True, flat_groups=True)),
         ({"name": "reinforce", "correction": "bypass"}, Needs()),
         (
             {"name": "cispo", "loss": {"kind": "own", "path": "a:b", "needs": ["reference"]}},

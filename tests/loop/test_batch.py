@@ -179,6 +179,23 @@ def test_credit_is_of_all_groups_at_once(make_episode: MakeEpisode, tmp_path: Pa
     assert [built.credit[f"g{n}-m0/t1"] for n in range(3)] == [0.5, -0.5, "zero_advantage"]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "is_trained"),
+    [
+        ({}, False),
+        ({"entropy": {"coef": 0.1}}, True),
+        ({"top_entropy": 0.5}, True),
+        *(({"loss": loss}, True) for loss in ("kl_cov", "clip_cov", "cross_entropy", {"kind": "dro", "beta": 1.0})),
+        ({"loss": {"kind": "own", "path": "mine.py:loss"}}, False),
+        ({"loss": {"kind": "own", "path": "mine.py:loss", "needs": ["flat_groups"]}}, True),
+    ],
+)
+def test_who_needs_flat_groups_gets_them(make_episode: MakeEpisode, algorithm: Any, is_trained: bool) -> None:
+    """A term or a loss that acts without an advantage, and a loss of the user's that asks for them."""
+    built = build_batch(groups_of(make_episode, {"g0": (1.0, 1.0)}), rules(**algorithm), version=0)
+    assert built.ledger.trained == (12 if is_trained else 0)
+
+
 def test_groups_are_flat_by_their_returns_alone(make_episode: MakeEpisode) -> None:
     """Whatever the estimator makes of a group by itself; one member agrees with nobody."""
     alike, apart, one = groups_of(make_episode, {"g0": (1.0, 1.0), "g1": (1.0, 0.0), "g2": (1.0,)}).groups

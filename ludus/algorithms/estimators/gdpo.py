@@ -61,5 +61,5 @@ GDPO = Rule(
     gdpo_advantages,
     "GDPO (arXiv 2601.05242) eq. 4 to 6",
     needs=lambda _: Needs(members=2),
-    formula="whitened over the batch (sum over {rewards} of w (r - mean) / std of the group)",
+    formula="sum over {rewards} of weight (r - mean) / std of the group, over its spread in the batch",
 )

@@ -39,10 +39,13 @@ def _of_group(group: GroupReturns, step_weight: float, scale: Scale) -> Returns:
     means |= {each.id: each.reward for each in group.group.episodes if each.reward is not None and each.id in means}
     (of_episode,) = group_advantages([GroupReturns(group.group, group.map(lambda m, _t, _v: means[m]))], scale=scale)
     situations: dict[tuple[int, ...], dict[str, dict[str, float | None]]] = {}
-    records = {episode.id: episode.session for episode in group.group.episodes}
+    asked = {
+        (episode.id, turn.id): _answered(episode.session, turn)
+        for episode in group.group.episodes
+        for turn in episode.session.turns
+    }
     for member, turn_id, value in group.known():
-        turn = next(each for each in records[member].turns if each.id == turn_id)
-        alike = situations.setdefault(_answered(records[member], turn), {})
+        alike = situations.setdefault(asked[member, turn_id], {})
         alike[f"{member} {turn_id}"] = {turn_id: value}
     of_step: dict[str, float] = {}
     for alike in situations.values():

@@ -92,20 +92,18 @@ CLIP_COV = Rule(
     ClipCovSettings,
     clip_cov_loss,
     "arXiv 2505.22617 eq. 10 and 11",
-    needs=lambda _: Needs(minibatch=True),
+    needs=lambda _: Needs(minibatch=True, flat_groups=True),
     formula="-min(r A, clip(r, 1 - {clip_low}, 1 + {clip_high}) A), 0 for a share of {share} drawn among the tokens "
     "whose covariance of A and log pi lies in ({low}, {high})",
     metrics=sampling_metrics,
-    uses_advantage=False,
     ratio_keys=("clip_low", "clip_high"),
 )
 KL_COV = Rule(
     KlCovSettings,
     kl_cov_loss,
     "arXiv 2505.22617 eq. 12 and 13",
-    needs=lambda _: Needs(minibatch=True),
+    needs=lambda _: Needs(minibatch=True, flat_groups=True),
     formula="-r A, + {coef} |log r| for the share of {share} of largest covariance of A and log pi",
     metrics=sampling_metrics,
-    uses_advantage=False,
     ratio_keys=("share", "coef"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ludus.algorithms.base import LossInputs, LossMetrics, Rule
+from ludus.algorithms.base import LossInputs, LossMetrics, Needs, Rule
 from ludus.settings import Choice
 
 if TYPE_CHECKING:
@@ -23,5 +23,9 @@ def cross_entropy_loss(inputs: LossInputs) -> tuple[Tensor, LossMetrics]:
 
 
 CROSS_ENTROPY = Rule(
-    CrossEntropySettings, cross_entropy_loss, "maximum likelihood", formula="-log pi", uses_advantage=False
+    CrossEntropySettings,
+    cross_entropy_loss,
+    "maximum likelihood",
+    needs=lambda _: Needs(flat_groups=True),
+    formula="-log pi",
 )

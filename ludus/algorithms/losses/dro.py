@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from ludus.algorithms.base import LossInputs, LossMetrics, Rule
+from ludus.algorithms.base import LossInputs, LossMetrics, Needs, Rule
 from ludus.algorithms.metrics import sampling_metrics
 from ludus.settings import Choice
 
@@ -33,8 +33,8 @@ DRO = Rule(
     DroSettings,
     dro_loss,
     "DRO (arXiv 2405.19107) eq. 9",
+    needs=lambda _: Needs(flat_groups=True),
     formula="-(A log pi - {beta} / 2 (log r)^2)",
     metrics=sampling_metrics,
-    uses_advantage=False,
     ratio_keys=("beta",),
 )

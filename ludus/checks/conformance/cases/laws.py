@@ -19,7 +19,7 @@ from ludus.checks.conformance.words import CHAT, MESSAGES, RESPONSES, USAGE_CHUN
 OF_ENGINE = {"max_tokens": "max_new_tokens", "max_output_tokens": "max_new_tokens"}
 
 
-def least_room(probe: Probe) -> int:
+def smallest_limit(probe: Probe) -> int:
     """So few tokens that they cut an answer; OpenAI's own Responses take no limit below 16."""
     return 16 if probe.own is None and probe.words is RESPONSES else 3
 
@@ -196,15 +196,15 @@ async def stop(probe: Probe) -> None:
 @law("limits/limit", "chat=max_tokens responses messages completions")
 async def limit(probe: Probe) -> None:
     """A limit ends an answer: not one token more, and its end is that of a cut."""
-    room = least_room(probe)
-    reply = await probe.ask(COLOURS, **{probe.words.limit: room})
-    expect.parts(reply, num_sampled=room, ended=probe.words.cut)
+    most = smallest_limit(probe)
+    reply = await probe.ask(COLOURS, **{probe.words.limit: most})
+    expect.parts(reply, num_sampled=most, ended=probe.words.cut)
 
 
 @law("limits/limit_streamed", "chat responses")
 async def limit_streamed(probe: Probe) -> None:
     """A limit streamed: the end is that of a cut too."""
-    expect.parts(await probe.stream(COLOURS, **{probe.words.limit: least_room(probe)}), ended=probe.words.cut)
+    expect.parts(await probe.stream(COLOURS, **{probe.words.limit: smallest_limit(probe)}), ended=probe.words.cut)
 
 
 @law("sampling fields/fields_act", "chat responses messages", ours=RECORD)
