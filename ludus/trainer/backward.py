@@ -113,7 +113,13 @@ class Backward:
 
     def _differentiate(self, row: RowTensors, slopes: Callable[[slice, Tensor, Tensor], Slopes]) -> None:
         sink = None if self._head_name is None else self._optimizer.sink(self._head_name)
-        self._forward.differentiate(row, slopes, sink_VD=sink)
+        scale = self._optimizer.loss_scale
+
+        def scaled(chunk: slice, logprobs: Tensor, entropies: Tensor) -> Slopes:
+            by_logprob, by_entropy = slopes(chunk, logprobs, entropies)
+            return by_logprob * scale.factor, None if by_entropy is None else by_entropy * scale.factor
+
+        self._forward.differentiate(row, scaled if scale.is_needed else slopes, sink_VD=sink)
 
     def _reference_logprobs(self, row: RowTensors) -> Tensor:
         assert self.reference is not None, "it is kept for an algorithm that needs it"

@@ -47,6 +47,7 @@ def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ran
         about = {
             "version": version,
             "num_batches": state["num_batches"],
+            "loss_scale": state["loss_scale"],
             "ranks": ranks.size,
             "shapes": {name: list(shape) for name, shape in state["shapes"].items()},
             "moved": {name: float(own["step"]) for name, own in moments.items()},
@@ -82,6 +83,7 @@ def read_state(folder: Path, ranks: Ranks, device: torch.device) -> tuple[int, d
             for name, step in moved.items()
         },
         "num_batches": about["num_batches"],
+        "loss_scale": about["loss_scale"],
         "shapes": {name: tuple(shape) for name, shape in shapes.items()},
     }
     return about["version"], state

@@ -19,6 +19,7 @@ from torch.nn import Parameter
 
 from ludus.errors import ConfigError, UserError
 from ludus.trainer.adamw import make_adamw
+from ludus.trainer.loss_scale import LossScale
 from ludus.trainer.ranks import Ranks, SingleRank
 from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import OptimizerSettings
@@ -73,6 +74,8 @@ class MasterOptimizer:
         """Ended; where the schedule stands."""
         self.ranks: Ranks = SingleRank() if ranks is None else ranks
         self._parameters = dict(parameters)
+        self.loss_scale = LossScale(is_needed=any(each.dtype == torch.float16 for each in parameters.values()))
+        """What the gradients that are gathered are to be divided by."""
         own = self.ranks.local_rows
         self._masters = {name: own(each).to(torch.float32, copy=True) for name, each in parameters.items()}
         self._grads = {name: torch.empty_like(master) for name, master in self._masters.items()}
@@ -121,8 +124,11 @@ class MasterOptimizer:
         A gradient that is not finite moves nothing.
         """
         lr = learning_rate(self.num_batches, self.settings)
+        if self.loss_scale.factor != 1:
+            torch._foreach_div_(list(self.gradients().values()), self.loss_scale.factor)
         norm = float(self._clip())
         is_skipped = not math.isfinite(norm)
+        self.loss_scale.update(is_finite=not is_skipped)
         if is_skipped:
             logger.warning("optimizer.skipped batch=%d grad_norm=%s", self.num_batches, norm)
         else:
@@ -150,7 +156,13 @@ class MasterOptimizer:
         """Everything that a resumed run needs to go on exactly: this process's rows, and the shapes of the whole."""
         shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
         moments = self._adamw.moments()
-        return {"masters": self._masters, "moments": moments, "num_batches": self.num_batches, "shapes": shapes}
+        return {
+            "masters": self._masters,
+            "moments": moments,
+            "num_batches": self.num_batches,
+            "loss_scale": self.loss_scale.state(),
+            "shapes": shapes,
+        }
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -167,6 +179,7 @@ class MasterOptimizer:
         self._adamw.take_over(state["moments"])
         self.forget_gradients()
         self.num_batches = int(state["num_batches"])
+        self.loss_scale.load_state(state["loss_scale"])
 
     @torch.no_grad()
     def take_weights(self, weights: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""fp32 weights as bf16 ones: to the nearest, or so that they are right on average.
+"""fp32 weights as bf16 or fp16 ones: to the nearest, or so that they are right on average.
 
 Knows: numbers, where in a weight they stand.  Knows not: optimizers, engines, which weights there are.
 Invariant: what a number is rounded to follows from the number, the run's seed, the weight's name and the number's index
@@ -57,14 +57,19 @@ class Rounding:
         if self.name == "nearest" or into.dtype == torch.float32:
             into.copy_(master)
             return
-        assert into.dtype == torch.bfloat16, f"weights are fp32 or bf16, not {into.dtype}"
         key = zlib.crc32(name.encode(), self.seed & 0xFFFFFFFF)
-        if self._native is not None and master.is_contiguous() and into.is_contiguous():
+        if (
+            self._native is not None
+            and into.dtype == torch.bfloat16
+            and master.is_contiguous()
+            and into.is_contiguous()
+        ):
             self._native(master, into, first=first, key=key)
             return
+        how = _ROUNDINGS[into.dtype]
         flat = master.reshape(-1)
         rounded = [
-            round_up_above(part, mixed_bits(len(part), first + number * _CHUNK, key, master.device)).bfloat16()
+            how(part, mixed_bits(len(part), first + number * _CHUNK, key, master.device)).to(into.dtype)
             for number, part in enumerate(torch.split(flat, _CHUNK))
         ]
         into.copy_(torch.cat(rounded).view(master.shape) if rounded else flat.view(master.shape))
@@ -77,6 +82,22 @@ def round_up_above(exact: Tensor, thresholds: Tensor) -> Tensor:
     """
     bits = exact.view(torch.int32) + (thresholds & _LOW_HALF)
     return torch.where(exact.isfinite(), bits.bitwise_and_(-1 - _LOW_HALF).view(torch.float32), exact)
+
+
+def round_up_above_half(exact: Tensor, thresholds: Tensor) -> Tensor:
+    """fp32 as numbers that fp16 holds, away from zero where what is cut off, as a share of fp16's spacing there, and
+    the threshold's low 13 bits as a share of 2^13 reach 1; their sum has no more bits than fp32 holds.
+
+    fp16's spacing is that of ten bits behind the first, and 2^-24 for all that is smaller than 2^-14.
+    """
+    exponents = exact.view(torch.int32).bitwise_and(0x7F800000) >> 23
+    spacing = ((exponents.clamp(127 - 14, 254) - 10) << 23).view(torch.float32)
+    shares = (thresholds & 0x1FFF).float() / 0x2000
+    rounded = torch.floor(exact.abs() / spacing + shares) * spacing
+    return torch.where(exact.isfinite(), rounded.copysign(exact), exact)
+
+
+_ROUNDINGS = {torch.bfloat16: round_up_above, torch.float16: round_up_above_half}
 
 
 def mixed_bits(count: int, first: int, key: int, device: torch.device) -> Tensor:

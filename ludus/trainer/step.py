@@ -162,7 +162,8 @@ class ModelTrainer:
 
     def gradient(self, name: str) -> Tensor:
         """What is gathered of a weight's gradient, fp32."""
-        return self.optimizer.sink(name)
+        scale, gathered = self.optimizer.loss_scale, self.optimizer.sink(name)
+        return gathered / scale.factor if scale.is_needed else gathered
 
     def forget_gradients(self) -> None:
         """Nothing is gathered any more."""

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ludus.kernels.build import build_library
 from ludus.kernels.rounding import NativeRounding
-from ludus.trainer.rounding import Rounding, mixed_bits, round_up_above
+from ludus.trainer.rounding import Rounding, mixed_bits, round_up_above, round_up_above_half
 
 CPU = torch.device("cpu")
 BITS = st.integers(0, 2**32 - 1)
@@ -79,6 +79,33 @@ def test_weights_on_the_grid_stay_and_none_flickers() -> None:
         now = dithered(on_grid + step * 2e-4)
         assert (now >= before).all()
         before = now
+
+
+@given(pattern=st.integers(0, 2**15 - 1), threshold=BITS, sign=st.sampled_from([1.0, -1.0]), share=st.floats(0, 0.999))
+def test_fp16_is_rounded_to_a_neighbour(pattern: int, threshold: int, sign: float, share: float) -> None:
+    """Between two neighbouring numbers of fp16 it is one of them, on either it stays, and what is not finite stays."""
+    low = torch.tensor([pattern], dtype=torch.int16).view(torch.float16)
+    high = torch.tensor([pattern + 1 if pattern < 2**15 - 1 else pattern], dtype=torch.int16).view(torch.float16)
+    exact = sign * (low.float() + (high.float() - low.float()) * share if high.isfinite() else low.float())
+    bits = torch.tensor([threshold - (threshold >> 31 << 32)], dtype=torch.int32)
+    got = round_up_above_half(exact, bits)
+    if not low.isfinite():
+        assert torch.equal(got, exact) or got.isnan().all()
+        return
+    assert float(got.abs()) in (float(low), float(high))
+    if share == 0:
+        assert torch.equal(got, exact)
+
+
+@pytest.mark.parametrize("value", [0.1, 3e-5, 40.0])
+def test_fp16_is_right_on_average(value: float) -> None:
+    """A hundredth of fp16's spacing moves the mean of many weights by as much, where numbers are coarse too."""
+    on_grid = torch.full((512, 512), value).half().float()
+    bits = torch.tensor([value]).half().view(torch.int16)
+    spacing = float((bits + 1).view(torch.float16).float() - bits.view(torch.float16).float())
+    got = torch.empty_like(on_grid, dtype=torch.float16)
+    Rounding("dither", 0, CPU).copy(on_grid + spacing / 100, got, name="w")
+    assert float(got.double().mean() - on_grid.double().mean()) == pytest.approx(spacing / 100, rel=0.06)
 
 
 def test_products_with_published_weights_are_those_of_the_masters() -> None:
