@@ -38,6 +38,7 @@ _CHECKS = ("parity", "ledger", "packing", "resume", "ranks", "credit", "dialects
 _BENCHES = ("sample", "train", "step", "gateway", "turns", "publish", "trace", "replicas", "overlap")
 COMMANDS = {
     "train": "cli.train:train",
+    "run": "cli.run:run",
     "rollout": "cli.rollout:rollout",
     "eval": "cli.eval:evaluate",
     "status": "cli.runs:status",
@@ -80,7 +81,8 @@ class Command(TyperCommand):
         function = getattr(import_module(f"ludus.{self._module}"), self._function)
         if self._module.startswith("checks.verify"):
             function = import_module("ludus.cli.verify").command(function)
-        app.command(self.name)(function)
+        # what follows a script is the script's own
+        app.command(self.name, context_settings={"allow_interspersed_args": self.name != "run"})(function)
         loaded: Any = typer.main.get_command(app)
         return loaded  # type: ignore[no-any-return]  # typer says Command, and makes its own
 

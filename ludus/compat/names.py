@@ -67,7 +67,8 @@ class Table:
         module, _, name = path.rpartition(".")
         known = {*self.names(module), *self.children(module)}
         best = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {best[0]!r}?" if best else f"; {HERE}.{self.family}.{module} has {_listed(known)}"
+        there = f"{HERE}.{self.family}.{module}".rstrip(".")
+        hint = f"; did you mean {best[0]!r}?" if best else f"; {there} has {_listed(known)}"
         # Named without our prefix: `from m import x` would swallow an error that names m.x.
         return ModuleNotFoundError(
             f"{self.family}.{path} is not here{hint} All that is: docs/coming-from-{self.family}.md",

@@ -49,7 +49,10 @@ def test_nothing_is_loaded_before_a_name_is_read() -> None:
         "print(sorted(name for name in sys.modules if name.startswith('ludus.compat.')))"
     )
     assert run(code) == str(
-        sorted(f"{HERE}.{name}" for name in ("areal", "areal.api", "areal.api.workflow_api", "names", "verl"))
+        sorted(
+            f"{HERE}.{name}"
+            for name in ("areal", "areal.api", "areal.api.workflow_api", "names", "originals", "originals.path", "verl")
+        )
     )
 
 

@@ -1,0 +1,1 @@
+"""The originals' own module names, where a script is to be run as it is."""

@@ -1,0 +1,53 @@
+"""Our modules under the originals' names: `art.utils` is the very module `ludus.compat.art.utils`.
+
+Knows: import machinery.  Knows not: tables, paths.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from ludus.compat.names import HERE
+
+
+class StandIns(MetaPathFinder, Loader):
+    """Finds the modules below families that stand in; before all other finders, for these would read files of ours."""
+
+    def __init__(self) -> None:
+        self._families: set[str] = set()
+
+    def add(self, family: str) -> None:
+        self._families.add(family)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """None: not below a family that stands in."""
+        family, _, below = fullname.partition(".")
+        return ModuleSpec(fullname, self, is_package=True) if below and family in self._families else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Raises ModuleNotFoundError for what the original has and we have not: what there is, and where it is told."""
+        module = importlib.import_module(f"{HERE}.{spec.name}")
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # it was made under our name already, and keeps it
+        assert module.__spec__ is not None, "the machinery has just set it"
+        module.__spec__ = module.__spec__.loader_state
+
+
+def stand_in(family: str) -> None:
+    """Let `import family` be ours; called by a module of that name while it is imported."""
+    finder = next((each for each in sys.meta_path if isinstance(each, StandIns)), None)
+    if finder is None:
+        finder = StandIns()
+        sys.meta_path.insert(0, finder)
+    finder.add(family)
+    sys.modules[family] = importlib.import_module(f"{HERE}.{family}")

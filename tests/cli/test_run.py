@@ -1,0 +1,88 @@
+"""`ludus run`: scripts with the originals' imports, as they are."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ludus.compat.names import FAMILIES
+
+SCRIPT = """
+import subprocess, sys
+import art
+import art.utils
+from areal.api.workflow_api import RolloutWorkflow
+from helper import NAME
+from realhf.api.core.agent_api import Agent
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase
+
+import ludus.compat.art.utils
+assert art.utils is ludus.compat.art.utils and art.utils.__spec__.name == "ludus.compat.art.utils"
+child = subprocess.run([sys.executable, "-c", "import verl; print(verl.__name__)"], capture_output=True, text=True)
+print(sys.argv[1:], __name__, NAME, AgentLoopBase.__module__, child.stdout.strip())
+"""
+
+
+def ludus_run(folder: Path, *arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ludus", "run", *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Path:
+    """A folder with a package `art` that is not ours."""
+    (tmp_path / "theirs" / "art").mkdir(parents=True)
+    (tmp_path / "theirs" / "art" / "__init__.py").write_text("OURS = False\n")
+    return tmp_path / "theirs"
+
+
+def test_a_script_with_the_originals_imports_runs_as_it_is(tmp_path: Path) -> None:
+    """Its modules are ours, in processes that it starts too; its arguments and neighbours are its own."""
+    folder = tmp_path / "far"
+    folder.mkdir()
+    (folder / "script.py").write_text(SCRIPT)
+    (folder / "helper.py").write_text("NAME = 'neighbour'\n")
+    done = ludus_run(tmp_path, "far/script.py", "--config", "x.yaml", "-m", "a=1")
+    expected = "['--config', 'x.yaml', '-m', 'a=1'] __main__ neighbour ludus.compat.verl.base ludus.compat.verl"
+    assert done.stdout.strip() == expected, done.stderr
+
+
+def test_an_installed_original_is_meant_unless_the_command_says_otherwise(tmp_path: Path, original: Path) -> None:
+    """Without --as the script gets the original, and is told; with it, ours."""
+    (tmp_path / "script.py").write_text("import art\nprint(art.__name__, hasattr(art, 'OURS'))\n")
+    theirs = ludus_run(tmp_path, "script.py", path=str(original))
+    assert theirs.stdout.split()[-2:] == ["art", "True"] and "ludus run --as art" in theirs.stdout
+    ours = ludus_run(tmp_path, "--as", "art", "script.py", path=str(original))
+    assert ours.stdout.split() == ["ludus.compat.art", "False"]
+
+
+def test_a_module_runs_by_its_name(tmp_path: Path) -> None:
+    """-m finds what lies in the working directory, as python does."""
+    (tmp_path / "mine.py").write_text("import sys, verl\nprint(verl.__name__, sys.argv[1:])\n")
+    assert ludus_run(tmp_path, "-m", "mine", "a.b=1").stdout.strip() == "ludus.compat.verl ['a.b=1']"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("none.py",), "there is no script 'none.py'"),
+        (("--as", "trl", "x.py"), f"there are {', '.join(FAMILIES)}"),
+        (("script.py",), "art.nope is not here"),
+    ],
+)
+def test_what_is_not_there_is_named(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    """A file, a family, and a name that an original has and Ludus has not."""
+    (tmp_path / "script.py").write_text("from art import nope\n")
+    done = ludus_run(tmp_path, *arguments)
+    assert said in done.stderr.replace("\n", " ") and done.returncode != 0
+
+
+def test_a_notebook_gets_the_names_from_the_extension() -> None:
+    """`%load_ext ludus.compat` calls a function of that name with the shell."""
+    code = "import ludus.compat; ludus.compat.load_ipython_extension(None); import areal; print(areal.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "ludus.compat.areal"
