@@ -114,6 +114,7 @@ BEYOND_SEAMS = {
         "what is fetched, submitted and examined": (
             "engines.serving.command models.fetch models.untrained processes.placement text.chat"
         ),
+        "which signals end a command": "loop.interrupt",
     },
 }
 MOST_LINES_PER_FILE = 500

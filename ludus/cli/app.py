@@ -1,7 +1,7 @@
 """The commands put together, and what becomes of an error on its way out.
 
 Exit codes: 0 it worked; 1 a check failed or Ludus did; 2 the command, its files or its settings need a change;
-130 it was interrupted.
+130 it was interrupted; 128 + the signal: a supervisor ended a training, which was saved.
 """
 
 from __future__ import annotations

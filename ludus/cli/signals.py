@@ -1,4 +1,4 @@
-"""Waiting for the signal to end, for commands that serve until then."""
+"""Waiting for the signal to end, for commands that serve until then; and with which code commands leave."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+import typer
+
+from ludus.loop.interrupt import END_SIGNALS, is_heard
 from ludus.processes.gather import first_of
+
+_SIGNALLED = 128  # as shells say: ended by the signal of this number
 
 
 async def until_signalled(or_else: Coroutine[Any, Any, None] | None = None) -> signal.Signals | None:
     """Ctrl-C, or a supervisor's polite request to end. None: `or_else` has returned first."""
     loop, asked = asyncio.get_running_loop(), asyncio.Queue[signal.Signals]()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in filter(is_heard, END_SIGNALS):
         loop.add_signal_handler(number, asked.put_nowait, number)
     return await (asked.get() if or_else is None else first_of(asked.get(), or_else))
 
@@ -22,3 +27,9 @@ def raise_if_interrupted(ended_by: signal.Signals | None) -> None:
     """Ctrl-C leaves a command otherwise than a supervisor's request does."""
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def raise_if_unfinished(ended_by: int | None) -> None:
+    """What a supervisor ended before it was done leaves with another code than 0, which would count as done."""
+    if ended_by not in (None, signal.SIGINT):
+        raise typer.Exit(_SIGNALLED + ended_by)

@@ -17,6 +17,7 @@ from ludus.cli.live import duration, watch
 from ludus.cli.names import free_name
 from ludus.cli.options import AdminKey, Overrides, file_and_keys
 from ludus.cli.report import decoder_of
+from ludus.cli.signals import raise_if_unfinished
 from ludus.cli.submit import submit_training, wants_job
 from ludus.compat.config import Config, load_config
 from ludus.errors import UserError
@@ -50,7 +51,8 @@ def train(
     The configuration names the model, the agent and the rows it plays.
     Everything about the run is kept in its folder, runs/NAME by default:
     episodes, metrics, checkpoints, the trained model, a report.
-    Ctrl-C saves a checkpoint and leaves; a second Ctrl-C leaves at once.
+    Ctrl-C saves a checkpoint and leaves, as SIGTERM and the end of the
+    terminal do; a second Ctrl-C leaves at once.
 
     [bold]Examples:[/]  ludus train run.yaml
 
@@ -121,6 +123,7 @@ def _show(summary: RunSummary, again: Sequence[str], as_json: bool) -> None:
     if as_json:
         body = summary.to_json()
         say_json({key: body[key] for key in _LINE_KEYS})
+    raise_if_unfinished(summary.signal)
 
 
 def _report(folder: Path) -> str | None:

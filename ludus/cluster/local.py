@@ -1,6 +1,7 @@
 """Roles as processes of this machine.
 
 Knows: processes, their groups, log files, devices by number.  Knows not: what the processes do.
+Invariant: on Linux a process whose head was killed is told to end at once; elsewhere it misses the head's answers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from ludus.cluster.base import Launcher, Role, RoleProcess
 from ludus.errors import UserError
+from ludus.processes.end_with_parent import end_with_parent
 
 _DEVICES = Path("/proc/driver/nvidia/gpus")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -36,7 +38,12 @@ class LocalProcess(RoleProcess):
         """Held while the group is signalled or waited for: its number is not another's then."""
         with log.open("ab") as file:
             self._popen = subprocess.Popen(
-                argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+                end_with_parent(tuple(argv)),
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
             )
         self.pid = self._popen.pid
 

@@ -35,6 +35,8 @@ class RunSummary:
     peak_rss_mb: float = 0.0
     model: str | None = None
     """Folder of the trained model. None: nothing was trained."""
+    signal: int | None = None
+    """That interrupted the run. None: none did."""
     commit: str | None = None
     """Of Ludus, with `+` behind it if its files were changed. None: it was not run from a checkout."""
     metrics: Mapping[str, float] = field(default_factory=dict)

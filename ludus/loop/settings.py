@@ -45,6 +45,8 @@ class CheckpointSettings(Settings):
     """When the run is saved so that it can be resumed; it always is when it ends."""
 
     every_steps: int | None = pydantic.Field(default=None, ge=1)
-    """None: only when the run ends."""
+    """None: by time alone, and when the run ends."""
+    every_seconds: float | None = pydantic.Field(default=600.0, gt=0)
+    """After a step, once so long ago. None: by steps alone."""
     keep: int = pydantic.Field(default=2, ge=1)
     """The latest checkpoints that stay on disk."""

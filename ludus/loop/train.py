@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 from ludus.engines.base import Engine
@@ -94,6 +95,8 @@ class _RunState:
     evaluated_step: int | None = None
     is_torn: bool = False
     """A step broke off while it trained: the masters lie between two versions, of which none is to be saved."""
+    saved_at: float = field(default_factory=monotonic)
+    """Or when this process began."""
 
 
 async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) -> RunSummary:
@@ -126,7 +129,7 @@ async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) 
                         pool.resume_admission()
                     if _end(components, plan, run) is None:
                         pool.advance(run.progress.step)
-                    if _is_due(plan.checkpoint.every_steps, run):
+                    if _is_save_due(plan.checkpoint, run):
                         await _save(components, plan, run, work, pool)
             except LudusError:  # whatever stopped it: what was learned so far is not lost
                 if not run.is_torn:
@@ -208,6 +211,7 @@ async def _save(
     with run.clock.measure("checkpoint"):
         how = {"save_trainer": components.learner.save, "keep": plan.checkpoint.keep}
         await work.run(save_checkpoint, components.store.checkpoints, run.progress, **how)
+    run.saved_at = monotonic()
 
 
 @contextmanager
@@ -260,6 +264,11 @@ def _is_due(every_steps: int | None, run: _RunState) -> bool:
     return every_steps is not None and run.progress.step % every_steps == 0
 
 
+def _is_save_due(settings: CheckpointSettings, run: _RunState) -> bool:
+    is_late = settings.every_seconds is not None and monotonic() - run.saved_at >= settings.every_seconds
+    return is_late or _is_due(settings.every_steps, run)
+
+
 def _conclude(components: RunComponents, run: _RunState, stopped_by: str, *, model: Path | None) -> RunSummary:
     """The run's summary, reported to the observer; on disk too, unless the run was only interrupted."""
     before = run.progress.eval_before
@@ -278,6 +287,7 @@ def _conclude(components: RunComponents, run: _RunState, stopped_by: str, *, mod
         reward_after=after.get("eval/reward"),
         peak_rss_mb=round(peak_rss_mb(), 1),
         model=str(model) if model is not None else None,
+        signal=components.interrupts.signal if stopped_by == INTERRUPT else None,
         commit=own_commit(),
         metrics=run.metrics,
     )

@@ -1,4 +1,4 @@
-"""Ctrl-C on a real training process."""
+"""Ctrl-C and its like on a real training process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ludus.loop.checkpoint import latest_checkpoint
+from ludus.loop.interrupt import END_SIGNALS
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = """
@@ -62,13 +63,14 @@ def read_until(process: subprocess.Popen[str], line: str) -> list[str]:
     pytest.fail(f"the process ended before it said {line!r}")
 
 
-def test_one_interrupt_saves_and_leaves(tiny_model_folder: Path, tmp_path: Path) -> None:
-    """In the middle of a step, or while agents hang, Ctrl-C leaves a checkpoint of the last step; the program goes on
+@pytest.mark.parametrize("number", END_SIGNALS)
+def test_one_signal_saves_and_leaves(number: signal.Signals, tiny_model_folder: Path, tmp_path: Path) -> None:
+    """In the middle of a step, or while agents hang, it leaves a checkpoint of the last step; the program goes on
     behind the training, and ends with exit code 0."""
     with start(tiny_model_folder, tmp_path) as process:
         for mode, line in (("play", "step 2"), ("hang", "hanging")):
             said = read_until(process, line)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             said += read_until(process, "end interrupt")
             found = latest_checkpoint(tmp_path / mode / "checkpoints")
             steps = [int(word.split()[1]) for word in said if word.startswith("step")]

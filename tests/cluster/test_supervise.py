@@ -3,6 +3,9 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +17,25 @@ from ludus.cluster.role_client import RoleClient
 from ludus.cluster.supervise import SupervisionPolicy, Supervisor
 from ludus.errors import BackendError, UserError
 from tests.cluster.conftest import is_alive
+
+HEAD = """
+import asyncio, sys
+from pathlib import Path
+from ludus.cluster.base import Role
+from ludus.cluster.local import LocalLauncher
+from ludus.cluster.registry import Registry
+from ludus.cluster.supervise import SupervisionPolicy, Supervisor
+from ludus.processes.placement import RoleSettings
+
+async def main(folder, *command):
+    with Registry("") as registry:
+        role = Role("engine", (*command, "engine", "--head", registry.url), RoleSettings(), count=2)
+        async with Supervisor(LocalLauncher(Path(folder)), registry) as supervisor:
+            print(*(each.pid for each in await supervisor.start(role, SupervisionPolicy())), flush=True)
+            await asyncio.sleep(600)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
 
 
 def run(registry, launcher, play, **kwargs):
@@ -107,6 +129,21 @@ def test_silence_is_a_loss(registry, launcher, role, monkeypatch):
         return error
 
     assert "was not heard of" in str(run(registry, launcher, play))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux tells a process that its parent has ended")
+def test_roles_end_with_a_head_that_is_killed(tmp_path, role):
+    """Nobody tells them, and they miss no sign of life: two seconds later they are gone."""
+    head = subprocess.Popen(
+        [sys.executable, "-c", HEAD, str(tmp_path), *role(count=2).command[:2]], stdout=subprocess.PIPE, text=True
+    )
+    pids = [int(word) for word in head.stdout.readline().split()]
+    head.kill()
+    head.communicate()
+    give_up_at = time.monotonic() + 2
+    while any(map(is_alive, pids)) and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    assert len(pids) == 2 and not any(map(is_alive, pids))
 
 
 def test_sleep_is_no_silence(registry, launcher, role, monkeypatch):

@@ -1,4 +1,4 @@
-"""Ctrl-C: asks first, leaves on the second, and is restored as it was."""
+"""Signals that end a run: the first asks, the second leaves, and all is restored."""
 
 from __future__ import annotations
 
@@ -8,26 +8,46 @@ import threading
 
 import pytest
 
-from ludus.loop.interrupt import Interrupts
+from ludus.loop.interrupt import END_SIGNALS, Interrupts
 
 
-def test_the_first_interrupt_asks_and_the_second_leaves() -> None:
-    """One SIGINT wakes whoever waits; another raises KeyboardInterrupt; then the old handler is back."""
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", END_SIGNALS)
+def test_the_first_signal_asks_and_the_second_leaves(number: signal.Signals) -> None:
+    """One wakes whoever waits; another raises KeyboardInterrupt; then the old handlers are back."""
+    before = [signal.getsignal(each) for each in END_SIGNALS]
 
     async def main(interrupts: Interrupts) -> None:
         waiting = asyncio.ensure_future(interrupts.wait())
         await asyncio.sleep(0)
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         await asyncio.wait_for(waiting, 5)
 
     with Interrupts() as interrupts:
         assert not interrupts.requested
         asyncio.run(main(interrupts))
-        assert interrupts.requested
+        assert interrupts.requested and interrupts.signal == number
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+            signal.raise_signal(signal.SIGTERM)
+    assert [signal.getsignal(each) for each in END_SIGNALS] == before
+
+
+def test_the_end_of_a_terminal_never_leaves_at_once() -> None:
+    """It is said twice where a shell closes too, and behind SIGTERM by systemd: the run goes on saving."""
+    with Interrupts() as interrupts:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGHUP):
+            signal.raise_signal(number)
+        assert interrupts.signal == signal.SIGTERM
+
+
+def test_nohup_stays() -> None:
+    """What was started deaf to the end of its terminal is not woken by it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupts.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_outside_the_main_thread_nothing_is_touched() -> None:

@@ -167,6 +167,15 @@ def test_evaluations_and_checkpoints_come_when_they_are_due(run: ScriptedRun) ->
     assert names == ["step-000003", "step-000004"]
 
 
+@pytest.mark.parametrize(("every_seconds", "saved"), [(None, 0), (600.0, 0), (1e-9, 3)])
+def test_checkpoints_come_by_time(run: ScriptedRun, every_seconds: float | None, saved: int) -> None:
+    """A process that is killed has lost no more than so many seconds, and one step."""
+    diary = Diary(lambda step: found.append(len(list(run.store.checkpoints.glob("step-*")))))
+    found: list[int] = []
+    run.train(total_steps=4, diary=diary, checkpoint=CheckpointSettings(every_seconds=every_seconds, keep=9))
+    assert found[-1] == saved
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_a_resumed_run_plays_every_group_that_was_not_trained_on(run: ScriptedRun, ahead: int) -> None:
     """Interrupted after step 2 and resumed, each group is trained on once, in whatever schedule."""

@@ -277,7 +277,8 @@ def test_arguments_of_agents_are_taken_whole() -> None:
 
 def test_of_several_names_for_one_key_the_first_counts() -> None:
     """The others are in the report with the one that says it."""
-    data = {"saver": {"freq_steps": 5}, "recover": {"freq_steps": 7}}
+    data = {"saver": {"freq_steps": 5}, "recover": {"freq_steps": 7, "freq_secs": 60}}
+    assert config_of(data).checkpoint.every_seconds == 60
     assert config_of(data).checkpoint.every_steps == 5
     (note,) = (entry.note for entry in imported(data).entries if entry.name == "recover.freq_steps")
     assert note == "saver.freq_steps says it"

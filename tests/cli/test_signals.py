@@ -1,0 +1,54 @@
+"""Signals on `ludus train`: which codes it leaves with, and what is saved by then."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ludus.loop.checkpoint import latest_checkpoint
+
+
+def begun(run_yaml: Path, **options: int) -> subprocess.Popen[bytes]:
+    """A run that never ends by itself, and has trained a step."""
+    keys = ["total_train_steps=100000", "eval={before: false, after: false}", "valid_dataset.path=null"]
+    command = [sys.executable, "-m", "ludus", "train", str(run_yaml), *keys]
+    process = subprocess.Popen(command, cwd=run_yaml.parent, start_new_session=True, **options)
+    metrics = run_yaml.parent / "runs" / "small" / "metrics.jsonl"
+    while not (metrics.is_file() and metrics.stat().st_size):
+        assert process.poll() is None, "it ended before a step"
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+    return process
+
+
+def saved_step(run_yaml: Path) -> int:
+    found = latest_checkpoint(run_yaml.parent / "runs" / "small" / "checkpoints")
+    return 0 if found is None else found.progress.step
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_who_is_asked_to_end_saves_first(number: signal.Signals, code: int, run_yaml: Path) -> None:
+    """A person's Ctrl-C is 0; a supervisor's SIGTERM is no 0, after which it would take the run for done."""
+    with begun(run_yaml, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        process.send_signal(number)
+        assert process.wait(60) == code
+    assert saved_step(run_yaml) >= 1
+
+
+def test_a_terminal_that_closes_loses_nothing(run_yaml: Path) -> None:
+    """What the run says goes nowhere from then on, and the checkpoint is written."""
+    ours, theirs = pty.openpty()
+    with begun(run_yaml, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == 128 + signal.SIGHUP
+    assert saved_step(run_yaml) >= 1
