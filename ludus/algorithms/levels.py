@@ -38,12 +38,15 @@ def sum_within(values_N: Tensor, inputs: LossInputs, level: Level) -> tuple[Tens
         return values_N, values_N.new_ones(values_N.shape)
     ids_N = inputs.turns_N if level == "turn" else inputs.episodes_N
     assert ids_N is not None, "a rule that needs all tokens of a minibatch gets them"
-    units, ids_N = ids_N.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    sums_U, counts_U = (
-        each_N.new_zeros(len(units)).index_add(0, ids_N, each_N)
-        for each_N in (values_N, values_N.new_ones(values_N.shape))
-    )
-    return sums_U[ids_N], counts_U[ids_N]
+    # each unit a row of a table: its sum has one order, which sums by index do not have on cards
+    _, units_N, counts_U = ids_N.unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    order_N = units_N.argsort(stable=True)
+    sorted_N = units_N[order_N]
+    starts_U = counts_U.cumsum(0) - counts_U
+    places_N = order_N.new_ones(order_N.shape).cumsum(0) - 1 - starts_U[sorted_N]
+    table_UL = values_N.new_zeros(len(counts_U), int(counts_U.max()))
+    sums_U = table_UL.index_put((sorted_N, places_N), values_N[order_N]).sum(1)
+    return sums_U[units_N], counts_U.to(values_N.dtype)[units_N]
 
 
 def mean_within(values_N: Tensor, inputs: LossInputs, level: Level) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial, reduce
 from operator import or_
@@ -94,7 +95,9 @@ def _top_entropy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | No
         return None
     assert inputs.entropies_N is not None, "all tokens of a minibatch come with their entropies"
     entropies_N = inputs.entropies_N.detach()
-    return (entropies_N >= entropies_N.quantile(1 - settings.top_entropy)).float()
+    # the quantile between two tokens keeps the higher one; `Tensor.quantile` itself ends at 2^24 numbers
+    num_kept = math.floor(settings.top_entropy * (len(entropies_N) - 1)) + 1
+    return (entropies_N >= entropies_N.kthvalue(len(entropies_N) - num_kept + 1).values).float()
 
 
 def _off_policy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:

@@ -217,6 +217,17 @@ def test_terms_beside_the_loss() -> None:
     assert slopes[0].tolist() == pytest.approx([0.0, -1.0, 0.0, 1.0])
 
 
+def test_tokens_of_high_entropy_of_a_large_minibatch() -> None:
+    """Of more numbers than `Tensor.quantile` takes, the share is the same."""
+    num = 2**24 + 2
+    zeros, entropies = torch.zeros(num), torch.arange(num, dtype=torch.float32) % 4
+    algorithm = algorithm_of(AlgorithmSettings(correction="none", loss="policy_gradient", top_entropy=0.25))
+    logprobs = zeros.clone().requires_grad_()
+    loss, _ = algorithm.loss(LossInputs(logprobs, zeros, zeros, None, torch.ones(num), torch.ones(num), entropies))
+    (slopes,) = torch.autograd.grad(loss, logprobs)
+    assert float(slopes.count_nonzero()) == (entropies == 3).sum()
+
+
 def test_what_was_unlearned_already_is_left_out() -> None:
     """Of negative advantage and, on average over the sequence, log mu - log pi above the bound."""
     logprobs, old = logs(0.1, 0.2), logs(0.4, 0.4).detach()

@@ -26,7 +26,8 @@ class TrainConfig(Settings):
 
     learning_rate: float = pydantic.Field(default=5e-6, gt=0)
     loss_fn: Literal["cispo", "ppo"] = "cispo"
-    """cispo: every token moves, its importance weight is bounded. ppo: the ratio to the sampler is clipped."""
+    """cispo: every token moves, its importance weight is bounded. ppo: the ratio to the sampler is clipped. Not given:
+    the backend's loss, of which `epsilon` and `epsilon_high` are the bounds."""
     epsilon: float | None = pydantic.Field(default=None, ge=0)
     """ppo: the ratio's lower bound is 1 - epsilon. None: 0.2. It cannot act with cispo, which has no lower bound."""
     epsilon_high: float | None = pydantic.Field(default=None, ge=0)
@@ -45,7 +46,7 @@ class TrainConfig(Settings):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        if self.loss_fn == "cispo" and self.epsilon is not None:
+        if "loss_fn" in self.model_fields_set and self.loss_fn == "cispo" and self.epsilon is not None:
             raise ConfigError(
                 f"epsilon={self.epsilon} cannot act: cispo bounds importance weights from above alone; set "
                 "epsilon_high, or loss_fn='ppo'"

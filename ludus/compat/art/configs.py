@@ -13,6 +13,7 @@ from ludus import config as core
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.config import Config
+from ludus.errors import ConfigError
 from ludus.loop.batch import BatchRules
 from ludus.settings import Idle, acting, merged
 
@@ -88,13 +89,19 @@ def learning_rate(config: core.Config, asked: TrainConfig) -> float:
 def algorithm_settings(config: core.Config, asked: TrainConfig) -> AlgorithmSettings:
     """The algorithm of one call. Raises ConfigError if it cannot be with the backend's minibatches."""
     given, changed = asked.model_fields_set, config.algorithm.model_dump(mode="json")
-    if given & {"loss_fn", "epsilon", "epsilon_high"}:
-        loss = dict(_LOSSES[asked.loss_fn])
-        if asked.epsilon is not None:
-            loss |= {"clip_low": asked.epsilon, "clip_high": asked.epsilon}
-        if asked.epsilon_high is not None:
-            loss["clip_high"] = asked.epsilon_high
-        changed |= {"loss": loss, "correction": "bypass"}
+    bounds = {} if asked.epsilon is None else {"clip_low": asked.epsilon, "clip_high": asked.epsilon}
+    bounds |= {} if asked.epsilon_high is None else {"clip_high": asked.epsilon_high}
+    if "loss_fn" in given:
+        changed |= {"loss": {**_LOSSES[asked.loss_fn], **bounds}, "correction": "bypass"}
+    elif bounds:
+        kind = config.algorithm.loss.kind
+        if "clip_high" not in changed["loss"] or (kind == "cispo" and asked.epsilon is not None):
+            key = "epsilon_high" if asked.epsilon is None else "epsilon"
+            raise ConfigError(
+                f"{key}={getattr(asked, key)} cannot act: the backend's loss is {kind!r} (algorithm.loss), with no "
+                f"such bound; leave it out, or set loss_fn to one of {', '.join(_LOSSES)}"
+            )
+        changed["loss"] |= bounds
     if "kl_penalty_coef" in given:
         changed["kl"] = {"beta": asked.kl_penalty_coef} if asked.kl_penalty_coef else None
     if "scale_rewards" in given:

@@ -53,6 +53,18 @@ def test_losses(options: dict[str, Any], loss: Choice) -> None:
         assert algorithm.minibatches == config.algorithm.minibatches
 
 
+def test_a_bound_alone_leaves_the_loss() -> None:
+    """epsilon and epsilon_high are the bounds of the loss that the backend is configured with, if it has such."""
+    clip = ludus.Config(algorithm={"loss": {"dual_clip": 3.0}, "minibatches": 2})
+    algorithm = algorithm_settings(clip, TrainConfig(epsilon=0.1, epsilon_high=0.3))
+    assert algorithm.loss == ClipSettings(clip_low=0.1, clip_high=0.3, dual_clip=3.0)
+    assert algorithm.correction == clip.algorithm.correction
+    assert algorithm_settings(default_config(), TrainConfig(epsilon_high=2.0)).loss == CispoSettings(clip_high=2.0)
+    for config, key in ((default_config(), "epsilon"), (ludus.Config(algorithm={"name": "sapo"}), "epsilon_high")):
+        with pytest.raises(ConfigError, match=f"{key}=0.2 cannot act: the backend's loss is"):
+            algorithm_settings(config, TrainConfig(**{key: 0.2}))
+
+
 def test_what_is_given_acts_and_what_is_not_leaves_the_configuration() -> None:
     """A call's option wins, the backend's own key stands where the call is silent."""
     config = ludus.Config(
@@ -102,7 +114,7 @@ def test_keys_that_do_not_act(keys: dict[str, Any], caplog: pytest.LogCaptureFix
 def test_an_option_that_cannot_act() -> None:
     """cispo has no lower bound, and unknown options are named."""
     with pytest.raises(ConfigError, match=r"epsilon=0\.2 cannot act"):
-        TrainConfig(epsilon=0.2)
+        TrainConfig(loss_fn="cispo", epsilon=0.2)
     with pytest.raises(ConfigError, match="did you mean 'learning_rate'"):
         TrainConfig(learning_rat=1.0)
 
