@@ -43,6 +43,12 @@ def explain(settings: AlgorithmSettings, *, turn_discount: float) -> list[Term]:
     if settings.kl is not None:
         times = ", times pi / mu" if settings.kl.weighted else ""
         terms.append(Term("kl", _KL.get(settings.kl.estimator, "|log pi - log ref|") + times, "Schulman 2020"))
+    if settings.overlong is not None:
+        last, most = settings.overlong.tokens, settings.overlong.max_tokens
+        penalty = f"reward - {settings.overlong.penalty_factor:g} * share used of the last {last} of {most} tokens"
+        terms.append(Term("reward", penalty, "DAPO (arXiv 2503.14476) eq. 13"))
+    if settings.mask_truncated_completions:
+        terms.append(Term("left out", "answers that were cut off at their longest length", "DAPO sec. 3.4"))
     if settings.top_entropy is not None:
         terms.append(
             Term("left out", f"all but {settings.top_entropy:g} of the tokens, by entropy", "arXiv 2506.01939")

@@ -15,6 +15,7 @@ from ludus.algorithms.levels import Level
 from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.metrics import KlEstimator
 from ludus.algorithms.normalisers import ConstantSettings, TokenSettings
+from ludus.algorithms.overlong import OverlongSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
 from ludus.errors import ConfigError
 from ludus.settings import Choice, Idle, OneOf, Settings, did_you_mean
@@ -76,6 +77,10 @@ class AlgorithmSettings(Settings):
     """Optimizer steps taken on one batch, each on whole groups of its own; never more than there are groups."""
     max_sequence_tokens: int | None = pydantic.Field(default=None, ge=2)
     """Tokens further down a conversation than this, prompts counted, are not trained. None: all are."""
+    overlong: OverlongSettings | None = None
+    """Answers near the longest are worth less. None: their length does not matter."""
+    mask_truncated_completions: bool = False
+    """Answers that their longest length cut off are not trained."""
     dynamic_sampling: bool = False
     """DAPO: a group whose rewards all agree is replaced by another row's group."""
 
@@ -98,15 +103,19 @@ class AlgorithmSettings(Settings):
         return made
 
     def of_length(self, max_new_tokens: int | None) -> Self:
-        """These settings for answers of at most so many tokens, which a constant to divide by follows from.
+        """These settings for answers of at most so many tokens, which a constant to divide by follows from, and which
+        of them are overlong.
 
         Raises ConfigError if neither is given.
         """
-        if not isinstance(self.normaliser, ConstantSettings) or self.normaliser.tokens is not None:
-            return self
-        if max_new_tokens is None:
-            raise ConfigError("normaliser.tokens must be given, or gconfig.max_new_tokens: the length to divide by")
-        return self.model_copy(update={"normaliser": ConstantSettings(tokens=max_new_tokens)})
+        update: dict[str, Any] = {}
+        if isinstance(self.normaliser, ConstantSettings) and self.normaliser.tokens is None:
+            if max_new_tokens is None:
+                raise ConfigError("normaliser.tokens must be given, or gconfig.max_new_tokens: the length to divide by")
+            update["normaliser"] = ConstantSettings(tokens=max_new_tokens)
+        if self.overlong is not None:
+            update["overlong"] = self.overlong.of_length(max_new_tokens)
+        return self.model_copy(update=update) if update else self
 
     def idle(self) -> Iterator[Idle]:
         is_one = self.minibatches == 1 and CORRECTIONS[self.correction.kind].needs(self.correction).proximal

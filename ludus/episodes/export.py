@@ -53,6 +53,8 @@ class TokenBounds:
     """Tokens sampled by an older version are masked."""
     max_tokens: int | None = None
     """So are tokens further down their path."""
+    whole_answers: bool = False
+    """So are all tokens of an answer that was cut off at its longest length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def _account(
         if record.nodes[turn.node].token_ids != turn.sampled.token_ids:
             raise InternalError(f"node {turn.node} of session {record.id} does not hold what turn {turn.id} sampled")
         advantage = credit[turn.id].advantage
-        reason = credit[turn.id].mask or _turn_mask(turn)
+        reason = credit[turn.id].mask or _turn_mask(turn, bounds)
         if reason is not None or advantage is None:
             masked[reason or "no_credit"] += len(turn.sampled.token_ids)
             continue
@@ -156,10 +158,12 @@ def _account(
     return trained, {reason: count for reason, count in masked.items() if count}
 
 
-def _turn_mask(turn: Turn) -> MaskReason | None:
+def _turn_mask(turn: Turn, bounds: TokenBounds) -> MaskReason | None:
     """Why nothing of this turn can be trained whatever its credit. None: it can."""
     if turn.sampled.stop_reason == "abort":
         return "aborted"
+    if bounds.whole_answers and turn.sampled.stop_reason == "length":
+        return "truncated"
     if turn.sampling.is_greedy:
         return "greedy"
     if turn.sampling.truncates and not turn.sampled.kept_ids:

@@ -28,6 +28,7 @@ MaskReason = Literal[
     "aborted",  # the client left in the middle of the turn
     "not_accepted",  # should_accept_fn refused the group
     "small_group",  # too few members of the group survived
+    "truncated",  # the answer was cut off at its longest length
     "too_long",  # lies beyond the longest sequence that is trained
     "left_out",  # the agent did not return it to be trained
     "evaluation",  # played to be measured

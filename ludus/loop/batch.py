@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
 from ludus.algorithms.base import GroupReturns
 from ludus.algorithms.estimators.group import is_flat
+from ludus.algorithms.overlong import overlong_penalty
 from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
@@ -69,15 +70,16 @@ def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int) -> Built
     could_be_trained = _advantages(groups, rules)
     by_group = _mask_flat(could_be_trained, rules)
     stale_before = None if rules.max_token_age is None else version - rules.max_token_age
-    bounds = TokenBounds(stale_before, rules.algorithm.max_sequence_tokens)
+    algorithm = rules.algorithm
+    bounds = TokenBounds(stale_before, algorithm.max_sequence_tokens, algorithm.mask_truncated_completions)
     # a group that teaches nothing counts in the mean all the same: what one of ten teaches moves the weights a tenth
     counts = [
         count_trained(episode.session, credit, bounds=bounds, left_out=episode.left_out)
         for members in could_be_trained
         for episode, credit in members
     ]
-    weights = iter(algorithm_of(rules.algorithm).weights(counts))
-    parts = _cut(by_group, rules.algorithm.minibatches)
+    weights = iter(algorithm_of(algorithm).weights(counts))
+    parts = _cut(by_group, algorithm.minibatches)
     rows: list[tuple[PackedRow, ...]] = []
     ledger = account_discarded(taken.discarded)
     numbers = Numbers()
@@ -140,7 +142,21 @@ def _members(group: Group) -> list[Episode]:
 
 
 def _returns(group: Group, rules: BatchRules) -> GroupReturns:
-    return GroupReturns(group, {each.id: episode_returns(each, rules.turn_discount) for each in _members(group)})
+    return GroupReturns(group, {each.id: _shaped_returns(each, rules) for each in _members(group)})
+
+
+def _shaped_returns(episode: Episode, rules: BatchRules) -> dict[str, float | None]:
+    """The return of each turn, where answers that a return reaches lose what the algorithm takes off for length."""
+    returns, overlong = episode_returns(episode, rules.turn_discount), rules.algorithm.overlong
+    if overlong is None:
+        return returns
+    penalties = {
+        turn.id: overlong_penalty(len(turn.sampled.token_ids), overlong)
+        for turn in episode.session.turns
+        if returns[turn.id] is not None
+    }
+    taken_off = {id_: episode.rewards.get(id_, 0.0) - penalty for id_, penalty in penalties.items() if penalty}
+    return episode_returns(replace(episode, rewards={**episode.rewards, **taken_off}), rules.turn_discount)
 
 
 def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float | None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ludus.algorithms.overlong import OverlongSettings, overlong_penalty
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.loop.batch import BatchRules, build_batch, episode_returns, flat_group_mask
 from ludus.rollout.groups import Discarded, TakenGroups
@@ -51,6 +52,42 @@ def test_a_flat_group_is_masked_and_named(make_episode: MakeEpisode) -> None:
     assert built.ledger.masked == {"zero_advantage": 12} and built.batch.num_trained == 0
     assert flat_group_mask(rules(), flat) == "zero_advantage"
     assert flat_group_mask(rules(), group(make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0}))) is None
+
+
+def test_overlong_answers_lose_some_of_their_reward(make_episode: MakeEpisode) -> None:
+    """DAPO eq. 13, of answers of 3 of 4 tokens and a buffer of 2: half the factor, for each turn that a return
+    reaches, and passed back as every reward is."""
+    member, other = make_episode("g0-m0", {0: 1.0}), make_episode("g0-m1", {1: 0.0})
+    overlong = AlgorithmSettings(overlong={"tokens": 2, "penalty_factor": 0.8}, advantage={"scale": "none"})
+    asked = replace(rules(discount=0.5), algorithm=overlong.of_length(4))
+    credit = build_batch(TakenGroups((group(member, other),), ()), asked, version=0).credit
+    # returns: 1 - 0.4, none; -0.4 - 0.5 * 0.4, -0.4. Means 0.6 and -0.5
+    assert credit == {
+        "g0-m0/t0": pytest.approx(0.55),
+        "g0-m0/t1": "no_credit",
+        "g0-m1/t0": pytest.approx(-0.65),
+        "g0-m1/t1": pytest.approx(-0.45),
+    }
+
+
+@pytest.mark.parametrize(("num_tokens", "penalty"), [(1, 0.0), (8, 0.0), (9, 0.5), (10, 1.0), (12, 2.0), (15, 2.0)])
+def test_the_penalty_rises_over_the_last_tokens(num_tokens: int, penalty: float) -> None:
+    """Of 12 tokens the last 4, up to a factor of 2."""
+    settings = OverlongSettings(tokens=4, penalty_factor=2.0, max_tokens=12)
+    assert overlong_penalty(num_tokens, settings) == penalty
+
+
+def test_truncated_answers_are_masked_and_named(make_episode: MakeEpisode) -> None:
+    """The turn that was cut off is not trained, counts in no mean, and has its say in the group's baseline."""
+    members = [make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0})]
+    session = members[0].session
+    last = replace(session.turns[1], sampled=replace(session.turns[1].sampled, stop_reason="length"))
+    members[0] = replace(members[0], session=replace(session, turns=(session.turns[0], last)))
+    asked = rules(mask_truncated_completions=True, advantage={"scale": "none"})
+    built = build_batch(TakenGroups((group(*members),), ()), asked, version=0)
+    assert (built.ledger.trained, built.ledger.masked) == (9, {"truncated": 3})
+    assert built.credit["g0-m0/t0"] == 0.5
+    assert sum(weight for row in built.batch.rows for weight in row.weights) == pytest.approx(1.0)
 
 
 NORMALISERS = ["token", "episode", {"kind": "constant", "tokens": 10}]

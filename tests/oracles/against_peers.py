@@ -26,7 +26,7 @@ from ludus.algorithms import AlgorithmSettings, GroupReturns, LossInputs, algori
 from ludus.episodes.graph import SessionGraph
 from ludus.loop.batch import BatchRules, build_batch, episode_returns
 from ludus.rollout.pool import TakenGroups
-from ludus.types import Episode, Group, Message, Outcome, Sampled, Sampling
+from ludus.types import Episode, Group, Message, Outcome, Sampled, Sampling, StopReason
 from tests.oracles.cases import CASES, LONGEST, OF_ITS_OWN, Case
 
 HERE = Path(__file__).parent
@@ -54,6 +54,7 @@ def make_tensors() -> Tensors:
         "mask": (torch.arange(LONGEST) < lengths[:, None]).long(),
         "group": torch.arange(shape[0]) // MEMBERS,
         "rewards": rewards,
+        "truncated": torch.zeros(shape[0], dtype=torch.bool),
         "entropies": 2 * torch.rand(shape, generator=random),
         "proximal": proximal,
         "logprobs": near(0.25),
@@ -109,11 +110,12 @@ def make_groups(given: Tensors) -> list[Group]:
     members = defaultdict(list)
     for number, (group, rewards) in enumerate(zip(given["group"].tolist(), given["rewards"].tolist(), strict=True)):
         tokens = places[number, : int(given["mask"][number].sum())].tolist()
-        members[group].append(make_episode(f"{group}-{number:02}", tokens, rewards))
+        stop: StopReason = "length" if given["truncated"][number] else "stop"
+        members[group].append(make_episode(f"{group}-{number:02}", tokens, rewards, stop))
     return [Group(str(group), str(group), tuple(episodes)) for group, episodes in members.items()]
 
 
-def make_episode(episode_id: str, tokens: list[int], rewards: list[float]) -> Episode:
+def make_episode(episode_id: str, tokens: list[int], rewards: list[float], stop: StopReason) -> Episode:
     """One turn; the reward is the sum, its parts are metrics."""
     graph = SessionGraph(episode_id)
     graph.add_turn(
@@ -124,7 +126,7 @@ def make_episode(episode_id: str, tokens: list[int], rewards: list[float]) -> Ep
         fork=None,
         messages=(Message("user", "go"),),
         reply=Message("assistant", "x"),
-        sampled=Sampled(tuple(tokens), (-1.0,) * len(tokens), (0,) * len(tokens), "stop"),
+        sampled=Sampled(tuple(tokens), (-1.0,) * len(tokens), (0,) * len(tokens), stop),
         sampling=Sampling(),
         agent="",
         tools=(),

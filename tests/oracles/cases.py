@@ -49,6 +49,11 @@ def trl(name: str, keys: Keys, trainer: str = "grpo", compared: tuple[str, ...] 
     return Case(name, "TRL", keys, asked, compared)
 
 
+def replace_given(case: Case, tensors: Keys) -> Case:
+    """The case with these of its tensors."""
+    return replace(case, asked={**case.asked, "given": tensors})
+
+
 def actor(low: float, high: float, cap: float = 1e9) -> Keys:
     return {"clip_ratio_low": low, "clip_ratio_high": high, "clip_ratio_c": cap}
 
@@ -155,6 +160,18 @@ AGGREGATIONS = (
         loss_scale_factor=100,
     ),
 )
+TRUNCATED = {"truncated": torch.arange(12) % 3 == 0}
+MASKS = (
+    replace_given(
+        trl(
+            "truncated answers masked",
+            named("grpo", mask_truncated_completions=True),
+            loss_type="bnpo",
+            mask_truncated_completions=True,
+        ),
+        TRUNCATED,
+    ),
+)
 CAP, BAND = 1.2, {"low": 0.8, "high": 1.25}
 """Bounds of importance weights."""
 
@@ -218,7 +235,7 @@ DIVERGENCES = (
     trl("entropy", named("grpo", entropy={"coef": 0.1}), entropy_coef=0.1),
     trl("top-entropy tokens", named("grpo", top_entropy=0.4), top_entropy_quantile=0.4),
 )
-CASES = ESTIMATORS + LOSSES + AGGREGATIONS + CORRECTIONS + DIVERGENCES
+CASES = ESTIMATORS + LOSSES + AGGREGATIONS + MASKS + CORRECTIONS + DIVERGENCES
 
 RIGHT_OR_WRONG = {"rewards": torch.tensor([[1.0], [0.0], [0.0], [0.0]] * 2 + [[0.0]] * 4)}
 OF_ITS_OWN = (

@@ -39,7 +39,8 @@ def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
         return now["model" if model is self.model else "reference"], entropies, None
 
     def generate(_: Any, prompts: list[str]) -> tuple[Any, ...]:
-        answers = [[5] * (length - 1) + [1] for length in mask.sum(1).tolist()]
+        ends = [5 if is_truncated else 1 for is_truncated in given["truncated"].tolist()]
+        answers = [[5] * (length - 1) + [end] for length, end in zip(mask.sum(1).tolist(), ends, strict=True)]
         sampled = [row[:length].tolist() for row, length in zip(given["sampled"], mask.sum(1), strict=True)]
         start = ([[3]] * len(prompts), answers)
         return (

@@ -31,6 +31,7 @@ _ACTOR = "actor_rollout_ref.actor."
 _IS = "algorithm.rollout_correction.rollout_is"
 _AGGREGATION = _ACTOR + "loss_agg_mode"
 _WITHIN_GROUP = ("grpo", "grpo_vectorized")
+_OVERLONG = ("reward_model.overlong_buffer", "reward.reward_kwargs.overlong_buffer_cfg")
 _TABLE = keys.keys_beside(__file__)
 
 
@@ -64,6 +65,15 @@ def _aggregated(value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={**meaning.ours, "algorithm.normaliser.tokens": length})
 
 
+def _overlong(value: Any, given: Given) -> Meaning:
+    """Of a response whose longest is that of the data, unless it is said."""
+    if not any(given.get(f"{at}.enable") for at in _OVERLONG):
+        return Meaning("not needed", "overlong answers lose nothing")
+    length = given.get("reward.reward_kwargs.max_resp_len", given.get("data.max_response_length"))
+    longest = {} if length is None else {"algorithm.overlong.max_tokens": length}
+    return Meaning("taken", ours={"algorithm.overlong.tokens": value, **longest})
+
+
 def _minibatches(value: Any, given: Given) -> Meaning:
     size = given.get("data.train_batch_size", given.get("train_dataset.batch_size"))
     if not value or not size or size % value:
@@ -94,6 +104,7 @@ KEYS: Table = {
     _ACTOR + "clip_ratio_high": partial(_bound, ("high",)),
     _ACTOR + "clip_ratio_c": _dual,
     _ACTOR + "entropy_coeff": to("algorithm.entropy.coef", convert=lambda value: value or None),
+    **dict.fromkeys((f"{at}.len" for at in _OVERLONG), _overlong),
     "algorithm.norm_adv_by_std_in_grpo": _scale,
     _IS: _correction,
 }

@@ -132,6 +132,16 @@ def test_the_ratio_is_to_whom_it_was() -> None:
     [
         ({"importance_sampling_level": "sequence"}, {"loss": {"level": "episode", "clip_low": 0.4, "clip_high": 0.4}}),
         ({"c_clip": 3.0, "eps_clip": 0.2}, {"loss": {"dual_clip": 3.0}}),
+        (
+            {
+                "eps_clip": 0.2,
+                "overlong_reward_penalty": True,
+                "overlong_tokens": 8,
+                "overlong_penalty_factor": 0.5,
+            },
+            {"overlong": {"tokens": 8, "penalty_factor": 0.5, "max_tokens": 64}},
+        ),
+        ({"eps_clip": 0.2, "overlong_reward_penalty": False, "overlong_tokens": 8}, {}),
         ({"use_sapo_loss": True, "sapo_tau_neg": 1.1}, {"loss": {"kind": "sapo", "tau_negative": 1.1}}),
         ({"use_cispo_loss": True, "eps_clip": 0.2}, {"loss": {"kind": "cispo", "clip_low": 0.2, "clip_high": 0.2}}),
         (
@@ -149,7 +159,7 @@ def test_the_ratio_is_to_whom_it_was() -> None:
 )
 def test_losses_and_corrections_of_areal(changes: dict[str, Any], ours: dict[str, Any]) -> None:
     """GSPO's level, dual clip, SAPO, CISPO, the estimator of the KL term, masks."""
-    config = config_of(actor(ppo_n_minibatches=4, **changes))
+    config = config_of({**actor(ppo_n_minibatches=4, **changes), "gconfig": {"max_new_tokens": 64}})
     assert config.algorithm.model_dump() == AlgorithmSettings(**{"minibatches": 4, **ours}).model_dump()
 
 

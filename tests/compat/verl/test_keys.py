@@ -97,6 +97,14 @@ _ACTOR, _IS = "actor_rollout_ref.actor", "algorithm.rollout_correction.rollout_i
             [f"{_ACTOR}.use_kl_loss=True", f"{_ACTOR}.kl_loss_coef=0.01", f"{_ACTOR}.kl_loss_type=low_var_kl"],
             {"kl": {"beta": 0.01, "estimator": "k3"}},
         ),
+        (
+            [
+                *("reward_model.overlong_buffer.enable=True", "reward_model.overlong_buffer.len=4"),
+                *("reward_model.overlong_buffer.penalty_factor=0.5", "data.max_response_length=16"),
+            ],
+            {"overlong": {"tokens": 4, "penalty_factor": 0.5, "max_tokens": 16}},
+        ),
+        (["reward_model.overlong_buffer.enable=False", "reward_model.overlong_buffer.len=4"], {}),
         ([f"{_ACTOR}.use_kl_loss=False", f"{_ACTOR}.kl_loss_coef=0.01", f"{_ACTOR}.entropy_coeff=0"], {}),
         ([f"{_ACTOR}.clip_ratio=0.1", f"{_ACTOR}.clip_ratio_high=0.3"], {"loss": {"clip_low": 0.1, "clip_high": 0.3}}),
         ([f"{_ACTOR}.entropy_coeff=0.01"], {"entropy": {"coef": 0.01}}),
