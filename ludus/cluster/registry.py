@@ -31,6 +31,7 @@ from ludus.errors import AgentError, BackendError
 from ludus.http.api import application, guarded
 from ludus.http.body import MAX_BODY_BYTES, Body, read_model
 from ludus.http.keys import digest, is_key, keys_of, new_key
+from ludus.http.numbers import Count
 from ludus.http.server import HttpServer
 from ludus.processes.notifier import Notifier
 
@@ -153,7 +154,7 @@ class Registry:
     # ---- over HTTP
 
     def _app(self) -> FastAPI:
-        role, api = "/roles/{name}/{index:int}", guarded(self._check_key, read_model, most_bytes=MAX_BODY_BYTES)
+        role, api = "/roles/{name}/{index}", guarded(self._check_key, read_model, most_bytes=MAX_BODY_BYTES)
         api.get("/config")(self._configure)
         api.get("/roles")(self._list)
         api.post(role)(self._join)
@@ -166,9 +167,9 @@ class Registry:
         if not any(is_key(key, digest(self.key)) for key in keys_of(request.headers)):
             raise AgentError("the key of the run is needed, as a bearer token", status=401)
 
-    async def _configure(self, role: str = "", index: str = "") -> Response:
+    async def _configure(self, role: str, index: Count) -> Response:
         with self._lock:
-            entry = self._entries.get((role, int(index) if index.isdecimal() else -1))
+            entry = self._entries.get((role, index))
         if entry is None:
             raise AgentError(f"the run has no process {role}-{index}", status=404)
         return JSONResponse({"config": self._config, "task": dict(entry.task)})
@@ -178,7 +179,7 @@ class Registry:
             ready = [entry.registered for entry in self._entries.values() if entry.registered is not None]
         return JSONResponse({"roles": [asdict(registered) for registered in ready]})
 
-    async def _join(self, name: str, index: int, joining: _Joining) -> Response:
+    async def _join(self, name: str, index: Count, joining: _Joining) -> Response:
         registered = Registered(name, index, **joining.model_dump())
         with self._lock:
             entry = self._current(name, index, joining.attempt)
@@ -187,7 +188,7 @@ class Registry:
         logger.info("role.joined role=%s-%d url=%s pid=%d host=%s", name, index, joining.url, joining.pid, joining.host)
         return Response(status_code=204)
 
-    async def _heartbeat(self, name: str, index: int, beat: _Heartbeat) -> Response:
+    async def _heartbeat(self, name: str, index: Count, beat: _Heartbeat) -> Response:
         with self._lock:
             self._current(name, index, beat.attempt).last_seen_at = self._clock.now()
         return Response(status_code=204)

@@ -159,6 +159,7 @@ class _Endpoint:
                 counts, without_effect = self._count(self.counter, handle, headers, body)
             else:
                 gateway_request = self._read(handle, headers, body)
+                retry_key = self.clients.of(handle).attempts.begin(headers, body)
         except ClientDisconnect:
             return
         except AgentError as error:
@@ -167,14 +168,14 @@ class _Endpoint:
         if self.counter is not None:
             await send_json(send, 200, counts, without_effect)
         else:
-            await self._answer(gateway_request, body, headers, receive, send)
+            agent = headers.get(AGENT_HEADER, handle.spec.agent)
+            await self._answer(gateway_request, agent, retry_key, receive, send)
 
     async def _answer(
-        self, gateway_request: GatewayRequest, body: bytes, headers: Mapping[str, str], receive: Receive, send: Send
+        self, gateway_request: GatewayRequest, agent: str, retry_key: str | None, receive: Receive, send: Send
     ) -> None:
         handle = gateway_request.handle
         attempts = self.clients.of(handle).attempts
-        retry_key, agent = attempts.begin(headers, body), headers.get(AGENT_HEADER, handle.spec.agent)
         if retry_key is not None or agent:
             parsed = gateway_request.parsed.with_each(partial(_sent_by, agent, retry_key))
             gateway_request = dataclasses.replace(gateway_request, parsed=parsed)
@@ -295,7 +296,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "unknown_url", 405: "method_not_supported"}.get(error.status_code)
-    what = f"{request.method} {request.url.path}"
+    what = f"{request.method} {request.scope['path']}"  # the URL holds the Host that a client says
     message = f"Invalid URL ({_without_secret(what)}): {error.detail}."
     reply = ErrorReply(error.status_code, message, "invalid_request_error", code)
     return JSONResponse(_dialect_of(request).vendor.error(reply), reply.status, headers=error.headers)

@@ -14,6 +14,9 @@ from weakref import WeakKeyDictionary
 
 from ludus.episodes.handle import Handle
 from ludus.gateway.dialects.base import ReadMessages
+from ludus.http.numbers import read_count
+
+RETRY_COUNT = "x-stainless-retry-count"
 
 
 @dataclass(slots=True)
@@ -34,16 +37,20 @@ class Attempts:
         self._by_key: dict[str, _Attempt] = {}
 
     def begin(self, headers: Mapping[str, str], body: bytes) -> str | None:
-        """The retry key of a request that begins. None: its client never says that it retries."""
+        """The retry key of a request that begins. None: its client never says that it retries.
+
+        Raises AgentError if it says so with something that is no count.
+        """
         named = headers.get("idempotency-key")
         if named:
             return f"named:{named}"
-        count = headers.get("x-stainless-retry-count")
-        if count is None or not count.isdigit():
+        count = headers.get(RETRY_COUNT)
+        if count is None:
             return None
+        is_retry = read_count(count, RETRY_COUNT) > 0
         body_digest = hashlib.sha256(body).hexdigest()
         attempts = self._by_digest.setdefault(body_digest, [])
-        attempt = _retried(attempts) if int(count) else None
+        attempt = _retried(attempts) if is_retry else None
         if attempt is None:
             attempt = _Attempt(f"sdk:{body_digest}:{len(attempts)}")
             attempts.append(attempt)

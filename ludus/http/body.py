@@ -23,7 +23,7 @@ TOO_LARGE = 413
 class Body(pydantic.BaseModel):
     """Base of what these requests may hold: closed to fields it does not know."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 BodyT = TypeVar("BodyT", bound=Body)

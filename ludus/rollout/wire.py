@@ -32,7 +32,11 @@ class _Body(pydantic.BaseModel):
     @classmethod
     def of_json(cls, text: str | bytes) -> Self:
         """What `to_json` wrote. Raises ValueError for anything else."""
-        return cls.model_validate(json.loads(text))
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        return cls.model_validate(value)
 
 
 class AssignmentBody(_Body):

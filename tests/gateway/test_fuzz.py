@@ -25,6 +25,7 @@ from ludus.gateway.app import GatewayOptions, build_app
 from ludus.gateway.dialects.table import DIALECTS
 from ludus.text.chat import ChatText
 from ludus.types import Call, Episode
+from tests.http.foreign import FOREIGN, HEADERS
 
 ADMIN_KEY = "the-admin-key-of-the-fuzz"
 PATIENCE_S = 20.0  # of one answer, which takes a millisecond: what takes longer hangs
@@ -162,12 +163,12 @@ class Lab:
         self.loop = asyncio.new_event_loop()
         self.num_bodies = 0
 
-    def ask(self, path: str, body: bytes, key: str = "fuzz") -> tuple[int, bytes]:
+    def ask(self, path: str, body: bytes, key: str = "fuzz", **scope: Any) -> tuple[int, bytes]:
         """Status and body of the answer. Raises TimeoutError where none comes."""
         self.num_bodies += 1
-        return self.loop.run_until_complete(asyncio.wait_for(self._ask(path, body, key), PATIENCE_S))
+        return self.loop.run_until_complete(asyncio.wait_for(self._ask(path, body, key, scope), PATIENCE_S))
 
-    async def _ask(self, path: str, body: bytes, key: str) -> tuple[int, bytes]:
+    async def _ask(self, path: str, body: bytes, key: str, others: dict[str, Any]) -> tuple[int, bytes]:
         sent: list[Any] = []
         asked = iter([{"type": "http.request", "body": body, "more_body": False}])
 
@@ -191,6 +192,7 @@ class Lab:
             "scheme": "http",
             "server": ("gateway", 80),
             "root_path": "",
+            **others,
         }
         await self.app(scope, receive, send)
         assert not sent[-1]["more_body"] if "more_body" in sent[-1] else True
@@ -276,6 +278,35 @@ def test_changed_bodies_of_every_protocol(lab: Lab, name: str, path: str) -> Non
         check(lab, MOUNT + path, changed(whole, changes))
 
     fuzz()
+
+
+@pytest.mark.parametrize("path", [*(MOUNT + path for _, path in PATHS), *ADMINISTRATION])
+def test_any_headers_and_queries(lab: Lab, path: str) -> None:
+    """Whatever the headers say that we read, twice or in no encoding, and whatever stands behind the question mark."""
+    names = [name.encode() for name in (*HEADERS, "x-ludus-agent", "anthropic-version")]
+
+    @FUZZ
+    @example(headers=[(b"x-stainless-retry-count", "²".encode("latin-1"))], query=b"")
+    @example(headers=[(b"x-stainless-retry-count", b"9" * 5000)], query=b"")
+    @given(headers=st.lists(st.tuples(st.sampled_from(names), FOREIGN), max_size=4), query=FOREIGN)
+    def fuzz(headers: list[tuple[bytes, bytes]], query: bytes) -> None:
+        body = next((bodies[0] for name, bodies in BODIES.items() if (name, path.removeprefix(MOUNT)) in PATHS), {})
+        body = {**body, "stream": False} if body and "count" not in path and "input_tokens" not in path else body
+        own = [(b"authorization", b"Bearer fuzz")]
+        status, answer = lab.ask(path, json.dumps(body).encode(), headers=[*headers, *own], query_string=query)
+        assert status < 500 or SCRIPT_FAULT in answer, (path, headers, query, answer)
+
+    fuzz()
+
+
+@pytest.mark.parametrize("name", ["temperature", "seed", "top_k", "max_tokens", "repetition_penalty", "logit_bias"])
+@pytest.mark.parametrize("digits", [20, 401, 4000, 5000])
+def test_numbers_of_any_length(lab: Lab, name: str, digits: int) -> None:
+    """No number of a body is too long to be told so."""
+    number = "1" * digits
+    value = f'{{"5": {number}}}' if name == "logit_bias" else number
+    raw = f'{{"messages": [{{"role": "user", "content": "Guess."}}], "{name}": {value}}}'
+    check(lab, f"{MOUNT}/chat/completions", raw.encode())
 
 
 @pytest.mark.parametrize("path", ADMINISTRATION)

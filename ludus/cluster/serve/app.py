@@ -58,6 +58,7 @@ from ludus.gateway.exchange import EVENT_STREAM, KEEP_ALIVE
 from ludus.http.api import application, guarded
 from ludus.http.body import read_model
 from ludus.http.keys import is_key, keys_of
+from ludus.http.numbers import read_count
 
 logger = logging.getLogger(__name__)
 
@@ -159,14 +160,11 @@ class Api:
         return await asyncio.to_thread(self._jobs.cancel, job_id)
 
     async def events(self, job_id: JobId, last_event_id: Header = None) -> Response:
-        after = last_event_id or "0"
-        if not after.isdecimal():
-            said = f"{LAST_EVENT}={after!r} must be the number of an event"
-            raise AgentError(said, code="invalid_value", param=LAST_EVENT)
+        after = read_count(last_event_id or "0", LAST_EVENT)
         await asyncio.to_thread(self._jobs.store.job, job_id)  # 404 before the stream begins
 
         async def stream() -> AsyncIterator[bytes]:
-            async for event in self._jobs.follow(job_id, after=int(after), keep_alive_s=self._keep_alive_s):
+            async for event in self._jobs.follow(job_id, after=after, keep_alive_s=self._keep_alive_s):
                 yield KEEP_ALIVE if event is None else event.server_sent()
 
         return StreamingResponse(stream(), headers=EVENT_STREAM)
@@ -202,7 +200,7 @@ async def _refused(_request: Request, error: Exception) -> Response:
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     refusal = AgentError(
-        f"{request.method} {request.url.path}: {error.detail}; this server speaks {VERSION}",
+        f"{request.method} {request.scope['path']}: {error.detail}; this server speaks {VERSION}",
         status=error.status_code,
         code={404: "unknown_url", 405: "method_not_supported"}.get(error.status_code, "invalid_request"),
     )

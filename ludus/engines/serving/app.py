@@ -38,6 +38,7 @@ from ludus.errors import AgentError, BackendError, LudusError, UserError
 from ludus.http.api import application, guarded
 from ludus.http.body import MAX_BODY_BYTES, read_model
 from ludus.http.keys import is_key, keys_of
+from ludus.http.numbers import Count
 from ludus.processes.gather import first_of
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, TokenChunk
@@ -76,8 +77,8 @@ class EngineApi:
         api.post("/pause")(self.pause)
         api.post("/resume")(self.resume)
         api.get("/is_paused")(self.is_paused)
-        api.put("/weights/{version:int}")(self.receive)
-        api.post("/weights/{version:int}")(self.read_file)
+        api.put("/weights/{version}")(self.receive)
+        api.post("/weights/{version}")(self.read_file)
         app = application(api, refuse=_refuse, no_route=_refuse)
         app.add_route("/health", self._probe)
         return app
@@ -169,12 +170,12 @@ class EngineApi:
     async def is_paused(self) -> dict[str, bool]:
         return {"is_paused": self._is_paused}
 
-    async def receive(self, version: int, request: Request) -> dict[str, int]:
+    async def receive(self, version: Count, request: Request) -> dict[str, int]:
         await self._receiver.receive(version, request.stream())
         logger.info("engine.published version=%d by=stream", version)
         return {"version": version}
 
-    async def read_file(self, version: int, body: PathBody) -> dict[str, int]:
+    async def read_file(self, version: Count, body: PathBody) -> dict[str, int]:
         await self._receiver.read(version, Path(body.path))
         logger.info("engine.published version=%d by=path", version)
         return {"version": version}

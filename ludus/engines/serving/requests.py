@@ -7,11 +7,15 @@ Invariant: a field that would change the answer and is not known here is refused
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Annotated
 
 import pydantic
 
 from ludus.http.body import Body
+from ludus.http.numbers import Count
 from ludus.types import Call, Sampling
+
+TokenId = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
 
 
 class StructuredOutputs(Body):
@@ -25,18 +29,18 @@ class SamplingParams(Body):
 
     temperature: float = pydantic.Field(default=1.0, ge=0)
     top_p: float = pydantic.Field(default=1.0, gt=0, le=1)
-    top_k: int = pydantic.Field(default=0, ge=0)
+    top_k: Count = 0
     min_p: float = pydantic.Field(default=0.0, ge=0, le=1)
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = pydantic.Field(default=1.0, gt=0)
-    seed: int | None = None
-    max_tokens: int | None = pydantic.Field(default=None, ge=1)
+    seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63)] | None = None
+    max_tokens: Annotated[Count, pydantic.Field(ge=1)] | None = None
     stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[TokenId, ...] = ()
     ignore_eos: bool = False
-    logprobs: int = pydantic.Field(default=0, ge=0)
-    logit_bias: dict[int, float] = pydantic.Field(default_factory=dict)
+    logprobs: Count = 0
+    logit_bias: dict[TokenId, float] = pydantic.Field(default_factory=dict)
     structured_outputs: StructuredOutputs = StructuredOutputs()
     detokenize: bool = True
     """Taken because vLLM needs it for stop strings; no text is sent here either way."""
@@ -61,7 +65,7 @@ class StreamOptions(Body):
 class GenerateBody(Body):
     """Body of a request for tokens."""
 
-    token_ids: tuple[int, ...] = pydantic.Field(min_length=1)
+    token_ids: tuple[TokenId, ...] = pydantic.Field(min_length=1)
     request_id: str | None = None
     """None: one is made, and cannot be aborted by name."""
     model: str | None = None
@@ -85,7 +89,7 @@ class TextBody(Body):
 class ScoreBody(Body):
     """Body of a request for the logprobs of given tokens."""
 
-    token_ids: tuple[int, ...] = pydantic.Field(min_length=2)
+    token_ids: tuple[TokenId, ...] = pydantic.Field(min_length=2)
 
 
 class AbortBody(Body):

@@ -10,20 +10,31 @@ weights that break off on their way change nothing, and no process holds a copy 
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+import pydantic
+
 from ludus.engines.base import Engine, WeightSource
 from ludus.errors import UserError
+from ludus.http.numbers import Count
 
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 100_000_000  # the format's own limit
 LoadWeights = Callable[[Sequence[Path]], WeightSource]
 """The weights in safetensors files. Raises UserError if they are not those of the model that is served."""
+
+
+class _About(pydantic.BaseModel):
+    """One entry of a header; that of `__metadata__` has no offsets."""
+
+    data_offsets: tuple[Count, Count] = (0, 0)
+
+
+_HEADER = pydantic.TypeAdapter(dict[str, _About])
 
 
 class WeightReceiver:
@@ -62,8 +73,12 @@ class WeightReceiver:
 
 
 def _found(path: Path) -> Sequence[Path]:
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    if not files or not files[0].is_file():
+    try:
+        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+        is_there = bool(files) and files[0].is_file()
+    except (OSError, ValueError):  # a name too long, or with a byte that no name has
+        is_there = False
+    if not is_there:
         raise UserError(f"{str(path)!r} is no file of safetensors here, nor a folder with some")
     return files
 
@@ -98,12 +113,9 @@ async def _copy_one(stream: _Stream, file: BinaryIO) -> None:
 
 def _num_data_bytes(header: bytes) -> int:
     try:
-        tensors = json.loads(header)
-        return max(
-            (int(about["data_offsets"][1]) for name, about in tensors.items() if name != "__metadata__"), default=0
-        )
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"the body is no safetensors: {error!r} in its header") from error
+        return max((about.data_offsets[1] for about in _HEADER.validate_json(header).values()), default=0)
+    except pydantic.ValidationError as error:
+        raise UserError(f"the body is no safetensors: {error.errors()[0]['msg']} in its header") from error
 
 
 class _Stream:

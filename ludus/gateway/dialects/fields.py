@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,7 +135,7 @@ def read_number(
     value = _read(body, name, int | float, "a number", at)
     if value is None:
         return default
-    if not low <= value <= high or not math.isfinite(value):
+    if not max(low, -sys.float_info.max) <= value <= min(high, sys.float_info.max):
         raise wrong_value(value, _interval(low, high), join(at, name))
     return float(value)
 

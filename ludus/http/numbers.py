@@ -1,0 +1,32 @@
+"""Numbers in foreign text: the one place where a header, a query string or a path becomes one.
+
+Knows: digits.  Knows not: which header.
+Invariant: whatever is sent, there is a number within bounds or an error that its sender is told.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pydantic
+
+from ludus.errors import AgentError
+
+MOST_DIGITS = 15  # of counts, which every database and every float holds exactly
+_MOST_SHOWN = 40
+Count = Annotated[int, pydantic.Field(ge=0, lt=10**MOST_DIGITS)]
+"""The same in the parameters of a route; a route's path never says `:int`, which converts before a key is looked at."""
+
+
+def read_count(text: str, name: str) -> int:
+    """The number that the text says. Raises AgentError if it is none, or has more than 15 digits.
+
+    name: of what has this value.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+        raise AgentError(
+            f"Invalid value for {name!r}: {text[:_MOST_SHOWN]!r}. Allowed: a number of at most {MOST_DIGITS} digits.",
+            code="invalid_value",
+            param=name,
+        )
+    return int(text)
