@@ -4,7 +4,7 @@ A new estimator, loss, correction or normaliser is one file and its line in `tab
 Nothing here imports torch: functions of tensors use the tensors' own methods.
 """
 
-from ludus.algorithms.base import Algorithm, GroupReturns, LossInputs, Needs
+from ludus.algorithms.base import Algorithm, GroupReturns, LossInputs, Needs, TokenAdvantages
 from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
@@ -19,6 +19,7 @@ __all__ = [
     "LossInputs",
     "Needs",
     "PackedRow",
+    "TokenAdvantages",
     "TrainSequence",
     "algorithm_of",
     "pack",

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ludus.algorithms.measured import Floats, Measured
+from ludus.errors import InternalError
 from ludus.settings import Choice, import_object
 from ludus.types import Group
 
@@ -19,9 +21,37 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Returns = Mapping[str, Mapping[str, float | None]]
-"""By episode id and turn id. None: no return reaches the turn. Advantages have the same form."""
+"""By episode id and turn id. None: no return reaches the turn."""
 LossMetrics = dict[str, "Tensor"]
 """Means over tokens, unless the name ends in `_max`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAdvantages:
+    """Credit of a turn token by token: of those that were measured, in their order."""
+
+    advantages: Floats
+    values: Floats | None = None
+    """Of the critic, as it was measured; what it is to learn instead likewise. None: there is no critic."""
+    value_targets: Floats | None = None
+
+    def __post_init__(self) -> None:
+        columns = [self.advantages, *(each for each in (self.values, self.value_targets) if each is not None)]
+        if any(len(column) != len(self.advantages) for column in columns):
+            raise InternalError(f"columns of one turn have the lengths {[len(column) for column in columns]}")
+        if not all(math.isfinite(number) for column in columns for number in column):
+            raise InternalError("advantages, values and their targets must be finite numbers")
+
+    @property
+    def mean(self) -> float:
+        """Of the advantages."""
+        return math.fsum(self.advantages) / len(self.advantages)
+
+
+TurnAdvantages = Mapping[str, float | TokenAdvantages | None]
+"""By turn id: of all tokens of the turn alike, or of each. None: the turn has no credit."""
+Advantages = Mapping[str, TurnAdvantages]
+"""By episode id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +73,12 @@ class Needs:
     flat_groups: bool = False
     """Groups whose returns all agree: tokens move, or are counted, without an advantage too."""
 
+    measured: frozenset[str] = frozenset()
+    """Fields of `TokenNumbers` that the trainer must measure before advantages are made."""
+
     def __or__(self, other: Needs) -> Needs:
         one, two = asdict(self), asdict(other)
-        return Needs(max(one.pop("members"), two.pop("members")), **{name: one[name] or two[name] for name in one})
+        return Needs(max(one.pop("members"), two.pop("members")), **{name: one[name] | two[name] for name in one})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +88,10 @@ class GroupReturns:
     group: Group
     returns: Returns
     """Members in the order of their ids."""
+    turn_discount: float = 1.0
+    """From one turn to the next; the returns have it."""
+    measured: Measured = field(default_factory=dict)
+    """Of turns that can be trained. Empty: the algorithm asks for nothing."""
 
     def known(self) -> Iterator[tuple[str, str, float]]:
         """Member, turn and return of every turn that has one."""
@@ -136,7 +173,7 @@ class Rule:
     """Of a loss: its keys that act only where the ratio to the old policy can leave 1."""
 
 
-Advantages = Callable[[Sequence[GroupReturns]], Sequence[Returns]]
+Estimator = Callable[[Sequence[GroupReturns]], Sequence[Advantages]]
 Objective = Callable[[LossInputs], tuple["Tensor", LossMetrics]]
 
 
@@ -146,7 +183,7 @@ class Algorithm:
 
     name: str
     needs: Needs
-    advantages: Advantages
+    advantages: Estimator
     """Of all groups of a batch at once, each as its returns are: the same members, the same turns."""
     weights: Callable[[Sequence[int]], tuple[float, ...]]
     """From the trained tokens of each episode to the weight of each of its tokens."""

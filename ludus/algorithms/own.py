@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from ludus.algorithms.base import GroupReturns, LossInputs, LossMetrics, Needs, Returns, Rule
+from ludus.algorithms.base import Advantages, GroupReturns, LossInputs, LossMetrics, Needs, Rule, TokenAdvantages
 from ludus.algorithms.metrics import sampling_metrics
 from ludus.errors import UserError
 from ludus.settings import Choice, import_object
@@ -41,6 +41,9 @@ class OwnAdvantageSettings(Choice):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     members: int = Field(default=1, ge=1)
     """Fewest members of a group that it can do with."""
+    measured: tuple[Literal["values", "reference_logprobs"], ...] = ()
+    """What must be measured of every token that can be trained; the function finds it in `GroupReturns.measured`, and
+    may return `TokenAdvantages` for a turn."""
 
 
 def own_loss(
@@ -62,9 +65,10 @@ def own_loss(
 
 
 def own_advantages(
-    groups: Sequence[GroupReturns], *, path: str, kwargs: Mapping[str, Any], members: int
-) -> list[Returns]:
+    groups: Sequence[GroupReturns], *, path: str, kwargs: Mapping[str, Any], members: int, measured: Sequence[str]
+) -> list[Advantages]:
     """What the user's function returns. Raises UserError unless it has the groups, members and turns of the returns."""
+    del measured  # it is there
     for each in groups:
         if len(each.returns) < members:
             raise UserError(f"the advantage {path!r} needs {members} members, and group {each.group.id!r} has fewer")
@@ -76,7 +80,7 @@ def own_advantages(
     return answer
 
 
-def _check_advantages(given: GroupReturns, advantages: Returns, path: str) -> None:
+def _check_advantages(given: GroupReturns, advantages: Advantages, path: str) -> None:
     where = f"the advantage {path!r}, in group {given.group.id!r}:"
     if set(advantages) != set(given.returns):
         raise UserError(f"{where} members must be {sorted(given.returns)}, got {sorted(advantages)}")
@@ -85,8 +89,13 @@ def _check_advantages(given: GroupReturns, advantages: Returns, path: str) -> No
             got = sorted(advantages[episode_id])
             raise UserError(f"{where} turns of member {episode_id!r} must be {sorted(turns)}, got {got}")
         for turn_id, value in advantages[episode_id].items():
-            if value is not None and not math.isfinite(value):
+            if not (value is None or isinstance(value, TokenAdvantages) or math.isfinite(value)):
                 raise UserError(f"{where} the advantage of turn {turn_id!r} must be a finite number, got {value}")
+
+
+def _needs_of_loss(settings: OwnLossSettings) -> Needs:
+    named: dict[str, Any] = dict.fromkeys(settings.needs, True)
+    return Needs(**named)
 
 
 OWN_LOSS = Rule(
@@ -94,7 +103,7 @@ OWN_LOSS = Rule(
     own_loss,
     "the user's own",
     formula="{path}",
-    needs=lambda settings: Needs(**dict.fromkeys(settings.needs, True)),
+    needs=_needs_of_loss,
     metrics=sampling_metrics,
 )
 OWN_ADVANTAGE = Rule(
@@ -102,5 +111,5 @@ OWN_ADVANTAGE = Rule(
     own_advantages,
     "the user's own",
     formula="{path}",
-    needs=lambda settings: Needs(members=settings.members),
+    needs=lambda settings: Needs(members=settings.members, measured=frozenset(settings.measured)),
 )

@@ -64,6 +64,9 @@ class TrainSequence:
     turns: tuple[int, ...] | None = None
     """Number of each target's turn in its batch, and of its episode. None: nothing takes tokens together by them."""
     episodes: tuple[int, ...] | None = None
+    values: tuple[float, ...] | None = None
+    """What a critic expected before each target, and what it is to expect. None: there is no critic."""
+    value_targets: tuple[float, ...] | None = None
     kept_ids: tuple[tuple[int, ...], ...] = ()
     """Per target the ids it was drawn among, rising, itself one of them; an empty entry is the whole vocabulary. Empty:
     all of them are."""
@@ -111,6 +114,8 @@ class PackedRow:
     turns: tuple[int, ...] | None = None
     """As in TrainSequence."""
     episodes: tuple[int, ...] | None = None
+    values: tuple[float, ...] | None = None
+    value_targets: tuple[float, ...] | None = None
     kept_ids: tuple[tuple[int, ...], ...] = ()
     """Per target, as in TrainSequence; empty: every target was drawn among the whole vocabulary."""
     logit_processings: tuple[LogitProcessing | None, ...] = ()
@@ -261,6 +266,8 @@ def _build_row(paths: Sequence[Path], by_path: Mapping[Path, Sequence[TrainSeque
         temperatures=tuple([value for item in trained for value in item.temperatures]),
         turns=_joined_if_given([item.turns for item in trained]),
         episodes=_joined_if_given([item.episodes for item in trained]),
+        values=_joined_if_given([item.values for item in trained]),
+        value_targets=_joined_if_given([item.value_targets for item in trained]),
         kept_ids=_joined(trained, [item.kept_ids for item in trained], ()),
         logit_processings=_joined(trained, [item.logit_processings for item in trained], None),
         num_sequence_tokens=sum(len(item.token_ids) for item in trained),
@@ -305,8 +312,9 @@ def _num_common(a: Path, b: Path) -> int:
 def _columns(item: TrainSequence | PackedRow) -> list[Sequence[object]]:
     """What there is of each target."""
     always = (item.advantages, item.weights, item.logprobs, item.versions, item.temperatures)
-    optional = (item.turns, item.episodes, item.kept_ids or None, item.logit_processings or None)
-    return [*always, *(column for column in optional if column is not None)]
+    optional = (item.turns, item.episodes, item.values, item.value_targets)
+    sparse = (item.kept_ids or None, item.logit_processings or None)
+    return [*always, *(column for column in (*optional, *sparse) if column is not None)]
 
 
 def _check_lengths(length: int, *columns: Sequence[object]) -> None:

@@ -26,6 +26,8 @@ FILLER = PackedRow(
     temperatures=(),
     turns=(),
     episodes=(),
+    values=(),
+    value_targets=(),
 )
 """A row that trains nothing."""
 

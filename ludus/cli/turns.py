@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.config import Config
 from ludus.episodes.export import TurnCredit, export_session
@@ -34,7 +35,8 @@ class TurnRow:
     num_trained: int | None = None
     """Tokens that training would use. None: an outside model, which is never trained."""
     advantage: float | None = None
-    """Against the other episodes of its row; the return itself of an episode that is alone. None: not trained."""
+    """Against the other episodes of its row; the return itself of an episode that is alone, or where advantages take
+    what only a trainer can measure. None: not trained."""
     tokens: tuple[TokenView, ...] = ()
 
 
@@ -75,7 +77,7 @@ def _rows(
                 num_trained=ledger.trained,
                 mean_logprob=view.mean_logprob if view.tokens else None,
                 reward=view.reward,
-                advantage=credit[turn.id].advantage if mask is None else None,
+                advantage=credit[turn.id].mean if mask is None else None,
                 note=", ".join([*masked, *forked, *ended]),
                 tokens=view.tokens,
             )
@@ -84,10 +86,11 @@ def _rows(
 
 
 def _rules(config: Config, *, is_alone: bool) -> BatchRules:
-    """As a training step has them, except that an episode without others is compared with nothing."""
-    alone = AlgorithmSettings(name="reinforce")
+    """As a training step has them, except that an episode without others is compared with nothing, and that there is no
+    trainer to measure anything."""
+    is_measured = bool(algorithm_of(config.algorithm).needs.measured)
     return BatchRules(
-        algorithm=alone if is_alone else config.algorithm,
+        algorithm=AlgorithmSettings(name="reinforce") if is_alone or is_measured else config.algorithm,
         turn_discount=config.rollout.agent.turn_discount,
         export_style=config.rollout.agent.export_style,
         row_tokens=config.trainer.row_tokens,

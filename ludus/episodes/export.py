@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from ludus.algorithms.base import TokenAdvantages
 from ludus.algorithms.pack import LogitProcessing, TrainSequence
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.errors import InternalError
@@ -27,14 +28,25 @@ _NOTHING: Mapping[str, Sequence[int]] = {}
 class TurnCredit:
     """What the loss makes of a turn: an advantage, or the reason why it is not trained. Exactly one is set."""
 
-    advantage: float | None
+    advantage: float | TokenAdvantages | None
+    """Of all its tokens alike, or of each that can be trained."""
     mask: MaskReason | None
 
     def __post_init__(self) -> None:
         if (self.advantage is None) == (self.mask is None):
             raise InternalError(f"a turn has an advantage or a reason to be masked, got {self}")
-        if self.advantage is not None and not math.isfinite(self.advantage):
+        if isinstance(self.advantage, float) and not math.isfinite(self.advantage):
             raise InternalError(f"an advantage must be finite, got {self.advantage}")
+
+    @property
+    def mean(self) -> float | None:
+        """Of the advantages of its tokens. None: it is masked."""
+        return self.advantage.mean if isinstance(self.advantage, TokenAdvantages) else self.advantage
+
+    @property
+    def teaches(self) -> bool:
+        """A token of it has an advantage other than 0."""
+        return any(self.advantage.advantages) if isinstance(self.advantage, TokenAdvantages) else bool(self.advantage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,10 @@ class Numbers:
 
     episode: int = 0
     first_turn: int = 0
+
+    def after(self, record: SessionRecord) -> Numbers:
+        """Of the next episode."""
+        return Numbers(self.episode + 1, self.first_turn + len(record.turns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +86,8 @@ class _TrainedTurn:
     turn: Turn
     index: int
     """Among the turns of its episode."""
-    advantage: float
+    credit: TokenAdvantages
+    """Of the chosen tokens."""
     start: int
     """Index of the first sampled token on the path from the root."""
     chosen: tuple[int, ...]
@@ -154,8 +171,18 @@ def _account(
             else:
                 chosen.append(i)
         if chosen:
-            trained.append(_TrainedTurn(turn, index, advantage, start, tuple(chosen)))
+            trained.append(_TrainedTurn(turn, index, _by_token(advantage, chosen, turn), start, tuple(chosen)))
     return trained, {reason: count for reason, count in masked.items() if count}
+
+
+def _by_token(advantage: float | TokenAdvantages, chosen: Sequence[int], turn: Turn) -> TokenAdvantages:
+    """Of each chosen token."""
+    if not isinstance(advantage, TokenAdvantages):
+        return TokenAdvantages((advantage,) * len(chosen))
+    if len(advantage.advantages) != len(chosen):
+        got = f"{len(advantage.advantages)} advantages of {len(chosen)} tokens that can be trained"
+        raise InternalError(f"turn {turn.id} has {got}")
+    return advantage
 
 
 def _turn_mask(turn: Turn, bounds: TokenBounds) -> MaskReason | None:
@@ -188,13 +215,15 @@ def _sequence(record: SessionRecord, chain: Sequence[_TrainedTurn], weight: floa
         # What follows the last trained token influences nothing.
         token_ids=record.path_ids(chain[-1].turn.node)[: target_idx[-1] + 1],
         target_idx=target_idx,
-        advantages=tuple(item.advantage for item in chain for _ in item.chosen),
+        advantages=tuple(value for item in chain for value in item.credit.advantages),
         weights=(weight,) * len(target_idx),
         logprobs=tuple(item.turn.sampled.logprobs[i] for item in chain for i in item.chosen),
         versions=tuple(item.turn.sampled.versions[i] for item in chain for i in item.chosen),
         temperatures=tuple(item.turn.sampling.temperature for item in chain for _ in item.chosen),
         turns=tuple(numbers.first_turn + item.index for item in chain for _ in item.chosen),
         episodes=(numbers.episode,) * len(target_idx),
+        values=_joined([item.credit.values for item in chain]),
+        value_targets=_joined([item.credit.value_targets for item in chain]),
         kept_ids=_if_any(tuple(kept for item in chain for kept in _kept_ids(item))),
         logit_processings=_if_any(
             tuple(
@@ -224,6 +253,13 @@ def _logit_processing(item: _TrainedTurn) -> LogitProcessing | None:
         logit_bias=sampling.logit_bias,
         grammar=grammar,
     )
+
+
+def _joined(columns: Sequence[tuple[T, ...] | None]) -> tuple[T, ...] | None:
+    """One after the other. None: there are none."""
+    given = [column for column in columns if column is not None]
+    assert len(given) in (0, len(columns)), "all turns of a batch have values, or none"
+    return tuple(value for column in given for value in column) if given else None
 
 
 def _if_any(column: tuple[T, ...]) -> tuple[T, ...]:

@@ -5,20 +5,23 @@ Invariants: the order of the batch is that of group and member ids, whatever fin
 every token of every episode handed in is trained once or masked for one named reason.
 
     rewards → returns of turns → advantages of all groups → weights of tokens → sequences → rows
+
+Where advantages are made of more than returns, what can be trained is packed before, and the trainer measures it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
-from ludus.algorithms.base import GroupReturns
+from ludus.algorithms.base import GroupReturns, TurnAdvantages
 from ludus.algorithms.estimators.group import is_flat
+from ludus.algorithms.measured import Measured, TokenNumbers
 from ludus.algorithms.overlong import overlong_penalty
 from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
@@ -36,6 +39,7 @@ T = TypeVar("T")
 Credit = Mapping[str, TurnCredit]
 """By turn id."""
 Members = Sequence[tuple[Episode, Credit]]
+_NOTHING: Measured = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +63,24 @@ class BuiltBatch:
     batch: Batch
     ledger: Ledger
     credit: Mapping[str, float | str]
-    """By turn id: its advantage, or the reason why it is masked."""
+    """By turn id: its advantage, the mean over its tokens, or the reason why it is masked."""
     staleness: Mapping[int, int]
     """Sampled tokens by how many versions they are older than the weights they train."""
 
 
-def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int) -> BuiltBatch:
-    """The batch that weights `version` are trained on next."""
-    groups = sorted(taken.groups, key=lambda group: group.id)
-    could_be_trained = _advantages(groups, rules)
+def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int, measured: Measured = _NOTHING) -> BuiltBatch:
+    """The batch that weights `version` are trained on next. measured: what the algorithm asks for."""
+    could_be_trained = _advantages(_by_id(taken.groups), rules, measured)
     by_group = _mask_flat(could_be_trained, rules)
-    stale_before = None if rules.max_token_age is None else version - rules.max_token_age
-    algorithm = rules.algorithm
-    bounds = TokenBounds(stale_before, algorithm.max_sequence_tokens, algorithm.mask_truncated_completions)
+    bounds = _bounds(rules, version)
     # a group that teaches nothing counts in the mean all the same: what one of ten teaches moves the weights a tenth
     counts = [
         count_trained(episode.session, credit, bounds=bounds, left_out=episode.left_out)
         for members in could_be_trained
         for episode, credit in members
     ]
-    weights = iter(algorithm_of(algorithm).weights(counts))
-    parts = _cut(by_group, algorithm.minibatches)
+    weights = iter(algorithm_of(rules.algorithm).weights(counts))
+    parts = _cut(by_group, rules.algorithm.minibatches)
     rows: list[tuple[PackedRow, ...]] = []
     ledger = account_discarded(taken.discarded)
     numbers = Numbers()
@@ -98,7 +99,7 @@ def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int) -> Built
             )
             sequences.extend(exported.sequences)
             ledger = ledger + exported.ledger
-            numbers = Numbers(numbers.episode + 1, numbers.first_turn + len(episode.session.turns))
+            numbers = numbers.after(episode.session)
         rows.append(pack(sequences, row_tokens=rules.row_tokens))
     return BuiltBatch(
         batch=Batch(tuple(rows), version),
@@ -106,6 +107,48 @@ def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int) -> Built
         credit=_named_credit([each for members in by_group for each in members], taken.discarded),
         staleness=_staleness(taken.groups, version),
     )
+
+
+def rows_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> Batch:
+    """All tokens that can be trained, whatever their advantages will be; they weigh nothing yet."""
+    sequences: list[TrainSequence] = []
+    for episode, numbers in _numbered(taken.groups):
+        returns = episode_returns(episode, rules.turn_discount)
+        exported = export_session(
+            episode.session,
+            _credits(episode, {turn_id: None if value is None else 0.0 for turn_id, value in returns.items()}),
+            weight=0.0,
+            style=rules.export_style,
+            bounds=_bounds(rules, version),
+            left_out=episode.left_out,
+            numbers=numbers,
+        )
+        sequences.extend(exported.sequences)
+    return Batch.of(pack(sequences, row_tokens=rules.row_tokens), version)
+
+
+def by_turn_id(taken: TakenGroups, numbers: Mapping[int, TokenNumbers]) -> Measured:
+    """What was measured of the turns that have these numbers in `rows_to_measure`."""
+    ids = [turn.id for episode, _ in _numbered(taken.groups) for turn in episode.session.turns]
+    return {ids[number]: each for number, each in numbers.items()}
+
+
+def _bounds(rules: BatchRules, version: int) -> TokenBounds:
+    stale_before = None if rules.max_token_age is None else version - rules.max_token_age
+    algorithm = rules.algorithm
+    return TokenBounds(stale_before, algorithm.max_sequence_tokens, algorithm.mask_truncated_completions)
+
+
+def _by_id(groups: Iterable[Group]) -> list[Group]:
+    return sorted(groups, key=lambda group: group.id)
+
+
+def _numbered(groups: Iterable[Group]) -> Iterator[tuple[Episode, Numbers]]:
+    """All members, in the order of the batch."""
+    numbers = Numbers()
+    for episode in (each for group in _by_id(groups) for each in _members(group)):
+        yield episode, numbers
+        numbers = numbers.after(episode.session)
 
 
 def _cut(groups: Sequence[T], count: int) -> list[Sequence[T]]:
@@ -125,12 +168,12 @@ def _warn_of_fewer(minibatches: int, num_groups: int) -> None:
 
 def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
     """The members of each group, in the order of ids, with what the loss makes of each of their turns."""
-    return _mask_flat(_advantages(groups, rules), rules)
+    return _mask_flat(_advantages(groups, rules, _NOTHING), rules)
 
 
-def _advantages(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
+def _advantages(groups: Sequence[Group], rules: BatchRules, measured: Measured) -> list[Members]:
     """As `credit_groups`, with the advantages of groups that teach nothing."""
-    advantages = algorithm_of(rules.algorithm).advantages([_returns(group, rules) for group in groups])
+    advantages = algorithm_of(rules.algorithm).advantages([_returns(group, rules, measured) for group in groups])
     return [
         [(episode, _credits(episode, of_group[episode.id])) for episode in _members(group)]
         for group, of_group in zip(groups, advantages, strict=True)
@@ -141,22 +184,26 @@ def _members(group: Group) -> list[Episode]:
     return sorted(group.episodes, key=lambda episode: episode.id)
 
 
-def _returns(group: Group, rules: BatchRules) -> GroupReturns:
-    return GroupReturns(group, {each.id: _shaped_returns(each, rules) for each in _members(group)})
+def _returns(group: Group, rules: BatchRules, measured: Measured = _NOTHING) -> GroupReturns:
+    shaped = replace(group, episodes=tuple(_shaped(each, rules) for each in _members(group)))
+    returns = {each.id: episode_returns(each, rules.turn_discount) for each in shaped.episodes}
+    of_group = {turn_id: measured[turn_id] for turns in returns.values() for turn_id in turns if turn_id in measured}
+    return GroupReturns(shaped, returns, rules.turn_discount, of_group)
 
 
-def _shaped_returns(episode: Episode, rules: BatchRules) -> dict[str, float | None]:
-    """The return of each turn, where answers that a return reaches lose what the algorithm takes off for length."""
-    returns, overlong = episode_returns(episode, rules.turn_discount), rules.algorithm.overlong
+def _shaped(episode: Episode, rules: BatchRules) -> Episode:
+    """The episode, where the rewards of answers that a return reaches lose what the algorithm takes off for length."""
+    overlong = rules.algorithm.overlong
     if overlong is None:
-        return returns
+        return episode
+    returns = episode_returns(episode, rules.turn_discount)
     penalties = {
         turn.id: overlong_penalty(len(turn.sampled.token_ids), overlong)
         for turn in episode.session.turns
         if returns[turn.id] is not None
     }
     taken_off = {id_: episode.rewards.get(id_, 0.0) - penalty for id_, penalty in penalties.items() if penalty}
-    return episode_returns(replace(episode, rewards={**episode.rewards, **taken_off}), rules.turn_discount)
+    return replace(episode, rewards={**episode.rewards, **taken_off})
 
 
 def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float | None]:
@@ -194,7 +241,7 @@ def account_unused(taken: TakenGroups) -> Ledger:
     return unused + account_discarded(taken.discarded)
 
 
-def _credits(episode: Episode, advantages: Mapping[str, float | None]) -> dict[str, TurnCredit]:
+def _credits(episode: Episode, advantages: TurnAdvantages) -> dict[str, TurnCredit]:
     credit = dict.fromkeys((turn.id for turn in episode.session.turns), TurnCredit(advantage=None, mask="no_credit"))
     for turn_id, value in advantages.items():
         if value is not None:
@@ -204,7 +251,7 @@ def _credits(episode: Episode, advantages: Mapping[str, float | None]) -> dict[s
 
 def _is_flat(members: Members) -> bool:
     """No token of the group has an advantage: there is nothing to learn from it."""
-    return not any(credit.advantage for _, turns in members for credit in turns.values())
+    return not any(credit.teaches for _, turns in members for credit in turns.values())
 
 
 def _mask_flat(groups: Sequence[Members], rules: BatchRules) -> list[Members]:
@@ -224,7 +271,7 @@ def _named_credit(credited: Members, discarded: Sequence[Discarded]) -> dict[str
     named: dict[str, float | str] = {}
     for _, turns in credited:
         for turn_id, credit in turns.items():
-            named[turn_id] = credit.advantage if credit.advantage is not None else str(credit.mask)
+            named[turn_id] = credit.mean if credit.mean is not None else str(credit.mask)
     for item in discarded:
         named.update({turn.id: item.mask for turn in item.episode.session.turns})
     return named

@@ -7,15 +7,17 @@ Invariants: the ledger of the step balances before a weight changes; when the st
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from ludus.algorithms.measured import Measured, TokenNumbers
 from ludus.algorithms.pack import Batch
+from ludus.algorithms.resolve import algorithm_of
 from ludus.engines.base import Engine, WeightSource
 from ludus.episodes.ledger import Ledger
-from ludus.loop.batch import BatchRules, build_batch
+from ludus.loop.batch import BatchRules, build_batch, by_turn_id, rows_to_measure
 from ludus.loop.measure import TrainingClock, batch_metrics, ledger_metrics, memory_metrics, rollout_metrics
 from ludus.loop.trainer_thread import TrainerThread
 from ludus.rollout.groups import TakenGroups
@@ -30,6 +32,8 @@ OnStage = Callable[[Literal["batch", "train", "publish"], Ledger], None]
 
 class Learner(Protocol):
     """What a step needs of a trainer."""
+
+    def measure(self, batch: Batch, names: Collection[str]) -> Mapping[int, TokenNumbers]: ...
 
     def train_batch(self, batch: Batch) -> Metrics: ...
 
@@ -78,8 +82,9 @@ async def train_step(
     versions; from `train` on they are those of the next, whatever becomes of the rest.
     """
     step = version + 1
+    measured = await _measured(taken, components.learner, rules=rules, version=version, clock=clock, work=work)
     with clock.measure("batch"):
-        built = build_batch(taken, rules, version=version)
+        built = build_batch(taken, rules, version=version, measured=measured)
         built.ledger.check()
     on_stage("batch", built.ledger)
     with clock.measure("train"):
@@ -103,3 +108,15 @@ async def train_step(
     }
     components.store.add_metrics(step, metrics)
     return TrainStepResult(step, metrics, built.ledger)
+
+
+async def _measured(
+    taken: TakenGroups, learner: Learner, *, rules: BatchRules, version: int, clock: TrainingClock, work: TrainerThread
+) -> Measured:
+    """What the algorithm asks to know of tokens before it gives them credit, under weights `version`."""
+    names = algorithm_of(rules.algorithm).needs.measured
+    if not names:
+        return {}
+    with clock.measure("measure"):
+        rows = rows_to_measure(taken, rules, version=version)
+        return by_turn_id(taken, await work.run(learner.measure, rows, names))

@@ -57,6 +57,10 @@ class Backward:
         """Of each row, under the weights of now."""
         return [self._forward(self._forward.tensors(row))[0] for row in rows]
 
+    def reference_logprobs(self, row: PackedRow) -> Tensor:
+        """Of the row's targets, under the weights that training began with."""
+        return self._under_reference(self._forward.tensors(row))
+
     def add(
         self, rows: Rows, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None = None
     ) -> None:
@@ -74,7 +78,7 @@ class Backward:
 
     def _add_row(self, row: PackedRow, means: TokenMeans, algorithm: Algorithm, proximal: Tensor | None) -> None:
         tensors = self._forward.tensors(row)
-        reference = self._reference_logprobs(tensors) if algorithm.needs.reference else None
+        reference = self._under_reference(tensors) if algorithm.needs.reference else None
 
         def slopes(chunk: slice, logprobs: Tensor, entropies: Tensor) -> Slopes:
             now = logprobs if algorithm.needs.proximal else None
@@ -94,7 +98,7 @@ class Backward:
             with self._hold():
                 tensors = self._forward.tensors(row)
                 logprobs, entropies = self._forward(tensors)
-                reference = self._reference_logprobs(tensors) if algorithm.needs.reference else logprobs
+                reference = self._under_reference(tensors) if algorithm.needs.reference else logprobs
             before = logprobs if proximal is None else proximal[row_idx]
             numbers = (logprobs, tensors.sampled_logprobs, before, reference, tensors.advantages, tensors.weights)
             # in float64, which holds both a logprob and the number of a turn
@@ -121,7 +125,7 @@ class Backward:
 
         self._forward.differentiate(row, scaled if scale.is_needed else slopes, sink_VD=sink)
 
-    def _reference_logprobs(self, row: RowTensors) -> Tensor:
+    def _under_reference(self, row: RowTensors) -> Tensor:
         assert self.reference is not None, "it is kept for an algorithm that needs it"
         with self.reference.in_place():
             return self._forward(row)[0]

@@ -13,7 +13,7 @@ checkpoint, on as many ranks as there are then.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ludus.algorithms.measured import TokenNumbers
 from ludus.algorithms.pack import Batch
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.share import share_rows
@@ -115,6 +116,12 @@ class ShardedTrainer:
         how = {"algorithm": _to_json(algorithm), "version": batch.version}
         result: Metrics = self._command("gather", how, by_rank)
         return result
+
+    def measure(self, batch: Batch, names: Collection[str]) -> dict[int, TokenNumbers]:
+        """As `ModelTrainer.measure`; every rank measures its share of the rows."""
+        by_rank = [{"rows": rows_to_json(share)} for share in share_rows(batch.rows, self._ranks.size)]
+        numbers: dict[int, TokenNumbers] = self._command("measure", {"names": sorted(names)}, by_rank)
+        return numbers
 
     def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
         """As `ModelTrainer.score`; every rank computes all of it."""
@@ -251,6 +258,10 @@ def _gather(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> Me
     return trainer.forward_backward(Batch.of(rows_from_json(command["rows"]), command["version"]), _from_json(command))
 
 
+def _measure(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> dict[int, TokenNumbers]:
+    return trainer.measure(Batch.of(rows_from_json(command["rows"])), command["names"])
+
+
 def _whole(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Tensor | None:
     name, parameter = command["name"], trainer.model.trainable[command["name"]]
     is_newest = command["version"] == trainer.version
@@ -267,6 +278,7 @@ _COMMANDS: dict[str, Callable[[ModelTrainer, TorchRanks, dict[str, Any]], Any]] 
     "configure": lambda trainer, _, command: trainer.configure(lr=command["lr"], algorithm=_from_json(command)),
     "train": _train,
     "gather": _gather,
+    "measure": _measure,
     "score": lambda trainer, _, command: trainer.score(command["sequences"]),
     "copy": lambda trainer, _, __: trainer.optimizer.copy_to_parameters(),
     "whole": _whole,

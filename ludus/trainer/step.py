@@ -7,7 +7,7 @@ weights that sample change in `publish` alone (masters move in between).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms.base import Algorithm
+from ludus.algorithms.measured import TokenNumbers
 from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
@@ -28,6 +29,7 @@ from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.backward import Backward, Rows
 from ludus.trainer.checkpoint import read_state, write_state
 from ludus.trainer.forward import RowForward
+from ludus.trainer.measuring import Measure, measure_rows, numbers_by_turn
 from ludus.trainer.metric_means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.ranks import Ranks, SingleRank
@@ -134,6 +136,15 @@ class ModelTrainer:
         self.settings = self.settings.model_copy(update={"optimizer": optimizer})
         self.optimizer.settings = optimizer
 
+    def measure(self, batch: Batch, names: Collection[str]) -> dict[int, TokenNumbers]:
+        """Numbers of the batch's targets under the weights of now, by the number of their turn, at rank 0.
+
+        batch: over several ranks this rank's own rows.  names: fields of `TokenNumbers`.
+        """
+        measures: dict[str, Measure] = {"reference_logprobs": self._backward.reference_logprobs}
+        own = measure_rows(batch.rows, {name: measures[name] for name in sorted(names)}, self._hold)
+        return numbers_by_turn(self.ranks.gather(own))
+
     def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         """Move the masters along the batch's gradient, once for each minibatch, and return what was seen.
 
@@ -225,7 +236,8 @@ class ModelTrainer:
         """The algorithm, its own functions imported, and what it needs kept."""
         algorithm = algorithm_of(settings)
         algorithm.load()
-        if algorithm.needs.reference and self._backward.reference is None:
+        needs = algorithm.needs
+        if (needs.reference or "reference_logprobs" in needs.measured) and self._backward.reference is None:
             if self.version > 0:
                 raise UserError(
                     f"algorithm {algorithm.name!r} compares with the weights that training began with, and after "

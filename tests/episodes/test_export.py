@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from ludus.algorithms.base import TokenAdvantages
 from ludus.algorithms.pack import LogitProcessing, pack
 from ludus.episodes.export import TokenBounds, TurnCredit, count_trained, export_session
 from ludus.episodes.graph import SessionGraph
@@ -345,3 +346,21 @@ def test_styles_agree(tree):
         for style in ("individual", "concat")
     ]
     assert found[0] == found[1]
+
+
+@both_styles
+def test_credit_by_token(tree, style):
+    """A turn may have an advantage, a value and its target for each token that can be trained, and for no other."""
+    by_token = {
+        name: TurnCredit(TokenAdvantages((at, at + 0.5), values=(0.1, 0.2), value_targets=(at, 1.0)), mask=None)
+        for at, name in enumerate("abcd")
+    }
+    exported = export(tree, by_token, style=style)
+    (row,) = pack(exported.sequences, row_tokens=64)
+    of_token = {10: 0.0, 11: 0.5, 20: 1.0, 21: 1.5, 30: 2.0, 31: 2.5, 40: 3.0, 41: 3.5}
+    assert [of_token[token] for token in row.target_ids] == list(row.advantages)
+    assert row.values == (0.1, 0.2) * 4 and row.value_targets[0::2] == row.advantages[0::2]
+    assert by_token["c"].mean == 2.25 and by_token["a"].teaches
+    assert not TurnCredit(TokenAdvantages((0.0, 0.0)), mask=None).teaches
+    with pytest.raises(InternalError, match="turn c has 2 advantages of 1 tokens"):
+        export(tree, by_token, left_out={"c": (0,)})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ludus.algorithms.measured import TokenNumbers
 from ludus.algorithms.pack import Batch
 from ludus.episodes.graph import SessionGraph
 from ludus.types import Episode, Message, Outcome, Sampled, Sampling
@@ -26,6 +27,14 @@ class CountingLearner:
     def train_batch(self, batch: Batch) -> Mapping[str, float]:
         self.batches.append(batch)
         return {"train/loss": 0.5}
+
+    def measure(self, batch: Batch, names: Collection[str]) -> Mapping[int, TokenNumbers]:
+        """Of every target the id of its token."""
+        found: dict[int, list[float]] = {}
+        for row in batch.rows:
+            for turn, token in zip(row.turns or (), row.target_ids, strict=True):
+                found.setdefault(turn, []).append(float(token))
+        return {turn: TokenNumbers(**dict.fromkeys(names, tuple(ids))) for turn, ids in found.items()}
 
     def publish(self) -> CountingLearner:
         return self

@@ -11,7 +11,7 @@ import pytest
 
 from ludus.algorithms.overlong import OverlongSettings, overlong_penalty
 from ludus.algorithms.settings import AlgorithmSettings
-from ludus.loop.batch import BatchRules, build_batch, episode_returns, flat_group_mask
+from ludus.loop.batch import BatchRules, build_batch, by_turn_id, episode_returns, flat_group_mask, rows_to_measure
 from ludus.rollout.groups import Discarded, TakenGroups
 from ludus.types import Episode, Group, Outcome, Sampling
 
@@ -239,3 +239,34 @@ def test_groups_are_flat_by_their_returns_alone(make_episode: MakeEpisode) -> No
     for name in ("grpo", "reinforce_plus_plus", "pass_at_k", "reinforce"):
         masks = [flat_group_mask(rules(name=name), each) for each in (alike, apart, one)]
         assert masks == ["zero_advantage", None, None]
+
+
+@pytest.mark.parametrize("style", ["individual", "concat"])
+@pytest.mark.parametrize("row_tokens", [8, 24, 1000])
+def test_what_is_measured_of_a_token_comes_back_to_it(
+    make_episode: MakeEpisode, learner: Any, tmp_path: Path, style: str, row_tokens: int
+) -> None:
+    """Every token that can be trained gets the advantage made of its own number, for any rows and either style; the
+    masked ones have none."""
+    (tmp_path / "own.py").write_text(
+        "from ludus.algorithms import TokenAdvantages\n"
+        "def of(each, turn, value):\n"
+        "    if value is None: return None\n"
+        "    return TokenAdvantages(each.measured[turn].reference_logprobs)\n"
+        "def all(each): return {m: {t: of(each, t, v) for t, v in ts.items()} for m, ts in each.returns.items()}\n"
+        "def fn(groups): return [all(each) for each in groups]\n"
+    )
+    own = {"kind": "own", "path": f"{tmp_path}/own.py:fn", "measured": ["reference_logprobs"]}
+    how = replace(rules(ahead=2, style=style, advantage=own), row_tokens=row_tokens)
+    members = [make_episode("g0-m0", {0: 1.0}, num_turns=3), make_episode("g0-m1", {1: 0.0})]
+    members.append(replace(make_episode("g0-m2", {1: 0.5}), left_out={"g0-m2/t1": (1,)}))
+    groups = (group(make_episode("g1-m0", {1: 1.0}), name="g1"), group(*reversed(members)))
+    taken = TakenGroups(groups, ())
+    rows = rows_to_measure(taken, how, version=2)
+    measured = by_turn_id(taken, learner.measure(rows, {"reference_logprobs"}))
+    assert sorted(measured) == ["g0-m0/t0", *(f"{m}/t{n}" for m in ("g0-m1", "g0-m2", "g1-m0") for n in (0, 1))]
+    assert [len(each.reference_logprobs or ()) for each in measured.values()].count(2) == 1
+    built = build_batch(taken, how, version=2, measured=measured)
+    assert (built.ledger.trained, built.ledger.masked) == (20, {"no_credit": 6, "left_out": 1})
+    for row in built.batch.rows:
+        assert row.advantages == tuple(map(float, row.target_ids))

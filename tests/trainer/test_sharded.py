@@ -190,6 +190,11 @@ def test_a_run_on_several_ranks_is_a_run_on_one(
                 each.publish().copy_into_shared()
             curves.append((curve, weights(each), each.score([range(20, 40)])[0]))
             assert each.version == 3
+        if "kl" in settings.get("algorithm", {}):
+            here, there = (each.measure(batch(), {"reference_logprobs"}) for each in (alone, trainer))
+            assert sorted(here) == [*range(COUNT)] == sorted(there)
+            for number, each in here.items():
+                assert there[number].reference_logprobs == pytest.approx(each.reference_logprobs, abs=1e-5)
     (expected, expected_weights, expected_score), (got, got_weights, got_score) = curves
     for left, right in zip(got, expected, strict=True):
         assert left == pytest.approx(right, rel=2e-4, abs=1e-5)

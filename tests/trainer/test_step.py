@@ -483,3 +483,20 @@ def test_a_ratio_to_the_sampler_stays_one_with_several_minibatches(tiny_model_fo
     expected = one["train/ratio_mean"]
     assert expected != pytest.approx(1.0, abs=0.1)
     assert two["train/ratio_mean"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("row_tokens", [40, 512])
+def test_a_trainer_measures_tokens_of_turns(tiny_model_folder: Path, row_tokens: int) -> None:
+    """Logprobs under the weights of the beginning, by turn and in order, whatever the rows and however far training
+    went."""
+    whole = [replace(each, temperatures=(1.0,) * len(each.target_idx)) for each in numbered(branching_sequences())]
+    batch = Batch.of(pack(whole, row_tokens=row_tokens))
+    trainer = make_trainer(tiny_model_folder, algorithm={"kl": {"beta": 0.1}})
+    scores = trainer.score([each.token_ids for each in whole])
+    trainer.train_batch(batch)
+    trainer.publish().copy_into_shared()
+    measured = trainer.measure(batch, {"reference_logprobs"})
+    assert sorted(measured) == [0, 1, 2, 3]
+    for number, each in enumerate(whole):
+        expected = [scores[number][at - 1] for at in each.target_idx]
+        assert measured[number].reference_logprobs == pytest.approx(expected, abs=1e-5)

@@ -1,0 +1,53 @@
+"""Numbers of sampled tokens, measured row by row before a batch is trained, and put together by turn.
+
+Knows: rows, how a number of their targets is measured.  Knows not: what credit makes of the numbers, which there are.
+Invariant: a turn lies in one row as a whole and in order, so neither rows nor ranks change what belongs to a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor
+
+from ludus.algorithms.measured import TokenNumbers
+from ludus.algorithms.pack import PackedRow
+from ludus.errors import InternalError
+
+Measure = Callable[[PackedRow], Tensor]
+"""A number of every target of a row, shape (N,), without gradients."""
+
+
+def measure_rows(
+    rows: Iterable[PackedRow], measures: Mapping[str, Measure], hold: Callable[[], AbstractContextManager[None]]
+) -> dict[str, list[Any]]:
+    """Each measure of all targets, by name, and the `turns` they belong to, as JSON can hold it.
+
+    hold: what is held while a row is computed.
+    """
+    columns: dict[str, list[Any]] = {"turns": [], **{name: [] for name in measures}}
+    for row in rows:
+        if row.turns is None:
+            raise InternalError("what is measured belongs to turns, and a row does not say to which")
+        columns["turns"].extend(row.turns)
+        with hold():
+            for name, measure in measures.items():
+                columns[name].extend(measure(row).tolist())
+    return columns
+
+
+def numbers_by_turn(parts: Iterable[Mapping[str, list[Any]]]) -> dict[int, TokenNumbers]:
+    """What `measure_rows` found on all ranks, by the number of the turn."""
+    found: dict[int, dict[str, list[float]]] = {}
+    for part in parts:
+        names = [name for name in part if name != "turns"]
+        for turn, *numbers in zip(part["turns"], *(part[name] for name in names), strict=True):
+            columns = found.setdefault(turn, {name: [] for name in names})
+            for name, number in zip(names, numbers, strict=True):
+                columns[name].append(number)
+    return {
+        turn: TokenNumbers(**{name: tuple(column) for name, column in columns.items()})
+        for turn, columns in found.items()
+    }
