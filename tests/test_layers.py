@@ -96,7 +96,7 @@ BEYOND_SEAMS = {
             "algorithms.* engines.lease engines.local.* engines.routed.engine episodes.export episodes.session "
             "episodes.stats loop.batch models.load models.settings models.untrained rollout.groups rollout.pool "
             "rollout.runner rollout.runtime rollout.settings rollout.tasks runs.codec runs.exporters.select "
-            "runs.interactions runs.journal runs.spans runs.store trainer.*"
+            "runs.interactions runs.journal runs.plot runs.spans runs.store trainer.*"
         ),
         "engines and servers that are scripted": "engines.scripted episodes.recorder processes.notifier",
         "the doctor looks at templates, parsers and tokens": "text.*",

@@ -35,7 +35,7 @@ GROUPS = {
 }
 _PACKAGE = Path(__file__).parents[1]
 _CHECKS = ("parity", "ledger", "packing", "resume", "ranks", "credit", "dialects", "doors")
-_BENCHES = ("sample", "train", "step", "gateway", "turns", "publish", "trace", "replicas", "overlap")
+_BENCHES = ("sample", "train", "step", "curves", "gateway", "turns", "publish", "trace", "replicas", "overlap")
 COMMANDS = {
     "train": "cli.train:train",
     "run": "cli.run:run",

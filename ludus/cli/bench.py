@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from ludus.checks.bench.curves import Line, compare_curves, curve_file, read_curve, write_curve
+from ludus.checks.bench.curves import (
+    LAST_STEPS,
+    compare_curves,
+    curve_file,
+    plot_curves,
+    read_curves,
+    recorded,
+    write_curve,
+)
 from ludus.checks.bench.pairs import Measured, Results, Runner, run_pairs
 from ludus.checks.bench.results import result, rows_of
-from ludus.checks.bench.runner import PEERS_FOLDER, our_runner, peer_runner
+from ludus.checks.bench.runner import PEERS_FOLDER, our_runner, peer_names, peer_runner
 from ludus.checks.bench.table import BENCHES
 from ludus.checks.bench.workloads import (
     LORA_RANK,
@@ -123,12 +131,17 @@ def train(
 
 def step(
     overrides: Overrides = None,
-    vs: Annotated[str | None, Option(help="trl. Without it: Ludus alone.")] = None,
+    vs: Annotated[str | None, Option(help="trl-autocast (or trl), trl-fp32, trl-bf16. Without it: alone.")] = None,
     steps: Annotated[int, Option(min=2, help="Steps of a measurement; the first is to warm up.")] = 4,
-    quality: Annotated[bool, Option("--quality", help="Compare rewards with those recorded of the peer.")] = False,
-    record: Annotated[bool, Option("--record", help="With --quality: run the peer too and record it.")] = False,
+    quality: Annotated[
+        bool, Option("--quality", help="Keep and compare rewards, with trl of every precision.")
+    ] = False,
+    record: Annotated[
+        bool, Option("--record", help="With --quality: run the peer too, instead of reading it.")
+    ] = False,
+    name: Annotated[str, Option(help="With --quality: what our curve is called.")] = "ludus",
     seeds: Annotated[str, Option(help="With --quality: a run for each.")] = "0,1,2",
-    curves: Annotated[Path, Option(help="With --quality: where the rewards of all runs are kept.")] = CURVES,
+    folder: Annotated[Path, Option("--curves", help="With --quality: where the rewards are kept.")] = CURVES,
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
@@ -138,20 +151,49 @@ def step(
 
     Sums of two numbers, 8 questions and 8 answers to each, AdamW, no KL.
     Ludus runs its real loop with an agent that talks to the gateway. The
-    ratio is the peer's seconds over ours.
+    ratio is the peer's seconds over ours. TRL's default is fp32 weights and
+    bf16 autocast; trl-fp32 computes in fp32, trl-bf16 has no fp32 at all.
 
     [bold]Examples:[/]  ludus bench step --vs trl
 
       ludus bench step --vs trl --quality --steps 40 --seeds 0,1,2
     """
-    folder, settings = _folder(model, overrides), tuple(overrides or ())
+    model_folder, settings = _folder(model, overrides), tuple(overrides or ())
     works = []
     for seed in parse_numbers(seeds, least=0) if quality else (0,):
         questions, answers = sums(seed)
-        works.append(StepWork(str(folder), settings, seed=seed, questions=questions, answers=answers, steps=steps))
-    if quality:
-        return _quality(works, vs or "trl", peers if record else None, curves, as_json)
-    return _compare("step", works[0], _peer("step", vs, peers, works[0]), pairs, as_json)
+        works.append(
+            StepWork(str(model_folder), settings, seed=seed, questions=questions, answers=answers, steps=steps)
+        )
+    if not quality:
+        return _compare("step", works[0], _peer("step", vs, peers, works[0]), pairs, as_json)
+    names = () if vs is None else peer_names("step", vs)
+    names = names if record else recorded(folder, names)
+    _quality(works, folder, name, names if record else (), peers)
+    return curves([name, *names], folder, None, as_json)
+
+
+def curves(
+    names: Annotated[
+        list[str], Argument(metavar="NAME…", help="NAME-seedN.jsonl; the others are held against the first.")
+    ],
+    folder: Annotated[Path, Option("--curves", help="Where rewards are kept.")] = CURVES,
+    plot: Annotated[Path | None, Option(help="Draw them into this PNG.")] = None,
+    as_json: JsonFigures = False,
+) -> None:
+    """Which of the recorded runs has learned more?
+
+    Mean reward of the last ten steps, with its standard error over seeds. No
+    worse: the first is not below this one by more than two standard errors.
+
+    [bold]Example:[/]  ludus bench curves ludus trl-bf16 --plot curves.png
+    """
+    found = {name: read_curves(folder, name) for name in names}
+    rows = compare_curves(found)
+    if plot is not None:
+        plot_curves(plot, found, title="Mean reward")
+    headers = {"reward": f"last {LAST_STEPS}", "error": "±", "seeds": "by seed", "no_worse": f"{names[0]} no worse"}
+    finish({"bench": "curves", "rows": rows}, {"curve": "curve", **headers}, as_json)
 
 
 def gateway(
@@ -354,22 +396,14 @@ def _memory(work: MemoryWork, as_json: bool) -> None:
     finish(body, headers, as_json, rows=[body])
 
 
-def _quality(works: Sequence[StepWork], vs: str, peers: Path | None, folder: Path, as_json: bool) -> None:
-    """A run for each work, its rewards kept beside the peer's. peers: None: the peer was recorded before."""
-    curves: dict[str, dict[int, Sequence[Line]]] = {"ludus": {}, vs: {}}
-    if peers is None:
-        curves[vs] = {work.seed: read_curve(curve_file(folder, vs, work.seed)) for work in works}
-    with counting("quality", len(works) * (1 if peers is None else 2)) as bar:
-        for work in works:
-            runners = [our_runner("step", work), *([] if peers is None else [peer_runner(vs, "step", work, peers)])]
-            for runner in runners:
-                bar.begin(f"{runner.name}, seed {work.seed}")
-                curve = curves[runner.name][work.seed] = runner.run()["steps"]
-                write_curve(curve_file(folder, runner.name, work.seed), curve)
-    rows = compare_curves(curves["ludus"], curves[vs])
-    sides = {"ours": "ludus", "ours_error": "±", "peer": vs, "peer_error": "± "}
-    headers = {"seed": "seed", **sides, "no_worse": "no worse"}
-    finish({"bench": "quality", **rows[-1], "rows": rows}, headers, as_json)
+def _quality(works: Sequence[StepWork], folder: Path, name: str, peers: Sequence[str], environments: Path) -> None:
+    """A run for each work and side, each kept in a file of its own as soon as it is done."""
+    runners = [(work.seed, our_runner("step", work, name)) for work in works]
+    runners += [(work.seed, peer_runner(peer, "step", work, environments)) for work in works for peer in peers]
+    with counting("quality", len(runners)) as bar:
+        for seed, runner in runners:
+            bar.begin(f"{runner.name}, seed {seed}")
+            write_curve(curve_file(folder, runner.name, seed), runner.run()["steps"])
 
 
 def _turns_headers(long: int) -> dict[str, str]:

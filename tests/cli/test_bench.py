@@ -40,6 +40,20 @@ def test_the_setting_names_the_model_of_both_sides(tiny_model_folder: Path) -> N
     assert _folder(folder, None) == _folder("smollm2-135m", ["seed=1", f"model.path={folder}"]) == tiny_model_folder
 
 
+def test_rewards_are_recorded_and_compared(tiny_model_folder: Path, tmp_path: Path, ludus: Callable[..., Any]) -> None:
+    """A run is kept under its name, beside the peer's that was recorded, and drawn."""
+    curve = "".join(json.dumps({"step": step, "reward": 0.0}) + "\n" for step in (1, 2))
+    (tmp_path / "trl-fp32-seed0.jsonl").write_text(curve)
+    where = ("--curves", tmp_path)
+    run = ("--quality", "--name", "ours", "--steps", 2, "--seeds", "0", "--vs", "trl", "--model", tiny_model_folder)
+    ended = ludus("bench", "step", *run, *where, "--json", "model.dtype=float32", "gconfig.max_new_tokens=4")
+    assert ended.code == 0, ended.err
+    rows = json.loads(ended.last)["rows"]
+    assert [row["curve"] for row in rows] == ["ours", "trl-fp32"] and rows[1]["no_worse"]
+    ended = ludus("bench", "curves", "trl-fp32", "ours", *where, "--plot", tmp_path / "curves.png")
+    assert ended.code == 0 and (tmp_path / "curves.png").is_file(), ended.err
+
+
 def test_what_cannot_be_measured_is_refused(tiny_model_folder: Path, tmp_path: Path, ludus: Callable[..., Any]) -> None:
     """Unknown peers, peers that are not set up, wrong numbers and wrong settings end with code 2 at once."""
     model = ("--model", tiny_model_folder)
@@ -48,7 +62,7 @@ def test_what_cannot_be_measured_is_refused(tiny_model_folder: Path, tmp_path: P
         (("sample", "--vs", "vllm", "--peers", tmp_path), "bench/peers.sh"),
         (("sample", "--requests", "1,x"), "'1,x' must be numbers from 1 on"),
         (("step", "--vs", "trl", "--peers", tmp_path), "bench/peers.sh"),
-        (("step", "--quality", "--curves", tmp_path), "--record"),
+        (("step", "--vs", "trl", "--quality", "--curves", tmp_path), "--record"),
         (("publish", "--vs", "disk"), "known: reload"),
         (("train", "trainer.rows=1"), "unknown key 'trainer.rows'"),
         (("train", "--profile", "trainer.rows=1"), "unknown key 'trainer.rows'"),

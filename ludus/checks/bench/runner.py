@@ -41,22 +41,32 @@ def our_runner(bench: str, work: DataclassInstance, name: str = "ludus") -> Runn
     )
 
 
+def peer_names(bench: str, peer: str) -> tuple[str, ...]:
+    """The peers that `peer` names: the one that is called so, else all that begin with it, the usual one first.
+
+    Raises UserError if there is none.
+    """
+    known = BENCHES[bench].peers
+    names = (peer,) if peer in known else tuple(name for name in known if name.startswith(f"{peer}-"))
+    if not names:
+        raise UserError(f"--vs {peer} cannot be compared in this bench; known: {', '.join(known)}")
+    return names
+
+
 def peer_runner(peer: str, bench: str, work: DataclassInstance, folder: Path) -> Runner:
     """A peer, in the environment below `folder` that bench/peers.sh made for it.
 
     Raises UserError if the peer is unknown, not set up, or if its script is not here.
     """
-    known = BENCHES[bench].peers
-    if peer not in known:
-        raise UserError(f"--vs {peer} cannot be compared in this bench; known: {', '.join(known)}")
-    script, environment = known[peer]
+    name = peer_names(bench, peer)[0]
+    script, environment, *arguments = BENCHES[bench].peers[name]
     if not (_SCRIPTS / script).is_file():
         raise UserError(f"the peers' scripts are not in {_SCRIPTS}: run from a checkout of Ludus, `pip install -e .`")
     python = folder / environment / "bin" / "python" if environment else Path(sys.executable)
     if not python.exists():
-        raise UserError(f"{peer} is not set up, {python} is missing: run bench/peers.sh, or say where with --peers")
+        raise UserError(f"{name} is not set up, {python} is missing: run bench/peers.sh, or say where with --peers")
     advice = "run bench/peers.sh again" if environment else "pip install 'ludus[train]'"
-    return Runner(peer, (str(python), str(_SCRIPTS / script)), asdict(work), advice)
+    return Runner(name, (str(python), str(_SCRIPTS / script), *arguments), asdict(work), advice)
 
 
 def main() -> None:

@@ -55,8 +55,8 @@ class Bench:
     """Headers of further results, by name; those of the peer are called `peer_NAME`, and {peer} is who it is."""
     printed: Literal["rows", "steps", "added times"] = "rows"
     """What its results hold."""
-    peers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """By name the peer's script, and the environment that it needs. '': that of Ludus itself."""
+    peers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By name the peer's script, the environment that it needs ('': that of Ludus itself), and its arguments."""
 
     def rows(self, results: Results) -> Sequence[Results]:
         """What was printed, row by row, with the names above."""

@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 import pytest
 
-from ludus.checks.bench.runner import our_runner, peer_runner
+from ludus.checks.bench.runner import our_runner, peer_names, peer_runner
 from ludus.checks.bench.table import BENCHES, Bench
 from ludus.checks.bench.workloads import Workload
 from ludus.errors import UserError
@@ -53,13 +53,24 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     """An unknown peer gets the known ones, a peer that is not set up the script that sets it up."""
     with pytest.raises(UserError, match=r"known: vllm, transformers, transformers-batching$"):
         peer_runner("tlr", "sample", WORK, tmp_path)
-    with pytest.raises(UserError, match=r"trl is not set up.*bench/peers\.sh"):
+    with pytest.raises(UserError, match=r"trl-autocast is not set up.*bench/peers\.sh"):
         peer_runner("trl", "step", WORK, tmp_path)
+
+
+def test_a_peer_has_several_ways_to_be_run(tmp_path: Path) -> None:
+    """TRL's own precision is meant where none is named; the precision is an argument of its script."""
+    assert peer_names("step", "trl") == ("trl-autocast", "trl-fp32", "trl-bf16")
+    assert peer_names("step", "trl-fp32") == ("trl-fp32",)
+    python = tmp_path / "trl" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    runner = peer_runner("trl", "step", WORK, tmp_path)
+    assert runner.name == "trl-autocast" and runner.command == (str(python), str(PEERS / "trl_step.py"), "autocast")
 
 
 @pytest.mark.parametrize("path", sorted(PEERS.glob("*.py")), ids=lambda path: path.name)
 def test_peers_know_nothing_of_ludus(path: Path) -> None:
-    """A peer's script is valid, takes its work as one argument, and imports nothing of ours."""
+    """A peer's script is valid, takes its work as an argument, and imports nothing of ours."""
     tree = ast.parse(path.read_text())
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
