@@ -70,6 +70,8 @@ class Needs:
     """All tokens of a minibatch at once, which takes a forward pass more; else any of them at a time will do."""
     entropy: bool = False
     """The entropies with their gradient."""
+    pairs: bool = False
+    """Groups with trained tokens on both sides: of positive and of negative advantage."""
     flat_groups: bool = False
     """Groups whose returns all agree: tokens move, or are counted, without an advantage too."""
 
@@ -113,7 +115,7 @@ class GroupReturns:
             for turn in episode.session.turns
         }
 
-    def map(self, advantage: Callable[[str, str, float], float]) -> Returns:
+    def map(self, advantage: Callable[[str, str, float], float | None]) -> Returns:
         """What `advantage` makes of member, turn and return; None where there is no return."""
         return {
             member: {
@@ -140,8 +142,10 @@ class LossInputs:
     entropies_N: Tensor | None = None
     """Of the distributions under the weights being trained; with a gradient if something needs it."""
     turns_N: Tensor | None = None
-    """Number of each token's turn, int64; of its episode likewise. None: these are not all tokens of a minibatch."""
+    """Number of each token's turn, int64; of its episode and its group likewise. None: these are not all tokens of a
+    minibatch."""
     episodes_N: Tensor | None = None
+    groups_N: Tensor | None = None
 
     @property
     def old_logprobs_N(self) -> Tensor:  # noqa: N802  (the suffix is the shape)

@@ -62,8 +62,10 @@ class TrainSequence:
     versions: tuple[int, ...]
     temperatures: tuple[float, ...]
     turns: tuple[int, ...] | None = None
-    """Number of each target's turn in its batch, and of its episode. None: nothing takes tokens together by them."""
+    """Number of each target's turn in its batch, of its episode and of its group. None: nothing takes tokens together
+    by them."""
     episodes: tuple[int, ...] | None = None
+    groups: tuple[int, ...] | None = None
     values: tuple[float, ...] | None = None
     """What a critic expected before each target, and what it is to expect. None: there is no critic."""
     value_targets: tuple[float, ...] | None = None
@@ -114,6 +116,7 @@ class PackedRow:
     turns: tuple[int, ...] | None = None
     """As in TrainSequence."""
     episodes: tuple[int, ...] | None = None
+    groups: tuple[int, ...] | None = None
     values: tuple[float, ...] | None = None
     value_targets: tuple[float, ...] | None = None
     kept_ids: tuple[tuple[int, ...], ...] = ()
@@ -266,6 +269,7 @@ def _build_row(paths: Sequence[Path], by_path: Mapping[Path, Sequence[TrainSeque
         temperatures=tuple([value for item in trained for value in item.temperatures]),
         turns=_joined_if_given([item.turns for item in trained]),
         episodes=_joined_if_given([item.episodes for item in trained]),
+        groups=_joined_if_given([item.groups for item in trained]),
         values=_joined_if_given([item.values for item in trained]),
         value_targets=_joined_if_given([item.value_targets for item in trained]),
         kept_ids=_joined(trained, [item.kept_ids for item in trained], ()),
@@ -312,7 +316,7 @@ def _num_common(a: Path, b: Path) -> int:
 def _columns(item: TrainSequence | PackedRow) -> list[Sequence[object]]:
     """What there is of each target."""
     always = (item.advantages, item.weights, item.logprobs, item.versions, item.temperatures)
-    optional = (item.turns, item.episodes, item.values, item.value_targets)
+    optional = (item.turns, item.episodes, item.groups, item.values, item.value_targets)
     sparse = (item.kept_ids or None, item.logit_processings or None)
     return [*always, *(column for column in (*optional, *sparse) if column is not None)]
 

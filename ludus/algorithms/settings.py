@@ -102,6 +102,15 @@ class AlgorithmSettings(Settings):
         made.__pydantic_fields_set__.intersection_update(data)
         return made
 
+    @pydantic.model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        if LOSSES[self.loss.kind].needs(self.loss).pairs and self.advantage.kind not in ("best_worst", "own"):
+            raise ConfigError(
+                f"loss {self.loss.kind!r} compares two members of a group, and advantage {self.advantage.kind!r} says "
+                f"not which; set advantage: best_worst, or take name: {self.loss.kind}, which has all of it"
+            )
+        return self
+
     def of_length(self, max_new_tokens: int | None) -> Self:
         """These settings for answers of at most so many tokens, which a constant to divide by follows from, and which
         of them are overlong.

@@ -26,6 +26,7 @@ FILLER = PackedRow(
     temperatures=(),
     turns=(),
     episodes=(),
+    groups=(),
     values=(),
     value_targets=(),
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from ludus.algorithms.base import Rule
 from ludus.algorithms.corrections import BYPASS, MASK, NONE, TRUNCATE
+from ludus.algorithms.estimators.best_worst import BEST_WORST
 from ludus.algorithms.estimators.gdpo import GDPO
 from ludus.algorithms.estimators.gigpo import GIGPO
 from ludus.algorithms.estimators.gpg import GPG
@@ -24,6 +25,7 @@ from ludus.algorithms.losses.dppo import DPPO
 from ludus.algorithms.losses.dro import DRO
 from ludus.algorithms.losses.gmpo import GMPO
 from ludus.algorithms.losses.policy_gradient import POLICY_GRADIENT
+from ludus.algorithms.losses.preference import DPO, KTO, ORPO
 from ludus.algorithms.losses.sapo import SAPO
 from ludus.algorithms.losses.vespo import VESPO
 from ludus.algorithms.normalisers import CONSTANT, EPISODE, TOKEN
@@ -34,15 +36,19 @@ def _by_kind(*rules: Rule) -> Mapping[str, Rule]:
     return {rule.settings.model_fields["kind"].default: rule for rule in rules}
 
 
-ESTIMATORS = _by_kind(GROUP, WHITENED, PASS_AT_K, GPG, GDPO, GIGPO, OWN_ADVANTAGE)
+ESTIMATORS = _by_kind(GROUP, WHITENED, PASS_AT_K, GPG, GDPO, GIGPO, BEST_WORST, OWN_ADVANTAGE)
 """(returns of all groups, **keys) -> advantages of all groups."""
-LOSSES = _by_kind(CLIP, CISPO, SAPO, GMPO, CLIP_COV, KL_COV, DPPO, VESPO, DRO, POLICY_GRADIENT, CROSS_ENTROPY, OWN_LOSS)
+LOSSES = _by_kind(
+    *(CLIP, CISPO, SAPO, GMPO, CLIP_COV, KL_COV, DPPO, VESPO, DRO, POLICY_GRADIENT, CROSS_ENTROPY),
+    *(DPO, KTO, ORPO, OWN_LOSS),
+)
 """(inputs, **keys) -> loss of each token, metrics."""
 CORRECTIONS = _by_kind(BYPASS, NONE, TRUNCATE, MASK)
 """(inputs, **keys) -> what each token's loss is multiplied by."""
 NORMALISERS = _by_kind(TOKEN, EPISODE, CONSTANT)
 """(trained tokens by episode, **keys) -> weight of a token by episode."""
 
+_PREFERENCE = {"advantage": "best_worst", "correction": "bypass", "normaliser": "episode"}
 _GSPO = {"level": "episode", "clip_low": 3e-4, "clip_high": 4e-4}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {},
@@ -69,6 +75,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "clip_cov": {"loss": "clip_cov", "minibatches": 4},
     "kl_cov": {"loss": "kl_cov", "minibatches": 4},
     "icepop": {"correction": "mask"},
+    "dpo": {**_PREFERENCE, "loss": "dpo"},
+    "kto": {**_PREFERENCE, "loss": "kto"},
+    "orpo": {**_PREFERENCE, "loss": "orpo"},
     "supervised": {"loss": "cross_entropy", "correction": "bypass"},
 }
 """By name: the keys of `algorithm` that differ from the defaults. `{}` is the defaults."""

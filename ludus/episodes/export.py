@@ -51,10 +51,11 @@ class TurnCredit:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of an episode, and of its first turn, among those of its batch."""
+    """Of an episode, of its first turn, and of its group, among those of its batch."""
 
     episode: int = 0
     first_turn: int = 0
+    group: int = 0
 
     def after(self, record: SessionRecord) -> Numbers:
         """Of the next episode."""
@@ -110,7 +111,7 @@ def export_session(
     style: `individual` makes a sequence of each turn, `concat` one of each path from the root to a leaf, where
     tokens on several paths are trained in the first.
     left_out: masked besides are these indices among the sampled tokens of a turn, by its id.
-    numbers: of the episode and of its first turn in their batch.
+    numbers: of the episode, its first turn and its group in their batch.
     Raises InternalError if a turn has no credit, or the ledger does not balance.
     """
     trained, masked = _account(record, credit, bounds, left_out)
@@ -222,6 +223,7 @@ def _sequence(record: SessionRecord, chain: Sequence[_TrainedTurn], weight: floa
         temperatures=tuple(item.turn.sampling.temperature for item in chain for _ in item.chosen),
         turns=tuple(numbers.first_turn + item.index for item in chain for _ in item.chosen),
         episodes=(numbers.episode,) * len(target_idx),
+        groups=(numbers.group,) * len(target_idx),
         values=_joined([item.credit.values for item in chain]),
         value_targets=_joined([item.credit.value_targets for item in chain]),
         kept_ids=_if_any(tuple(kept for item in chain for kept in _kept_ids(item))),

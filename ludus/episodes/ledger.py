@@ -16,6 +16,7 @@ from ludus.errors import InternalError
 MaskReason = Literal[
     "no_credit",  # no return reaches the turn
     "not_chosen",  # the conversation went on with another answer to the same prompt
+    "not_paired",  # neither the best nor the worst of its group, or the other of the two has no token to train
     "zero_advantage",  # the group's returns are all equal: there is nothing to learn
     "rejected",  # the agent gave no reward
     "failed",  # the episode ended in an error

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TypeVar
 
 from ludus.algorithms.base import GroupReturns, TurnAdvantages
@@ -70,23 +71,19 @@ class BuiltBatch:
 
 def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int, measured: Measured = _NOTHING) -> BuiltBatch:
     """The batch that weights `version` are trained on next. measured: what the algorithm asks for."""
-    could_be_trained = _advantages(_by_id(taken.groups), rules, measured)
-    by_group = _mask_flat(could_be_trained, rules)
     bounds = _bounds(rules, version)
+    could_be_trained = _mask_unpaired(_advantages(_by_id(taken.groups), rules, measured), rules, bounds)
+    by_group = _mask_flat(could_be_trained, rules)
     # a group that teaches nothing counts in the mean all the same: what one of ten teaches moves the weights a tenth
-    counts = [
-        count_trained(episode.session, credit, bounds=bounds, left_out=episode.left_out)
-        for members in could_be_trained
-        for episode, credit in members
-    ]
+    counts = [_count(episode, credit, bounds) for members in could_be_trained for episode, credit in members]
     weights = iter(algorithm_of(rules.algorithm).weights(counts))
-    parts = _cut(by_group, rules.algorithm.minibatches)
+    parts = _cut(list(enumerate(by_group)), rules.algorithm.minibatches)
     rows: list[tuple[PackedRow, ...]] = []
     ledger = account_discarded(taken.discarded)
     numbers = Numbers()
     for part in parts:
         sequences: list[TrainSequence] = []
-        for episode, credit in (each for members in part for each in members):
+        for group, (episode, credit) in ((group, each) for group, members in part for each in members):
             # together the minibatches weigh as much as there are of them, each what its tokens weigh
             exported = export_session(
                 episode.session,
@@ -95,7 +92,7 @@ def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int, measured
                 style=rules.export_style,
                 bounds=bounds,
                 left_out=episode.left_out,
-                numbers=numbers,
+                numbers=replace(numbers, group=group),
             )
             sequences.extend(exported.sequences)
             ledger = ledger + exported.ledger
@@ -166,6 +163,11 @@ def _warn_of_fewer(minibatches: int, num_groups: int) -> None:
     logger.warning("algorithm.minibatches=%d, and a batch has only %d groups: one step each", minibatches, num_groups)
 
 
+def _count(episode: Episode, credit: Credit, bounds: TokenBounds) -> int:
+    """Tokens that are trained."""
+    return count_trained(episode.session, credit, bounds=bounds, left_out=episode.left_out)
+
+
 def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
     """The members of each group, in the order of ids, with what the loss makes of each of their turns."""
     return _mask_flat(_advantages(groups, rules, _NOTHING), rules)
@@ -173,10 +175,14 @@ def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
 
 def _advantages(groups: Sequence[Group], rules: BatchRules, measured: Measured) -> list[Members]:
     """As `credit_groups`, with the advantages of groups that teach nothing."""
-    advantages = algorithm_of(rules.algorithm).advantages([_returns(group, rules, measured) for group in groups])
+    returns = [_returns(group, rules, measured) for group in groups]
+    advantages = algorithm_of(rules.algorithm).advantages(returns)
     return [
-        [(episode, _credits(episode, of_group[episode.id])) for episode in _members(group)]
-        for group, of_group in zip(groups, advantages, strict=True)
+        [
+            (episode, _credits(episode, of_group[episode.id], _unused(episode, given)))
+            for episode in _members(given.group)
+        ]
+        for given, of_group in zip(returns, advantages, strict=True)
     ]
 
 
@@ -241,12 +247,23 @@ def account_unused(taken: TakenGroups) -> Ledger:
     return unused + account_discarded(taken.discarded)
 
 
-def _credits(episode: Episode, advantages: TurnAdvantages) -> dict[str, TurnCredit]:
+def _credits(
+    episode: Episode, advantages: TurnAdvantages, reason_of: Mapping[str, MaskReason] = MappingProxyType({})
+) -> dict[str, TurnCredit]:
+    """reason_of: why turns without an advantage have none, where it is not that no return reaches them."""
     credit = dict.fromkeys((turn.id for turn in episode.session.turns), TurnCredit(advantage=None, mask="no_credit"))
     for turn_id, value in advantages.items():
         if value is not None:
             credit[turn_id] = TurnCredit(advantage=value, mask=None)
+        elif turn_id in reason_of:
+            credit[turn_id] = TurnCredit(advantage=None, mask=reason_of[turn_id])
     return {**credit, **dict.fromkeys(masked_answers(episode), TurnCredit(advantage=None, mask="not_chosen"))}
+
+
+def _unused(episode: Episode, returns: GroupReturns) -> dict[str, MaskReason]:
+    """Why turns with a return have no advantage, if they have none."""
+    reason: MaskReason = "zero_advantage" if is_flat(returns) else "not_paired"
+    return {turn_id: reason for turn_id, value in returns.returns[episode.id].items() if value is not None}
 
 
 def _is_flat(members: Members) -> bool:
@@ -254,17 +271,32 @@ def _is_flat(members: Members) -> bool:
     return not any(credit.teaches for _, turns in members for credit in turns.values())
 
 
+def _mask_unpaired(groups: Sequence[Members], rules: BatchRules, bounds: TokenBounds) -> list[Members]:
+    """The groups, of which those with tokens to train on one side alone are masked, if the algorithm needs both."""
+    if not algorithm_of(rules.algorithm).needs.pairs:
+        return list(groups)
+    return [
+        members if _sides(members, bounds) >= {True, False} else _masked(members, "not_paired") for members in groups
+    ]
+
+
+def _sides(members: Members, bounds: TokenBounds) -> set[bool]:
+    """Whether there are tokens to train of positive advantage (True), and of negative one (False)."""
+    trained = [credit for episode, credit in members if _count(episode, credit, bounds)]
+    return {each.mean > 0 for credit in trained for each in credit.values() if each.mean}
+
+
 def _mask_flat(groups: Sequence[Members], rules: BatchRules) -> list[Members]:
     """The groups, of which those without anything to learn from are masked, unless the algorithm trains them too."""
     if algorithm_of(rules.algorithm).needs.flat_groups:
         return list(groups)
-    flat = TurnCredit(advantage=None, mask="zero_advantage")
-    return [
-        [(episode, {id_: each if each.mask else flat for id_, each in turns.items()}) for episode, turns in members]
-        if _is_flat(members)
-        else members
-        for members in groups
-    ]
+    return [_masked(members, "zero_advantage") if _is_flat(members) else members for members in groups]
+
+
+def _masked(members: Members, reason: MaskReason) -> Members:
+    """Without the turns that had an advantage."""
+    mask = TurnCredit(advantage=None, mask=reason)
+    return [(episode, {id_: each if each.mask else mask for id_, each in turns.items()}) for episode, turns in members]
 
 
 def _named_credit(credited: Members, discarded: Sequence[Discarded]) -> dict[str, float | str]:

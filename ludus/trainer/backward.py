@@ -104,10 +104,10 @@ class Backward:
             # in float64, which holds both a logprob and the number of a turn
             parts.append(torch.stack([each.double() for each in (*numbers, entropies, *_ids(row, logprobs.device))]))
         first, columns = self._ranks.concat(torch.cat(parts, 1))
-        current, sampled, before, reference, advantages, weights, entropies = columns[:-2].float()
-        turns, episodes = columns[-2:].long()
+        current, sampled, before, reference, advantages, weights, entropies = columns[:-3].float()
+        ids = columns[-3:].long()
         needed = (before if algorithm.needs.proximal else None, reference if algorithm.needs.reference else None)
-        inputs = LossInputs(current, sampled, *needed, advantages, weights, entropies, turns, episodes)
+        inputs = LossInputs(current, sampled, *needed, advantages, weights, entropies, *ids)
         # every rank computes all of it, and one of them reports
         slopes = _slopes(inputs, algorithm, means if self._ranks.rank == 0 else TokenMeans())
         for row in rows:
@@ -131,11 +131,12 @@ class Backward:
             return self._forward(row)[0]
 
 
-def _ids(row: PackedRow, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Numbers of turn and episode of each target."""
-    if row.turns is None or row.episodes is None:
+def _ids(row: PackedRow, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers of turn, episode and group of each target."""
+    if row.turns is None or row.episodes is None or row.groups is None:
         raise InternalError("an algorithm takes tokens together, and a row does not say of which turns they are")
-    return torch.tensor(row.turns, device=device), torch.tensor(row.episodes, device=device)
+    turns, episodes, groups = (torch.tensor(each, device=device) for each in (row.turns, row.episodes, row.groups))
+    return turns, episodes, groups
 
 
 def _cut(slopes: Slopes, first: int, chunk: slice, _logprobs: Tensor, _entropies: Tensor) -> Slopes:

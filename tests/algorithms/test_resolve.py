@@ -267,7 +267,7 @@ def test_the_loss_of_a_name_acts(name: str) -> None:
     slopes = []
     for each in (settings, AlgorithmSettings()):
         proximal = first if algorithm_of(each).needs.proximal else None
-        inputs = LossInputs(logprobs, sampled, proximal, None, advantages, torch.ones(4), sampled, ids, ids)
+        inputs = LossInputs(logprobs, sampled, proximal, sampled, advantages, torch.ones(4), sampled, ids, ids, ids * 0)
         slopes.append(torch.autograd.grad(algorithm_of(each).loss(inputs)[0], logprobs)[0])
     assert (slopes[0] - slopes[1]).abs().max() > 1e-3
 

@@ -270,3 +270,30 @@ def test_what_is_measured_of_a_token_comes_back_to_it(
     assert (built.ledger.trained, built.ledger.masked) == (20, {"no_credit": 6, "left_out": 1})
     for row in built.batch.rows:
         assert row.advantages == tuple(map(float, row.target_ids))
+
+
+def test_pairs_of_groups(make_episode: MakeEpisode) -> None:
+    """Best and worst are trained, the third is not paired, ties make no pair and count in no mean."""
+    taken = groups_of(make_episode, {"g0": (1.0, 0.5, 0.0), "g1": (0.0, 2.0), "g2": (1.0, 1.0)})
+    built = build_batch(taken, rules(name="dpo"), version=0)
+    assert built.ledger.masked == {"not_paired": 6, "zero_advantage": 12} and built.ledger.trained == 24
+    assert built.credit["g0-m1/t0"] == "not_paired" and built.credit["g1-m0/t1"] == -1.0
+    (row,) = built.batch.rows
+    assert row.groups is not None and {*zip(row.groups, row.advantages, strict=True)} == {
+        (0, 1.0), (0, -1.0), (1, 1.0), (1, -1.0)
+    }  # fmt: skip
+    # four sequences of six tokens: the mean over two pairs
+    assert row.weights == pytest.approx([1 / 24] * 24)
+
+
+@pytest.mark.parametrize(("name", "trained"), [("dpo", 12), ("kto", 18)])
+def test_half_a_pair_is_none(make_episode: MakeEpisode, name: str, trained: int) -> None:
+    """Where the worst has grown too old the best has nothing to be compared with; KTO compares with no other."""
+    taken = groups_of(make_episode, {"g0": (1.0, 0.0), "g1": (1.0, 0.0)})
+    best, worst = taken.groups[0].episodes
+    old = replace(worst, left_out={turn.id: range(3) for turn in worst.session.turns})
+    halved = TakenGroups((replace(taken.groups[0], episodes=(best, old)), taken.groups[1]), ())
+    built = build_batch(halved, rules(name=name), version=0)
+    assert built.ledger.trained == trained
+    assert built.ledger.masked == ({"not_paired": 12} if name == "dpo" else {"left_out": 6})
+    assert sum(weight for row in built.batch.rows for weight in row.weights) == pytest.approx(1.0)

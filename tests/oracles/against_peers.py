@@ -87,6 +87,7 @@ def compute(case: Case, given: Tensors) -> Tensors:
             entropies_N=at_targets(entropies),
             turns_N=targets // LONGEST,
             episodes_N=targets // LONGEST,
+            groups_N=targets // (LONGEST * MEMBERS),
         )
     )
     loss.backward()
@@ -95,7 +96,7 @@ def compute(case: Case, given: Tensors) -> Tensors:
         GroupReturns(each, {member.id: episode_returns(member, 1.0) for member in each.episodes}) for each in groups
     ]
     advantages = [
-        value for group in algorithm.advantages(returns) for turns in group.values() for value in turns.values()
+        value or 0.0 for group in algorithm.advantages(returns) for turns in group.values() for value in turns.values()
     ]
     return {
         "advantages": torch.tensor(advantages)[:, None] * given["mask"],

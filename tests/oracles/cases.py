@@ -67,6 +67,10 @@ def clip(**keys: Any) -> Keys:
     return named("grpo", loss=keys)
 
 
+def dpo(variant: str, **keys: Any) -> Keys:
+    return {"name": "dpo", "loss": {"variant": variant, **keys}}
+
+
 WIDE = {"clip_low": 0.2, "clip_high": 0.2}
 UNDIVIDED = {"norm_adv_by_std_in_grpo": False}
 BY_SEQUENCE = {"importance_sampling_level": "sequence"}
@@ -235,7 +239,25 @@ DIVERGENCES = (
     trl("entropy", named("grpo", entropy={"coef": 0.1}), entropy_coef=0.1),
     trl("top-entropy tokens", named("grpo", top_entropy=0.4), top_entropy_quantile=0.4),
 )
-CASES = ESTIMATORS + LOSSES + AGGREGATIONS + MASKS + CORRECTIONS + DIVERGENCES
+PREFERENCES = ("loss", "gradient")
+"""TRL is given the pairs."""
+PAIRS = (
+    trl("dpo", {"name": "dpo"}, "dpo", PREFERENCES, beta=0.1),
+    trl("dpo, robust", dpo("robust", label_smoothing=0.2), "dpo", PREFERENCES, loss_type="robust", label_smoothing=0.2),
+    trl("dpo, hinge", dpo("hinge", beta=0.5), "dpo", PREFERENCES, loss_type="hinge", beta=0.5),
+    trl("dpo, ipo", dpo("ipo", beta=0.5), "dpo", PREFERENCES, loss_type="ipo", beta=0.5),
+    trl(
+        "kto",
+        {"name": "kto", "loss": {"desirable_weight": 1.5, "undesirable_weight": 0.5}},
+        "kto",
+        PREFERENCES,
+        beta=0.1,
+        desirable_weight=1.5,
+        undesirable_weight=0.5,
+    ),
+    trl("orpo", {"name": "orpo", "loss": {"beta": 0.3}}, "orpo", PREFERENCES, beta=0.3),
+)
+CASES = ESTIMATORS + LOSSES + AGGREGATIONS + MASKS + CORRECTIONS + DIVERGENCES + PAIRS
 
 RIGHT_OR_WRONG = {"rewards": torch.tensor([[1.0], [0.0], [0.0], [0.0]] * 2 + [[0.0]] * 4)}
 OF_ITS_OWN = (

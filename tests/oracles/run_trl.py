@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from types import MethodType
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,18 +17,77 @@ from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl import (
+    DPOConfig,
+    DPOTrainer,
+    GRPOConfig,
+    GRPOTrainer,
+    KTOConfig,
+    KTOTrainer,
+    RLOOConfig,
+    RLOOTrainer,
+)
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 Tensors = dict[str, torch.Tensor]
 TRAINERS = {
     "grpo": (GRPOTrainer, GRPOConfig),
     "rloo": (RLOOTrainer, RLOOConfig),
     "gmpo": (GMPOTrainer, GMPOConfig),
+    "dpo": (DPOTrainer, DPOConfig),
+    "kto": (KTOTrainer, KTOConfig),
+    "orpo": (ORPOTrainer, ORPOConfig),
 }
+PAIR = {"prompt": ["a"], "chosen": ["b"], "rejected": ["c"]}
+PREFERENCES = {
+    "dpo": PAIR,
+    "orpo": PAIR,
+    "kto": {"prompt": ["a"] * 2, "completion": ["b", "c"], "label": [True, False]},
+}
+"""What they are built with; it is never read."""
+
+
+def prefer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
+    """The loss of the best of each group against its worst, chosen first; of a group of equal rewards there is none."""
+    rewards = given["rewards"].sum(1).view(int(given["group"].max()) + 1, -1)
+    first = torch.arange(len(rewards)) * rewards.shape[1]
+    pairs = torch.stack([first + rewards.argmax(1), first + rewards.argmin(1)])[:, rewards.std(1) > 0].flatten()
+    logprobs, mask = given["logprobs"].clone().requires_grad_(), given["mask"][pairs]
+    own, reference = (each[pairs] * mask for each in (logprobs, given["reference"]))
+    config = TRAINERS[case["trainer"]][1](output_dir=folder, use_cpu=True, bf16=False, report_to=[], **case["config"])
+    loaded = {"processing_class": PreTrainedTokenizerFast.from_pretrained(folder)}
+    dataset = Dataset.from_dict(PREFERENCES[case["trainer"]])
+    model = LlamaForCausalLM.from_pretrained(folder)
+    trainer = TRAINERS[case["trainer"]][0](model, args=config, train_dataset=dataset, **loaded)
+
+    def model_of(logprobs: torch.Tensor) -> Any:
+        shown = {"entropy": logprobs.detach(), "mean_logits": logprobs.detach(), "is_top1": logprobs > 0}
+        return lambda **_: SimpleNamespace(log_probs=logprobs, **shown)
+
+    # one token of prompt before each answer
+    tokens = torch.nn.functional.pad(mask, (1, 0))
+    inputs = {"input_ids": tokens, "attention_mask": tokens, "completion_mask": tokens}
+    if case["trainer"] == "orpo":
+        lengths = mask.sum(1)
+        chosen, rejected = (own.sum(1) / lengths).chunk(2)
+        # TRL's cross-entropy counts the tokens of the prompt too; this is the paper's
+        trainer.concatenated_forward = lambda *_: (chosen, rejected, own, own, -chosen.mean())
+        loss, _ = trainer.get_batch_loss_metrics(model, {}, "train")
+    else:
+        trainer.ref_model = model_of(reference)
+        if case["trainer"] == "kto":
+            inputs["label"] = torch.arange(len(pairs)) < len(pairs) // 2
+            sums = {True: own.sum(1).detach(), False: reference.sum(1)}
+            trainer._compute_kl_logps = lambda used, _: sums[used is not trainer.ref_model]
+        loss = trainer._compute_loss(model_of(own), inputs, False)
+    loss.backward()
+    return {"loss": loss.detach(), "gradient": logprobs.grad}
 
 
 def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
+    if case["trainer"] in PREFERENCES:
+        return prefer(case, given, folder)
     given = {**given, **case.get("given", {})}
     mask = given["mask"]
     logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))

@@ -127,6 +127,7 @@ def sequences(count: int) -> list[TrainSequence]:
                 temperatures=(1.0,) * len(targets),
                 turns=(number,) * len(targets),
                 episodes=(number // 2,) * len(targets),
+                groups=(number // 4,) * len(targets),
             )
         )
     return made
@@ -167,6 +168,8 @@ def test_the_gradient_of_several_ranks_is_that_of_one(team: Team, tiny_models: A
     [
         (2, None, {"activation_checkpointing": True}),
         (2, None, {"algorithm": {"kl": {"beta": 0.1}}}),
+        (2, None, {"algorithm": {"name": "dpo"}}),
+        (2, None, {"algorithm": {"name": "kto"}, "minibatches": 2}),
         (2, None, {"minibatches": 2}),
         (3, None, {"algorithm": {"loss": "gmpo", "top_entropy": 0.5, "entropy": {"coef": 0.1}}, "minibatches": 2}),
         (2, None, {"optimizer": {"lr": 1e-2, "max_grad_norm": 0.01, "weight_decay": 0.1}}),

@@ -101,15 +101,22 @@ def test_packing_never_changes_the_gradient(family: str, tiny_models: Callable[[
 
 
 def numbered(sequences: Sequence[TrainSequence]) -> list[TrainSequence]:
-    """Each a turn of its own, two turns an episode."""
+    """Each a turn of its own, two turns an episode, two episodes a group: one is good, one bad."""
     return [
-        replace(each, turns=(number,) * len(each.target_idx), episodes=(number // 2,) * len(each.target_idx))
+        replace(
+            each,
+            turns=(number,) * len(each.target_idx),
+            episodes=(number // 2,) * len(each.target_idx),
+            groups=(number // 4,) * len(each.target_idx),
+        )
         for number, each in enumerate(sequences)
     ]
 
 
 MENU: dict[str, dict[str, Any]] = {
-    **{kind: {"loss": kind} for kind in LOSSES if kind not in ("own", "dro")},
+    **{kind: {"loss": kind} for kind in LOSSES if kind not in ("own", "dro", "dpo", "kto", "orpo")},
+    **{name: {"name": name} for name in ("dpo", "kto", "orpo")},
+    "ipo": {"name": "dpo", "loss": {"variant": "ipo"}},
     "gspo": {"loss": {"level": "episode"}},
     "turns": {"loss": {"kind": "cispo", "level": "turn"}, "correction": {"cap": 1.5, "level": "turn"}},
     "entropy": {"entropy": {"coef": 0.1}},

@@ -145,3 +145,12 @@ def test_turns_without_a_return_have_no_advantage(kind: str) -> None:
     (answer,) = algorithm_of(AlgorithmSettings(advantage=kind)).advantages([silent])  # type: ignore[arg-type]
     assert answer["a"]["a0"] is None
     assert answer["a"]["a1"] is not None and answer["b"]["b0"] is not None
+
+
+def test_the_best_is_paired_with_the_worst() -> None:
+    """One of each, the first of equal ones, none where all are equal; what is not paired has no advantage."""
+    several = group_of({"a": [(0.5, 1)], "b": [(1.0, 2), (1.0, 1)], "c": [(1.0, 1)], "d": [(0.0, 1)], "e": [(0.0, 1)]})
+    (made, flat) = algorithm_of(AlgorithmSettings(name="dpo")).advantages([several, FLAT])
+    assert made["b"] == {"b0": 1.0, "b1": 1.0} and made["d"] == {"d0": -1.0}
+    assert made["a"] == {"a0": None} and made["c"] == {"c0": None} and made["e"] == {"e0": None}
+    assert flat == {"d": {"d0": None}, "e": {"e0": None}}

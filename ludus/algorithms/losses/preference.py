@@ -1,0 +1,200 @@
+"""DPO, KTO and ORPO: what is preferred becomes likelier than what is not, without a policy gradient.
+
+Knows: tokens of a whole minibatch, of which episode and group each is.  Knows not: where preferences come from.
+The sign of the advantage says which side a token is of: above 0 of what is preferred (chosen), below of what is not
+(rejected). A group has one pair. A sequence's logprob is the sum over its trained tokens.
+
+Each token's loss is that of its pair or sequence, so that with weights by episode the sum is the mean over pairs, or
+over sequences. Glossary: z the sum of log pi - log ref over a sequence; w the chosen of a pair, l the rejected; sigma
+the sigmoid.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+
+import pydantic
+from pydantic import Field
+
+from ludus.algorithms.base import LossInputs, LossMetrics, Needs, Rule
+from ludus.algorithms.levels import sum_within
+from ludus.errors import ConfigError
+from ludus.settings import Choice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DpoVariant = Literal["sigmoid", "robust", "hinge", "ipo"]
+
+
+class DpoSettings(Choice):
+    """The pair's difference of log-ratios to the reference is made larger."""
+
+    kind: Literal["dpo"] = "dpo"
+    beta: float = Field(default=0.1, gt=0)
+    """How much the distance to the reference counts; the tau of ipo."""
+    variant: DpoVariant = "sigmoid"
+    """What is made of the difference: DPO's, robust DPO's, SLiC's, IPO's, which takes means over tokens."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
+    """Share of the pairs that are taken to be the wrong way round; with sigmoid and robust."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_smoothing(self) -> Self:
+        if self.label_smoothing and self.variant in ("hinge", "ipo"):
+            raise ConfigError(
+                f"loss.label_smoothing={self.label_smoothing} has no meaning with variant {self.variant!r}; "
+                "leave it at 0, or take variant sigmoid or robust"
+            )
+        return self
+
+
+class KtoSettings(Choice):
+    """Each sequence is desirable or not, and is moved away from a common reference point."""
+
+    kind: Literal["kto"] = "kto"
+    beta: float = Field(default=0.1, gt=0)
+    """How much the distance to the reference counts."""
+    desirable_weight: float = Field(default=1.0, gt=0)
+    undesirable_weight: float = Field(default=1.0, gt=0)
+    """Of each sequence; the paper's advice where the kinds are unequally many is to make weight times number alike."""
+
+
+class OrpoSettings(Choice):
+    """Cross-entropy of the preferred, and the ratio of the pair's odds; there is no reference."""
+
+    kind: Literal["orpo"] = "orpo"
+    beta: float = Field(default=0.1, gt=0)
+    """Weight of the odds ratio, the paper's lambda."""
+
+
+class _Sides(NamedTuple):
+    """Sums over the chosen and the rejected tokens of each group, (G,), and which group each token is of, (N,)."""
+
+    chosen_G: Tensor
+    rejected_G: Tensor
+    group_N: Tensor
+
+
+def dpo_loss(
+    inputs: LossInputs, *, beta: float, variant: DpoVariant = "sigmoid", label_smoothing: float = 0.0
+) -> tuple[Tensor, LossMetrics]:
+    """Per token the loss of its pair, shape (N,), with d = z_w - z_l and e the smoothing.
+
+    sigmoid: -(1 - e) log sigma(beta d) - e log sigma(-beta d). robust: ((1 - e) (-log sigma(beta d)) + e log
+    sigma(-beta d)) / (1 - 2 e). hinge: max(0, 1 - beta d). ipo: (d' - 1 / (2 beta))^2, d' the difference of z's means
+    over tokens.
+    Source: DPO (arXiv 2305.18290) eq. 7; smoothing Mitchell, "A note on DPO with noisy preferences" (2023); robust
+    (arXiv 2403.00409) eq. 12; hinge SLiC (arXiv 2305.10425) with z; ipo (arXiv 2310.12036) eq. 17, with means as its
+    authors computed it.
+    """
+    log_ratio_N = _log_ratio(inputs)
+    z = _sides(log_ratio_N, inputs)
+    d_G = z.chosen_G - z.rejected_G
+    if variant == "hinge":
+        loss_G = (1 - beta * d_G).relu()
+    elif variant == "ipo":
+        counts = _sides(log_ratio_N.new_ones(log_ratio_N.shape), inputs)
+        loss_G = (z.chosen_G / counts.chosen_G - z.rejected_G / counts.rejected_G - 1 / (2 * beta)) ** 2
+    else:
+        right_G, wrong_G = _softplus(-beta * d_G), _softplus(beta * d_G)
+        if variant == "robust":
+            loss_G = ((1 - label_smoothing) * right_G - label_smoothing * wrong_G) / (1 - 2 * label_smoothing)
+        else:
+            loss_G = (1 - label_smoothing) * right_G + label_smoothing * wrong_G
+    return loss_G[z.group_N], _shown(z, beta)
+
+
+def kto_loss(
+    inputs: LossInputs, *, beta: float, desirable_weight: float, undesirable_weight: float
+) -> tuple[Tensor, LossMetrics]:
+    """Per token the loss of its sequence, shape (N,): weight (1 - sigma(beta (z - z0))), or of an undesirable one
+    weight (1 - sigma(beta (z0 - z))).
+
+    z0, the reference point, is the mean of z over the sequences of advantage 0, which are trained no further, or 0 if
+    that is negative; it has no gradient. Without such sequences it is the mean over all of them: those that the policy
+    sampled itself estimate its divergence from the reference.
+    Source: KTO (arXiv 2402.01306) eq. 8; z0 of unrelated answers: sec. 4.1.
+    """
+    z_N, count_N = sum_within(_log_ratio(inputs), inputs, "episode")
+    is_measure_N = (inputs.advantages_N == 0) | ~(inputs.advantages_N == 0).any()
+    share_N = is_measure_N / count_N  # the tokens of a sequence count once together
+    z0 = ((share_N * z_N).sum() / share_N.sum()).detach().clamp(min=0)
+    side_N = inputs.advantages_N.sign()
+    weight_N = desirable_weight * (side_N > 0) + undesirable_weight * (side_N < 0)
+    return weight_N * (1 - (beta * side_N * (z_N - z0)).sigmoid()), {"kto_reference_point": z0}
+
+
+def orpo_loss(inputs: LossInputs, *, beta: float) -> tuple[Tensor, LossMetrics]:
+    """-m_w - beta log sigma(log odds_w - log odds_l) of the token's pair, shape (N,).
+
+    m: mean of log pi over a sequence; odds = p / (1 - p) with log p = m.
+    Source: ORPO (arXiv 2403.07691) eq. 6 and 7, with eq. 2 over the answer alone.
+    """
+    ones_N = inputs.logprobs_N.new_ones(inputs.logprobs_N.shape)
+    sums, counts = _sides(inputs.logprobs_N, inputs), _sides(ones_N, inputs)
+    chosen_G, rejected_G = (
+        # a model that is sure of every token has infinite odds
+        (total_G / count_G).clamp(max=-1e-6)
+        for total_G, count_G in ((sums.chosen_G, counts.chosen_G), (sums.rejected_G, counts.rejected_G))
+    )
+    log_odds_G = chosen_G - rejected_G - (_log1mexp(chosen_G) - _log1mexp(rejected_G))
+    loss_G = -chosen_G + beta * _softplus(-log_odds_G)
+    return loss_G[sums.group_N], {"log_odds_ratio": log_odds_G.detach().mean(), "nll": -chosen_G.detach().mean()}
+
+
+def _log_ratio(inputs: LossInputs) -> Tensor:
+    assert inputs.reference_logprobs_N is not None, "an algorithm that needs a reference gets its logprobs"
+    return inputs.logprobs_N - inputs.reference_logprobs_N
+
+
+def _sides(values_N: Tensor, inputs: LossInputs) -> _Sides:
+    """What the values come to on each side of each group."""
+    assert inputs.groups_N is not None, "a rule that needs all tokens of a minibatch gets them"
+    groups, group_N = inputs.groups_N.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    side_N = (inputs.advantages_N < 0).long()
+    sums_2G = values_N.new_zeros(2 * len(groups)).index_add(0, side_N * len(groups) + group_N, values_N)
+    chosen_G, rejected_G = sums_2G.view(2, len(groups))
+    return _Sides(chosen_G, rejected_G, group_N)
+
+
+def _softplus(values: Tensor) -> Tensor:
+    """-log sigma(-x), without overflow."""
+    return values.logaddexp(values.new_zeros(()))
+
+
+def _log1mexp(values: Tensor) -> Tensor:
+    """log(1 - exp(x)) of x < 0."""
+    return (-values.expm1()).log()
+
+
+def _shown(z: _Sides, beta: float) -> LossMetrics:
+    """The rewards that the policy implies. Source: DPO (arXiv 2305.18290) eq. 5."""
+    chosen, rejected = beta * z.chosen_G.detach().mean(), beta * z.rejected_G.detach().mean()
+    return {"reward_chosen": chosen, "reward_rejected": rejected, "reward_margin": chosen - rejected}
+
+
+DPO = Rule(
+    DpoSettings,
+    dpo_loss,
+    "DPO (arXiv 2305.18290) eq. 7; robust (arXiv 2403.00409) eq. 12; hinge: SLiC (arXiv 2305.10425); ipo (arXiv "
+    "2310.12036) eq. 17",
+    needs=lambda _: Needs(minibatch=True, reference=True, pairs=True),
+    formula="{variant} of {beta} (z_w - z_l), z: sum of log pi / ref, w: the preferred, l: the other, smoothing: "
+    "{label_smoothing}",
+)
+KTO = Rule(
+    KtoSettings,
+    kto_loss,
+    "KTO (arXiv 2402.01306) eq. 8",
+    needs=lambda _: Needs(minibatch=True, reference=True),
+    formula="{desirable_weight} (1 - sigmoid({beta} (z - z0))) of what is preferred, {undesirable_weight} (1 - "
+    "sigmoid({beta} (z0 - z))) of what is not, z: sum of log pi / ref, z0: its mean, at least 0",
+)
+ORPO = Rule(
+    OrpoSettings,
+    orpo_loss,
+    "ORPO (arXiv 2403.07691) eq. 6 and 7",
+    needs=lambda _: Needs(minibatch=True, pairs=True),
+    formula="-m_w - {beta} log sigmoid(log of the ratio of odds), m: mean of log pi, w: the preferred, odds: exp(m) / "
+    "(1 - exp(m))",
+)
