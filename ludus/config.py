@@ -41,7 +41,7 @@ from ludus.settings import (
     with_overrides,
     without_idle,
 )
-from ludus.trainer.settings import TrainerSettings
+from ludus.trainer.settings import CriticSettings, TrainerSettings
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 _NOT_ONLINE = """
@@ -73,6 +73,7 @@ class Config(Settings):
     engine: Annotated[EngineSettings, OneOf(ENGINES, "local")] = LocalSettings()
     scheduler: Annotated[SchedulerSettings, OneOf(SCHEDULERS, "local")] = LocalScheduler()
     trainer: TrainerSettings = TrainerSettings()
+    critic: CriticSettings = CriticSettings()
     gconfig: GenerationSettings = GenerationSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
     eval_gconfig: GenerationSettings | None = None
@@ -137,6 +138,8 @@ class Config(Settings):
                 "engine.keep_kv_on_publish",
                 "with rollout.max_head_offpolicyness=0 nothing is being sampled when weights are published",
             )
+        if self.is_set("critic") and not self.has_critic:
+            yield Idle("critic", "no advantage is made of values; algorithm.name=ppo has a critic")
         if self.is_set("scheduler.trainer") and self.trainer.ranks == 1:
             yield Idle("scheduler.trainer", "with trainer.ranks=1 the run's own process trains alone")
 
@@ -169,6 +172,11 @@ class Config(Settings):
         """Keys that are given and that this kind of agent does not read, and who does. None: an agent that asks over
         HTTP."""
         return {}
+
+    @property
+    def has_critic(self) -> bool:
+        """The algorithm asks for values."""
+        return "values" in algorithm_of(self.algorithm).needs.measured
 
     @property
     def folder(self) -> Path:

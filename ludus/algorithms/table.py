@@ -11,6 +11,7 @@ from typing import Any
 from ludus.algorithms.base import Rule
 from ludus.algorithms.corrections import BYPASS, MASK, NONE, TRUNCATE
 from ludus.algorithms.estimators.best_worst import BEST_WORST
+from ludus.algorithms.estimators.gae import GAE
 from ludus.algorithms.estimators.gdpo import GDPO
 from ludus.algorithms.estimators.gigpo import GIGPO
 from ludus.algorithms.estimators.gpg import GPG
@@ -36,7 +37,7 @@ def _by_kind(*rules: Rule) -> Mapping[str, Rule]:
     return {rule.settings.model_fields["kind"].default: rule for rule in rules}
 
 
-ESTIMATORS = _by_kind(GROUP, WHITENED, PASS_AT_K, GPG, GDPO, GIGPO, BEST_WORST, OWN_ADVANTAGE)
+ESTIMATORS = _by_kind(GROUP, WHITENED, PASS_AT_K, GPG, GDPO, GIGPO, GAE, BEST_WORST, OWN_ADVANTAGE)
 """(returns of all groups, **keys) -> advantages of all groups."""
 LOSSES = _by_kind(
     *(CLIP, CISPO, SAPO, GMPO, CLIP_COV, KL_COV, DPPO, VESPO, DRO, POLICY_GRADIENT, CROSS_ENTROPY),
@@ -65,6 +66,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "pass_at_k": {"advantage": "pass_at_k"},
     "gdpo": {"advantage": "gdpo"},
     "gigpo": {"advantage": "gigpo"},
+    "ppo": {"advantage": "gae", "minibatches": 4},
     "gspo": {"loss": _GSPO, "normaliser": "episode", "minibatches": 4},
     "luspo": {"loss": _GSPO, "normaliser": {"kind": "constant", "tokens": 1}, "minibatches": 4},
     "cispo": {"loss": "cispo", "correction": "bypass"},

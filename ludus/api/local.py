@@ -49,8 +49,10 @@ class LocalModel:
 
     def trainer(self, config: Config) -> ModelTrainer:
         """A trainer of the same weights, in this process alone."""
+        from ludus.trainer.critic import load_critic
         from ludus.trainer.step import ModelTrainer
 
+        critic = load_critic(config.model, config.critic, seed=config.seed) if config.has_critic else None
         return ModelTrainer(
             self.model,
             config.trainer,
@@ -58,6 +60,7 @@ class LocalModel:
             lease=self.lease,
             tokenizer=self.text.tokenizer,
             seed=config.seed,
+            critic=critic,
         )
 
     @asynccontextmanager

@@ -116,12 +116,15 @@ class Trainer:
             return run_blocking(self._train(players, plan, resume, observer or NullObserver(), interrupts))
 
     def _with_decay_end(self, plan: TrainPlan) -> Config:
-        """The configuration with the number of steps that the learning rate falls over."""
-        trainer = self.config.trainer
-        if trainer.optimizer.decay == "constant" or trainer.optimizer.total_steps or plan.total_steps is None:
-            return self.config
-        optimizer = trainer.optimizer.model_copy(update={"total_steps": plan.total_steps})
-        return self.config.model_copy(update={"trainer": trainer.model_copy(update={"optimizer": optimizer})})
+        """The configuration with the number of steps that learning rates fall over."""
+        ended: dict[str, Any] = {}
+        for name in ("trainer", "critic"):
+            settings = getattr(self.config, name)
+            optimizer = settings.optimizer
+            if optimizer.decay != "constant" and not optimizer.total_steps and plan.total_steps is not None:
+                optimizer = optimizer.model_copy(update={"total_steps": plan.total_steps})
+                ended[name] = settings.model_copy(update={"optimizer": optimizer})
+        return self.config.model_copy(update=ended)
 
     def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
         """Play the held-out rows with the model as it is, and return the episodes and their means."""

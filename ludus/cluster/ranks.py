@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from ludus.cluster.role_client import RoleClient, RoleSpec
@@ -81,8 +81,21 @@ def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> Mod
     """Of this process's rows. It shares no weights with an engine, and so no lease."""
     from ludus.models.load import load_model
     from ludus.models.shards import shard_model
+    from ludus.trainer.critic import load_critic
     from ludus.trainer.step import ModelTrainer
 
     model = shard_model(load_model(config.model, seed=config.seed, is_mapped=True), ranks.mesh)
-    chosen = (config.trainer, config.algorithm)
-    return ModelTrainer(model, *chosen, lease=ComputeLease(), tokenizer=tokenizer, ranks=ranks, seed=config.seed)
+    critic = None
+    if config.has_critic:
+        critic = load_critic(config.model, config.critic, seed=config.seed, is_mapped=True)
+        critic = replace(critic, model=shard_model(critic.model, ranks.mesh))
+    return ModelTrainer(
+        model,
+        config.trainer,
+        config.algorithm,
+        lease=ComputeLease(),
+        tokenizer=tokenizer,
+        ranks=ranks,
+        seed=config.seed,
+        critic=critic,
+    )

@@ -9,6 +9,7 @@ tree of its own without targets; it changes no result and no gradient.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -64,12 +65,43 @@ class RowTensors:
         )
 
 
+class TargetStates:
+    """The hidden states that a row's targets are predicted from, and the way back from them, whatever the head."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.model = model
+
+    def __call__(self, row: RowTensors) -> Tensor:
+        """Shape (M, D). Of a model that is cut the head's weight is whole from now on."""
+        hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], row.plan)[0]
+        return hidden_SD.index_select(0, row.source_idx_M)
+
+    def differentiate(
+        self, row: RowTensors, through_head: Callable[[Tensor, Tensor | None], Tensor], *, sink_VD: Tensor | None = None
+    ) -> None:
+        """Give every trained parameter its gradient.
+
+        through_head: (hidden states, sink of the head's gradient) -> the loss's gradient by the hidden states.
+        sink_VD: fp32 tensor that the head's gradient is added to. None: the head is not trained, or its weight is cut
+        over ranks, and its gradient goes the way of all others.
+        """
+        hidden_MD = self(row)
+        weight = self.model.head_weight
+        is_cut = self.model.gathering is not None and weight.requires_grad
+        if is_cut:
+            sink_VD = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        grad_MD = through_head(hidden_MD.detach(), sink_VD)
+        if is_cut and sink_VD is not None:
+            weight.grad = sink_VD.to(weight.dtype)
+        torch.autograd.backward(hidden_MD, grad_MD)
+
+
 class RowForward:
     """The forward pass of rows through one model, and the way back."""
 
     def __init__(self, model: LoadedModel, constraints: Constraints | None = None) -> None:
         """constraints: of answers under grammars. None: there are none."""
-        self.model = model
+        self._states = TargetStates(model)
         self._constraints = constraints
         self._device = model.head_weight.device
         self.head = VocabularyHead(model.head_weight, softcap=model.config.logit_softcap)
@@ -81,17 +113,17 @@ class RowForward:
     @torch.no_grad()
     def __call__(self, row: RowTensors) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of every target, fp32 of shape (N,), without gradients."""
-        hidden_MD = self._hidden(row)
+        hidden_MD = self._states(row)
+        self._take_head()
         logprobs_M, entropies_M = self.head(hidden_MD, row.target_ids_M, row.temperatures_M, row.processed)
-        self.model.release()
+        self._states.model.release()
         num_targets = len(row.weights)
         return logprobs_M[:num_targets], entropies_M[:num_targets]
 
     def differentiate(self, row: RowTensors, slopes: AskSlopes, *, sink_VD: Tensor | None = None) -> None:
         """Give every trained parameter its gradient of a loss, which is asked for its slopes, some targets at a time.
 
-        sink_VD: fp32 tensor that the head's gradient is added to. None: the head is not trained, or its weight is cut
-        over ranks, and its gradient goes the way of all others.
+        sink_VD: as of `TargetStates.differentiate`.
         """
         num_targets = len(row.weights)
 
@@ -104,19 +136,12 @@ class RowForward:
             slopes_C, by_entropy_C = slopes(targets, logprobs_C[:count], entropies_C[:count])
             return pad(slopes_C, filling), None if by_entropy_C is None else pad(by_entropy_C, filling)
 
-        hidden_MD = self._hidden(row)
-        weight = self.model.head_weight
-        is_cut = self.model.gathering is not None and weight.requires_grad
-        if is_cut:
-            sink_VD = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-        grad_MD = self.head.differentiate(
-            hidden_MD.detach(), row.target_ids_M, row.temperatures_M, padded, processed=row.processed, sink_VD=sink_VD
-        )
-        if is_cut and sink_VD is not None:
-            weight.grad = sink_VD.to(weight.dtype)
-        torch.autograd.backward(hidden_MD, grad_MD)
+        def through_head(hidden_MD: Tensor, sink_VD: Tensor | None) -> Tensor:
+            self._take_head()
+            drawn = (row.target_ids_M, row.temperatures_M)
+            return self.head.differentiate(hidden_MD, *drawn, padded, processed=row.processed, sink_VD=sink_VD)
 
-    def _hidden(self, row: RowTensors) -> Tensor:
-        hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], row.plan)[0]
-        self.head.weight_VD = self.model.head_weight  # of a model that is cut there is a whole one only now
-        return hidden_SD.index_select(0, row.source_idx_M)
+        self._states.differentiate(row, through_head, sink_VD=sink_VD)
+
+    def _take_head(self) -> None:
+        self.head.weight_VD = self._states.model.head_weight  # of a model that is cut there is a whole one only now

@@ -35,6 +35,18 @@ class OptimizerSettings(Settings):
             yield Idle("total_steps", "decay is 'constant'")
 
 
+class CriticSettings(Settings):
+    """The model that values are measured with, where advantages are made of them (`algorithm.name: ppo`)."""
+
+    path: str | None = None
+    """As `model.path`; a folder with a `score.weight` goes on with that head. None: what the policy begins as."""
+    optimizer: OptimizerSettings = OptimizerSettings()
+    clip_range: float | None = Field(default=0.5, gt=0)
+    """How far a value may move from what was measured before the batch. None: as far as it likes."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Batches at the beginning that train the critic alone."""
+
+
 class TrainerSettings(Settings):
     """One optimizer batch: rows and step; `algorithm` has the loss."""
 

@@ -29,6 +29,7 @@ from ludus.errors import BackendError, UserError
 from ludus.models.load import LoadedModel
 from ludus.runs.metrics import Metrics
 from ludus.trainer.checkpoint import check_parts
+from ludus.trainer.critic import CRITIC_FOLDER
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks
 from ludus.trainer.settings import TrainerSettings
@@ -156,7 +157,9 @@ class ShardedTrainer:
     def save(self, folder: Path) -> None:
         """As `ModelTrainer.save`; every rank writes its file. Raises UserError if they did not meet in one folder."""
         self._command("save", {"folder": str(folder.resolve())})
-        check_parts(folder, self._ranks.size)
+        for state in (folder, folder / CRITIC_FOLDER):
+            if state.is_dir():
+                check_parts(state, self._ranks.size)
 
     def load(self, folder: Path) -> None:
         self._command("load", {"folder": str(folder.resolve())})

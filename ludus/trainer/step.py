@@ -28,6 +28,7 @@ from ludus.text.constraint import Constraints
 from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.backward import Backward, Rows
 from ludus.trainer.checkpoint import read_state, write_state
+from ludus.trainer.critic import Critic, CriticModel
 from ludus.trainer.forward import RowForward
 from ludus.trainer.measuring import Measure, measure_rows, numbers_by_turn
 from ludus.trainer.metric_means import TokenMeans
@@ -89,6 +90,7 @@ class ModelTrainer:
         tokenizer: Tokenizer | None = None,
         ranks: Ranks | None = None,
         seed: int = 0,
+        critic: CriticModel | None = None,
     ) -> None:
         """algorithm: of batches for which none is named.
 
@@ -98,6 +100,8 @@ class ModelTrainer:
 
         ranks: the processes over which the model is cut; all of them do the same, each on rows of its own, of which
         they have equally many. None: the model is whole.
+
+        critic: for algorithms that need values. None: there is none.
 
         Raises UserError if the algorithm's own functions cannot be imported, or if it needs what there is not.
         """
@@ -119,6 +123,9 @@ class ModelTrainer:
         )
         # a row touches few of the vocabulary's rows, and so does its gradient; sums over ranks are dense
         model.embedding.sparse = is_whole and model.embedding.weight.requires_grad
+        self.critic = (
+            None if critic is None else Critic(critic, settings, rounding=rounding, ranks=self.ranks, hold=self._hold)
+        )
         self._algorithm = self._prepared(algorithm)
         if settings.activation_checkpointing:
             recompute_layers(model)
@@ -142,6 +149,8 @@ class ModelTrainer:
         batch: over several ranks this rank's own rows.  names: fields of `TokenNumbers`.
         """
         measures: dict[str, Measure] = {"reference_logprobs": self._backward.reference_logprobs}
+        if self.critic is not None:
+            measures["values"] = self.critic.values
         own = measure_rows(batch.rows, {name: measures[name] for name in sorted(names)}, self._hold)
         return numbers_by_turn(self.ranks.gather(own))
 
@@ -149,10 +158,17 @@ class ModelTrainer:
         """Move the masters along the batch's gradient, once for each minibatch, and return what was seen.
 
         batch: over several ranks this rank's own rows.  algorithm: of this batch. None: the trainer's own.
-        The weights that sample stay as they are until they are published.
+        The weights that sample stay as they are until they are published. A critic learns from the same minibatches;
+        while it warms up, alone.
         """
         means, chosen = TokenMeans(), self._chosen(algorithm)
         parts = [part for part in batch.minibatches if part]
+        critic = self.critic if "values" in chosen.needs.measured else None
+        is_alone = critic is not None and critic.is_warming_up
+        learned = {} if critic is None else critic.train(batch.minibatches)
+        if is_alone:
+            self.version += 1
+            return {**learned, "train/optimizer_steps": 0.0}
         if len(parts) == 1:
             self._backward.add(parts[0], means, chosen)
             steps: list[Metrics] = [self._step()]
@@ -163,7 +179,7 @@ class ModelTrainer:
         result = self._result(means)
         if "train/loss" in result:  # together the minibatches weigh as much as there are of them
             result["train/loss"] /= len(batch.minibatches)
-        return {**result, **merge_means(steps), "train/optimizer_steps": float(len(parts))}
+        return {**learned, **result, **merge_means(steps), "train/optimizer_steps": float(len(parts))}
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         """Add the batch's gradient to what is gathered, row by row, and return what was seen."""
@@ -203,6 +219,8 @@ class ModelTrainer:
     def save(self, folder: Path) -> None:
         """Write what `load` needs to go on exactly: masters, moments, schedule, version. Synced to disk."""
         write_state(folder, self.version, self.optimizer.state(), self.ranks)
+        if self.critic is not None:
+            self.critic.save(folder)
 
     def load(self, folder: Path) -> None:
         """Take over what `save` wrote, on however many ranks; the weights that sample are then those of the checkpoint.
@@ -213,6 +231,8 @@ class ModelTrainer:
         self.optimizer.load_state(state)
         with self._hold():
             self.optimizer.copy_to_parameters()
+        if self.critic is not None:
+            self.critic.load(folder)
 
     def export(self, folder: Path, *, chat_template: str | None = None) -> None:
         """Write the weights that sample so that plain transformers or peft load them; arguments as of `save_model`."""
@@ -237,6 +257,11 @@ class ModelTrainer:
         algorithm = algorithm_of(settings)
         algorithm.load()
         needs = algorithm.needs
+        if "values" in needs.measured and self.critic is None:
+            raise UserError(
+                f"algorithm {algorithm.name!r} needs a critic, and this trainer was opened without one; name the "
+                "algorithm in the run's configuration, from the beginning"
+            )
         if (needs.reference or "reference_logprobs" in needs.measured) and self._backward.reference is None:
             if self.version > 0:
                 raise UserError(

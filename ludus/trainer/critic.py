@@ -1,0 +1,165 @@
+"""The critic: a model of its own that says what a return will be, trained beside the policy.
+
+Knows: a model with a scalar head, rows with values and their targets, its optimizer.
+Knows not: advantages, the policy, engines: it publishes nothing.
+Invariants: as of the policy's trainer: neither rows nor their order nor ranks change a gradient; what was saved goes on
+to equal weights.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.pack import PackedRow
+from ludus.algorithms.value_loss import value_loss
+from ludus.errors import InternalError
+from ludus.models.load import LoadedModel, load_model
+from ludus.models.scalar_head import with_scalar_head
+from ludus.models.settings import ModelSettings
+from ludus.runs.metrics import Metrics, merge_means
+from ludus.trainer.checkpoint import read_state, write_state
+from ludus.trainer.metric_means import TokenMeans
+from ludus.trainer.optimizer import MasterOptimizer
+from ludus.trainer.ranks import Ranks
+from ludus.trainer.recompute import recompute_layers
+from ludus.trainer.rounding import Rounding
+from ludus.trainer.settings import CriticSettings, TrainerSettings
+from ludus.trainer.values import ValueForward
+
+logger = logging.getLogger(__name__)
+
+# Below the folder of the trainer's own state.
+CRITIC_FOLDER = "critic"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CriticModel:
+    """What a critic is made of."""
+
+    model: LoadedModel
+    """`with_scalar_head`; cut over the ranks as the policy is."""
+    settings: CriticSettings
+
+
+def load_critic(
+    model: ModelSettings, settings: CriticSettings, *, seed: int = 0, is_mapped: bool = False
+) -> CriticModel:
+    """The critic of a run whose policy is `model`; arguments as of `load_model`."""
+    own = model if settings.path is None else model.model_copy(update={"path": settings.path})
+    loaded = with_scalar_head(load_model(own, seed=seed, is_mapped=is_mapped))
+    num_trained = sum(parameter.numel() for parameter in loaded.trainable.values())
+    num_bytes = sum(parameter.nbytes for parameter in loaded.module.parameters())
+    # master, gradient and two moments in fp32 for each trained weight
+    logger.info(
+        "critic %s: %d values, of which %d are trained; %.0f MB of weights and %.0f MB to train them",
+        own.path,
+        sum(parameter.numel() for parameter in loaded.module.parameters()),
+        num_trained,
+        num_bytes / 1e6,
+        16 * num_trained / 1e6,
+    )
+    return CriticModel(loaded, settings)
+
+
+class Critic:
+    """Measures values, and learns what they should have been."""
+
+    def __init__(
+        self,
+        critic: CriticModel,
+        how: TrainerSettings,
+        *,
+        rounding: Rounding,
+        ranks: Ranks,
+        hold: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """how: the policy is trained.  hold: what is held while a row is computed."""
+        self.model, self.settings = critic.model, critic.settings
+        self.optimizer = MasterOptimizer(self.model.trainable, self.settings.optimizer, rounding, ranks)
+        self._forward = ValueForward(self.model)
+        self._ranks, self._hold = ranks, hold
+        is_whole = self.model.gathering is None
+        self._device = self.model.head_weight.device
+        heads = (name for name, each in self.model.trainable.items() if is_whole and each is self.model.head_weight)
+        self._head_name = next(heads, None)
+        self.model.embedding.sparse = is_whole and self.model.embedding.weight.requires_grad
+        if how.activation_checkpointing:
+            recompute_layers(self.model)
+
+    def __repr__(self) -> str:
+        return f"<Critic of {self.model!r} after {self.optimizer.num_batches} batches>"
+
+    @property
+    def is_warming_up(self) -> bool:
+        """The next batch is for the critic alone."""
+        return self.optimizer.num_batches < self.settings.warmup_steps
+
+    def values(self, row: PackedRow) -> Tensor:
+        """Of each target, before it is drawn, shape (N,)."""
+        return self._forward(self._forward.tensors(row))
+
+    def train(self, minibatches: Sequence[Sequence[PackedRow]]) -> Metrics:
+        """Move the weights towards the targets of a batch, once for each minibatch, and return what was seen."""
+        means = TokenMeans()
+        steps = [self._train_part(part, means) for part in minibatches if part]
+        self.optimizer.end_batch()
+        whole = TokenMeans()
+        for gathered in self._ranks.gather(means.parts()):
+            whole.add_all(gathered)
+        result = whole.result()
+        if "critic/loss" in result:  # together the minibatches weigh as much as there are of them
+            result["critic/loss"] /= len(minibatches)
+        return {**result, **merge_means(steps)}
+
+    def add(self, rows: Sequence[PackedRow], means: TokenMeans) -> None:
+        """Add the loss's gradient over `rows`, and to `means` what was seen."""
+        for row in rows:
+            with self._hold():
+                self._add_row(row, means)
+
+    def save(self, folder: Path) -> None:
+        """Write what `load` needs to go on exactly, below the folder of the trainer's state. Synced to disk."""
+        write_state(folder / CRITIC_FOLDER, self.optimizer.num_batches, self.optimizer.state(), self._ranks)
+
+    def load(self, folder: Path) -> None:
+        """Take over what `save` wrote. Raises UserError if there is nothing, or if it is of another model."""
+        _, state = read_state(folder / CRITIC_FOLDER, self._ranks, self._device)
+        self.optimizer.load_state(state)
+        with self._hold():
+            self.optimizer.copy_to_parameters()
+
+    def _train_part(self, rows: Sequence[PackedRow], means: TokenMeans) -> dict[str, float]:
+        self.add(rows, means)
+        with self._hold():
+            result = self.optimizer.step()
+            self.optimizer.copy_to_parameters()
+        metrics = {"critic/grad_norm": result.grad_norm, "critic/lr": result.lr}
+        return {**metrics, "critic/skipped_steps": 1.0} if result.is_skipped else metrics
+
+    def _add_row(self, row: PackedRow, means: TokenMeans) -> None:
+        if row.values is None or row.value_targets is None:
+            raise InternalError("a critic learns from values and their targets, and a row has none")
+        tensors = self._forward.tensors(row)
+        measured, targets = (
+            torch.tensor(each, dtype=torch.float32, device=self._device) for each in (row.values, row.value_targets)
+        )
+
+        def slopes(values: Tensor) -> Tensor:
+            with torch.enable_grad():
+                values = values.detach().requires_grad_()
+                loss, seen = value_loss(values, measured, targets, tensors.weights, clip_range=self.settings.clip_range)
+                (by_value,) = torch.autograd.grad(loss, values)
+            means.add_sum("critic/loss", float(loss.detach()))
+            if len(values):
+                means.add({f"critic/{name}": float(each) for name, each in seen.items()}, len(values))
+            return by_value * self.optimizer.loss_scale.factor
+
+        sink = None if self._head_name is None else self.optimizer.sink(self._head_name)
+        self._forward.differentiate(tensors, slopes, sink_1D=sink)

@@ -1,0 +1,57 @@
+"""One packed row through a model with a scalar head: a number of each of its targets, with or without gradients.
+
+Knows: rows, the model's backbone, a head of one row.  Knows not: what the number means, losses, optimizers.
+A target's number is that of the token that it is predicted from: it knows what comes before the target alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ludus.algorithms.pack import PackedRow
+from ludus.models.load import LoadedModel
+from ludus.trainer.forward import RowTensors, TargetStates
+
+
+class ValueForward:
+    """The forward pass of rows to numbers, and the way back."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        """model: `with_scalar_head`."""
+        self._states = TargetStates(model)
+
+    def tensors(self, row: PackedRow) -> RowTensors:
+        """`row` on the model's device."""
+        return RowTensors.of(row, self._states.model.head_weight.device)
+
+    @torch.no_grad()
+    def __call__(self, row: RowTensors) -> Tensor:
+        """Of every target, fp32 of shape (N,), without gradients."""
+        values_M = self._values(self._states(row))
+        self._states.model.release()
+        return values_M[: len(row.weights)]
+
+    def differentiate(self, row: RowTensors, slopes: Callable[[Tensor], Tensor], *, sink_1D: Tensor | None) -> None:
+        """Give every trained parameter its gradient of a loss.
+
+        slopes: (numbers of the targets) -> the loss's derivative by each, both fp32 of shape (N,).
+        sink_1D: as of `TargetStates.differentiate`.
+        """
+        num_targets = len(row.weights)
+
+        @torch.no_grad()
+        def through_head(hidden_MD: Tensor, sink_1D: Tensor | None) -> Tensor:
+            slopes_N = slopes(self._values(hidden_MD)[:num_targets])
+            slopes_M1 = pad(slopes_N, (0, len(hidden_MD) - num_targets))[:, None]
+            if sink_1D is not None:
+                sink_1D.add_(slopes_M1.t() @ hidden_MD.float())
+            return (slopes_M1 @ self._states.model.head_weight.float()).to(hidden_MD.dtype)
+
+        self._states.differentiate(row, through_head, sink_VD=sink_1D)
+
+    def _values(self, hidden_MD: Tensor) -> Tensor:
+        return (hidden_MD.float() @ self._states.model.head_weight.float().t())[:, 0]
