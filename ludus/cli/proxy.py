@@ -105,7 +105,9 @@ class RecordingProxy:
         self._open: dict[str, ExternalSession] = {}
         self._has_logprobs = True
         routes = [Route("/s/{secret}/v1/{rest:path}", self._answer, methods=["GET", "POST"])]
-        self._server = HttpServer(Starlette(routes=routes), name="recording-proxy", beside=self._until_stopped)
+        self._server = HttpServer(
+            Starlette(routes=routes), name="recording-proxy", beside=self._until_stopped, takes_any_body=True
+        )
         self._client = httpx.AsyncClient(timeout=_TIMEOUT_S)
 
     def __repr__(self) -> str:

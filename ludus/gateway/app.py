@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -44,7 +43,6 @@ from ludus.gateway.dialects.base import (
 )
 from ludus.gateway.dialects.table import DIALECTS
 from ludus.gateway.exchange import Exchange, GatewayRequest, Headers, send_error, send_json
-from ludus.gateway.headers import HeaderBounds
 from ludus.gateway.openapi import openapi_document
 from ludus.gateway.traffic import Traffic
 from ludus.http.body import MAX_BODY_BYTES, json_object, read_body
@@ -128,9 +126,7 @@ def build_app(
         routes += [Route(route.path, api, methods=route.methods) for route in api.routes if isinstance(route, Route)]
     routes.append(Route(DOCUMENT_PATH, _document(api), methods=["GET"]))
     handlers = {HTTPException: _no_route, LudusError: _refused, Exception: _refused}
-    app = Starlette(
-        routes=routes, middleware=[Middleware(HeaderBounds, dialect_of=_dialect_of)], exception_handlers=handlers
-    )
+    app = Starlette(routes=routes, exception_handlers=handlers)
     # A missing slash would otherwise be a redirect, which SDKs follow with GET.
     app.router.redirect_slashes = False
     return app

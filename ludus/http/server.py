@@ -20,6 +20,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ludus.errors import InternalError, UserError
+from ludus.http.connection import Watched, connection_class
+from ludus.http.guard import Guard
 from ludus.http.keys import is_loopback
 from ludus.http.tls import Tls
 
@@ -38,11 +40,19 @@ class HttpServer:
     """Serves `app` from `start` to `stop`. Safe to use from any thread."""
 
     def __init__(
-        self, app: ASGIApp, *, name: str, beside: Beside | None = None, is_guarded: bool = False, tls: Tls | None = None
+        self,
+        app: ASGIApp,
+        *,
+        name: str,
+        beside: Beside | None = None,
+        is_guarded: bool = False,
+        tls: Tls | None = None,
+        takes_any_body: bool = False,
     ) -> None:
         """name: what messages call it.  beside: None: nothing else runs on its loop.  tls: None: plain HTTP.
 
         is_guarded: without a key nothing is learned or changed; only such an application may be served to others.
+        takes_any_body: also what is no JSON.
         """
         self.app = app
         """It may be exchanged before `start`."""
@@ -50,6 +60,7 @@ class HttpServer:
         self._beside = beside
         self._is_guarded = is_guarded
         self._tls = tls
+        self._takes_any_body = takes_any_body
         self._uvicorn: _Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,8 +95,8 @@ class HttpServer:
         scheme = "http" if self._tls is None else "https"
         self._base_url = f"{scheme}://{_host_in_url(host)}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
-            self.app,
-            http="auto",  # httptools if it is installed, else h11
+            Guard(self.app, host=host, takes_any_body=self._takes_any_body),
+            http=connection_class(),
             loop="none",  # ours, below
             lifespan="off",
             proxy_headers=False,  # nobody asks where a request came from
@@ -157,6 +168,9 @@ class _Server(uvicorn.Server):
         try:
             while not self._ending.is_set():
                 await self.on_tick(0)  # tick 0 writes the date that answers carry
+                for connection in list(self.server_state.connections):
+                    assert isinstance(connection, Watched), "of the class that the server was given"
+                    connection.check(asyncio.get_running_loop().time())
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_DATE_EVERY_S):
                         await self._ending.wait()

@@ -105,9 +105,11 @@ def test_equal_requests_are_two_samples() -> None:
 
 
 def test_requests_without_retry_header_have_no_key() -> None:
-    """A client that never says it retries gets no retry key."""
+    """A client that never says it retries gets no retry key; what is no count is refused."""
     assert Attempts().begin({}, b"{}") is None
-    assert Attempts().begin({"x-stainless-retry-count": "x"}, b"{}") is None
+    for count in ("x", "", "-1", "²", "9" * 5000):
+        with pytest.raises(AgentError, match="x-stainless-retry-count"):
+            Attempts().begin({"x-stainless-retry-count": count}, b"{}")
 
 
 def test_retry_takes_over_the_request_whose_answer_was_lost() -> None:
