@@ -45,7 +45,8 @@ from ludus.trainer.settings import CriticSettings, TrainerSettings
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 _NOT_ONLINE = """
-    workflow config_class train_dataset.path train_dataset.shuffle valid_dataset.path total_train_epochs
+    workflow config_class train_dataset.path train_dataset.mix train_dataset.shuffle train_dataset.curriculum
+    valid_dataset.path valid_dataset.mix total_train_epochs
     rollout.retries rollout.actors rollout.max_concurrent_rollouts rollout.max_consecutive_failures rollout.oversample
     eval eval_gconfig eval_workflow
 """

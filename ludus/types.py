@@ -395,6 +395,8 @@ class Group:
     id: str
     task_id: str
     episodes: tuple[Episode, ...]
+    source: str = ""
+    """Name of the dataset that its row is of. '': there is only one, or none."""
 
 
 def _unequal_length(record: object, *names: str) -> ValueError:

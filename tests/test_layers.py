@@ -75,7 +75,9 @@ BEYOND_SEAMS = {
             "text.template"
         ),
         "judges and verifiers under the originals' names": "rewards.*",
-        "groups of a loop of the user's own, handed in": "loop.batch loop.sft rollout.groups rollout.tasks runs.store",
+        "groups of a loop of the user's own, handed in": (
+            "loop.batch loop.sft rollout.groups rollout.mixture runs.store"
+        ),
         "what originals show of episodes, steps and runs": (
             "gateway.interactions loop.evaluate loop.observer runs.interactions runs.metrics runs.spans"
         ),
@@ -94,9 +96,9 @@ BEYOND_SEAMS = {
     "checks": {
         "parts are held against their laws, and measured, one by one": (
             "algorithms.* engines.lease engines.local.* engines.routed.engine episodes.export episodes.session "
-            "episodes.stats loop.batch models.load models.settings models.untrained rollout.groups rollout.pool "
-            "rollout.runner rollout.runtime rollout.settings rollout.tasks runs.codec runs.exporters.select "
-            "runs.interactions runs.journal runs.plot runs.spans runs.store trainer.*"
+            "episodes.stats loop.batch models.load models.settings models.untrained rollout.groups rollout.mixture "
+            "rollout.pool rollout.runner rollout.runtime rollout.settings rollout.tasks runs.codec "
+            "runs.exporters.select runs.interactions runs.journal runs.plot runs.spans runs.store trainer.*"
         ),
         "engines and servers that are scripted": "engines.scripted episodes.recorder processes.notifier",
         "the doctor looks at templates, parsers and tokens": "text.*",
@@ -109,7 +111,8 @@ BEYOND_SEAMS = {
         ),
         "models of others are played and served": (
             "agents.http_clients agents.thread episodes.graph episodes.recorder gateway.traffic http.server http.sse "
-            "http.tls processes.gather rollout.playing rollout.subproc rollout.tasks runs.exporters.select"
+            "http.tls processes.gather rollout.mixture rollout.playing rollout.subproc rollout.tasks "
+            "runs.exporters.select"
         ),
         "what is fetched, submitted and examined": (
             "engines.serving.command models.fetch models.untrained processes.placement text.chat"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ludus.agents.adapter import AgentAdapter
@@ -14,14 +15,28 @@ from ludus.agents.kinds import kind_of, load_kind, resolve_workflow
 from ludus.api.experiment import open_experiment
 from ludus.config import Config
 from ludus.errors import ConfigError
+from ludus.loop.settings import SourceSettings
 from ludus.processes.pool import WorkerPool
+from ludus.rollout.mixture import Row, Source
 from ludus.rollout.remote import AgentName, RemoteAgentAdapter
+from ludus.rollout.runner import Players
 from ludus.rollout.settings import SubprocSettings
 from ludus.rollout.subproc import SubprocessAgentAdapter
-from ludus.rollout.tasks import Row
 from ludus.settings import import_object
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenAgent:
+    """An agent that was passed in Python."""
+
+    workflow: object = None
+    """None: none was."""
+    kwargs: Mapping[str, Any] | None = None
+
+
+NOT_GIVEN = GivenAgent()
 
 
 def choose_agent(
@@ -86,7 +101,7 @@ def _of_experiment(config: Config) -> tuple[object, Mapping[str, Any]]:
 
 
 def choose_eval_agent(
-    config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None, *, rows: Sequence[Row] = ()
+    config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None
 ) -> AgentAdapter | None:
     """The agent of evaluations, as `choose_agent` chooses. None: the one that is trained."""
     if workflow is None and config.eval_workflow is None:
@@ -104,7 +119,48 @@ def choose_eval_agent(
     if workflow is None and kwargs is None:
         kwargs = config.eval_workflow_kwargs
     own = config.model_copy(update={"workflow": None, "workflow_kwargs": {}, "config_class": None})
-    return choose_agent(own, named, kwargs, rows=rows)
+    return choose_agent(own, named, kwargs)
+
+
+def choose_players(
+    config: Config,
+    agent: GivenAgent = NOT_GIVEN,
+    eval_agent: GivenAgent = NOT_GIVEN,
+    *,
+    train: Sequence[Source] = (),
+    held_out: Sequence[Source] = (),
+) -> Players:
+    """Who plays the rows of these sources: each source's own agent, where its settings name one, else the run's.
+
+    agent, eval_agent: what was passed in Python.
+    Raises ConfigError as `choose_agent`, where a source has no agent of its own.
+    """
+    training = _own_agents(config, config.train_dataset.mix, agent, (*train, *held_out))
+    evaluation = _own_agents(config, config.valid_dataset.mix, agent, held_out)
+    chosen = choose_eval_agent(config, eval_agent.workflow, eval_agent.kwargs)
+    if chosen is not None:
+        evaluation[""] = chosen
+    players = Players(training, evaluation)
+    left = [each for each in train if players.find(each.name, is_eval=False) is None]
+    left += [each for each in held_out if players.find(each.name, is_eval=True) is None]
+    if left:
+        training[""] = choose_agent(config, agent.workflow, agent.kwargs, rows=left[0].rows)
+    return players
+
+
+def _own_agents(
+    config: Config, mix: Mapping[str, SourceSettings], agent: GivenAgent, sources: Sequence[Source]
+) -> dict[str, AgentAdapter]:
+    """By name of a source the agent that its settings name, or that they make of the run's."""
+    rows = {source.name: source.rows for source in sources}
+    own = config.model_copy(update={"workflow": None, "workflow_kwargs": {}, "config_class": None})
+    return {
+        name: choose_agent(
+            own, each.workflow or agent.workflow or config.workflow, each.workflow_kwargs, rows=rows[name]
+        )
+        for name, each in mix.items()
+        if name in rows and each.has_own_agent
+    }
 
 
 def _say_processes(config: Config) -> None:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
-from ludus.agents.adapter import AgentAdapter
 from ludus.api.agent import choose_agent
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
@@ -14,9 +13,10 @@ from ludus.config import Config
 from ludus.episodes.archive import Archive, ExportArchive
 from ludus.processes.blocking import run_blocking
 from ludus.processes.gather import gather
-from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.mixture import Row, derive_seed
+from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.settings import GenerationSettings
-from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
+from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.exporters.base import NoExporter
 from ludus.runs.exporters.select import open_exporter
 from ludus.types import Episode
@@ -28,37 +28,34 @@ ResultT = TypeVar("ResultT")
 async def open_runner(
     local: LocalModel,
     config: Config,
-    agent: AgentAdapter,
+    players: Players,
     archive: Archive | None,
     evaluation: GenerationSettings,
-    eval_agent: AgentAdapter | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
-    """Plays episodes of the agent until the block ends. archive: None: they are nowhere but in what is returned.
+    """Plays episodes of the agents until the block ends. archive: None: they are nowhere but in what is returned.
 
-    evaluation: how evaluations sample.  eval_agent: plays these; None: the same agent.
+    evaluation: how evaluations sample.
     """
     with local.runtime(config) as runtime:
-        await local.processes.workers((agent, eval_agent))
+        await local.processes.workers(players.agents)
         generation = {"training": config.gconfig, "evaluation": evaluation}
-        async with EpisodeRunner(
-            agent, runtime, config.rollout, **generation, archive=archive, eval_agent=eval_agent
-        ) as runner:
+        async with EpisodeRunner(players, runtime, config.rollout, **generation, archive=archive) as runner:
             yield runner
 
 
 async def outside_run(
     config: Config,
-    agent: AgentAdapter,
+    players: Players,
     evaluation: GenerationSettings,
     work: Callable[[EpisodeRunner], Coroutine[Any, Any, ResultT]],
 ) -> ResultT:
-    """What `work` returns with what plays evaluations of the agent, as they sample; episodes are exported where the
+    """What `work` returns with what plays evaluations of the agents, as they sample; episodes are exported where the
     configuration says so, and in no run's folder."""
     exporter = open_exporter(config.trace, config.name)
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config, is_run=False))
         archive = None if isinstance(exporter, NoExporter) else ExportArchive(stack.enter_context(exporter))
-        runner = await stack.enter_async_context(open_runner(local, config, agent, archive, evaluation))
+        runner = await stack.enter_async_context(open_runner(local, config, players, archive, evaluation))
         return await local.processes.unless_lost(work(runner))
 
 
@@ -86,7 +83,7 @@ def play(
 
         return tuple(await gather(play_one, tasks_of(config, rows), at_once=config.rollout.max_concurrent_rollouts))
 
-    return run_blocking(outside_run(config, agent, config.gconfig, play_all))
+    return run_blocking(outside_run(config, Players({"": agent}), config.gconfig, play_all))
 
 
 def tasks_of(config: Config, rows: Sequence[Row]) -> list[EpisodeTask]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.rollout.tasks import Row
+from ludus.rollout.mixture import Row
 from ludus.settings import import_object
 
 _FORMS = (

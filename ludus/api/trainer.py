@@ -14,13 +14,12 @@ from typing import Any
 
 import yaml
 
-from ludus.agents.adapter import AgentAdapter
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.accept import AcceptFn, accept_filter
-from ludus.api.agent import choose_agent, choose_eval_agent
+from ludus.api.agent import NOT_GIVEN, GivenAgent, choose_players
 from ludus.api.play import open_runner, outside_run
-from ludus.api.rows import load_rows
 from ludus.api.run import open_run
+from ludus.api.sources import train_sources, valid_sources
 from ludus.config import Config, check_training
 from ludus.episodes.archive import RunArchive
 from ludus.errors import ConfigError, LudusError, UserError
@@ -35,18 +34,18 @@ from ludus.loop.observer import NullObserver, Observer, RunSummary
 from ludus.loop.train import INTERRUPT, RunComponents, TrainPlan, train
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.groups import GroupFilter
+from ludus.rollout.mixture import Source, derive_seed
 from ludus.rollout.online import OnGateway, OnlineRollouts
+from ludus.rollout.runner import Players
 from ludus.rollout.settings import OnlineSettings
-from ludus.rollout.tasks import Row, derive_seed
 from ludus.runs.store import RunStore
 from ludus.settings import leaves
 
 # A resumed run goes on with the same stream of groups only if these stay as they were.
 _STREAM_KEYS = (("seed",), ("train_dataset", "batch_size"), ("train_dataset", "shuffle"), ("gconfig", "n_samples"))
 
-
-_Players = tuple[AgentAdapter, AgentAdapter | None] | Callable[..., OnlineRollouts]
-"""The agent that is trained and the one of evaluations (None: the same), or what opens the sessions that arrive."""
+_Players = Players | Callable[..., OnlineRollouts]
+"""Who plays, or what opens the sessions that arrive."""
 
 
 class Trainer:
@@ -90,28 +89,23 @@ class Trainer:
         settings = self.config.rollout.agent
         accept = accept_filter(should_accept_fn or self.config.should_accept_fn)
         players: _Players
-        rows: Sequence[Row]
+        sources: Sequence[Source] = ()
+        evaluation = self._eval_plan()
         if isinstance(settings, OnlineSettings):
             self._check_online(settings, eval_workflow if workflow is None else workflow, on_gateway, admin_key)
-            rows, players = (), partial(OnlineRollouts, admin_key=admin_key, on_gateway=on_gateway)
+            players = partial(OnlineRollouts, admin_key=admin_key, on_gateway=on_gateway)
         else:
-            source = self.config.train_dataset.path if self._train_dataset is None else self._train_dataset
-            if source is None:
-                raise ConfigError(
-                    "no training rows were given: set train_dataset.path, or pass train_dataset=… in Python"
-                )
-            rows = load_rows(source, "train_dataset.path")
-            agent_adapter = choose_agent(self.config, workflow, workflow_kwargs, rows=rows)
-            eval_agent = choose_eval_agent(self.config, eval_workflow, eval_workflow_kwargs)
-            if eval_agent is not None and not self.config.eval.is_asked:
+            sources = train_sources(self.config.train_dataset, self._train_dataset)
+            given = GivenAgent(workflow, workflow_kwargs), GivenAgent(eval_workflow, eval_workflow_kwargs)
+            held_out = () if evaluation is None else evaluation.sources
+            players = choose_players(self.config, *given, train=sources, held_out=held_out)
+            if "" in players.evaluation and not self.config.eval.is_asked:
                 raise ConfigError(
                     "eval_workflow cannot act: no evaluation is asked for; set eval.before, eval.after or "
                     "eval.every_steps"
                 )
-            players = agent_adapter, eval_agent
-        evaluation = self._eval_plan()
-        self._check_run(resume, rows)
-        plan = self._plan(rows, evaluation, accept)
+        self._check_run(resume, sources)
+        plan = self._plan(sources, evaluation, accept)
         with Interrupts() as interrupts:
             return run_blocking(self._train(players, plan, resume, observer or NullObserver(), interrupts))
 
@@ -130,9 +124,10 @@ class Trainer:
         """Play the held-out rows with the model as it is, and return the episodes and their means."""
         plan = self._eval_plan(is_asked=True)
         assert plan is not None, "an evaluation that is asked for has rows"
-        agent = None if workflow is not None else choose_eval_agent(self.config, rows=plan.rows)
-        agent = agent or choose_agent(self.config, workflow, workflow_kwargs, rows=plan.rows)
-        how = self.config, agent, self.config.eval_generation
+        given = GivenAgent(workflow, workflow_kwargs)
+        agents = (given, NOT_GIVEN) if workflow is None else (NOT_GIVEN, given)
+        players = choose_players(self.config, *agents, held_out=plan.sources)
+        how = self.config, players, self.config.eval_generation
         return run_blocking(outside_run(*how, lambda runner: evaluate(runner.run, plan, step=0)))
 
     async def _train(
@@ -144,13 +139,12 @@ class Trainer:
             opening = open_run(config, found, goes_on=resume, text=self.config.to_yaml())
             run = await stack.enter_async_context(opening)
             local, learner, store = run.local, run.learner, run.store
-            start = replace(run.start, data=Fingerprint.of(plan.rows) if plan.rows else None)
+            start = replace(run.start, data=_fingerprints(plan.sources))
             local.processes.announce()
             play, arrivals = None, None
-            if isinstance(players, tuple):
-                agent, eval_agent = players
-                how = (RunArchive(store), config.eval_generation, eval_agent)
-                play = (await stack.enter_async_context(open_runner(local, config, agent, *how))).run
+            if isinstance(players, Players):
+                opening_runner = open_runner(local, config, players, RunArchive(store), config.eval_generation)
+                play = (await stack.enter_async_context(opening_runner)).run
             else:
                 accepted = {"version": start.step, "group_filter": make_group_filter(plan.rules)}
                 arrivals = players(local.recorder, store, config.rollout, config.gconfig, **accepted)
@@ -194,29 +188,28 @@ class Trainer:
         config = self.config
         if not (config.eval.is_asked or is_asked):
             return None
-        source = config.valid_dataset.path if self._valid_dataset is None else self._valid_dataset
-        if source is None:
+        sources = valid_sources(config.valid_dataset, self._valid_dataset)
+        if not sources:
             key = next((name for name in ("every_steps", "before", "after") if config.eval.is_set(name)), None)
             asked = f"eval.{key} cannot act without held-out rows" if key is not None else "no held-out rows were given"
             raise ConfigError(f"{asked}: set valid_dataset.path, or pass valid_dataset=… in Python")
-        rows = load_rows(source, "valid_dataset.path")
-        num_rows = min(len(rows), config.valid_dataset.max_rows or len(rows))
         return EvalPlan(
-            rows=[rows[row_idx] for row_idx in range(num_rows)],
+            sources=sources,
             n_samples=config.eval_generation.n_samples,
             seed=derive_seed(config.seed, "evaluation"),
             max_concurrent=config.rollout.max_concurrent_rollouts,
         )
 
-    def _plan(self, rows: Sequence[Row], evaluation: EvalPlan | None, accept: GroupFilter | None) -> TrainPlan:
+    def _plan(self, sources: Sequence[Source], evaluation: EvalPlan | None, accept: GroupFilter | None) -> TrainPlan:
         config, batch_size = self.config, self.config.train_dataset.batch_size
-        epochs = config.total_train_epochs
+        epochs, num_rows = config.total_train_epochs, sum(len(source.rows) for source in sources)
         if epochs is None and config.total_train_steps is None and config.total_train_seconds is None:
             epochs = 1
         return TrainPlan(
-            rows=rows,
+            sources=sources,
             seed=config.seed,
             shuffle=config.train_dataset.shuffle,
+            curriculum=config.train_dataset.curriculum if config.train_dataset.curriculum.is_on else None,
             batch_size=batch_size,
             n_samples=config.gconfig.n_samples,
             rollout=config.rollout,
@@ -227,16 +220,17 @@ class Trainer:
                 row_tokens=config.trainer.row_tokens,
                 max_token_age=config.rollout.max_token_age,
                 accept=accept,
+                loss_weights={name: source.loss_weight for name, source in config.train_dataset.mix.items()},
             ),
             evaluation=evaluation,
             eval_settings=config.eval,
             checkpoint=config.checkpoint,
-            total_steps=config.total_train_steps if epochs is None else math.ceil(epochs * len(rows) / batch_size),
+            total_steps=config.total_train_steps if epochs is None else math.ceil(epochs * num_rows / batch_size),
             total_seconds=config.total_train_seconds,
             steps_key="total_train_steps" if epochs is None else "total_train_epochs",
         )
 
-    def _check_run(self, resume: bool, rows: Sequence[Row]) -> None:
+    def _check_run(self, resume: bool, sources: Sequence[Source]) -> None:
         """Raises UserError if the run cannot be begun, or not be resumed with this configuration and these rows. Writes
         nothing."""
         config = self.config
@@ -244,19 +238,32 @@ class Trainer:
             RunStore.check_free(config.run_root, config.name)
             return
         with RunStore.open(config.folder) as store:
-            before, now = (dict(leaves(yaml.safe_load(text))) for text in (store.config_text, config.to_yaml()))
-        for path in _STREAM_KEYS:
-            old, new = before.get(path), now.get(path)
-            if old != new:
+            before, now = map(_stream_values, (store.config_text, config.to_yaml()))
+        for key, new in now.items():
+            if before[key] != new:
                 raise ConfigError(
-                    f"{'.'.join(path)}={new!r} cannot be resumed with: the run {config.name!r} was begun with {old!r}, "
+                    f"{key}={new!r} cannot be resumed with: the run {config.name!r} was begun with {before[key]!r}, "
                     "and its data would go on elsewhere; keep the value, or begin a new run (name=...)"
                 )
         found = latest_checkpoint(config.folder / "checkpoints")
-        data = found.progress.data if found is not None else None
-        difference = data.difference(Fingerprint.of(rows)) if data is not None else None
-        if difference is not None:
-            raise UserError(
-                f"the run {config.name!r} cannot go on with other training rows than it was begun with: {difference}. "
-                "Restore them, or begin a new run (--new, or name=...)"
-            )
+        now_played = _fingerprints(sources)
+        for name, data in (found.progress.data if found is not None else {}).items():
+            difference = data.difference(now_played[name])
+            if difference is not None:
+                of_name = f" (train_dataset.mix.{name})" if name else ""
+                raise UserError(
+                    f"the run {config.name!r} cannot go on with other training rows than it was begun with{of_name}: "
+                    f"{difference}. Restore them, or begin a new run (--new, or name=...)"
+                )
+
+
+def _stream_values(text: str) -> dict[str, object]:
+    """By key what decides which groups a run of this configuration plays."""
+    values = yaml.safe_load(text)
+    known, mix = dict(leaves(values)), values["train_dataset"].get("mix", {})
+    weights = [f"{name}: {source['weight']}" for name, source in mix.items()]
+    return {".".join(path): known.get(path) for path in _STREAM_KEYS} | {"train_dataset.mix": weights}
+
+
+def _fingerprints(sources: Sequence[Source]) -> dict[str, Fingerprint]:
+    return {source.name: Fingerprint.of(source.rows) for source in sources}

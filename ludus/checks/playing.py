@@ -12,7 +12,7 @@ from ludus.agents.adapter import AgentAdapter
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.server import GatewayServer
-from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 
@@ -23,5 +23,7 @@ async def playing(
 ) -> AsyncIterator[EpisodeRunner]:
     """Plays episodes of the agent until the block ends; they are nowhere but in what is returned."""
     with AgentRuntime(recorder, GatewayServer(SessionKeys())) as runtime:
-        async with EpisodeRunner(agent, runtime, settings, training=generation, evaluation=generation) as runner:
+        async with EpisodeRunner(
+            Players({"": agent}), runtime, settings, training=generation, evaluation=generation
+        ) as runner:
             yield runner

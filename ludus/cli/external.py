@@ -24,9 +24,10 @@ from ludus.episodes.spec import SessionSpec
 from ludus.gateway.transport import sdk_http_module
 from ludus.processes.blocking import run_blocking
 from ludus.processes.gather import gather
+from ludus.rollout.mixture import Row
 from ludus.rollout.playing import means, play_to_end
 from ludus.rollout.subproc import process_for
-from ludus.rollout.tasks import EpisodeTask, Row
+from ludus.rollout.tasks import EpisodeTask
 from ludus.settings import Idle, acting
 from ludus.types import Episode
 

@@ -111,10 +111,12 @@ class PlainLines(Progress):
     def on_step(self, step: int, metrics: Metrics) -> None:
         super().on_step(step, metrics)
         left = [] if self.left_s is None else [f"left {duration(self.left_s)}"]
-        self._line(f"step {self.steps}", *(f"{label} {text}" for label, text in _results(metrics)), *left)
+        shown = (*_results(metrics), *_of_data(metrics))
+        self._line(f"step {self.steps}", *(f"{label} {text}" for label, text in shown), *left)
 
     def on_eval(self, step: int, metrics: Metrics) -> None:
-        self._line(f"eval at step {step}", *(f"{label} {text}" for label, text in _results(metrics)))
+        shown = (*_results(metrics), *_of_data(metrics))
+        self._line(f"eval at step {step}", *(f"{label} {text}" for label, text in shown))
 
     def on_end(self, summary: RunSummary) -> None:
         self._line(f"done: {summary.steps} steps in {duration(summary.train_seconds)} ({summary.stopped_by})")
@@ -157,6 +159,9 @@ class LivePanel(Progress):
         rows: list[RenderableType] = [self._bar(), self._results()]
         if self._rewards:
             rows.append(Text.assemble(("reward  ", "dim"), (sparkline(self._rewards), "cyan")))
+        if found := _of_data(self._metrics):
+            parts = [f"{name} {text}" for name, text in found]
+            rows.append(Text.assemble(("rows  ", "dim"), " · ".join(parts)))
         if self._evals:
             parts = [f"{_first(metrics, _SUCCESS):.0%} at step {step}" for step, metrics in self._evals[-4:]]
             rows.append(Text.assemble(("held out  ", "dim"), " → ".join(parts)))
@@ -196,6 +201,21 @@ _SHOWN: tuple[tuple[str, tuple[str, ...], str], ...] = (
 def _results(metrics: Metrics) -> list[tuple[str, str]]:
     found = ((label, _first(metrics, names), form) for label, names, form in _SHOWN)
     return [(label, form.format(value)) for label, value, form in found if math.isfinite(value)]
+
+
+def _of_data(metrics: Metrics) -> list[tuple[str, str]]:
+    """By the name of a source of rows its reward, and its success where agents report one; and how many rows were
+    skipped, where a curriculum skips some."""
+    shown: list[tuple[str, str]] = []
+    for key, reward in metrics.items():
+        area, _, name = key.partition("/reward/")
+        if name:
+            success = metrics.get(f"{area}/success/{name}")
+            shown.append((name, f"{reward:.3f}" + ("" if success is None else f" ({success:.0%})")))
+    for why in ("solved", "hopeless"):
+        if count := metrics.get(f"data/skipped_{why}"):
+            shown.append((f"skipped, {why}", f"{count:.0f}"))
+    return shown
 
 
 def _first(metrics: Metrics, names: Sequence[str]) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from types import MappingProxyType
@@ -55,6 +55,8 @@ class BatchRules:
     """Versions by which a trained token may be older than the weights it trains. None: any number."""
     accept: GroupFilter | None = None
     """Of the user. None: every group is accepted that can be trained on."""
+    loss_weights: Mapping[str, float] = field(default_factory=dict)
+    """What the tokens of a source of rows weigh, by its name; 1 for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class BuiltBatch:
 def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int, measured: Measured = _NOTHING) -> BuiltBatch:
     """The batch that weights `version` are trained on next. measured: what the algorithm asks for."""
     bounds = _bounds(rules, version)
-    could_be_trained = _mask_unpaired(_advantages(_by_id(taken.groups), rules, measured), rules, bounds)
+    groups = _by_id(taken.groups)
+    could_be_trained = _mask_unpaired(_advantages(groups, rules, measured), rules, bounds)
     by_group = _mask_flat(could_be_trained, rules)
     # a group that teaches nothing counts in the mean all the same: what one of ten teaches moves the weights a tenth
     counts = [_count(episode, credit, bounds) for members in could_be_trained for episode, credit in members]
@@ -88,7 +91,7 @@ def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int, measured
             exported = export_session(
                 episode.session,
                 credit,
-                weight=next(weights) * len(parts),
+                weight=next(weights) * len(parts) * rules.loss_weights.get(groups[group].source, 1.0),
                 style=rules.export_style,
                 bounds=bounds,
                 left_out=episode.left_out,

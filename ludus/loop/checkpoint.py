@@ -19,6 +19,7 @@ from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
 from ludus.loop.fingerprint import Fingerprint
 from ludus.processes.files import sync
+from ludus.rollout.curriculum import CurriculumState
 
 _PREFIX = "step-"
 _DRAFT = ".draft-"
@@ -44,8 +45,10 @@ class RunProgress:
     """Of all tokens sampled until then. What was sampled between a checkpoint and a crash is not in it."""
     eval_before: Mapping[str, float] = field(default_factory=dict)
     """What the evaluation before training came to; empty without one."""
-    data: Fingerprint | None = None
-    """Of the rows that are played. None: none are."""
+    data: Mapping[str, Fingerprint] = field(default_factory=dict)
+    """Of the rows that are played, by the name of their source; of the only one it is ''. Empty: none are played."""
+    curriculum: CurriculumState | None = None
+    """Which rows rest. None: none ever does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ def _read(folder: Path) -> Checkpoint:
     values = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
     values["unconsumed"] = tuple(values["unconsumed"])
     values["ledger"] = Ledger(**values["ledger"])
-    values["data"] = Fingerprint.of_json(values["data"]) if values.get("data") else None
+    values["data"] = {name: Fingerprint.of_json(data) for name, data in values["data"].items()}
+    values["curriculum"] = CurriculumState.of_json(values["curriculum"]) if values["curriculum"] else None
     return Checkpoint(folder, RunProgress(**values))
 
 

@@ -14,8 +14,9 @@ from statistics import fmean
 from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
 from ludus.processes.gather import gather
+from ludus.rollout.mixture import Source, derive_seed
 from ludus.rollout.pool import PlayEpisode
-from ludus.rollout.tasks import EpisodeTask, Row, derive_seed
+from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.metrics import merge_means
 from ludus.types import Episode
 
@@ -24,7 +25,7 @@ from ludus.types import Episode
 class EvalPlan:
     """What an evaluation plays."""
 
-    rows: Sequence[Row]
+    sources: Sequence[Source]
     n_samples: int
     seed: int
     max_concurrent: int
@@ -50,22 +51,32 @@ async def evaluate(
     """
     played: list[Episode] = []
 
-    async def play_one(indices: tuple[int, int]) -> Episode:
+    async def play_one(place: tuple[Source, int, int]) -> Episode:
         for attempt in itertools.count():
-            episode = await play(_task(plan, step, *indices, attempt))
+            episode = await play(_task(plan, step, *place, attempt))
             played.append(episode)
             on_episode(episode)
             if episode.outcome.kind != "lost":
                 return episode
         raise AssertionError("attempts do not end")
 
-    pairs = itertools.product(range(len(plan.rows)), range(plan.n_samples))
-    episodes = tuple(await gather(play_one, pairs, at_once=plan.max_concurrent))
+    places = [
+        (source, row_idx, sample_idx)
+        for source in plan.sources
+        for row_idx in range(len(source.rows))
+        for sample_idx in range(plan.n_samples)
+    ]
+    episodes = tuple(await gather(play_one, places, at_once=plan.max_concurrent))
     failed = [episode for episode in episodes if episode.outcome.kind in ("failed", "timeout")]
     if len(failed) == len(episodes):
         first = failed[0]
         raise UserError(f"all {len(episodes)} episodes of the evaluation failed; the first: {first.outcome.reason}")
-    return Evaluation(episodes, eval_metrics(episodes), account_evaluated(played))
+    metrics = eval_metrics(episodes)
+    for source in plan.sources:
+        if source.name:
+            own = [each for each, place in zip(episodes, places, strict=True) if place[0].name == source.name]
+            metrics.update({f"{name}/{source.name}": value for name, value in eval_metrics(own).items()})
+    return Evaluation(episodes, metrics, account_evaluated(played))
 
 
 def account_evaluated(episodes: Sequence[Episode]) -> Ledger:
@@ -88,13 +99,16 @@ def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     return metrics
 
 
-def _task(plan: EvalPlan, step: int, row_idx: int, sample_idx: int, attempt: int) -> EpisodeTask:
+def _task(plan: EvalPlan, step: int, source: Source, row_idx: int, sample_idx: int, attempt: int) -> EpisodeTask:
+    own = [source.name] if source.name else []
+    group_id = "-".join((f"e{step:06d}", *own, f"row{row_idx:05d}"))
     return EpisodeTask(
-        episode_id=f"e{step:06d}-row{row_idx:05d}-m{sample_idx:02d}" + (f"-r{attempt}" if attempt else ""),
-        group_id=f"e{step:06d}-row{row_idx:05d}",
-        task_id=f"eval-row{row_idx}",
-        data=plan.rows[row_idx],
-        seed=derive_seed(plan.seed, "eval", row_idx, sample_idx),
+        episode_id=f"{group_id}-m{sample_idx:02d}" + (f"-r{attempt}" if attempt else ""),
+        group_id=group_id,
+        task_id=f"eval-{source.row_name(row_idx)}",
+        data=source.rows[row_idx],
+        seed=derive_seed(plan.seed, "eval", *own, row_idx, sample_idx),
         step=step,
         is_eval=True,
+        source=source.name,
     )

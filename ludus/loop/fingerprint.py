@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ludus.rollout.tasks import Row
+from ludus.rollout.mixture import Row
 
 _PARTS = 64  # digests of so many parts of the rows tell where they differ, in four kilobytes
 

@@ -6,7 +6,7 @@ Knows: clocks, episodes, counters.  Knows not: where metrics go.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean, pstdev
 from time import perf_counter
@@ -16,7 +16,7 @@ from ludus.loop.batch import BuiltBatch
 from ludus.loop.memory import peak_rss_mb, rss_mb
 from ludus.rollout.groups import TakenGroups
 from ludus.runs.metrics import merge_means
-from ludus.types import EngineStats
+from ludus.types import EngineStats, Group
 
 
 class TrainingClock:
@@ -102,6 +102,26 @@ def rollout_metrics(taken: TakenGroups) -> dict[str, float]:
     reported = merge_means(episode.metrics for episode in episodes)
     metrics.update({f"rollout/{name}": value for name, value in reported.items()})
     metrics.update({f"rollout/discarded_{mask}_episodes": float(count) for mask, count in sorted(discarded.items())})
+    metrics.update({f"data/skipped_{why}": float(count) for why, count in taken.skipped.items()})
+    return metrics | _source_metrics(taken.groups)
+
+
+def _source_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Of each source by name: its share of the groups, and means over its episodes. None of the only source."""
+    metrics: dict[str, float] = {}
+    for name in sorted({group.source for group in groups if group.source}):
+        own = [group for group in groups if group.source == name]
+        episodes = [episode for group in own for episode in group.episodes]
+        rewards = [episode.reward for episode in episodes if episode.reward is not None]
+        means = {
+            "share": len(own) / len(groups),
+            "turns": fmean(len(episode.session.turns) for episode in episodes),
+            "tokens": fmean(episode.session.num_sampled_tokens for episode in episodes),
+            "truncated_share": fmean(episode.outcome.kind == "truncated" for episode in episodes),
+            **({"reward": fmean(rewards)} if rewards else {}),
+            **merge_means(episode.metrics for episode in episodes),
+        }
+        metrics.update({f"rollout/{metric}/{name}": value for metric, value in means.items()})
     return metrics
 
 

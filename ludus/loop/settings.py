@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any, Self
+
 import pydantic
 
+from ludus.errors import ConfigError
+from ludus.rollout.settings import CurriculumSettings
 from ludus.settings import Settings
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class SourceSettings(Settings):
+    """One dataset of several, and who plays its rows."""
+
+    path: str | None = None
+    """A .parquet, .jsonl, .json or .csv file, or 'pkg.mod:function' that returns rows. None: they are passed in
+    Python, in a mapping by the names of the sources."""
+    workflow: str | None = None
+    """The agent that plays these rows. None: the run's."""
+    workflow_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
+    """Of this agent; with these alone, it is another of the run's."""
+
+    @property
+    def has_own_agent(self) -> bool:
+        return self.workflow is not None or bool(self.workflow_kwargs)
+
+
+class TrainSourceSettings(SourceSettings):
+    """One of several datasets that are trained on."""
+
+    weight: float | None = pydantic.Field(default=None, gt=0, allow_inf_nan=False)
+    """Its share of the groups, in relation to those of the others. None, for all of them: its number of rows."""
+    loss_weight: float = pydantic.Field(default=1.0, ge=0, allow_inf_nan=False)
+    """What its tokens weigh in the loss."""
 
 
 class TrainDatasetSettings(Settings):
@@ -13,9 +46,21 @@ class TrainDatasetSettings(Settings):
     path: str | None = None
     """A .parquet, .jsonl, .json or .csv file, or 'pkg.mod:function' that returns rows. None: they are passed in
     Python."""
+    mix: dict[str, TrainSourceSettings] = pydantic.Field(default_factory=dict)
+    """In place of `path`: several datasets by name."""
     batch_size: int = pydantic.Field(default=8, ge=1)
     """Groups of one step."""
     shuffle: bool = True
+    curriculum: CurriculumSettings = CurriculumSettings()
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_mix(self.path, self.mix)
+        given = [name for name, source in self.mix.items() if source.weight is not None]
+        if given and len(given) < len(self.mix):
+            left = ", ".join(name for name in self.mix if name not in given)
+            raise ConfigError(f"mix has a weight for {', '.join(given)} and none for {left}; give all of them, or none")
+        return self
 
 
 class ValidDatasetSettings(Settings):
@@ -24,8 +69,23 @@ class ValidDatasetSettings(Settings):
     path: str | None = None
     """A .parquet, .jsonl, .json or .csv file, or 'pkg.mod:function' that returns rows. None: they are passed in
     Python."""
+    mix: dict[str, SourceSettings] = pydantic.Field(default_factory=dict)
+    """In place of `path`: several datasets by name."""
     max_rows: int | None = pydantic.Field(default=None, ge=1)
-    """Only the first rows. None: all."""
+    """Only the first rows, of each dataset. None: all."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_mix(self.path, self.mix)
+        return self
+
+
+def _check_mix(path: str | None, mix: Mapping[str, object]) -> None:
+    if path is not None and mix:
+        raise ConfigError(f"path={path!r} and mix both say where rows come from; put the path into mix, or remove one")
+    for name in mix:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"mix: {name!r} must be a name of letters, digits, '.', '_' and '-'")
 
 
 class EvalSettings(Settings):

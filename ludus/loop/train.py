@@ -32,10 +32,12 @@ from ludus.loop.settings import CheckpointSettings, EvalSettings
 from ludus.loop.step import Learner, train_step
 from ludus.loop.trainer_thread import TrainerThread
 from ludus.processes.gather import first_of
+from ludus.rollout.curriculum import Curriculum
 from ludus.rollout.groups import GroupSource, TakenGroups
+from ludus.rollout.mixture import Source
 from ludus.rollout.pool import PlayEpisode, RolloutPool
-from ludus.rollout.settings import RolloutSettings
-from ludus.rollout.tasks import GroupStream, Row
+from ludus.rollout.settings import CurriculumSettings, RolloutSettings
+from ludus.rollout.tasks import GroupStream
 from ludus.runs.store import RunStore
 from ludus.types import Episode
 
@@ -64,7 +66,7 @@ class RunComponents:
 class TrainPlan:
     """What a run does, and when it ends."""
 
-    rows: Sequence[Row]
+    sources: Sequence[Source]
     seed: int
     shuffle: bool
     batch_size: int
@@ -80,6 +82,8 @@ class TrainPlan:
     total_seconds: float | None
     steps_key: str = "total_train_steps"
     """The key of the configuration that `total_steps` comes from."""
+    curriculum: CurriculumSettings | None = None
+    """None: no row is ever skipped."""
 
 
 @dataclass(slots=True)
@@ -204,6 +208,7 @@ async def _save(
         run.progress,
         next_ordinal=cursor.next_ordinal,
         unconsumed=cursor.unconsumed,
+        curriculum=cursor.curriculum,
         train_seconds=run.clock.train_seconds,
         eval_seconds=run.clock.eval_seconds,
         ledger=run.ledger,
@@ -235,7 +240,12 @@ def _rows_pool(components: RunComponents, plan: TrainPlan, start: RunProgress) -
     return RolloutPool(
         components.play,
         GroupStream(
-            plan.rows, seed=plan.seed, shuffle=plan.shuffle, next_ordinal=start.next_ordinal, first=start.unconsumed
+            plan.sources,
+            seed=plan.seed,
+            shuffle=plan.shuffle,
+            next_ordinal=start.next_ordinal,
+            first=start.unconsumed,
+            curriculum=Curriculum(plan.curriculum, start.curriculum) if plan.curriculum is not None else None,
         ),
         plan.rollout,
         n_samples=plan.n_samples,

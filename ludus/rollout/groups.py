@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ludus.episodes.ledger import MaskReason
+from ludus.rollout.curriculum import CurriculumState, Rest
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.staleness import is_worth_waiting
 from ludus.types import Episode, Group, Outcome
@@ -38,6 +39,8 @@ class TakenGroups:
 
     groups: tuple[Group, ...]
     discarded: tuple[Discarded, ...]
+    skipped: Mapping[Rest, int] = field(default_factory=dict)
+    """Rows passed over since the last time, by why they rest. Empty: no curriculum says that any does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Cursor:
     """The first group that was never started."""
     unconsumed: tuple[int, ...] = ()
     """Groups that were started and are in no batch."""
+    curriculum: CurriculumState | None = None
+    """None: no row ever rests."""
 
 
 class GroupSource(Protocol):

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
@@ -98,7 +98,9 @@ class RolloutPool:
     def cursor(self) -> Cursor:
         running = (group.task.ordinal for group in self._running.values() if not group.is_over)
         begun = {*running, *self._waiting.ordinals, *self._stream.waiting_again}
-        return Cursor(self._stream.next_ordinal, tuple(sorted(begun)))
+        curriculum = self._stream.curriculum
+        state = None if curriculum is None else curriculum.state
+        return Cursor(self._stream.next_ordinal, tuple(sorted(begun)), state)
 
     @property
     def counts(self) -> RolloutCounts:
@@ -117,6 +119,8 @@ class RolloutPool:
         self._num_taken += num_groups
         if self._settings.oversample > 0 and not self._settings.keeps_rest:
             self._cancel_surplus()
+        if self._stream.curriculum is not None:
+            taken = replace(taken, skipped=self._stream.curriculum.settle())
         return taken
 
     def give_back(self, taken: TakenGroups) -> None:
@@ -201,7 +205,12 @@ class RolloutPool:
             self._waiting.discard(survivors, "unused")
             return
         task = group.task
-        mask = self._waiting.enter(Group(task.group_id, task.task_id, tuple(survivors)), task.ordinal)
+        try:
+            self._stream.record(task, survivors)
+        except UserError as error:
+            self._fail(error)
+        played = Group(task.group_id, task.task_id, tuple(survivors), task.source.name)
+        mask = self._waiting.enter(played, task.ordinal)
         if mask is None:
             self._num_rejected_in_a_row = 0
         else:

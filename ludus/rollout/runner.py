@@ -12,7 +12,9 @@ its record; the episode has been kept when `run` returns.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.agents.actors import check_actors
@@ -30,23 +32,41 @@ from ludus.rollout.tasks import EpisodeTask
 from ludus.types import Episode
 
 
+@dataclass(frozen=True, slots=True)
+class Players:
+    """Which agent plays which rows."""
+
+    training: Mapping[str, AgentAdapter]
+    """By source of rows; that of '' plays those of all others."""
+    evaluation: Mapping[str, AgentAdapter] = field(default_factory=dict)
+    """As `training`, for evaluations; of sources that it lacks, those of training play them."""
+
+    @property
+    def agents(self) -> tuple[AgentAdapter, ...]:
+        """Each of them once."""
+        return tuple({id(agent): agent for agent in (*self.training.values(), *self.evaluation.values())}.values())
+
+    def find(self, source: str, *, is_eval: bool) -> AgentAdapter | None:
+        """None: nobody plays the rows of this source."""
+        tables = (self.evaluation, self.training) if is_eval else (self.training,)
+        return next((table[name] for table in tables for name in (source, "") if name in table), None)
+
+
 class EpisodeRunner:
-    """Plays episodes of one agent in one runtime, once it is entered as an async context manager."""
+    """Plays episodes of agents in one runtime, once it is entered as an async context manager."""
 
     def __init__(
         self,
-        agent: AgentAdapter,
+        players: Players,
         runtime: AgentRuntime,
         settings: RolloutSettings,
         *,
         training: GenerationSettings,
         evaluation: GenerationSettings,
         archive: Archive | None = None,
-        eval_agent: AgentAdapter | None = None,
     ) -> None:
-        """archive: None: episodes are only returned.  eval_agent: plays the evaluations. None: `agent` does."""
-        self._agent = agent
-        self._eval_agent = eval_agent
+        """archive: None: episodes are only returned."""
+        self._players = players
         self._runtime = runtime
         self._hosting = AsyncExitStack()
         self._settings = settings
@@ -55,16 +75,16 @@ class EpisodeRunner:
         self._episodes = Episodes(runtime.recorder, archive, keys=runtime.keys)
 
     def __repr__(self) -> str:
-        return f"EpisodeRunner({self._agent.name}, {self._runtime!r})"
+        return f"EpisodeRunner({', '.join(agent.name for agent in self._players.agents)}, {self._runtime!r})"
 
     async def __aenter__(self) -> EpisodeRunner:
         """What the agent needs is set up. Raises UserError if it could not ask its actors."""
-        if not isinstance(self._agent, RemoteAgentAdapter):  # workers ask for themselves
+        agents = self._players.agents
+        if not all(isinstance(agent, RemoteAgentAdapter) for agent in agents):  # workers ask for themselves
             check_actors(self._settings.actors)
         await self._hosting.__aenter__()
-        for agent in (self._agent, self._eval_agent):
-            if agent is not None:
-                await self._hosting.enter_async_context(self._runtime.agents.hosting(agent))
+        for agent in agents:
+            await self._hosting.enter_async_context(self._runtime.agents.hosting(agent))
         return self
 
     async def __aexit__(self, *error: Any) -> None:
@@ -72,20 +92,17 @@ class EpisodeRunner:
 
     async def run(self, task: EpisodeTask) -> Episode:
         """The finished episode, kept. Cancelling ends it with outcome `cancelled` instead of raising."""
-        async with process_for(self._agent_of(task), task.episode_id):
-            return await self._play(task)
+        agent = self._players.find(task.source, is_eval=task.is_eval)
+        assert agent is not None, f"somebody plays the rows of {task.source!r}"
+        async with process_for(agent, task.episode_id):
+            return await self._play(agent, task)
 
-    def _agent_of(self, task: EpisodeTask) -> AgentAdapter:
-        return self._agent if self._eval_agent is None or not task.is_eval else self._eval_agent
-
-    async def _play(self, task: EpisodeTask) -> Episode:
+    async def _play(self, agent: AgentAdapter, task: EpisodeTask) -> Episode:
         info = EpisodeInfo(task.episode_id, task.task_id, task.group_id, task.step, task.is_eval)
         handle, key = self._episodes.open(self._spec(task))
         with self._runtime.context(handle.session, key, info, self._settings.actors) as context:
             timeout_s = self._settings.episode_timeout_s
-            ending = await play_to_end(
-                self._runtime.agents, self._agent_of(task), task.data, context, timeout_s=timeout_s
-            )
+            ending = await play_to_end(self._runtime.agents, agent, task.data, context, timeout_s=timeout_s)
             return await self._episodes.end(
                 handle, ending, metrics=means(context.agent_metrics), spans=context.spans.snapshot()
             )

@@ -150,6 +150,36 @@ class RolloutSettings(Settings):
         return math.ceil(self.oversample * batch_size)
 
 
+class CurriculumSettings(Settings):
+    """Rows that teach nothing for now, as their last groups were solved by all or by none, are skipped for a while."""
+
+    solved: float | None = None
+    """A row is solved if the mean success of a group of it is at least this. None: no row is skipped for that."""
+    hopeless: float | None = None
+    """A row is hopeless if that is at most this. None: no row is skipped for that."""
+    metric: str = "success"
+    """The metric of episodes that is their success; `reward` is what their agent returned."""
+    last_groups: int = pydantic.Field(default=1, ge=1)
+    """So many groups of a row in a row must have been solved, or hopeless."""
+    skip_epochs: int = pydantic.Field(default=1, ge=1)
+    """Epochs that it is skipped in; then it is played again, and skipped again if that came to the same."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.solved is not None and self.hopeless is not None and self.hopeless >= self.solved:
+            raise ConfigError(f"hopeless={self.hopeless} must be less than solved={self.solved}")
+        return self
+
+    def idle(self) -> Iterator[Idle]:
+        if not self.is_on:
+            keys = (name for name in ("metric", "last_groups", "skip_epochs") if self.is_set(name))
+            yield from (Idle(name, "neither `solved` nor `hopeless` says what is skipped") for name in keys)
+
+    @property
+    def is_on(self) -> bool:
+        return self.solved is not None or self.hopeless is not None
+
+
 class GenerationSettings(Settings):
     """How answers are sampled where the agent's request does not say; keys as other frameworks name them."""
 

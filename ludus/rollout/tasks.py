@@ -1,20 +1,22 @@
 """What is played next: rows in a reproducible order, as groups of episodes with ids and seeds.
 
-Knows: rows, a seed.  Knows not: agents, engines, time.
-Invariant: group number `ordinal` is the same row with the same ids and seeds in every run with the same seed and data.
+Knows: sources of rows, a seed, which rows rest.  Knows not: agents, engines, time.
+Invariants: group number `ordinal` is the same row with the same ids and seeds in every run with the same seed and data;
+rows that rest are passed over, and their numbers with them.
 """
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ludus.errors import UserError
+from ludus.rollout.curriculum import Curriculum
+from ludus.rollout.mixture import Mixture, Row, Source, derive_seed
+from ludus.types import Episode
 
-Row = Mapping[str, Any]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class EpisodeTask:
     step: int | None
     """The training step that asked for it. None: no step did."""
     is_eval: bool = False
+    source: str = ""
+    """Name of the dataset that the row is of. '': there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,10 @@ class GroupTask:
     """One row to be played by several episodes."""
 
     ordinal: int
+    source: Source
+    epoch: int
+    """Of the source: how often each of its rows came up before."""
     row_idx: int
-    data: Row
     run_seed: int
 
     @property
@@ -46,7 +52,7 @@ class GroupTask:
 
     @property
     def task_id(self) -> str:
-        return f"row{self.row_idx}"
+        return self.source.row_name(self.row_idx)
 
     def member(self, member_idx: int, attempt: int, step: int | None) -> EpisodeTask:
         """The task of one member; another attempt has another id and another seed."""
@@ -54,26 +60,40 @@ class GroupTask:
             episode_id=f"{self.group_id}-m{member_idx:02d}" + (f"-r{attempt}" if attempt else ""),
             group_id=self.group_id,
             task_id=self.task_id,
-            data=self.data,
+            data=self.source.rows[self.row_idx],
             seed=derive_seed(self.run_seed, "train", self.ordinal, self.row_idx, member_idx, attempt),
             step=step,
+            source=self.source.name,
         )
 
 
 class GroupStream:
-    """The endless stream of groups over the rows, epoch after epoch; it can be set back to where a run stopped."""
+    """The endless stream of groups over the rows of the sources, each source epoch after epoch; it can be set back to
+    where a run stopped."""
 
     def __init__(
-        self, rows: Sequence[Row], *, seed: int, shuffle: bool, next_ordinal: int = 0, first: Iterable[int] = ()
+        self,
+        sources: Sequence[Source],
+        *,
+        seed: int,
+        shuffle: bool,
+        next_ordinal: int = 0,
+        first: Iterable[int] = (),
+        curriculum: Curriculum | None = None,
     ) -> None:
-        """next_ordinal, first: what `cursor` of an earlier stream gave, and the groups begun but never trained on."""
-        if not rows:
-            raise UserError("the training dataset has no rows")
-        self._rows = rows
+        """next_ordinal, first: what `cursor` of an earlier stream gave, and the groups begun but never trained on.
+
+        curriculum: says which rows rest. None: none ever does.
+        """
+        self._sources = sources
+        self._mixture = Mixture(sources, seed)
         self._seed = seed
         self._shuffle = shuffle
         self._again = sorted(first)
-        self._epoch_orders: dict[int, list[int]] = {}
+        self._orders: dict[str, tuple[int, list[int]]] = {}
+        """By source: the epoch that was asked for last, and the order of its rows."""
+        self._has_warned = False
+        self.curriculum = curriculum
         self.next_ordinal = next_ordinal
         """The first group that was never dispatched."""
 
@@ -83,8 +103,9 @@ class GroupStream:
     def __next__(self) -> GroupTask:
         if self._again:
             return self.group(self._again.pop(0))
-        self.next_ordinal += 1
-        return self.group(self.next_ordinal - 1)
+        group = self._next_awake()
+        self.next_ordinal = group.ordinal + 1
+        return group
 
     @property
     def waiting_again(self) -> tuple[int, ...]:
@@ -92,20 +113,51 @@ class GroupStream:
         return tuple(self._again)
 
     def group(self, ordinal: int) -> GroupTask:
-        epoch, position = divmod(ordinal, len(self._rows))
-        row_idx = self._order(epoch)[position]
-        return GroupTask(ordinal=ordinal, row_idx=row_idx, data=self._rows[row_idx], run_seed=self._seed)
+        source_idx, num_before = self._mixture.at(ordinal)
+        source = self._sources[source_idx]
+        epoch, place = divmod(num_before, len(source.rows))
+        return GroupTask(ordinal, source, epoch, self._order(source, epoch)[place], self._seed)
 
-    def _order(self, epoch: int) -> list[int]:
-        if epoch not in self._epoch_orders:
-            order = list(range(len(self._rows)))
+    def record(self, task: GroupTask, episodes: Sequence[Episode]) -> None:
+        """What became of a group. Raises UserError if its success cannot be told, and a curriculum goes by that."""
+        if self.curriculum is not None:
+            self.curriculum.record(task.task_id, task.epoch, episodes)
+
+    def _next_awake(self) -> GroupTask:
+        """The next group whose row does not rest; where a whole pass rests, of that the one played least recently."""
+        group = self.group(self.next_ordinal)
+        if self.curriculum is None:
+            return group
+        resting: list[GroupTask] = []
+        while self.curriculum.rests(group.task_id, group.epoch):
+            resting.append(group)
+            if len(resting) == sum(len(source.rows) for source in self._sources):
+                self._warn_of_rest()
+                group = min(resting, key=self._last_played)
+                break
+            group = self.group(group.ordinal + 1)
+        for passed in resting:
+            if passed.ordinal < group.ordinal:
+                self.curriculum.skip(passed.task_id)
+        return group
+
+    def _last_played(self, group: GroupTask) -> int:
+        assert self.curriculum is not None, "without a curriculum no row rests"
+        return self.curriculum.last_played(group.task_id)
+
+    def _warn_of_rest(self) -> None:
+        if not self._has_warned:
+            logger.warning(
+                "train_dataset.curriculum would skip every training row; those are played that were longest ago"
+            )
+        self._has_warned = True
+
+    def _order(self, source: Source, epoch: int) -> list[int]:
+        known = self._orders.get(source.name)
+        if known is None or known[0] != epoch:
+            order = list(range(len(source.rows)))
             if self._shuffle:
-                random.Random(derive_seed(self._seed, "order", epoch)).shuffle(order)
-            self._epoch_orders = {epoch: order}
-        return self._epoch_orders[epoch]
-
-
-def derive_seed(*parts: object) -> int:
-    """A seed of 63 bits that depends on every part and on nothing else."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+                own = [source.name] if source.name else []
+                random.Random(derive_seed(self._seed, "order", *own, epoch)).shuffle(order)
+            known = self._orders[source.name] = epoch, order
+        return known[1]

@@ -55,7 +55,7 @@ class Panel:
     @property
     def label(self) -> str:
         """The title without its area, as people say it."""
-        return self.title.rpartition("/")[2].replace("_", " ")
+        return self.title.partition("/")[2].replace("_", " ").replace("/", ", ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,21 @@ _LEARNING = (
 
 
 def _learning_curves(rows: MetricRows) -> tuple[Series, ...]:
-    known = enumerate(_LEARNING)
-    found = (Series(title, _points(rows, name), colour, is_dotted) for colour, (name, title, is_dotted) in known)
+    shown = enumerate((*_LEARNING, *_by_source(rows)))
+    found = (Series(title, _points(rows, name), colour % 6, is_dotted) for colour, (name, title, is_dotted) in shown)
     return tuple(one for one in found if one.points)
+
+
+def _by_source(rows: MetricRows) -> list[tuple[str, str, bool]]:
+    """As `_LEARNING`, for each source of rows where there are several."""
+    names = {name: None for _, metrics in rows for name in metrics}
+    wholes = (("rollout/reward/", "reward", False), ("eval/success/", "success, held out", True))
+    return [
+        (name, f"{title}: {name.removeprefix(whole)}", is_dotted)
+        for whole, title, is_dotted in wholes
+        for name in names
+        if name.startswith(whole)
+    ]
 
 
 def _unit_span(curves: Sequence[Series]) -> Point | None:
@@ -145,7 +157,7 @@ _PANEL_ORDER = ("loss", "kl", "entropy", "grad_norm", "clip", "ratio", "gap")
 _AREAS = (
     ("Training, step by step", ("train",)),
     ("Episodes and evaluations", ("rollout", "eval")),
-    ("Batches and staleness", ("batch", "staleness")),
+    ("Data, batches and staleness", ("data", "batch", "staleness")),
     ("The machine", ("engine", "memory")),
 )
 _OTHER_AREAS = "Other measurements"
@@ -153,7 +165,7 @@ _OTHER_AREAS = "Other measurements"
 
 def _panel_groups(rows: MetricRows) -> list[tuple[str, list[Panel]]]:
     """Title and charts of every area: metrics that have no place of their own; the first area is what is read most."""
-    shown = {name for name, _, _ in _LEARNING}
+    shown = {name for name, _, _ in (*_LEARNING, *_by_source(rows))}
     names = {name: None for _, metrics in rows for name in metrics if name not in shown}
     grouped: dict[str, list[str]] = {title: [] for title, _ in (*_AREAS, (_OTHER_AREAS, ()))}
     for name in sorted(names, key=_panel_rank):

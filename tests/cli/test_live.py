@@ -38,6 +38,24 @@ def test_without_a_terminal_there_is_a_line_a_step() -> None:
     ]
 
 
+def test_sources_of_rows_and_skipped_rows_are_shown() -> None:
+    """Reward and success of each source, and what the curriculum skipped, on a line and in the panel."""
+    more = {
+        "rollout/reward/sums": 0.5,
+        "rollout/success/sums": 1.0,
+        "rollout/reward/words": 0.0,
+        "data/skipped_solved": 3,
+    }
+    console, out = _console(is_terminal=False)
+    PlainLines(console).on_step(1, {**STEP, **more})
+    line = "sums 0.500 (100%)  words 0.000  skipped, solved 3"
+    assert line in out.getvalue()
+    panel = LivePanel(console, "run")
+    panel.on_step(1, {**STEP, **more})
+    console.print(panel.render())
+    assert "sums 0.500 (100%) · words 0.000 · skipped, solved 3" in out.getvalue()
+
+
 def test_on_a_terminal_there_is_a_panel() -> None:
     """The panel shows the step, the figures, the rewards so far and the held-out success."""
     console, _ = _console(is_terminal=True)

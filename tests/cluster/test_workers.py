@@ -18,7 +18,7 @@ from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
-from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.tasks import EpisodeTask
 from ludus.text.chat import ChatText
@@ -82,7 +82,7 @@ def play(config, tokenizer_folder, drive):
                 await open_workers(config, cluster, (agent_adapter, None))
                 generation = config.gconfig
                 runner = EpisodeRunner(
-                    agent_adapter, runtime, config.rollout, training=generation, evaluation=generation
+                    Players({"": agent_adapter}), runtime, config.rollout, training=generation, evaluation=generation
                 )
                 async with runner:
                     return await drive(runner, cluster)

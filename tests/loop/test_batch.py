@@ -36,6 +36,18 @@ def test_a_group_becomes_advantages_of_its_turns(make_episode: MakeEpisode) -> N
     assert built.staleness == {0: 12}
 
 
+def test_tokens_of_a_source_weigh_what_its_settings_say(make_episode: MakeEpisode) -> None:
+    """Of two equal groups the one whose source weighs a quarter has a quarter of the other's weight in every token."""
+    groups = [
+        Group(name, "row0", (make_episode(f"{name}-m0", {1: 1.0}), make_episode(f"{name}-m1", {1: 0.0})), source)
+        for name, source in (("g0", "sums"), ("g1", "words"))
+    ]
+    weighed = replace(rules(), loss_weights={"words": 0.25})
+    rows = build_batch(TakenGroups(tuple(groups), ()), weighed, version=0).batch.rows
+    weights = sorted(weight for row in rows for weight in row.weights if weight)
+    assert weights == pytest.approx([0.25 / 24] * 12 + [1 / 24] * 12)
+
+
 def test_the_order_of_finishing_changes_nothing(make_episode: MakeEpisode) -> None:
     """The batch of the same groups is the same batch, however groups and members are ordered."""
     members = [make_episode(f"g0-m{number}", {1: float(number)}) for number in range(3)]

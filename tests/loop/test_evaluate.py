@@ -10,11 +10,12 @@ import pytest
 
 from ludus.errors import BackendError, UserError
 from ludus.loop.evaluate import EvalPlan, eval_metrics, evaluate
+from ludus.rollout.mixture import Source
 from ludus.rollout.tasks import EpisodeTask
 from ludus.types import Episode, Outcome
 
 MakeEpisode = Callable[..., Episode]
-PLAN = EvalPlan(rows=[{"n": 0}, {"n": 1}], n_samples=2, seed=3, max_concurrent=3)
+PLAN = EvalPlan(sources=[Source([{"n": 0}, {"n": 1}])], n_samples=2, seed=3, max_concurrent=3)
 
 
 def test_every_row_is_played_with_seeds_that_do_not_depend_on_the_step(make_episode: MakeEpisode) -> None:
@@ -68,3 +69,23 @@ def test_an_error_of_play_rises_as_it_is(make_episode: MakeEpisode) -> None:
     with pytest.raises(BackendError, match="the engine is gone"):
         asyncio.run(evaluate(play, PLAN, step=0, on_episode=played.append))
     assert len(played) == 2
+
+
+def test_each_source_has_means_of_its_own(make_episode: MakeEpisode) -> None:
+    """Two rows of one source and one of another: means of each by its name, and of all three."""
+    success = {"sums": (1.0, 0.0), "words": (1.0,)}
+    sources = [Source([{"n": number} for number in range(len(each))], name) for name, each in success.items()]
+    tasks: list[EpisodeTask] = []
+
+    async def play(task: EpisodeTask) -> Episode:
+        tasks.append(task)
+        return replace(
+            make_episode(task.episode_id, {1: 1.0}), metrics={"success": success[task.source][task.data["n"]]}
+        )
+
+    metrics = asyncio.run(evaluate(play, EvalPlan(sources, 1, 3, 3), step=0)).metrics
+    assert metrics["eval/success"] == pytest.approx(2 / 3)
+    assert (metrics["eval/success/sums"], metrics["eval/success/words"]) == (0.5, 1.0)
+    assert (metrics["eval/episodes/sums"], metrics["eval/episodes"]) == (2.0, 3.0)
+    assert [task.task_id for task in tasks] == ["eval-sums-row0", "eval-sums-row1", "eval-words-row0"]
+    assert len({task.seed for task in tasks}) == len({task.episode_id for task in tasks}) == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ludus.loop.measure import rollout_metrics
 from ludus.rollout.groups import TakenGroups
 from ludus.types import Episode, Group, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
@@ -38,3 +40,37 @@ def test_calls_that_could_not_be_decoded_are_counted() -> None:
     turn = Turn("t0", 0, None, None, None, (), reply, sampled, Sampling(), undecoded=("<tool_call>{",) * 2)
     episode = Episode("e", "t", "g", SessionRecord("s", (Node(None, (1,), "t0"),), (turn,)), {}, Outcome("ok"))
     assert rollout_metrics(TakenGroups((Group("g", "t", (episode,)),), ()))["rollout/undecoded_calls"] == 2.0
+
+
+def test_each_source_has_its_share_and_means_of_its_own() -> None:
+    """Three groups of one source and one of another, counted by hand; with one alone there is nothing to tell apart."""
+    turn = Turn("t0", 0, None, None, None, (), Message("assistant"), Sampled((1,), (-0.1,), (0,), "stop"), Sampling())
+
+    def group(number: int, source: str, *rewards: float) -> Group:
+        session = SessionRecord("s", (Node(None, (1,), "t0"),), (turn,))
+        episodes = tuple(
+            Episode(f"e{idx}", "t", "g", session, {}, Outcome("ok"), reward=reward, metrics={"success": reward > 1})
+            for idx, reward in enumerate(rewards)
+        )
+        return Group(f"g{number}", "t", episodes, source)
+
+    groups = (
+        group(0, "sums", 1.0, 2.0),
+        group(1, "words", 0.0),
+        group(2, "sums", 3.0, 4.0),
+        group(3, "sums", 5.0, 3.0),
+    )
+    metrics = rollout_metrics(TakenGroups(groups, (), {"solved": 2, "hopeless": 0}))
+    of_sums = {name: value for name, value in metrics.items() if name.endswith("/sums")}
+    assert of_sums == {
+        "rollout/share/sums": 0.75,
+        "rollout/turns/sums": 1.0,
+        "rollout/tokens/sums": 1.0,
+        "rollout/truncated_share/sums": 0.0,
+        "rollout/reward/sums": 3.0,
+        "rollout/success/sums": pytest.approx(5 / 6),
+    }
+    assert metrics["rollout/reward/words"] == 0.0 and metrics["rollout/reward"] == pytest.approx(18 / 7)
+    assert (metrics["data/skipped_solved"], metrics["data/skipped_hopeless"]) == (2.0, 0.0)
+    alone = rollout_metrics(TakenGroups((group(0, "", 1.0),), ()))
+    assert not any(name.count("/") > 1 or name.startswith("data/") for name in alone)

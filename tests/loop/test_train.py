@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.scripted import ScriptedEngine
 from ludus.errors import BackendError, UserError
 from ludus.loop.batch import BatchRules
-from ludus.loop.checkpoint import Checkpoint, RunProgress, latest_checkpoint
+from ludus.loop.checkpoint import Checkpoint, RunProgress, checkpoints, latest_checkpoint
 from ludus.loop.evaluate import EvalPlan
 from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import RunSummary
 from ludus.loop.settings import CheckpointSettings, EvalSettings
 from ludus.loop.train import RunComponents, TrainPlan, train
-from ludus.rollout.settings import RolloutSettings
+from ludus.rollout.mixture import Source
+from ludus.rollout.settings import CurriculumSettings, RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.store import RunStore
 from ludus.text.tokenizer import Tokenizer
@@ -99,7 +101,7 @@ class ScriptedRun:
         **plan: Any,
     ) -> RunSummary:
         values: dict[str, Any] = {
-            "rows": ROWS,
+            "sources": [Source(ROWS)],
             "seed": 1,
             "shuffle": True,
             "batch_size": 2,
@@ -112,7 +114,8 @@ class ScriptedRun:
             "total_seconds": None,
             **plan,
         }
-        rules = BatchRules(AlgorithmSettings(), 1.0, "individual", 64, values["rollout"].max_token_age)
+        algorithm = values.pop("algorithm", AlgorithmSettings())
+        rules = BatchRules(algorithm, 1.0, "individual", 64, values["rollout"].max_token_age)
 
         async def main() -> RunSummary:
             engine = make_engine([], self._tokenizer)
@@ -125,7 +128,7 @@ class ScriptedRun:
                 store=self.store,
                 observer=diary or Diary(),
                 interrupts=self.interrupts,
-                save_model=lambda folder: folder.mkdir(),
+                save_model=lambda folder: folder.mkdir(exist_ok=True),
             )
             return await train(components, TrainPlan(rules=rules, **values), start or RunProgress())
 
@@ -156,7 +159,7 @@ def test_evaluations_and_checkpoints_come_when_they_are_due(run: ScriptedRun) ->
     run.train(
         total_steps=4,
         diary=diary,
-        evaluation=EvalPlan(ROWS[:1], 1, 3, 4),
+        evaluation=EvalPlan([Source(ROWS[:1])], 1, 3, 4),
         eval_settings=EvalSettings(before=True, every_steps=2, after=True),
         checkpoint=CheckpointSettings(every_steps=1, keep=2),
     )
@@ -190,6 +193,33 @@ def test_a_resumed_run_plays_every_group_that_was_not_trained_on(run: ScriptedRu
     stored = sum(episode.session.num_sampled_tokens for episode in run.store.episodes())
     assert summary.ledger.sampled == stored, "the account goes on where the interrupted run left it"
     assert trained == {f"g{ordinal:06d}" for ordinal in range(10)}
+
+
+@pytest.mark.parametrize("sampling", [{}, {"dynamic_sampling": True}])
+def test_a_curriculum_goes_on_as_if_nothing_had_happened(run: ScriptedRun, sampling: dict[str, bool]) -> None:
+    """From the checkpoint of a step the groups are those of the run that was left alone, and so is what is skipped;
+    that is the solved row, in every other epoch, also where its groups are in no batch."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        success = float(task.data["n"] == 2 or task.episode_id.endswith("m00"))
+        episode = await run.play(task)
+        last = episode.session.turns[-1].id
+        return replace(episode, metrics={"success": success}, rewards={last: success}, reward=success)
+
+    def skipped() -> dict[int, tuple[float, float]]:
+        rows = dict(run.store.metrics())
+        return {step: (row["data/skipped_solved"], row["data/skipped_hopeless"]) for step, row in rows.items()}
+
+    plan: dict[str, Any] = {"curriculum": CurriculumSettings(solved=1.0, hopeless=0.0), "play": play, "total_steps": 10}
+    plan["algorithm"] = AlgorithmSettings(**sampling)
+    run.train(**plan, checkpoint=CheckpointSettings(every_steps=1, keep=10))
+    whole, counts = run.played[:], skipped()
+    assert sum(solved for solved, _ in counts.values()) >= 2 and not any(hopeless for _, hopeless in counts.values())
+    for found in checkpoints(run.store.checkpoints)[2:9:3]:
+        run.played.clear()
+        run.train(start=found.progress, **plan)
+        assert run.played == whole[len(whole) - len(run.played) :]
+        assert {step: counts[step] for step in counts if step > found.progress.step}.items() <= skipped().items()
 
 
 @pytest.mark.parametrize(("rest", "ahead"), [("keep", 1), ("cancel", 0), ("cancel", 1)])
@@ -336,7 +366,10 @@ def test_an_evaluation_that_is_cut_short_is_accounted_for(run: ScriptedRun) -> N
         return await run.play(task)
 
     summary = run.train(
-        total_steps=2, play=play, evaluation=EvalPlan(ROWS[:4], 1, 3, 4), eval_settings=EvalSettings(every_steps=1)
+        total_steps=2,
+        play=play,
+        evaluation=EvalPlan([Source(ROWS[:4])], 1, 3, 4),
+        eval_settings=EvalSettings(every_steps=1),
     )
     assert summary.stopped_by == "interrupt" and summary.steps == 1
     assert summary.ledger.sampled == run.num_stored_tokens == 48
@@ -354,7 +387,12 @@ def test_an_evaluation_that_fails_is_accounted_for(run: ScriptedRun, due: dict[s
         return await run.play(task)
 
     with pytest.raises(BackendError, match="the engine is gone"):
-        run.train(total_steps=1, play=play, evaluation=EvalPlan(ROWS[:3], 1, 3, 1), eval_settings=EvalSettings(**due))
+        run.train(
+            total_steps=1,
+            play=play,
+            evaluation=EvalPlan([Source(ROWS[:3])], 1, 3, 1),
+            eval_settings=EvalSettings(**due),
+        )
     progress = run.latest().progress
     assert progress.step == 1 and progress.ledger.sampled == run.num_stored_tokens == 36
 

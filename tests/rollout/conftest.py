@@ -15,7 +15,7 @@ from ludus.engines.scripted import Answers, ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.server import GatewayServer
-from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.subproc import SubprocessAgentAdapter
@@ -48,8 +48,9 @@ def make_runner(tokenizer_folder: Path) -> Iterator[Callable[..., tuple[EpisodeR
             engine = ScriptedEngine(answers, text.tokenizer, **(engine_options or {}))
             runtime = stack.enter_context(AgentRuntime(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings(max_new_tokens=32)
+            adapter = agent if isinstance(agent, SubprocessAgentAdapter) else resolve_workflow(agent, kinds=kinds)
             runner = EpisodeRunner(
-                agent if isinstance(agent, SubprocessAgentAdapter) else resolve_workflow(agent, kinds=kinds),
+                Players({"": adapter}),
                 runtime,
                 RolloutSettings(**settings),
                 training=generation,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ludus.rollout.groups import TakenGroups
+from ludus.rollout.mixture import Source
 from ludus.rollout.pool import RolloutPool
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
@@ -68,7 +69,7 @@ def run(main: Callable[[Players, RolloutPool], Coroutine[Any, Any, None]], **opt
 
     async def inside() -> None:
         players = Players()
-        stream, settings = GroupStream(ROWS, seed=1, shuffle=False), RolloutSettings(min_members=1, **options)
+        stream, settings = GroupStream([Source(ROWS)], seed=1, shuffle=False), RolloutSettings(min_members=1, **options)
         async with RolloutPool(players.play, stream, settings, n_samples=1, batch_size=2) as pool:
             players.pool = pool
             await main(players, pool)

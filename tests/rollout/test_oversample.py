@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ludus.errors import ConfigError
 from ludus.rollout.groups import TakenGroups
+from ludus.rollout.mixture import Source
 from ludus.rollout.pool import RolloutPool
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
@@ -53,7 +54,7 @@ class Theatre:
 
 
 def make_pool(play: Any, *, batch_size: int = 4, total_groups: int | None = None, **options: Any) -> RolloutPool:
-    stream = GroupStream(ROWS, seed=1, shuffle=False)
+    stream = GroupStream([Source(ROWS)], seed=1, shuffle=False)
     return RolloutPool(
         play,
         stream,

@@ -13,6 +13,7 @@ import pytest
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
 from ludus.rollout.groups import TakenGroups
+from ludus.rollout.mixture import Source
 from ludus.rollout.pool import RolloutPool
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
@@ -42,7 +43,7 @@ def make_pool(
 ) -> RolloutPool:
     return RolloutPool(
         play,
-        GroupStream(ROWS, seed=1, shuffle=False),
+        GroupStream([Source(ROWS)], seed=1, shuffle=False),
         RolloutSettings(**settings),
         n_samples=n_samples,
         batch_size=batch_size,

@@ -28,7 +28,7 @@ from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
 from ludus.processes.pool import WorkerPool
 from ludus.rollout.playing import guarded
-from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.subproc import SubprocessAgentAdapter
@@ -65,10 +65,9 @@ def play_all(tokenizer_folder: Path, task: EpisodeTask, one_process: WorkerPool)
             runtime = stack.enter_context(AgentRuntime(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings(max_new_tokens=32)
             agents = {"mode": "subproc", "subproc_max_workers": max_workers}
+            pool = one_process if max_workers == 1 else None
             runner = EpisodeRunner(
-                SubprocessAgentAdapter(
-                    agent, kwargs, max_workers=max_workers, pool=one_process if max_workers == 1 else None
-                ),
+                Players({"": SubprocessAgentAdapter(agent, kwargs, max_workers=max_workers, pool=pool)}),
                 runtime,
                 RolloutSettings(agent=agents, **settings),
                 training=generation,

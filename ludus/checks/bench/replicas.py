@@ -21,6 +21,7 @@ from ludus.engines.base import OnTokens
 from ludus.engines.routed.engine import route
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
+from ludus.rollout.mixture import Source
 from ludus.rollout.pool import RolloutPool
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import GroupStream
@@ -84,7 +85,7 @@ async def _play(work: ReplicasWork, recorder: Recorder) -> float:
     rows = [{"question": f"Tell me about number {number}."} for number in range(work.groups + 1)]
     agent = resolve_workflow(TwoTurnAgent())
     async with playing(agent, recorder, generation, settings) as runner:
-        stream = GroupStream(rows, seed=work.seed, shuffle=False)
+        stream = GroupStream([Source(rows)], seed=work.seed, shuffle=False)
         await runner.run(stream.group(work.groups).member(0, 0, None))  # what the first requests of a process pay
         pool = RolloutPool(runner.run, stream, settings, n_samples=_GROUP, batch_size=work.groups)
         async with pool:

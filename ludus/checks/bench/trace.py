@@ -21,8 +21,9 @@ from ludus.api.play import open_runner
 from ludus.checks.bench.workloads import TraceWork
 from ludus.compat.config import Config
 from ludus.episodes.archive import RunArchive
-from ludus.rollout.runner import EpisodeRunner
-from ludus.rollout.tasks import EpisodeTask, derive_seed
+from ludus.rollout.mixture import derive_seed
+from ludus.rollout.runner import EpisodeRunner, Players
+from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.spans import span
 from ludus.runs.store import RunStore
@@ -75,7 +76,9 @@ async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[s
     async with AsyncExitStack() as stack:
         store = stack.enter_context(RunStore.create(config.run_root, config.name, config.to_yaml()))
         store.export_to(stack.enter_context(exporter))
-        opening = open_runner(local, config, TalkingAgent(work.new_tokens), RunArchive(store), config.gconfig)
+        opening = open_runner(
+            local, config, Players({"": TalkingAgent(work.new_tokens)}), RunArchive(store), config.gconfig
+        )
         runner = await stack.enter_async_context(opening)
         await _play(runner, work, "warm", _WARM_UP)
         await asyncio.to_thread(exporter.flush)

@@ -22,7 +22,7 @@ from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.loop.batch import account_discarded
 from ludus.rollout.groups import Discarded
-from ludus.rollout.tasks import derive_seed
+from ludus.rollout.mixture import derive_seed
 from ludus.runs.store import RunStore
 from ludus.types import Episode, Node, SessionRecord, Turn
 

@@ -5,9 +5,11 @@ Knows: names and plain values.  Knows not: what any key does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ludus.compat import keys
@@ -15,11 +17,22 @@ from ludus.compat.keys import Given, Meaning, Table, to
 from ludus.errors import ConfigError
 
 
-def _one_file(value: Any) -> Any:
+def _files(dataset: str, value: Any, _given: Given) -> Meaning:
+    """One file, or several: as in verl, each has as large a share as it has rows."""
     files = value if isinstance(value, list) else [value]
-    if len(files) != 1:
-        raise ConfigError(f"{len(files)} files of rows cannot be given; write them into one")
-    return files[0]
+    if len(files) == 1:
+        return Meaning("taken", ours={f"{dataset}.path": files[0]})
+    paths = [Path(file).with_suffix("").parts for file in files]
+    depths = range(1, max(map(len, paths)) + 1)
+    names = next((names for depth in depths if len(set(names := _named(paths, depth))) == len(files)), None)
+    if names is None:
+        raise ConfigError(f"of the files {', '.join(files)} two are the same; name each of them once")
+    return Meaning("taken", ours={f"{dataset}.mix.{name}.path": file for name, file in zip(names, files, strict=True)})
+
+
+def _named(paths: Sequence[Sequence[str]], depth: int) -> list[str]:
+    """A source of rows is called as its file, with so many folders above it as tell the files apart."""
+    return [re.sub(r"[^A-Za-z0-9_-]+", "_", "-".join(parts[-depth:])).strip("_-") for parts in paths]
 
 
 def _top_k(value: Any) -> Any:
@@ -94,8 +107,8 @@ def _correction(value: Any, given: Given) -> Meaning:
 KEYS: Table = {
     **_TABLE,
     _AGGREGATION: _aggregated,
-    "data.train_files": to("train_dataset.path", convert=_one_file),
-    "data.val_files": to("valid_dataset.path", convert=_one_file),
+    "data.train_files": partial(_files, "train_dataset"),
+    "data.val_files": partial(_files, "valid_dataset"),
     _ROLLOUT + "top_k": to("gconfig.top_k", convert=_top_k),
     _ROLLOUT + "val_kwargs.top_k": to("eval_gconfig.top_k", convert=_top_k),
     _ACTOR + "ppo_mini_batch_size": _minibatches,

@@ -31,7 +31,7 @@ from ludus.episodes.reward import not_chosen
 from ludus.episodes.spec import SessionSpec
 from ludus.gateway.app import GatewayOptions, build_app
 from ludus.gateway.server import GatewayServer
-from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
@@ -96,7 +96,11 @@ async def in_process(recorder: Recorder, seed: int) -> Episode:
     generation = GenerationSettings()
     with AgentRuntime(recorder, GatewayServer(SessionKeys())) as runtime:
         runner = EpisodeRunner(
-            resolve_workflow(Wanderer), runtime, RolloutSettings(), training=generation, evaluation=generation
+            Players({"": resolve_workflow(Wanderer)}),
+            runtime,
+            RolloutSettings(),
+            training=generation,
+            evaluation=generation,
         )
         async with runner:
             return await runner.run(EpisodeTask("e", "e", "e", {"seed": seed}, seed=seed, step=1))

@@ -17,7 +17,7 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.server import GatewayServer
-from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
@@ -50,7 +50,11 @@ def play(text: ChatText) -> Iterator[Callable[..., ReplayResult]]:
             generation = GenerationSettings(max_new_tokens=32)
             agent_adapter = resolve_workflow(agent, kwargs, kinds=Config.agent_kinds)
             runner = EpisodeRunner(
-                agent_adapter, runtime, RolloutSettings(**settings), training=generation, evaluation=generation
+                Players({"": agent_adapter}),
+                runtime,
+                RolloutSettings(**settings),
+                training=generation,
+                evaluation=generation,
             )
 
             async def enter_and_run() -> Episode:

@@ -129,7 +129,7 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
             ["critic.optim.lr=1", "data.truncation=error"],
             "no counterpart here: critic.optim.lr, data.truncation; leave",
         ),
-        (["data.train_files=[a, b]"], "2 files of rows"),
+        (["data.train_files=[a.parquet, a.parquet]"], "two are the same; name each of them once"),
         (["algorithm.adv_estimator=gae"], "'gae' is not available here; there are grpo, rloo"),
         ([f"{_IS}=group"], "'group' is not available here; there are token, sequence"),
         ([f"{_ACTOR}.ppo_mini_batch_size=3", "data.train_batch_size=8"], "a multiple of 3, got 8"),
@@ -159,3 +159,13 @@ def test_every_target_is_a_key() -> None:
     known = {".".join(path) for path in settings_keys(Config)}
     for target in (own for key in KEYS.values() if isinstance(key, Key | Values) for own in key.ours):
         assert target.removesuffix(".*") in known, target
+
+
+def test_several_files_are_several_sources() -> None:
+    """Each is called as its file, or with its folder where files have the same name; its share is its rows'."""
+    config = load_config(None, ["data.train_files=[~/data/gsm8k/train.parquet, ~/data/math/train.parquet]"])
+    paths = {name: source.path for name, source in config.train_dataset.mix.items()}
+    assert paths == {"gsm8k-train": "~/data/gsm8k/train.parquet", "math-train": "~/data/math/train.parquet"}
+    assert all(source.weight is None for source in config.train_dataset.mix.values())
+    held_out = load_config(None, ["data.val_files=[aime.parquet, math.parquet]"]).valid_dataset
+    assert list(held_out.mix) == ["aime", "math"]

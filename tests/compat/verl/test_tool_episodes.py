@@ -20,7 +20,7 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.gateway.server import GatewayServer
-from ludus.rollout.runner import EpisodeRunner
+from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.runtime import AgentRuntime
 from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
@@ -66,7 +66,7 @@ def runtime(tokenizer_folder: Path) -> Iterator[Any]:
             runtime = stack.enter_context(AgentRuntime(Recorder(engine, text), GatewayServer(SessionKeys())))
             generation = GenerationSettings()
             runner = EpisodeRunner(
-                from_loop(ToolAgentLoop, {}, plan),
+                Players({"": from_loop(ToolAgentLoop, {}, plan)}),
                 runtime,
                 RolloutSettings(episode_timeout_s=60),
                 training=generation,

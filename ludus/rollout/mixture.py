@@ -1,0 +1,70 @@
+"""Several sources of rows in one reproducible order: which of them a group is of, and which of its rows comes next.
+
+Knows: names, rows, weights, a seed.  Knows not: agents, what was played already.
+Invariant: the source of group number `ordinal`, and how many of that source came before, depend on the weights and the
+seed alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ludus.errors import UserError
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A dataset among others, or the only one."""
+
+    rows: Sequence[Row]
+    name: str = ""
+    """'': there is no other."""
+    weight: float = 1.0
+    """Its share of the groups, in relation to those of the others."""
+
+    def row_name(self, row_idx: int) -> str:
+        """What the row is called among those of all sources."""
+        return f"{self.name}-row{row_idx}" if self.name else f"row{row_idx}"
+
+
+class Mixture:
+    """Sources in turn, each as often as it weighs.
+
+    The k-th group of a source is due at (k + phase) / weight, and the groups come in the order in which they are due:
+    Sainte-Laguë's method for seats in a parliament, whose phase is 1/2, with phases from the seed. After any number of
+    groups no source is further from its share than one group for each source.
+    """
+
+    def __init__(self, sources: Sequence[Source], seed: int) -> None:
+        if not sources or not all(map(len, (source.rows for source in sources))):
+            raise UserError("the training dataset has no rows")
+        self._weights = [source.weight for source in sources]
+        self._phases = [derive_seed(seed, "phase", source.name) / 2**63 for source in sources]
+        self._counts = [0] * len(sources)
+        self._sources, self._places = array("L"), array("L")
+        """By ordinal: the source's index, and how many of that source came before."""
+
+    def at(self, ordinal: int) -> tuple[int, int]:
+        """Index of the source of a group, and how many groups of that source come before it."""
+        while len(self._sources) <= ordinal:
+            due = [
+                (count + phase) / weight
+                for count, phase, weight in zip(self._counts, self._phases, self._weights, strict=True)
+            ]
+            first = due.index(min(due))
+            self._sources.append(first)
+            self._places.append(self._counts[first])
+            self._counts[first] += 1
+        return self._sources[ordinal], self._places[ordinal]
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed of 63 bits that depends on every part and on nothing else."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
