@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ludus.algorithms.base import GroupReturns, LossInputs
     from ludus.api.experiment import ExperimentConfig
     from ludus.api.gateway import open_gateway
-    from ludus.api.supervised import train_supervised
+    from ludus.api.supervised import train_preferences, train_supervised
     from ludus.api.trainer import Trainer
     from ludus.compat.config import Config, load_config
     from ludus.compat.play import play
@@ -50,6 +50,7 @@ __all__ = [
     "load_config",
     "open_gateway",
     "play",
+    "train_preferences",
     "train_supervised",
 ]
 
@@ -59,7 +60,7 @@ _NAMES = {
     "ludus.algorithms.base": "GroupReturns LossInputs",
     "ludus.api.experiment": "ExperimentConfig",
     "ludus.api.gateway": "open_gateway",
-    "ludus.api.supervised": "train_supervised",
+    "ludus.api.supervised": "train_preferences train_supervised",
     "ludus.api.trainer": "Trainer",
     "ludus.compat.config": "Config load_config",
     "ludus.compat.play": "play",

@@ -72,6 +72,8 @@ class Needs:
     """The entropies with their gradient."""
     pairs: bool = False
     """Groups with trained tokens on both sides: of positive and of negative advantage."""
+    sides: bool = False
+    """Sequences on one of these sides each, beside which sequences of advantage 0 are measured."""
     flat_groups: bool = False
     """Groups whose returns all agree: tokens move, or are counted, without an advantage too."""
 

@@ -27,10 +27,11 @@ class OwnLossSettings(Choice):
     path: str
     """Import string: 'pkg.mod:function' or 'path/to/file.py:function'."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    needs: tuple[Literal["proximal", "reference", "entropy", "minibatch", "pairs", "flat_groups"], ...] = ()
+    needs: tuple[Literal["proximal", "reference", "entropy", "minibatch", "pairs", "sides", "flat_groups"], ...] = ()
     """Logprobs, or entropies with their gradient, that must be computed for it; all tokens of a minibatch at once, with
-    the numbers of their turns, episodes and groups; only groups that have tokens of positive and of negative advantage;
-    groups whose returns all agree, which are left out otherwise."""
+    the numbers of their turns, episodes and groups; `pairs`:
+    only groups that have tokens of positive and of negative advantage; `sides`: sequences of one of the two; groups
+    whose returns all agree, which are left out otherwise."""
 
 
 class OwnAdvantageSettings(Choice):

@@ -1,18 +1,26 @@
-"""`ludus.train_supervised`: a configuration and conversations in, a trained model out.
+"""`ludus.train_supervised` and `ludus.train_preferences`: a configuration and rows in, a trained model out.
 
-Knows: which part is built from which settings.  Knows not: how conversations become batches.
+Knows: which part is built from which settings.  Knows not: how rows become batches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from ludus.algorithms.pack import Batch
+from ludus.algorithms.settings import SUPERVISED, AlgorithmSettings
 from ludus.api.local import open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
 from ludus.errors import UserError
+from ludus.loop.preferences import preference_batches
 from ludus.loop.sft import OnStep, SftSettings, supervised_batches, train_conversations
 from ludus.processes.blocking import run_blocking
+from ludus.rollout.tasks import Row
+from ludus.text.chat import ChatText
+
+MakeBatches = Callable[[ChatText, Sequence[Row]], Iterator[Batch]]
 
 
 def train_supervised(
@@ -29,21 +37,65 @@ def train_supervised(
     dataset: rows with `messages`, and `tools` if there are any, in any form that `Trainer` takes.
     Raises UserError for a row that is no conversation, with its number, and for a folder that cannot be written.
     """
-    rows, folder = load_rows(dataset), Path(folder)
+    rules = {"row_tokens": config.trainer.row_tokens, "seed": config.seed}
+
+    def batches(text: ChatText, rows: Sequence[Row]) -> Iterator[Batch]:
+        return supervised_batches(text, rows, settings or SftSettings(), **rules)
+
+    return _train(config, dataset, folder, batches, SUPERVISED, on_step)
+
+
+def train_preferences(
+    config: Config,
+    dataset: object,
+    folder: Path | str,
+    settings: SftSettings | None = None,
+    *,
+    on_step: OnStep | None = None,
+) -> int:
+    """Train the configured model on what the rows prefer, and save it in `folder`; the steps taken.
+
+    config: as of `train_supervised`; `algorithm` says how: `{"name": "dpo"}`, or kto, or orpo.
+    dataset: rows with `chosen` and `rejected`, and `prompt`, as messages or as text; for KTO also rows with `prompt`,
+    `completion` and `label`.
+    Raises UserError for a row that cannot be read, with its number, for a folder that cannot be written, and for an
+    algorithm that does not learn from preferences.
+    """
+    rules = {"row_tokens": config.trainer.row_tokens, "seed": config.seed}
+
+    def batches(text: ChatText, rows: Sequence[Row]) -> Iterator[Batch]:
+        return preference_batches(text, rows, settings or SftSettings(), algorithm=config.algorithm, **rules)
+
+    return _train(config, dataset, folder, batches, config.algorithm, on_step)
+
+
+def writable(folder: Path | str) -> Path:
+    """The folder, made. Raises UserError if it cannot be; known before hours are spent."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # known before hours are spent
+        Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot save a model in {str(folder)!r}: {error.strerror}; choose another folder") from error
+    return Path(folder)
+
+
+def _train(
+    config: Config,
+    dataset: object,
+    folder: Path | str,
+    make_batches: MakeBatches,
+    algorithm: AlgorithmSettings,
+    on_step: OnStep | None,
+) -> int:
+    rows, saved = load_rows(dataset), writable(folder)
 
     async def train() -> int:
         async with open_local(config) as local, local.learner(config) as learner:
-            rules = {"row_tokens": config.trainer.row_tokens, "seed": config.seed}
             step = 0
-            for step, batch in enumerate(supervised_batches(local.text, rows, settings or SftSettings(), **rules), 1):
-                metrics = train_conversations(learner, batch, local.lease)
+            for step, batch in enumerate(make_batches(local.text, rows), 1):
+                metrics = train_conversations(learner, batch, local.lease, algorithm)
                 if on_step is not None:
                     on_step(step, metrics)
-            local.save(learner, folder)
+            local.save(learner, saved)
             return step
 
     return run_blocking(train())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pydantic
 
@@ -27,6 +27,7 @@ from ludus.text.chat import ChatText
 from ludus.types import Message, Sampling, ToolSpec
 
 OnStep = Callable[[int, Metrics], None]
+T = TypeVar("T")
 
 
 class SftSettings(Settings):
@@ -49,9 +50,11 @@ class SupervisedLearner(Protocol):
     def publish(self) -> WeightSource: ...
 
 
-def train_conversations(learner: SupervisedLearner, batch: Batch, lease: ComputeLease) -> Metrics:
+def train_conversations(
+    learner: SupervisedLearner, batch: Batch, lease: ComputeLease, algorithm: AlgorithmSettings = SUPERVISED
+) -> Metrics:
     """Move the weights along one batch; those that sample are then these."""
-    metrics = learner.train_batch(batch, SUPERVISED)
+    metrics = learner.train_batch(batch, algorithm)
     with lease.hold("trainer"):
         learner.publish().copy_into_shared()
     return metrics
@@ -73,7 +76,8 @@ def supervised_batches(
     conversations = [replies for replies in conversations if replies]
     if not conversations:
         raise UserError("nothing to train on: no row has a reply of the assistant within max_tokens")
-    for step, replies in enumerate(_batches(conversations, settings, seed)):
+    for step, chosen in enumerate(in_batches(conversations, settings, seed)):
+        replies = [reply for conversation in chosen for reply in conversation]
         total = sum(len(each.target_idx) for each in replies)  # every token counts the same, and all together 1
         weighted = [replace(each, weights=(1.0 / total,) * len(each.target_idx)) for each in replies]
         yield Batch.of(pack(weighted, row_tokens=row_tokens), version=step)
@@ -110,13 +114,12 @@ def _reply_sequence(
     return TrainSequence.plain(whole_ids, range(len(prompt_ids), len(whole_ids)))
 
 
-def _batches(
-    conversations: Sequence[list[TrainSequence]], settings: SftSettings, seed: int
-) -> Iterator[list[TrainSequence]]:
+def in_batches(rows: Sequence[T], settings: SftSettings, seed: int) -> Iterator[list[T]]:
+    """Those of every step, one after the other."""
     rng = random.Random(seed)
     for _ in range(settings.epochs):
-        order = list(range(len(conversations)))
+        order = list(range(len(rows)))
         if settings.shuffle:
             rng.shuffle(order)
         for start in range(0, len(order), settings.batch_size):
-            yield [reply for index in order[start : start + settings.batch_size] for reply in conversations[index]]
+            yield [rows[index] for index in order[start : start + settings.batch_size]]

@@ -186,7 +186,7 @@ KTO = Rule(
     KtoSettings,
     kto_loss,
     "KTO (arXiv 2402.01306) eq. 8",
-    needs=lambda _: Needs(minibatch=True, reference=True),
+    needs=lambda _: Needs(minibatch=True, reference=True, sides=True),
     formula="{desirable_weight} (1 - sigmoid({beta} (z - z0))) of what is preferred, {undesirable_weight} (1 - "
     "sigmoid({beta} (z0 - z))) of what is not, z: sum of log pi / ref, z0: its mean, at least 0",
 )

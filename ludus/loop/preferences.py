@@ -1,0 +1,157 @@
+"""Preferences from files: rows of chosen and rejected answers become the pairs of a preference loss.
+
+Knows: rows in TRL's forms, chat text.  Knows not: engines, episodes, what a loss makes of a pair.
+Invariant: an answer is trained as supervised training trains a reply (see `sft`); what is no answer is no target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.resolve import algorithm_of
+from ludus.algorithms.settings import AlgorithmSettings
+from ludus.errors import ConfigError, UserError
+from ludus.loop.sft import SftSettings, conversation_sequences, in_batches
+from ludus.text.chat import ChatText
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What follows a prompt, and whether it is preferred."""
+
+    sequences: tuple[TrainSequence, ...]
+    """One for each message of the assistant's in it; the last holds all tokens."""
+    side: float
+    """1 for what is chosen or desirable, -1 for what is rejected or undesirable, 0 for what only measures."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.sequences[-1].token_ids)
+
+    @property
+    def num_targets(self) -> int:
+        return sum(len(each.target_idx) for each in self.sequences)
+
+
+def preference_batches(
+    text: ChatText,
+    rows: Sequence[Mapping[str, Any]],
+    settings: SftSettings,
+    *,
+    algorithm: AlgorithmSettings,
+    row_tokens: int,
+    seed: int,
+) -> Iterator[Batch]:
+    """The batch of every step, one after the other.
+
+    rows: each with `chosen` and `rejected`, or for KTO with `completion` and `label`; see `read_answers`.
+    algorithm: whose loss learns from preferences.  row_tokens: of one micro-batch.  seed: of the order of the rows.
+    Raises UserError for a row that cannot be read, with its number, and ConfigError for another algorithm.
+    """
+    _check(algorithm)
+    is_paired = algorithm_of(algorithm).needs.pairs
+    for step, chosen in enumerate(in_batches(read_rows(text, rows, settings, is_paired=is_paired), settings, seed)):
+        measured = () if is_paired else _mismatched([answer for answers in chosen for answer in answers])
+        yield Batch.of(pack(_sequences([*chosen, measured], algorithm), row_tokens=row_tokens), version=step)
+
+
+def read_rows(
+    text: ChatText, rows: Sequence[Mapping[str, Any]], settings: SftSettings, *, is_paired: bool = True
+) -> list[tuple[Answer, ...]]:
+    """The answers of each row that lie within `max_tokens`. Raises UserError if there are none."""
+    limit = settings.max_tokens
+    read = [read_answers(row, text, at=f"row {n}", is_paired=is_paired) for n, row in enumerate(rows)]
+    kept = [each for each in read if limit is None or all(answer.num_tokens <= limit for answer in each)]
+    if not kept:
+        raise UserError("nothing to train on: no row has answers within max_tokens")
+    return kept
+
+
+def read_answers(
+    row: Mapping[str, Any], text: ChatText, *, at: str = "row", is_paired: bool = True
+) -> tuple[Answer, ...]:
+    """The two answers of a row, the chosen one first; of a row with a `label` its one, if they need not be pairs.
+
+    Answers are messages, after a `prompt` of messages, or without one whole conversations that begin alike; or text
+    after a `prompt` of text. `tools` are those of a conversation.
+    """
+    if "label" in row and not is_paired:
+        return (_answer(row, "completion", text, 1.0 if row["label"] else -1.0, at),)
+    return tuple(_answer(row, name, text, side, at) for name, side in (("chosen", 1.0), ("rejected", -1.0)))
+
+
+def _answer(row: Mapping[str, Any], name: str, text: ChatText, side: float, at: str) -> Answer:
+    if name not in row:
+        raise UserError(f"{at} has no {name!r}; its columns are {', '.join(map(repr, row)) or 'none'}")
+    prompt, answer = row.get("prompt"), row[name]
+    if isinstance(answer, str) and isinstance(prompt, str):
+        return Answer((_plain(prompt, answer, text),), side)
+    if isinstance(answer, str) or isinstance(prompt, str):
+        raise UserError(f"{at}: 'prompt' and {name!r} must both be text, or both messages")
+    messages = [*(_common(row, name) if prompt is None else prompt)]
+    own = answer[len(messages) :] if prompt is None else answer
+    count = sum(1 for message in own if isinstance(message, Mapping) and message.get("role") == "assistant")
+    if count == 0:
+        raise UserError(f"{at}: {name!r} has no message of the assistant's")
+    sequences = conversation_sequences({**row, "messages": [*messages, *own]}, text, at=f"{at}, {name}")
+    return Answer(tuple(sequences[-count:]), side)
+
+
+def _common(row: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """The messages that both answers begin with."""
+    other = row.get({"chosen": "rejected", "rejected": "chosen"}.get(name, name), ())
+    both = zip(row[name], other, strict=False)
+    shared: Sequence[Any] = row[name][: next((at for at, (one, two) in enumerate(both) if one != two), 0)]
+    return shared
+
+
+def _plain(prompt: str, answer: str, text: ChatText) -> TrainSequence:
+    """Text after text, up to the end of the text."""
+    prompt_ids = text.tokenizer.encode(prompt)
+    answer_ids = text.tokenizer.encode(answer, after=prompt_ids[-1] if prompt_ids else None)
+    end = text.tokenizer.encode(text.tokenizer.special_tokens.get("eos_token", ""))
+    whole_ids = (*prompt_ids, *answer_ids, *end)
+    return TrainSequence.plain(whole_ids, range(max(1, len(prompt_ids)), len(whole_ids)))
+
+
+def _mismatched(answers: Sequence[Answer]) -> tuple[Answer, ...]:
+    """Each prompt with the answer to the one before it: what KTO's reference point is measured on."""
+    made = []
+    for here, before in zip(answers, [*answers[-1:], *answers[:-1]], strict=True) if len(answers) > 1 else ():
+        prompt_ids = here.sequences[0].token_ids[: here.sequences[0].target_idx[0]]
+        other = before.sequences[0]
+        whole_ids = (*prompt_ids, *other.token_ids[other.target_idx[0] :])
+        made.append(Answer((TrainSequence.plain(whole_ids, range(len(prompt_ids), len(whole_ids))),), 0.0))
+    return tuple(made)
+
+
+def _sequences(groups: Sequence[tuple[Answer, ...]], algorithm: AlgorithmSettings) -> list[TrainSequence]:
+    """Numbered by turn, answer and row, and weighed so that what only measures weighs nothing."""
+    numbered = [(group, answer) for group, answers in enumerate(groups) for answer in answers]
+    weights = algorithm_of(algorithm).weights([each.num_targets if each.side else 0 for _, each in numbered])
+    made: list[TrainSequence] = []
+    for number, ((group, answer), weight) in enumerate(zip(numbered, weights, strict=True)):
+        for each in answer.sequences:
+            n = len(each.target_idx)
+            weighed = replace(each, advantages=(answer.side,) * n, weights=(weight,) * n)
+            turns = (len(made),) * n
+            made.append(replace(weighed, turns=turns, episodes=(number,) * n, groups=(group,) * n))
+    return made
+
+
+def _check(algorithm: AlgorithmSettings) -> None:
+    needs = algorithm_of(algorithm).needs
+    if not (needs.pairs or needs.sides):
+        raise ConfigError(
+            f"algorithm.loss={algorithm.loss.kind!r} does not learn from preferences; set algorithm.name to dpo, kto "
+            "or orpo"
+        )
+    if needs.proximal:
+        raise ConfigError("rows were sampled by nobody: there is nothing to correct; set algorithm.correction=bypass")
+    if algorithm.minibatches > 1:
+        raise ConfigError(
+            f"algorithm.minibatches={algorithm.minibatches} is of rollouts; rows are taken batch_size at a time"
+        )
