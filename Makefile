@@ -37,7 +37,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: demo test test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz setup lint check bench clean
+.PHONY: attack demo test test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -61,6 +61,10 @@ test-core: $(READY)
 machine:
 	$(SSHD)
 	$(CHROMIUM)
+
+# What is promised in docs/promises.md, tried: every attack, behind every kind of walls that this machine has.
+attack: $(READY)
+	$(PYTEST) -o 'python_files=test_*.py every_wall.py' tests/attacks
 
 test-frameworks: $(READY) $(FRAMEWORKS)
 	$(PYTEST) -o 'python_files=test_*.py separate.py' tests/frameworks

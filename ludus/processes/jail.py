@@ -1,10 +1,11 @@
 """The program around code that nobody vouches for: takes away what it must not have, then runs it.
 
 Knows: the standard library alone, because it starts by its path, and Linux.  Knows not: Ludus, who waits for it.
-Invariants: what could not be taken away is not in the report; the code runs in a process that holds no descriptor but
-its streams; with a process namespace everything that it started dies with it.
+Invariants: the code begins only when all that was ordered has been taken away; it holds no descriptor but its streams;
+what guards it is out of its reach, and with the guard everything dies that the code started.
 
-    this process ─▶ first of a process namespace ─▶ the code
+    this process ─▶ the guard: first of a process namespace ─▶ the code
+    (with bubblewrap this process is the guard; without walls there is no namespace)
 """
 
 from __future__ import annotations
@@ -22,36 +23,84 @@ import types
 from pathlib import Path
 from typing import Any, NoReturn
 
-_NEW_USER, _NEW_IPC, _NEW_PROCESSES, _NEW_NETWORK = 0x10000000, 0x08000000, 0x20000000, 0x40000000  # <linux/sched.h>
-_NO_NEW_PRIVILEGES, _DIE_WITH_PARENT = 38, 1  # <linux/prctl.h>
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # Landlock's calls, the same on every architecture
-_PATH_BENEATH, _GET_ABI = 1, 1
-_WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
-# Writing, removing, and making files of every kind; moving between folders, truncating and devices came later.
-_CHANGES = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))
-_CHANGES_SINCE = ((2, 1 << 13), (3, _TRUNCATE))
-_TCP_SINCE, _TCP = 4, 0b11
-_SCOPE_SINCE, _SCOPE = 6, 0b11
+# <linux/sched.h>: mounts, control groups, host name, IPC, users, processes, network
+_NEW_MOUNTS, _NEW_CGROUP, _NEW_NAME, _NEW_IPC, _NEW_USER, _NEW_PROCESSES, _NEW_NETWORK = (
+    *(0x00020000, 0x02000000, 0x04000000, 0x08000000),
+    *(0x10000000, 0x20000000, 0x40000000),
+)
+_OWN = _NEW_MOUNTS | _NEW_CGROUP | _NEW_NAME | _NEW_IPC | _NEW_PROCESSES | _NEW_NETWORK
+_DIE_WITH_PARENT, _DUMPABLE, _SECCOMP, _NO_NEW_PRIVILEGES = 1, 4, 22, 38  # <linux/prctl.h>
+_FILTER = 2
+_READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC, _BIND, _RECURSIVE, _PRIVATE = (
+    1,
+    2,
+    4,
+    8,
+    4096,
+    16384,
+    1 << 18,
+)  # <sys/mount.h>
+_DETACH = 2
+_MOUNT_SETATTR = 442  # the same on every architecture
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_AT_FDCWD, _AT_RECURSIVE, _ATTR_READ_ONLY_NO_SUID = -100, 0x8000, 0x3
+_CAPABILITIES = 0x20080522  # version 3 of their header
+_NOBODY = 65534
+_WATCH_S = 0.02
+"""In so long a core fills about 50 MB."""
 _SIGNALLED = 128
 """Exit status of a process that a signal ended, less the signal's number, as shells have it."""
+_KILLED = _SIGNALLED + signal.SIGKILL
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _MissingError(Exception):
+    """What this system does not allow, in its own words."""
 
 
 def main() -> None:
     order: dict[str, Any] = json.loads(sys.argv[1])
-    libc = ctypes.CDLL(None, use_errno=True)
-    isolation = _own_namespaces(libc)
-    _limit(order, own_user="processes" in isolation)
-    isolation += _own_files(libc, order["folder"])
-    os.write(order["report_fd"], json.dumps(isolation).encode())
+    try:
+        if order["walls"] == "own":
+            has_powers = _own_namespaces(is_root=order["is_root"])
+            guard = os.fork()
+            if guard:
+                os.close(order["report_fd"])
+                os._exit(_wait_for(guard))
+            _die_with_parent()
+            _own_root(order, proc=_NO_SUID | _NO_DEVICES | _NO_EXEC | (0 if has_powers else _READ_ONLY))
+            if has_powers:
+                _step_down()
+        guard_code(order)
+    except _MissingError as missing:
+        os.write(order["report_fd"], json.dumps({"missing": str(missing)}).encode())
+        os._exit(1)
+
+
+def guard_code(order: dict[str, Any]) -> NoReturn:
+    """Starts the code, watches what it uses in sum, and ends with it. Of this process the code can change nothing."""
+    is_walled = order["walls"] != "none"
+    if is_walled:
+        _must(libc.prctl(_DUMPABLE, 0, 0, 0, 0), "prctl")
+        if os.getpid() != 1 or not Path("/proc/1/status").exists():
+            raise _MissingError("a process namespace with its own /proc")
+    code = os.fork()
+    if code:
+        os.close(order["report_fd"])
+        os._exit(_watch(code, order) if is_walled else _wait_for(code))
+    _die_with_parent()
+    _limit(order)
+    if is_walled:
+        _must(libc.prctl(_DUMPABLE, 1, 0, 0, 0), "prctl")
+        _give_up_privileges(bytes.fromhex(order["filter"]))
+    os.chdir(order["folder"])
+    os.environ.update(HOME=order["folder"], TMPDIR=order["folder"])
+    stdin = os.open(order["stdin"], os.O_RDONLY)
+    os.dup2(stdin, 0)
+    os.close(stdin)
+    os.write(order["report_fd"], b"{}")
     os.close(order["report_fd"])
-    first = os.fork()
-    if first:
-        os._exit(_wait_for(first))
-    libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if "processes" in isolation:  # the first process of a namespace hears no signals; it only waits
-        code = os.fork()
-        if code:
-            os._exit(_wait_for(code))
     run(Path(order["path"]), shows_last=order["shows_last"])
 
 
@@ -91,62 +140,167 @@ def _exit_status(leaving: SystemExit) -> int:
     return 1
 
 
-def _own_namespaces(libc: Any) -> list[str]:
-    """Leaves the network, the processes and the shared memory of the machine behind, where the system allows it."""
-    user, group = os.getuid(), os.getgid()
-    own = _NEW_NETWORK | _NEW_PROCESSES | _NEW_IPC
-    if not sys.platform.startswith("linux") or (libc.unshare(_NEW_USER | own) and libc.unshare(own)):
-        return []
-    with contextlib.suppress(OSError):  # without a map the user is nobody, which is less still
+# ---- walls of our own
+
+
+def _own_namespaces(*, is_root: bool) -> bool:
+    """Leaves the machine's mounts, network, processes, shared memory and names behind.
+
+    True: with the powers of root, and no user namespace; it steps down to nobody later.
+    """
+    if is_root and libc.unshare(_OWN) == 0:
+        return True
+    user, group = os.geteuid(), os.getegid()
+    _must(libc.unshare(_NEW_USER | _OWN), "unshare")
+    _map_user(user, group)
+    return False
+
+
+def _map_user(user: int, group: int) -> None:
+    try:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    return ["network", "processes"]
+    except OSError as error:
+        raise _MissingError(f"a user namespace of its own: {error}") from error
 
 
-def _own_files(libc: Any, folder: str) -> list[str]:
-    """Nothing outside of `folder` can be changed any more, where the kernel has Landlock; nor processes outside
-    be traced."""
-    if not sys.platform.startswith("linux") or libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
-        return []
-    abi = libc.syscall(_CREATE_RULESET, None, 0, _GET_ABI)
-    if abi < 1:
-        return []
-    changes = _CHANGES | sum(bit for since, bit in _CHANGES_SINCE if abi >= since)
-    handled = (changes, _TCP if abi >= _TCP_SINCE else 0, _SCOPE if abi >= _SCOPE_SINCE else 0)
-    rules = (ctypes.c_uint64 * 3)(*handled)
-    size = 8 * (1 + (abi >= _TCP_SINCE) + (abi >= _SCOPE_SINCE))
-    ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(rules), size, 0)
-    if ruleset < 0:
-        return []
-    files = _WRITE_FILE | (_TRUNCATE & changes)
-    _allow(libc, ruleset, folder, changes)
-    _allow(libc, ruleset, os.devnull, files)
-    restricted = libc.syscall(_RESTRICT_SELF, ruleset, 0) == 0
-    os.close(ruleset)
-    return [] if not restricted else ["files", "tcp"] if abi >= _TCP_SINCE else ["files"]
+def _own_root(order: dict[str, Any], *, proc: int) -> None:
+    """The root of the file system becomes a new one: what the interpreter needs, read-only, and one folder to write.
+
+    proc: flags of the mount of /proc.
+    """
+    root = order["root"]
+    _must(libc.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None), "mount private")
+    _mount("tmpfs", root, "tmpfs", _NO_SUID, "mode=755,size=1m")  # it holds names alone
+    for source, target in order["shown"]:
+        if Path(source).is_dir():
+            Path(root + target).mkdir(parents=True, exist_ok=True)
+        else:
+            Path(root + target).parent.mkdir(parents=True, exist_ok=True)
+            Path(root + target).touch()
+        _mount(source, root + target, "", _BIND | _RECURSIVE, "")
+    for target, name in order["links"]:
+        Path(root + name).parent.mkdir(parents=True, exist_ok=True)
+        Path(root + name).symlink_to(target)
+    folder = root + order["folder"]
+    for place in (root + "/proc", folder):
+        Path(place).mkdir()
+    attributes = (ctypes.c_uint64 * 4)(_ATTR_READ_ONLY_NO_SUID, 0, 0, 0)
+    changed = libc.syscall(
+        *(_MOUNT_SETATTR, _AT_FDCWD, root.encode(), _AT_RECURSIVE, ctypes.byref(attributes)),
+        ctypes.c_size_t(ctypes.sizeof(attributes)),
+    )
+    _must(changed, "mount_setattr (Linux 5.12)")
+    _mount("proc", root + "/proc", "proc", proc, "")
+    most = f"mode=1777,size={order['disk_bytes']},nr_inodes={order['num_inodes']}"
+    _mount("tmpfs", folder, "tmpfs", _NO_SUID | _NO_DEVICES, most)
+    os.chdir(root)
+    _must(libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
+    _must(libc.umount2(b".", _DETACH), "umount")
+    os.chdir("/")
+    libc.sethostname(b"sandbox", 7)
 
 
-def _allow(libc: Any, ruleset: int, path: str, access: int) -> None:
-    opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    rule = access.to_bytes(8, sys.byteorder) + opened.to_bytes(4, sys.byteorder)
-    libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
-    os.close(opened)
+def _mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
+    done = libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, options.encode() or None)
+    _must(done, f"mount {kind or source}")
 
 
-def _limit(order: dict[str, Any], *, own_user: bool) -> None:
+def _step_down() -> None:
+    """Root becomes nobody, in a user namespace where its processes are counted by themselves."""
+    os.setgroups([])
+    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    _must(libc.prctl(_DUMPABLE, 1, 0, 0, 0), "prctl")  # else the maps are not its own to write
+    _die_with_parent()  # forgotten with the change of user
+    if libc.unshare(_NEW_USER) == 0:  # where this is forbidden, processes of all runs are counted together
+        _map_user(_NOBODY, _NOBODY)
+
+
+# ---- what is taken from the code in any case
+
+
+def _give_up_privileges(program: bytes) -> None:
+    header, none = (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
+    _must(libc.capset(ctypes.byref(header), ctypes.byref(none)), "capset")
+    _must(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
+    instructions = ctypes.create_string_buffer(program, len(program))
+
+    class Program(ctypes.Structure):  # struct sock_fprog of <linux/filter.h>
+        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+    filtering = Program(len(program) // 8, ctypes.addressof(instructions))
+    _must(libc.prctl(_SECCOMP, _FILTER, ctypes.byref(filtering), 0, 0), "seccomp")
+
+
+def _limit(order: dict[str, Any]) -> None:
     limits = {
         resource.RLIMIT_AS: order["memory_bytes"],
-        resource.RLIMIT_FSIZE: order["file_bytes"],
+        resource.RLIMIT_FSIZE: order["disk_bytes"],
         resource.RLIMIT_CPU: order["cpu_s"],
         resource.RLIMIT_NOFILE: order["num_files"],
         resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
     }
-    if own_user:  # elsewhere the user's other processes would count
+    if order["walls"] != "none":  # elsewhere the user's other processes would count
         limits[resource.RLIMIT_NPROC] = order["num_processes"]
+        limits[resource.RLIMIT_MSGQUEUE] = 0
     for kind, most in limits.items():
         with contextlib.suppress(ValueError, OSError):  # a stricter limit is in force already
             resource.setrlimit(kind, (most, most))
+
+
+# ---- the watch
+
+
+def _watch(code: int, order: dict[str, Any]) -> int:
+    """Exit status of the code, or of one that used too much in sum: when the guard leaves, all of it is killed."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    while True:
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        if ended == code:
+            return _shell_status(status)
+        if ended:
+            continue
+        if excess := _excess(order):
+            os.write(2, f"Killed: {excess}\n".encode())
+            return _KILLED
+        signal.sigtimedwait({signal.SIGCHLD}, _WATCH_S)
+
+
+def _excess(order: dict[str, Any]) -> str:
+    """What all processes and files together have too much of. '': nothing."""
+    processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and path.name != "1"]
+    if len(processes) > order["num_processes"]:
+        return f"{len(processes)} processes; {order['num_processes']} are allowed"
+    most = order["memory_bytes"]
+    if sum(_resident_bytes(process) for process in processes) > most:
+        # what they share was counted for each; to look closer takes longer
+        used = sum(_own_bytes(process) for process in processes)
+        if used > most:
+            return f"{used >> 20} MiB of memory in {len(processes)} processes; {most >> 20} are allowed"
+    folder = os.statvfs(order["folder"])
+    if folder.f_files - folder.f_ffree > order["num_inodes"]:
+        return f"more than {order['num_inodes']} files"
+    return ""
+
+
+def _resident_bytes(process: int) -> int:
+    return _kib_of(f"/proc/{process}/status", ("VmRSS:", "VmSwap:")) << 10
+
+
+def _own_bytes(process: int) -> int:
+    """With its share of what it shares; all of it where the process hides that."""
+    return (_kib_of(f"/proc/{process}/smaps_rollup", ("Pss:", "SwapPss:")) << 10) or _resident_bytes(process)
+
+
+def _kib_of(path: str, names: tuple[str, ...]) -> int:
+    try:
+        with Path(path).open() as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith(names))
+    except OSError:  # it has ended, or is not to be looked at
+        return 0
 
 
 def _wait_for(process: int) -> int:
@@ -154,8 +308,23 @@ def _wait_for(process: int) -> int:
     while True:
         ended, status = os.wait()
         if ended == process:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else _SIGNALLED - code
+            return _shell_status(status)
+
+
+def _shell_status(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else _SIGNALLED - code
+
+
+def _die_with_parent() -> None:
+    if sys.platform.startswith("linux"):
+        libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def _must(result: int, what: str) -> None:
+    """Raises _MissingError where the system refused."""
+    if result != 0:
+        raise _MissingError(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
 if __name__ == "__main__":

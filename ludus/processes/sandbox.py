@@ -1,10 +1,10 @@
-"""Runs Python code that nobody vouches for: a fresh process for each run, with limits, and no network where possible.
+"""Runs Python code that nobody vouches for: a fresh process for each run, behind walls and with limits.
 
 Knows: processes, pipes, folders that are thrown away.  Knows not: who wrote the code, what its result is for.
-Invariants: a run ends by its deadline and leaves no process and no file; what it prints costs a bounded memory.
+Invariants: a run ends by its deadline and leaves no process and no file; what it prints costs a bounded memory; where
+walls are required and cannot be had, nothing runs.
 
-This keeps a model's mistakes from doing harm. It is no wall against an attacker: files can be read, and on systems
-without Linux's namespaces and Landlock the network and other files are within reach; `SandboxRun.isolation` tells.
+What is kept from the code, and what is not promised, stands in docs/promises.md; `tests/attacks` tries each of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import math
 import os
 import signal
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from typing import Literal
 
 from ludus.errors import UserError
 from ludus.processes.capture import Capture
+from ludus.processes.walls import Sandboxing, Walls, prepare, walls
 
-_JAIL = Path(__file__).with_name("jail.py")
 _START_S = 10.0
 """A new interpreter may take so long on a busy machine; it is not the code's time."""
 _REPORT_BYTES = 4096
@@ -40,13 +39,15 @@ class SandboxLimits:
     timeout_s: float = 10.0
     """Wall time, and about as much of one core."""
     memory_bytes: int = 1 << 30
-    """Address space of each process."""
-    file_bytes: int = 16 << 20
-    """Of each file that it writes."""
+    """Address space of each process, and memory of all of them together."""
+    disk_bytes: int = 64 << 20
+    """Of all files together, which lie in memory; without walls of each."""
+    num_inodes: int = 4096
+    """Files and folders at a time."""
     num_files: int = 256
-    """Open at a time."""
+    """Open at a time in a process."""
     num_processes: int = 64
-    """Where it has a user namespace, and its user is not root."""
+    """Processes and threads at a time."""
     output_bytes: int = 64 * 1024
     """Kept of each of its streams: the beginning and the end."""
 
@@ -69,27 +70,32 @@ class SandboxRun:
     """Of both streams, also of what was not kept."""
     time_s: float
     isolation: frozenset[str]
-    """What it was kept away from: `network` (or `tcp` alone), `processes` of others, `files` to change."""
+    """What it was kept from: all of `network`, `processes`, `files` and `kernel`, or nothing."""
 
 
 async def run_python(
-    code: str, *, stdin: str = "", limits: SandboxLimits | None = None, shows_last: bool = False
+    code: str,
+    *,
+    stdin: str = "",
+    limits: SandboxLimits | None = None,
+    shows_last: bool = False,
+    walled: Walls | Sandboxing = "required",
 ) -> SandboxRun:
     """Runs a script in a process and a folder of its own. Cancelling kills it.
 
-    shows_last: the value of a last expression is printed, as notebooks do.
+    shows_last: the value of a last expression is printed, as notebooks do.  walled: as for `walls`.
+    Raises UserError where walls are required and this system has none.
     """
     limits = limits or SandboxLimits()
+    closed = walled if isinstance(walled, Walls) else await asyncio.to_thread(walls, walled)
     with (
         tempfile.TemporaryDirectory(prefix="ludus-sandbox-", ignore_cleanup_errors=True) as folder,
         _Streams(limits.output_bytes) as streams,
     ):
         scratch = Path(folder)
-        (scratch / "inside").mkdir()
-        (scratch / "main.py").write_text(code, encoding="utf-8", errors="replace")
-        (scratch / "stdin").write_text(stdin, encoding="utf-8", errors="replace")
+        prepare(scratch, code, stdin)
         begun = time.perf_counter()
-        process = await _start(scratch, streams, limits, shows_last=shows_last)
+        process = await _start(scratch, streams, limits, closed, shows_last=shows_last)
         try:
             exit_code = await _end_of(process, streams.is_ready, limits.timeout_s)
         finally:
@@ -99,6 +105,8 @@ async def run_python(
             await process.wait()
         time_s = time.perf_counter() - begun
         out, err = streams.rest()
+        if missing := streams.missing():
+            raise UserError(f"the sandbox could not be closed: {missing}")
         return SandboxRun(
             ending="timeout" if exit_code is None else "ok" if exit_code == 0 else "error",
             exit_code=exit_code,
@@ -106,7 +114,7 @@ async def run_python(
             stderr=err.text(),
             num_output_bytes=out.num_bytes + err.num_bytes,
             time_s=time_s,
-            isolation=frozenset(streams.report()),
+            isolation=closed.isolation,
         )
 
 
@@ -151,12 +159,13 @@ class _Streams:
         out, err = self._captures
         return out, err
 
-    def report(self) -> list[str]:
+    def missing(self) -> str:
+        """What the system did not allow. '': nothing, or the run was killed before it knew."""
         try:
-            report: list[str] = json.loads(os.read(self._reads[2], _REPORT_BYTES) or "[]")
-        except BlockingIOError:  # it was killed before it had one
-            return []
-        return report
+            report: dict[str, str] = json.loads(os.read(self._reads[2], _REPORT_BYTES) or "{}")
+        except BlockingIOError:
+            return ""
+        return report.get("missing", "")
 
     def _drain(self, capture: Capture) -> None:
         if not capture.drain_nowait():
@@ -168,32 +177,23 @@ class _Streams:
 
 
 async def _start(
-    scratch: Path, streams: _Streams, limits: SandboxLimits, *, shows_last: bool
+    scratch: Path, streams: _Streams, limits: SandboxLimits, closed: Walls, *, shows_last: bool
 ) -> asyncio.subprocess.Process:
-    inside = scratch / "inside"
     out, err, report = streams.writes
-    order = {
-        "path": str(scratch / "main.py"),
-        "folder": str(inside),
-        "report_fd": report,
-        "shows_last": shows_last,
-        "cpu_s": math.ceil(limits.timeout_s) + 1,
-        **{name: getattr(limits, name) for name in ("memory_bytes", "file_bytes", "num_files", "num_processes")},
-    }
-    # no more than programs need: keys and tokens of this process stay here
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    environment = {"PATH": os.defpath, "HOME": str(inside), "TMPDIR": str(inside), "LANG": "C.UTF-8", **threads}
-    with (scratch / "stdin").open("rb") as typed:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-B", "-X", "utf8", str(_JAIL), json.dumps(order)),
-            stdin=typed,
-            stdout=out,
-            stderr=err,
-            cwd=inside,
-            env=environment,
-            pass_fds=(report,),
-            start_new_session=True,
-        )
+    names = ("memory_bytes", "disk_bytes", "num_inodes", "num_files", "num_processes")
+    order = {name: getattr(limits, name) for name in names}
+    order |= {"report_fd": report, "shows_last": shows_last, "cpu_s": math.ceil(limits.timeout_s) + 1}
+    command, environment = closed.start(scratch, order)
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        cwd="/",
+        env=environment,
+        pass_fds=(report,),
+        start_new_session=True,
+    )
     streams.hand_over()
     return process
 

@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ludus.errors import UserError
 from ludus.processes.blocking import run_blocking
 from ludus.processes.gather import gather
 from ludus.processes.sandbox import SandboxLimits, run_python
+from ludus.processes.walls import Sandboxing
 
 TIMEOUT_S = 8.0
 """For one test of one program."""
@@ -57,13 +59,18 @@ def extract_code(answer: str, min_length: int = _MIN_CODE_CHARS) -> str | None:
     return blocks[-1] if blocks else None
 
 
-async def verify_program(code: str | None, tests: ProgramTests, *, timeout_s: float = TIMEOUT_S) -> float:
-    """1.0 if the program passes every test, else 0.0; the first failure ends it. code: None is wrong."""
+async def verify_program(
+    code: str | None, tests: ProgramTests, *, timeout_s: float = TIMEOUT_S, sandbox: Sandboxing = "required"
+) -> float:
+    """1.0 if the program passes every test, else 0.0; the first failure ends it. code: None is wrong.
+
+    sandbox: none: it runs unprotected. Raises UserError where it is required and this system cannot keep code in.
+    """
     if code is None:
         return 0.0
     script = code if tests.fn_name is None else code + _CALL.format(name=tests.fn_name)
     for given, expected in zip(tests.inputs, tests.outputs, strict=True):
-        run = await run_python(script, stdin=given, limits=SandboxLimits(timeout_s=timeout_s))
+        run = await run_python(script, stdin=given, limits=SandboxLimits(timeout_s=timeout_s), walled=sandbox)
         if run.ending != "ok" or not _agree(run.stdout, expected, is_json=tests.fn_name is not None):
             return 0.0
     return 1.0
@@ -75,18 +82,21 @@ def code_verify_call(
     query_ids: Sequence[str],
     max_workers: int = 1,
     timeout: float = TIMEOUT_S,
+    *,
+    sandbox: Sandboxing = "required",
 ) -> list[float]:
     """1.0 or 0.0 for each program; it blocks, so await `asyncio.to_thread(code_verify_call, …)`.
 
     `id2info[query_id]["input_output"]` holds the tests as JSON: inputs, outputs, and fn_name where a function is
-    called.  max_workers: programs tested at once.
+    called.  max_workers: programs tested at once.  sandbox: as for `verify_program`.
     """
     if len(query_ids) != len(generateds):
         raise UserError(f"code_verify_call needs a query id for each of its {len(generateds)} programs")
     tests = [tests_of(id2info, query_id) for query_id in query_ids]
 
     pairs = zip(generateds, tests, strict=True)
-    return run_blocking(gather(lambda pair: verify_program(*pair, timeout_s=timeout), pairs, at_once=max_workers))
+    judging = (partial(verify_program, *pair, timeout_s=timeout, sandbox=sandbox) for pair in pairs)
+    return run_blocking(gather(lambda judge: judge(), judging, at_once=max_workers))
 
 
 def tests_of(id2info: Mapping[str, Any], query_id: str) -> ProgramTests:

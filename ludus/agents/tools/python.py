@@ -1,6 +1,7 @@
 """A tool that runs Python code of the model in the sandbox: a fresh process for each call.
 
 Knows: the sandbox, how a run reads as text.  Knows not: how the sandbox keeps code in.
+Invariant: where the sandbox has no walls, nothing runs, unless the tool's config says `sandbox: none`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ludus.agents.tools.answer import ToolError
 from ludus.agents.tools.base import BaseTool, ToolResponse
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
 from ludus.processes.sandbox import SandboxLimits, SandboxRun, run_python
+from ludus.processes.walls import Sandboxing, walls
 from ludus.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,10 @@ class PythonToolSettings(Settings):
     default_timeout: float = pydantic.Field(default=10.0, gt=0)
     """Seconds of one run."""
     memory_limit_mb: int = pydantic.Field(default=1024, ge=64)
+    disk_limit_mb: int = pydantic.Field(default=64, ge=1)
+    """Of all files of a run."""
+    sandbox: Sandboxing = "required"
+    """required: no code runs where the system cannot keep it in.  none: it runs unprotected."""
     num_workers: int = pydantic.Field(default=4, ge=1)
     """Runs at a time, of all trajectories."""
 
@@ -53,22 +59,22 @@ class PythonTool(BaseTool):
     ) -> None:
         super().__init__(config, tool_schema)
         settings = PythonToolSettings(**self.config)
-        self._limits = SandboxLimits(timeout_s=settings.default_timeout, memory_bytes=settings.memory_limit_mb << 20)
+        self._limits = SandboxLimits(
+            timeout_s=settings.default_timeout,
+            memory_bytes=settings.memory_limit_mb << 20,
+            disk_bytes=settings.disk_limit_mb << 20,
+        )
+        self._sandboxing = settings.sandbox
         self._slots = asyncio.Semaphore(settings.num_workers)
 
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
         return self.tool_schema or read_schema(_SCHEMA, "the schema of the Python tool")
 
     async def setup(self) -> None:
-        """Warns where this system cannot keep code from the network, or from changing files."""
-        missing = {"network", "processes", "files"} - (await run_python("")).isolation
-        if missing:
-            logger.warning(
-                "the tool %r runs a model's code without keeping it from: %s (Linux with user namespaces and Landlock "
-                "does); run it in a container",
-                self.name,
-                ", ".join(sorted(missing)),
-            )
+        """Raises UserError where this system cannot keep code in; warns where its user lets it run all the same."""
+        await asyncio.to_thread(walls, self._sandboxing)
+        if self._sandboxing == "none":
+            logger.warning("the tool %r runs a model's code unprotected: its config says sandbox: none", self.name)
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
@@ -77,7 +83,7 @@ class PythonTool(BaseTool):
         if not isinstance(code, str):
             raise ToolError(f"the argument 'code' must be a text, got {code!r:.200}")
         async with self._slots:
-            run = await run_python(code, limits=self._limits, shows_last=True)
+            run = await run_python(code, limits=self._limits, shows_last=True, walled=self._sandboxing)
         metrics = {"ok": float(run.ending == "ok"), "time_s": run.time_s}
         return ToolResponse(text=_text(run, self._limits)), None, metrics
 
