@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from rich.markup import escape
 from typer import Option
 
 from ludus.cli.console import say
@@ -24,7 +25,7 @@ def serve(
     overrides: Overrides = None,
     host: Host = "127.0.0.1",
     port: Port = 8100,
-    api_key: Annotated[str | None, Option(envvar=KEY_VARIABLE, help="Key that clients need; or nobody does.")] = None,
+    api_key: Annotated[str | None, Option(envvar=KEY_VARIABLE, help="Key that clients need; or a new one.")] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     scratch: Annotated[
@@ -51,6 +52,8 @@ async def _serve(config: Config, address: ListenAddress, scratch: Path | None) -
     async with serving_engine(config, address, scratch=scratch) as served:
         calm_garbage_collection()
         say(f"serving [bold]{config.model.path}[/] at [bold]{served.url}[/]")
+        if served.key_file is not None:
+            say(f"its key is in [bold]{escape(str(served.key_file))}[/], where runs on this machine find it")
         say("[dim]Ctrl-C ends it[/]")
         # An engine that has died does not come back: what started this process starts it again.
         ended_by = await until_signalled(served.wait_ended())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from ludus.engines.lease import ComputeLease
 from ludus.engines.local.settings import LocalSettings
 from ludus.engines.serving.app import EngineApi
 from ludus.engines.serving.command import KEY_VARIABLE
+from ludus.engines.serving.key_files import kept_key
 from ludus.engines.serving.weight_receiver import WeightReceiver
 from ludus.errors import UserError
-from ludus.http.keys import check_key, digest
+from ludus.http.keys import check_key, digest, new_key
 from ludus.http.server import HttpServer
 from ludus.text.tokenizer import Tokenizer
 
@@ -31,6 +32,8 @@ class ServedEngine:
     """An engine that takes requests."""
 
     url: str
+    key_file: Path | None
+    """With the key that was made. None: it was given."""
     wait_ended: Callable[[], Coroutine[Any, Any, None]]
     """Raises BackendError once it can serve nothing any more."""
 
@@ -46,7 +49,7 @@ async def serving_engine(
 ) -> AsyncIterator[ServedEngine]:
     """The engine of this process, which takes requests until the block ends.
 
-    address: without a key nobody needs one, and only this machine can ask.
+    address: without a key one is made, which programs of this user find on this machine.
     scratch: where weights lie on their way in. None: the system's folder for such files.
     Raises UserError where the model cannot be loaded, or the port is taken.
     """
@@ -66,12 +69,13 @@ async def serving_engine(
     tokenizer = Tokenizer.load(model.folder)
     engine = LocalEngine(model, tokenizer, config.engine, lease=ComputeLease(), seed=config.seed)
     weight_receiver = WeightReceiver(engine, lambda files: FileWeights(model, files), scratch=scratch)
-    key_digest = None if address.key is None else digest(address.key)
-    api = EngineApi(engine, tokenizer, weight_receiver, model=config.model.path, key_digest=key_digest)
-    http = HttpServer(api.build(), name="engine", is_guarded=key_digest is not None, tls=address.tls)
+    key = address.key or new_key()
+    api = EngineApi(engine, tokenizer, weight_receiver, model=config.model.path, key_digest=digest(key))
+    http = HttpServer(api.build(), name="engine", is_guarded=True, tls=address.tls)
     try:
         url = await asyncio.to_thread(http.start, address.host, address.port)
-        yield ServedEngine(url, engine.wait_ended)
+        with kept_key(url, key) if address.key is None else nullcontext() as key_file:
+            yield ServedEngine(url, key_file, engine.wait_ended)
     finally:
         await asyncio.to_thread(http.stop)
         await engine.close()

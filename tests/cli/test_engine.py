@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from ludus.cluster.address import ListenAddress
+from ludus.cluster.serving import serving_engine
+from ludus.config import Config
+from ludus.engines.serving.engine import LudusEngine
+from ludus.engines.serving.key_files import found_key
+from ludus.text.tokenizer import Tokenizer
 
 KEY = "k" * 20
 
@@ -40,6 +49,28 @@ def test_serves_tokens_to_who_has_the_key(tiny_model_folder: Path) -> None:
     finally:
         server.kill()
         server.communicate()
+
+
+def test_a_key_is_made_that_only_its_user_finds(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a key strangers get nothing, not even weights replaced by a page of the web; runs here find the key."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("LUDUS_ENGINE_KEY", raising=False)
+    config = Config(model={"path": str(tiny_model_folder), "dtype": "float32"}, engine={"kv_bytes": 2**22})
+
+    async def main() -> None:
+        async with serving_engine(config, ListenAddress("127.0.0.1", 0, None)) as served:
+            assert served.key_file is not None and served.key_file.stat().st_mode & 0o777 == 0o600
+            assert served.key_file.parent.stat().st_mode & 0o777 == 0o700
+            for path in ("/stats", "/weights/3", "/pause"):
+                assert (await asyncio.to_thread(httpx.post, served.url + path)).status_code in (401, 405)
+            connect = partial(LudusEngine.connect, served.url, Tokenizer.load(tiny_model_folder))
+            await (await asyncio.to_thread(connect)).close()
+        assert not served.key_file.exists()
+        assert found_key(served.url) is None
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from ludus.cluster.serving import serving_engine
 from ludus.engines.serving.files import FileWeights
 from ludus.errors import BackendError
 
+KEY = "the-key-of-an-engine-that-dies"
+
 
 def test_an_engine_that_has_died_says_so(tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that were written in part end it: its probe fails, and whoever serves it is told, to start it again."""
@@ -27,8 +29,8 @@ def test_an_engine_that_has_died_says_so(tiny_model_folder: Path, monkeypatch: p
 
     async def scenario() -> None:
         async with (
-            serving_engine(config, ListenAddress("127.0.0.1", 0, None)) as served,
-            httpx.AsyncClient(base_url=served.url, trust_env=False) as http,
+            serving_engine(config, ListenAddress("127.0.0.1", 0, KEY)) as served,
+            httpx.AsyncClient(base_url=served.url, headers={"x-api-key": KEY}, trust_env=False) as http,
         ):
             assert (await http.get("/health")).status_code == 200
             assert (await http.put("/weights/1", content=save({}))).status_code == 503

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,8 @@ from ludus.engines.http.base import (
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.kind import FILES, ServerKind
 from ludus.engines.serving.app import OWNER
-from ludus.engines.serving.command import engine_command
+from ludus.engines.serving.command import KEY_VARIABLE, engine_command
+from ludus.engines.serving.key_files import found_key
 from ludus.engines.serving.settings import LudusServerSettings
 from ludus.engines.vllm.engine import VllmProtocol
 from ludus.engines.weights import WeightFiles, buckets
@@ -52,10 +54,12 @@ class LudusEngine(HttpEngine):
         """The engine behind `url`. Blocks until the server has answered.
 
         tokenizer: that of the model which the server has.
+        api_key: None: LUDUS_ENGINE_KEY's, or that of a server which this user runs on this machine.
         files: where the server finds new weights. None: they are sent to it.
         Raises UserError if it is no such server, or has another tokenizer; BackendError if it cannot be reached.
         """
         url = url.rstrip("/")
+        api_key = api_key or os.environ.get(KEY_VARIABLE) or found_key(url)
         with LudusProtocol.asking(url, api_key) as ask:
             card = ask("GET", "/v1/models")["data"][0]
             if card.get("owned_by") != OWNER:
