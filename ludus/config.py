@@ -41,6 +41,7 @@ from ludus.settings import (
     with_overrides,
     without_idle,
 )
+from ludus.teachers.settings import TEACHERS, NoTeacherSettings, TeacherSettings
 from ludus.trainer.settings import CriticSettings, TrainerSettings
 
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -77,6 +78,8 @@ class Config(Settings):
     critic: CriticSettings = CriticSettings()
     gconfig: GenerationSettings = GenerationSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
+    teacher: Annotated[TeacherSettings, OneOf(TEACHERS, "none")] = NoTeacherSettings()
+    """Who scores what was sampled, for `algorithm.distillation`."""
     eval_gconfig: GenerationSettings | None = None
     """How evaluations differ from `gconfig`: the keys given here replace its, and a row is played once unless
     `n_samples` is given. None: by nothing else."""
@@ -123,6 +126,11 @@ class Config(Settings):
             raise ConfigError("total_train_steps and total_train_epochs say the same thing twice; set one of them")
         if self.config_class is not None and self.workflow is not None:
             raise ConfigError("workflow and config_class both name an agent; remove one of them")
+        if self.algorithm.distillation is not None and isinstance(self.teacher, NoTeacherSettings):
+            raise ConfigError(
+                "algorithm.distillation needs somebody who teaches: set teacher.kind to model (with teacher.path), "
+                "server (with teacher.urls) or policy (with teacher.hint.column)"
+            )
         rollout, n_samples = self.rollout, self.gconfig.n_samples
         if rollout.is_set("min_members") and rollout.min_members > n_samples:
             raise ConfigError(
@@ -132,6 +140,8 @@ class Config(Settings):
         return self
 
     def idle(self) -> Iterator[Idle]:
+        if self.algorithm.distillation is None and not isinstance(self.teacher, NoTeacherSettings):
+            yield Idle("teacher", "algorithm.distillation is not set; algorithm.name=distillation sets it")
         if self.config_kwargs and self.config_class is None:
             yield Idle("config_kwargs", "no config_class is named")
         if self.is_set("engine.keep_kv_on_publish") and self.rollout.max_head_offpolicyness == 0:

@@ -105,6 +105,12 @@ class Sampling:
         return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
 
     @property
+    def is_models_own(self) -> bool:
+        """Tokens are drawn from the bare model's distribution: nothing changes a logit or leaves a token out."""
+        is_changed = self.penalises or self.truncates or self.logit_bias or self.grammar is not None
+        return self.temperature == 1.0 and not is_changed
+
+    @property
     def cuts(self) -> bool:
         """Tokens are drawn among fewer than all of the vocabulary; a greedy answer is not drawn at all."""
         return not self.is_greedy and (self.truncates or self.grammar is not None)
@@ -296,14 +302,25 @@ class SessionRecord:
     nodes: tuple[Node, ...]
     turns: tuple[Turn, ...]
 
-    def path_ids(self, node: int) -> tuple[int, ...]:
-        """Token ids from the root to `node`, both included."""
-        parts: list[tuple[int, ...]] = []
+    def path_nodes(self, node: int) -> list[int]:
+        """Nodes from the root to `node`, both included."""
+        path: list[int] = []
         at: int | None = node
         while at is not None:
-            parts.append(self.nodes[at].token_ids)
+            path.append(at)
             at = self.nodes[at].parent
-        return tuple(token for part in reversed(parts) for token in part)
+        return path[::-1]
+
+    def path_ids(self, node: int) -> tuple[int, ...]:
+        """Token ids from the root to `node`, both included."""
+        return tuple(token for at in self.path_nodes(node) for token in self.nodes[at].token_ids)
+
+    def path_lengths(self) -> list[int]:
+        """Per node the number of tokens from the root to its end; a parent always precedes its children."""
+        ends: list[int] = []
+        for node in self.nodes:
+            ends.append((0 if node.parent is None else ends[node.parent]) + len(node.token_ids))
+        return ends
 
     def chains(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, ...]]:
         """Those of `turns` that lie on each path from the root to a leaf, in its order; a turn on several is in the

@@ -34,7 +34,7 @@ def explain(settings: AlgorithmSettings, *, turn_discount: float) -> list[Term]:
     terms = [
         Term("minimise", f"sum over tokens of w (c loss{''.join(beside)})", ""),
         Term("G", f"reward + {turn_discount:g} * mean of G over the turns that follow", "docs/algorithms.md#returns"),
-        _term("A", ESTIMATORS, settings.advantage),
+        _advantage(settings),
         _term("loss", LOSSES, settings.loss),
         Term("r", _ratio(settings), ""),
         _term("c", CORRECTIONS, settings.correction),
@@ -59,6 +59,18 @@ def explain(settings: AlgorithmSettings, *, turn_discount: float) -> list[Term]:
     if settings.dynamic_sampling:
         terms.append(Term("groups", "those whose returns are equal are replaced", "DAPO (arXiv 2503.14476) sec. 3.2"))
     return terms
+
+
+def _advantage(settings: AlgorithmSettings) -> Term:
+    task, teacher = _term("A", ESTIMATORS, settings.advantage), settings.distillation
+    if teacher is None:
+        return task
+    gap = "log T - log S" if teacher.divergence == "reverse" else "T / S - 1"
+    bounded = gap if teacher.bound is None else f"clip({gap}, -{teacher.bound:g}, {teacher.bound:g})"
+    falls = "KL(S || T)" if teacher.divergence == "reverse" else "KL(T || S)"
+    whose = f"{teacher.weight:g} ({bounded}), T: the teacher, S: the policy, both at temperature 1: {falls} falls"
+    sources = [source for source in (task.source, "MOPD (NeMo-RL; MiMo-V2-Flash)") if source]
+    return Term("A", f"{task.formula} + {whose}", "; ".join(sources))
 
 
 def _ratio(settings: AlgorithmSettings) -> str:

@@ -10,6 +10,7 @@ import pydantic
 
 from ludus.algorithms.base import Rule
 from ludus.algorithms.corrections import TruncateSettings
+from ludus.algorithms.distillation import DistillationSettings
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.levels import Level
 from ludus.algorithms.losses.clip import ClipSettings
@@ -61,6 +62,8 @@ class AlgorithmSettings(Settings):
     """The preset that the other keys start from."""
     advantage: Annotated[Choice, OneOf(_settings(ESTIMATORS), "group", own="own")] = GroupSettings()
     loss: Annotated[Choice, OneOf(_settings(LOSSES), "clip", own="own")] = ClipSettings()
+    distillation: DistillationSettings | None = None
+    """None: nobody's opinion is added to the advantages."""
     correction: Annotated[Choice, OneOf(_settings(CORRECTIONS), "truncate")] = TruncateSettings()
     """What becomes of the difference between the policy that sampled and the one that is trained."""
     kl: KlSettings | None = None

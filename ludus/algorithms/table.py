@@ -16,6 +16,7 @@ from ludus.algorithms.estimators.gdpo import GDPO
 from ludus.algorithms.estimators.gigpo import GIGPO
 from ludus.algorithms.estimators.gpg import GPG
 from ludus.algorithms.estimators.group import GROUP
+from ludus.algorithms.estimators.none import NONE_ADVANTAGE
 from ludus.algorithms.estimators.pass_at_k import PASS_AT_K
 from ludus.algorithms.estimators.whitened import WHITENED
 from ludus.algorithms.losses.cispo import CISPO
@@ -37,7 +38,10 @@ def _by_kind(*rules: Rule) -> Mapping[str, Rule]:
     return {rule.settings.model_fields["kind"].default: rule for rule in rules}
 
 
-ESTIMATORS = _by_kind(GROUP, WHITENED, PASS_AT_K, GPG, GDPO, GIGPO, GAE, BEST_WORST, OWN_ADVANTAGE)
+ESTIMATORS = _by_kind(
+    *(GROUP, WHITENED, PASS_AT_K, GPG, GDPO, GIGPO, GAE, BEST_WORST),
+    *(NONE_ADVANTAGE, OWN_ADVANTAGE),
+)
 """(returns of all groups, **keys) -> advantages of all groups."""
 LOSSES = _by_kind(
     *(CLIP, CISPO, SAPO, GMPO, CLIP_COV, KL_COV, DPPO, VESPO, DRO, POLICY_GRADIENT, CROSS_ENTROPY),
@@ -80,6 +84,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "dpo": {**_PREFERENCE, "loss": "dpo"},
     "kto": {**_PREFERENCE, "loss": "kto"},
     "orpo": {**_PREFERENCE, "loss": "orpo"},
+    "distillation": {"advantage": "none", "distillation": {}},
     "supervised": {"loss": "cross_entropy", "correction": "bypass"},
 }
 """By name: the keys of `algorithm` that differ from the defaults. `{}` is the defaults."""

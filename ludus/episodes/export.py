@@ -144,7 +144,7 @@ def _account(
     left_out: Mapping[str, Sequence[int]],
 ) -> tuple[list[_TrainedTurn], dict[MaskReason, int]]:
     """The trained part of every turn that has one, and the count of all other sampled tokens by reason."""
-    ends = _path_lengths(record)
+    ends = record.path_lengths()
     trained: list[_TrainedTurn] = []
     masked: Counter[MaskReason] = Counter()
     for index, turn in enumerate(record.turns):
@@ -267,11 +267,3 @@ def _joined(columns: Sequence[tuple[T, ...] | None]) -> tuple[T, ...] | None:
 def _if_any(column: tuple[T, ...]) -> tuple[T, ...]:
     """The column, or an empty one if it says nothing of any token."""
     return column if any(column) else ()
-
-
-def _path_lengths(record: SessionRecord) -> list[int]:
-    """Per node the number of tokens from the root to its end; a parent always precedes its children."""
-    ends: list[int] = []
-    for node in record.nodes:
-        ends.append((0 if node.parent is None else ends[node.parent]) + len(node.token_ids))
-    return ends

@@ -72,6 +72,14 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return self._core.get_vocab_size(with_added_tokens=True)
 
+    def difference(self, other: Tokenizer) -> str | None:
+        """The first token that has another id in `other`, or is none there, for a person. None: no token does."""
+        ours, theirs = (each._core.get_vocab(with_added_tokens=True) for each in (self, other))
+        for token, token_id in sorted(ours.items(), key=lambda item: item[1]):
+            if theirs.get(token) != token_id:
+                return f"the token {token!r} has the id {token_id} here and {theirs.get(token, 'none')} there"
+        return None if len(ours) == len(theirs) else f"{len(ours)} tokens here are {len(theirs)} there"
+
     @cached_property
     def longest_token(self) -> int:
         """Characters of the longest token: a text of so many times n makes more than n tokens."""

@@ -45,6 +45,14 @@ _IS = "algorithm.rollout_correction.rollout_is"
 _AGGREGATION = _ACTOR + "loss_agg_mode"
 _WITHIN_GROUP = ("grpo", "grpo_vectorized")
 _OVERLONG = ("reward_model.overlong_buffer", "reward.reward_kwargs.overlong_buffer_cfg")
+_TEACHER = "distillation."
+_DISTILLED = _TEACHER + "distillation_loss."
+_WEIGHT = _DISTILLED + "distillation_loss_coef"
+_DIVERGENCES = {
+    **dict.fromkeys((("k1", True), ("kl", True), ("k2", False), ("mse", False)), "reverse"),
+    **dict.fromkeys((("k3", False), ("low_var_kl", False)), "forward"),
+}
+"""By loss_mode and use_policy_gradient the divergence whose gradient that is."""
 _TABLE = keys.keys_beside(__file__)
 
 
@@ -94,6 +102,29 @@ def _minibatches(value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={"algorithm.minibatches": size // value})
 
 
+def _distillation(_value: Any, given: Given) -> Meaning:
+    """What falls, and what of it counts; verl's defaults where nothing is given."""
+    if not given.get(_TEACHER + "enabled"):
+        return Meaning("not needed", "there is no distillation")
+    mode, is_advantage = given.get(_DISTILLED + "loss_mode", "k3"), given.get(_DISTILLED + "use_policy_gradient", False)
+    divergence = _DIVERGENCES.get((str(mode), bool(is_advantage)))
+    if divergence is None:
+        there = ", ".join(f"{each} with use_policy_gradient={flag}" for each, flag in _DIVERGENCES)
+        return Meaning("left out", f"loss_mode={mode} with use_policy_gradient={is_advantage}: there are {there}")
+    ours: dict[str, Any] = {"algorithm.distillation.divergence": divergence}
+    if not given.get(_DISTILLED + "use_task_rewards", True):
+        return Meaning("taken", ours={**ours, "algorithm.advantage.kind": "none"})
+    return Meaning("taken", ours={**ours, "algorithm.distillation.weight": given.get(_WEIGHT, 1.0)})
+
+
+def _clamped(value: Any, given: Given) -> Meaning:
+    if value is None or not given.get(_TEACHER + "enabled"):
+        return Meaning("not needed", "nothing is clamped")
+    if not given.get(_DISTILLED + "use_policy_gradient"):
+        return Meaning("left out", "a loss has no bound of its own here; algorithm.distillation.bound is of advantages")
+    return Meaning("taken", ours={"algorithm.distillation.bound": value})
+
+
 def _correction(value: Any, given: Given) -> Meaning:
     """Bounds such as 0.5_5 leave tokens out, one number bounds their weights."""
     if value is None:
@@ -120,8 +151,16 @@ KEYS: Table = {
     **dict.fromkeys((f"{at}.len" for at in _OVERLONG), _overlong),
     "algorithm.norm_adv_by_std_in_grpo": _scale,
     _IS: _correction,
+    **dict.fromkeys(
+        (
+            *(_TEACHER + "enabled", _WEIGHT),
+            *(_DISTILLED + name for name in ("loss_mode", "use_policy_gradient", "use_task_rewards")),
+        ),
+        _distillation,
+    ),
+    _DISTILLED + "loss_max_clamp": _clamped,
 }
-_ROOTS = ("actor_rollout_ref", "data", "custom_reward_function", "critic", "reward_model")
+_ROOTS = ("actor_rollout_ref", "data", "custom_reward_function", "critic", "reward_model", "distillation")
 """Names that nothing here has at the top: a key below them that is not in the table has no counterpart."""
 
 

@@ -252,7 +252,7 @@ class VllmProtocol(ServerProtocol):
 def _is_models_own(sampling: Sampling) -> bool:
     """The tokens are drawn from the bare model's distribution, or are its likeliest."""
     free = not (sampling.penalises or sampling.logit_bias or sampling.grammar)
-    return free and (sampling.is_greedy or (sampling.temperature == 1.0 and not sampling.truncates))
+    return sampling.is_models_own or (free and sampling.is_greedy)
 
 
 def _likeliest(reported: Sequence[Mapping[str, Any]], num: int) -> tuple[tuple[int, float], ...]:

@@ -9,6 +9,7 @@ import yaml
 
 from ludus.algorithms.corrections import BypassSettings, NoneSettings, TruncateSettings
 from ludus.algorithms.estimators.group import GroupSettings
+from ludus.algorithms.estimators.none import NoneSettings as NoneAdvantage
 from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.areal.importer import Imported, import_areal
@@ -19,6 +20,7 @@ from ludus.compat.keys import Key
 from ludus.errors import ConfigError
 from ludus.processes.placement import SlurmScheduler
 from ludus.settings import settings_keys
+from ludus.teachers.settings import ModelTeacherSettings
 
 ACTOR: dict[str, Any] = {
     "path": "Qwen/Qwen3-0.6B",
@@ -292,3 +294,21 @@ def test_of_several_names_for_one_key_the_first_counts() -> None:
     assert config_of(data).checkpoint.every_steps == 5
     (note,) = (entry.note for entry in imported(data).entries if entry.name == "recover.freq_steps")
     assert note == "saver.freq_steps says it"
+
+
+@pytest.mark.parametrize(
+    ("given", "advantage", "weight"),
+    [
+        ({}, GroupSettings(), 0.005),
+        ({"distill_loss_weight": 0.5, "rl_loss_weight": 2.0}, GroupSettings(), 0.25),
+        ({"distill_loss_weight": 1.0, "rl_loss_weight": 0}, NoneAdvantage(), 1.0),
+    ],
+)
+def test_a_teacher_is_loaded_and_weighed(given: dict[str, Any], advantage: Any, weight: float) -> None:
+    """Beside the task's advantage, or alone; with AReaL's weights where none are given."""
+    data = {"actor": {"path": "x"}, "teacher": {"path": "org/teacher", "backend": "fsdp:d1", **given}}
+    config = config_of(data)
+    assert config.teacher == ModelTeacherSettings(path="org/teacher")
+    assert config.algorithm.advantage == advantage and config.algorithm.distillation is not None
+    assert config.algorithm.distillation.weight == weight
+    assert fates({"actor": {"path": "x"}, "teacher": {"rl_loss_weight": 0}})["teacher.rl_loss_weight"] == "not needed"

@@ -16,6 +16,7 @@ from ludus.compat.keys import Key, Values
 from ludus.compat.verl.keys import KEYS, renamed
 from ludus.errors import ConfigError
 from ludus.settings import settings_keys
+from ludus.teachers.settings import ModelTeacherSettings, NoTeacherSettings
 
 
 def test_a_command_line_of_verl_is_read() -> None:
@@ -65,6 +66,8 @@ def test_a_command_line_of_verl_is_read() -> None:
 
 
 _ACTOR, _IS = "actor_rollout_ref.actor", "algorithm.rollout_correction.rollout_is"
+_DISTILLED = "distillation.distillation_loss"
+_TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_model.model_path=org/teacher")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,28 @@ _ACTOR, _IS = "actor_rollout_ref.actor", "algorithm.rollout_correction.rollout_i
         ([f"{_ACTOR}.use_kl_loss=False", f"{_ACTOR}.kl_loss_coef=0.01", f"{_ACTOR}.entropy_coeff=0"], {}),
         ([f"{_ACTOR}.clip_ratio=0.1", f"{_ACTOR}.clip_ratio_high=0.3"], {"loss": {"clip_low": 0.1, "clip_high": 0.3}}),
         ([f"{_ACTOR}.entropy_coeff=0.01"], {"entropy": {"coef": 0.01}}),
+        (
+            [*_TAUGHT, f"{_DISTILLED}.loss_mode=k1", f"{_DISTILLED}.use_policy_gradient=True"],
+            {"distillation": {"divergence": "reverse", "weight": 1.0}},
+        ),
+        (
+            [*_TAUGHT, f"{_DISTILLED}.use_task_rewards=False", f"{_DISTILLED}.topk=8"],
+            {"distillation": {"divergence": "forward"}, "advantage": "none"},
+        ),
+        (
+            [*_TAUGHT, f"{_DISTILLED}.loss_mode=mse", f"{_DISTILLED}.distillation_loss_coef=0.5"],
+            {"distillation": {"weight": 0.5}},
+        ),
+        (
+            [
+                *_TAUGHT,
+                f"{_DISTILLED}.loss_mode=k1",
+                f"{_DISTILLED}.use_policy_gradient=True",
+                f"{_DISTILLED}.loss_max_clamp=10.0",
+            ],
+            {"distillation": {"bound": 10.0}},
+        ),
+        (["distillation.enabled=False", f"{_DISTILLED}.loss_mode=abs", _TAUGHT[1]], {}),
         ([f"{_IS}=sequence", f"{_IS}_threshold=5.0"], {"correction": {"cap": 5.0, "level": "episode"}}),
         ([f"{_IS}=token", f"{_IS}_threshold='0.5_5'"], {"correction": {"kind": "mask", "low": 0.5, "high": 5.0}}),
         (["data.train_batch_size=64", f"{_ACTOR}.ppo_mini_batch_size=16"], {"minibatches": 4}),
@@ -131,6 +156,10 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
         ),
         (["data.train_files=[a.parquet, a.parquet]"], "two are the same; name each of them once"),
         (["algorithm.adv_estimator=gae"], "'gae' is not available here; there are grpo, rloo"),
+        ([*_TAUGHT, f"{_DISTILLED}.loss_mode=abs"], "loss_mode=abs with use_policy_gradient=False: there are k1 with"),
+        ([*_TAUGHT, f"{_DISTILLED}.loss_max_clamp=10.0"], "a loss has no bound of its own here"),
+        ([*_TAUGHT, "distillation.teacher_models.two.model_path=x"], "there is one teacher, teacher_model"),
+        (["distillation.enabled=True"], "algorithm.distillation needs somebody who teaches"),
         ([f"{_IS}=group"], "'group' is not available here; there are token, sequence"),
         ([f"{_ACTOR}.ppo_mini_batch_size=3", "data.train_batch_size=8"], "a multiple of 3, got 8"),
         (["actor_rollout_ref.rollout.n=4", "gconfig.n_samples=8"], "which is given as 8 too; remove one"),
@@ -140,6 +169,13 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
 def test_what_cannot_be_is_named(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(None, overrides)
+
+
+def test_a_teacher_of_verl_is_a_model_beside_the_run() -> None:
+    """Where nothing is distilled, nobody teaches."""
+    config = load_config(None, _TAUGHT)
+    assert config.teacher == ModelTeacherSettings(path="org/teacher")
+    assert load_config(None, ["distillation.enabled=False", _TAUGHT[1]]).teacher == NoTeacherSettings()
 
 
 def test_a_yaml_is_read_too(tmp_path: Path) -> None:

@@ -1,0 +1,47 @@
+"""Distillation on policy: a teacher's opinion of each token that the policy sampled, as an advantage.
+
+Knows: log teacher - log policy, token by token.  Knows not: who the teacher is, rewards.
+Glossary: T the teacher, S the policy that sampled, g = log T - log S of a sampled token; both at temperature 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import pydantic
+
+from ludus.settings import Settings
+
+Divergence = Literal["reverse", "forward"]
+
+# exp(20) is 5e8: a token that a policy at this distance sampled must not make a gradient infinite.
+LARGEST_GAP = 20.0
+
+
+class DistillationSettings(Settings):
+    """What `teacher` thinks of each token, added to its advantage."""
+
+    weight: float = pydantic.Field(default=1.0, gt=0)
+    """Of a teacher's advantage, beside the task's."""
+    divergence: Divergence = "reverse"
+    """Which divergence falls: KL(S || T), of the policy from the teacher, or KL(T || S), the other way round, whose
+    estimate from the policy's own tokens is the noisier the further the two are apart."""
+    bound: float | None = pydantic.Field(default=None, gt=0)
+    """A teacher's advantage, before its weight, counts at most this much either way. None: as much as it is."""
+
+
+def distillation_advantages(
+    gaps: Sequence[float], *, divergence: Divergence = "reverse", bound: float | None = None
+) -> tuple[float, ...]:
+    """A teacher's advantage of each sampled token: g for the reverse divergence, exp(g) - 1 for the forward one.
+
+    As weights of grad log S both are, in the mean over what S samples, minus the gradient of the divergence:
+    sum S (log T - log S) grad log S = -grad KL(S || T), and sum S (T / S - 1) grad log S = -grad KL(T || S).
+    bound: of its size.
+    Source: g: NeMo-RL's MOPD page (MiMo-V2-Flash), thinkingmachines.ai/blog/on-policy-distillation; exp(g) - 1: minus
+    the gradient of Schulman's k3 as verl's `distillation_loss` takes it.
+    """
+    values = gaps if divergence == "reverse" else [math.expm1(max(min(gap, LARGEST_GAP), -LARGEST_GAP)) for gap in gaps]
+    return tuple(values if bound is None else [max(min(value, bound), -bound) for value in values])

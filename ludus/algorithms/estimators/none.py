@@ -1,0 +1,25 @@
+"""No advantage at all: what teaches is put to it, such as a teacher's opinion of each token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
+from ludus.settings import Choice
+
+
+class NoneSettings(Choice):
+    """The task's rewards teach nothing."""
+
+    kind: Literal["none"] = "none"
+
+
+def no_advantages(groups: Sequence[GroupReturns]) -> list[Returns]:
+    """0 wherever there is a return."""
+    return [each.map(lambda _member, _turn, _value: 0.0) for each in groups]
+
+
+NONE_ADVANTAGE = Rule(
+    NoneSettings, no_advantages, "docs/algorithms.md#distillation", needs=lambda _: Needs(flat_groups=True), formula="0"
+)
