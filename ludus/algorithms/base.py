@@ -77,6 +77,8 @@ class Needs:
     flat_groups: bool = False
     """Groups whose returns all agree: tokens move, or are counted, without an advantage too."""
 
+    teacher: bool = False
+    """A teacher's opinion of every token that can be trained, before advantages are made."""
     measured: frozenset[str] = frozenset()
     """Fields of `TokenNumbers` that the trainer must measure before advantages are made."""
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import pydantic
 
+from ludus.algorithms.base import Advantages, GroupReturns, TokenAdvantages
+from ludus.algorithms.measured import TokenNumbers
 from ludus.settings import Settings
 
 Divergence = Literal["reverse", "forward"]
@@ -45,3 +48,31 @@ def distillation_advantages(
     """
     values = gaps if divergence == "reverse" else [math.expm1(max(min(gap, LARGEST_GAP), -LARGEST_GAP)) for gap in gaps]
     return tuple(values if bound is None else [max(min(value, bound), -bound) for value in values])
+
+
+def add_distillation(
+    groups: Sequence[GroupReturns], advantages: Sequence[Advantages], settings: DistillationSettings
+) -> list[Advantages]:
+    """The advantages of all groups with a teacher's beside them, token by token, times its weight.
+
+    A turn without credit stays without; so does, without a teacher's, one of which no token can be trained.
+    """
+    return [
+        {
+            member: {turn_id: _taught(each, group.measured.get(turn_id), settings) for turn_id, each in turns.items()}
+            for member, turns in of_group.items()
+        }
+        for group, of_group in zip(groups, advantages, strict=True)
+    ]
+
+
+def _taught(
+    task: float | TokenAdvantages | None, numbers: TokenNumbers | None, settings: DistillationSettings
+) -> float | TokenAdvantages | None:
+    if task is None or numbers is None:
+        return task
+    assert numbers.teacher_gaps is not None, "an algorithm that needs a teacher gets its numbers"
+    teachers = distillation_advantages(numbers.teacher_gaps, divergence=settings.divergence, bound=settings.bound)
+    whole = task if isinstance(task, TokenAdvantages) else TokenAdvantages((task,) * len(teachers))
+    summed = (own + settings.weight * other for own, other in zip(whole.advantages, teachers, strict=True))
+    return replace(whole, advantages=tuple(summed))

@@ -1,4 +1,4 @@
-"""Numbers of sampled tokens that must be there before advantages are made: a trainer measures them, credit uses them.
+"""Numbers of sampled tokens that must be there before advantages are made: others measure them, credit uses them.
 
 Knows: turns, tokens in the order of sampling.  Knows not: models, how a number is measured, tensors.
 Invariant: of each turn exactly those tokens are measured that can be trained; a token that is masked has no number.
@@ -23,6 +23,8 @@ class TokenNumbers:
     """What the critic expects before the token is drawn."""
     reference_logprobs: Floats | None = None
     """Under the weights that training began with."""
+    teacher_gaps: Floats | None = None
+    """log teacher - log policy, both at temperature 1 (`Needs.teacher`): the teacher measures it, and no trainer."""
 
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self.columns().items()}

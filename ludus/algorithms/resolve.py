@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from ludus.algorithms.base import Algorithm, LossInputs, LossMetrics, Needs, Rule
+from ludus.algorithms.base import (
+    Advantages,
+    Algorithm,
+    Estimator,
+    GroupReturns,
+    LossInputs,
+    LossMetrics,
+    Needs,
+    Rule,
+)
+from ludus.algorithms.distillation import add_distillation
 from ludus.algorithms.levels import mean_within
 from ludus.algorithms.metrics import bounded_exp, kl_estimate
 from ludus.algorithms.own import OwnAdvantageSettings, OwnLossSettings
@@ -34,7 +44,7 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
     return Algorithm(
         name=settings.name,
         needs=needs | _needs_of_terms(settings),
-        advantages=advantages,
+        advantages=partial(_advantages, estimator=advantages, settings=settings),
         weights=weights,
         loss=partial(_objective, settings=settings, loss=loss, correction=correction),
         imported=tuple(each.path for each in own if isinstance(each, OwnAdvantageSettings | OwnLossSettings)),
@@ -46,12 +56,21 @@ def _bound(rules: Mapping[str, Rule], choice: Choice) -> Callable[..., Any]:
     return partial(rules[choice.kind].function, **keys)
 
 
+def _advantages(
+    groups: Sequence[GroupReturns], *, estimator: Estimator, settings: AlgorithmSettings
+) -> Sequence[Advantages]:
+    """The estimator's, and what the settings add to them."""
+    found = estimator(groups)
+    return found if settings.distillation is None else add_distillation(groups, found, settings.distillation)
+
+
 def _needs_of_terms(settings: AlgorithmSettings) -> Needs:
     """Of what is put to the loss, whichever it is."""
     return Needs(
         reference=settings.kl is not None,
         entropy=settings.entropy is not None,
-        flat_groups=bool(settings.kl or settings.entropy or settings.top_entropy),
+        teacher=settings.distillation is not None,
+        flat_groups=settings.distillation is not None or bool(settings.kl or settings.entropy or settings.top_entropy),
         minibatch=settings.top_entropy is not None
         or (settings.off_policy_mask is not None and settings.off_policy_mask.level != "token"),
     )

@@ -6,17 +6,20 @@ Invariant: a model that cannot be opened leaves no folder behind that stands in 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ludus.api.local import LocalModel, open_local
+from ludus.api.teachers import open_teacher
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.loop.checkpoint import Checkpoint, RunProgress
+from ludus.rollout.mixture import Source
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.store import RunStore
+from ludus.teachers.teacher import Teacher
 
 if TYPE_CHECKING:
     from ludus.trainer.sharded import ShardedTrainer
@@ -30,6 +33,7 @@ class OpenRun:
     local: LocalModel
     learner: ModelTrainer | ShardedTrainer
     store: RunStore
+    teacher: Teacher | None
     start: RunProgress
     """Where it stood when it was opened."""
 
@@ -39,15 +43,18 @@ class OpenRun:
 
 
 @asynccontextmanager
-async def open_run(config: Config, found: Checkpoint | None, *, goes_on: bool, text: str) -> AsyncIterator[OpenRun]:
+async def open_run(
+    config: Config, found: Checkpoint | None, *, goes_on: bool, text: str, sources: Sequence[Source] = ()
+) -> AsyncIterator[OpenRun]:
     """The run of `config` with the weights of a checkpoint, which answer, until the block ends.
 
     found: taken up with optimizer and all, or with its weights alone where it has no more. None: the model as it is.
-    goes_on: its folder is there.  text: the configuration as the folder keeps it.
+    goes_on: its folder is there.  text: the configuration as the folder keeps it.  sources: of the rows it plays.
     """
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config))
         learner = await stack.enter_async_context(local.learner(config))
+        teacher = await stack.enter_async_context(open_teacher(config, local, sources))
         exporter = open_exporter(config.trace, config.name)
         start = RunProgress() if found is None else found.progress
         if goes_on:
@@ -61,4 +68,4 @@ async def open_run(config: Config, found: Checkpoint | None, *, goes_on: bool, t
             learner.take_weights(found.folder / "model")
         if start.step > 0:
             await local.engine.publish(start.step, learner.publish())
-        yield OpenRun(local, learner, store, start)
+        yield OpenRun(local, learner, store, teacher, start)

@@ -17,7 +17,7 @@ from ludus.errors import UserError
 from ludus.loop.preferences import preference_batches
 from ludus.loop.sft import OnStep, SftSettings, supervised_batches, train_conversations
 from ludus.processes.blocking import run_blocking
-from ludus.rollout.tasks import Row
+from ludus.rollout.mixture import Row
 from ludus.text.chat import ChatText
 
 MakeBatches = Callable[[ChatText, Sequence[Row]], Iterator[Batch]]

@@ -6,8 +6,9 @@ Knows: which kind is built how, what a run's folder holds.  Knows not: how anybo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,10 @@ from ludus.config import Config, load_config
 from ludus.engines.kind import ServerKind, kind_of
 from ludus.engines.lease import ComputeLease
 from ludus.engines.table import ENGINES
-from ludus.errors import UserError
+from ludus.errors import ConfigError, UserError
 from ludus.loop.checkpoint import Checkpoint, latest_checkpoint
 from ludus.models.settings import ModelSettings
+from ludus.rollout.mixture import Source, row_named
 from ludus.teachers.base import Scorer
 from ludus.teachers.engine import EngineScorer
 from ludus.teachers.hints import Hints
@@ -38,12 +40,10 @@ POLICY = "the run's own model"
 
 
 @asynccontextmanager
-async def open_teacher(
-    config: Config, local: LocalModel, row_of: Callable[[str], Mapping[str, Any]]
-) -> AsyncIterator[Teacher | None]:
+async def open_teacher(config: Config, local: LocalModel, sources: Sequence[Source]) -> AsyncIterator[Teacher | None]:
     """Who scores what the run samples, until the block ends. None: nobody does.
 
-    row_of: the row of a task, by its id, for hints.
+    sources: of the rows that are played, which have the hints.
     Raises UserError if the teacher reads text as other tokens than the model, or cannot be loaded; BackendError if it
     cannot be reached.
     """
@@ -51,6 +51,8 @@ async def open_teacher(
     if not isinstance(settings, ScoringSettings):
         yield None
         return
+    if settings.hint is not None and not sources:
+        raise ConfigError("teacher.hint shows a column of the row that is played, and here no rows are; leave it out")
     policy = EngineScorer((local.engine,), POLICY, is_own=False)
     scorer: Scorer = policy
     if isinstance(settings, ServerTeacherSettings):
@@ -60,7 +62,7 @@ async def open_teacher(
     elif isinstance(settings, PolicyTeacherSettings) and settings.weights == "first":
         model = config.model.model_copy(update={"lora": None})
         scorer = await asyncio.to_thread(_scorer_of, model, None, local, config.trainer.row_tokens)
-    hints = None if settings.hint is None else Hints(settings.hint, local.text, row_of)
+    hints = None if settings.hint is None else Hints(settings.hint, local.text, partial(row_named, sources))
     try:
         yield Teacher(scorer, policy, hints)
     finally:

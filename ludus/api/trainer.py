@@ -136,7 +136,7 @@ class Trainer:
         config = self._with_decay_end(plan)
         async with AsyncExitStack() as stack:
             found = latest_checkpoint(config.folder / "checkpoints") if resume else None
-            opening = open_run(config, found, goes_on=resume, text=self.config.to_yaml())
+            opening = open_run(config, found, goes_on=resume, text=self.config.to_yaml(), sources=plan.sources)
             run = await stack.enter_async_context(opening)
             local, learner, store = run.local, run.learner, run.store
             start = replace(run.start, data=_fingerprints(plan.sources))
@@ -151,6 +151,7 @@ class Trainer:
             parts = RunComponents(
                 engine=local.engine,
                 learner=learner,
+                teacher=run.teacher,
                 play=play,
                 store=store,
                 observer=observer,

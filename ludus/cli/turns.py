@@ -88,7 +88,8 @@ def _rows(
 def _rules(config: Config, *, is_alone: bool) -> BatchRules:
     """As a training step has them, except that an episode without others is compared with nothing, and that there is no
     trainer to measure anything."""
-    is_measured = bool(algorithm_of(config.algorithm).needs.measured)
+    needs = algorithm_of(config.algorithm).needs
+    is_measured = needs.teacher or bool(needs.measured)
     return BatchRules(
         algorithm=AlgorithmSettings(name="reinforce") if is_alone or is_measured else config.algorithm,
         turn_discount=config.rollout.agent.turn_discount,

@@ -125,16 +125,17 @@ def export_session(
     return Exported(sequences, ledger)
 
 
-def count_trained(
+def trained_places(
     record: SessionRecord,
     credit: Mapping[str, TurnCredit],
     *,
     bounds: TokenBounds = TokenBounds(),
     left_out: Mapping[str, Sequence[int]] = _NOTHING,
-) -> int:
-    """How many tokens `export_session` with the same arguments trains."""
+) -> dict[str, tuple[int, ...]]:
+    """By turn id the places, among the tokens that it sampled, of those that `export_session` with the same arguments
+    trains; turns without any are left out."""
     trained, _ = _account(record, credit, bounds, left_out)
-    return sum(len(item.chosen) for item in trained)
+    return {item.turn.id: item.chosen for item in trained}
 
 
 def _account(

@@ -28,7 +28,7 @@ from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
 from ludus.algorithms.settings import AlgorithmSettings
-from ludus.episodes.export import ExportStyle, Numbers, TokenBounds, TurnCredit, count_trained, export_session
+from ludus.episodes.export import ExportStyle, Numbers, TokenBounds, TurnCredit, export_session, trained_places
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.reward import masked_answers
 from ludus.rollout.groups import Discarded, GroupFilter, TakenGroups
@@ -113,10 +113,9 @@ def rows_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> B
     """All tokens that can be trained, whatever their advantages will be; they weigh nothing yet."""
     sequences: list[TrainSequence] = []
     for episode, numbers in _numbered(taken.groups):
-        returns = episode_returns(episode, rules.turn_discount)
         exported = export_session(
             episode.session,
-            _credits(episode, {turn_id: None if value is None else 0.0 for turn_id, value in returns.items()}),
+            _any_credit(episode, rules),
             weight=0.0,
             style=rules.export_style,
             bounds=_bounds(rules, version),
@@ -125,6 +124,22 @@ def rows_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> B
         )
         sequences.extend(exported.sequences)
     return Batch.of(pack(sequences, row_tokens=rules.row_tokens), version)
+
+
+def places_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> dict[str, tuple[int, ...]]:
+    """The tokens of `rows_to_measure` by the ids of turns, as their places among what each sampled."""
+    places: dict[str, tuple[int, ...]] = {}
+    bounds = _bounds(rules, version)
+    for episode, _ in _numbered(taken.groups):
+        credit = _any_credit(episode, rules)
+        places |= trained_places(episode.session, credit, bounds=bounds, left_out=episode.left_out)
+    return places
+
+
+def _any_credit(episode: Episode, rules: BatchRules) -> dict[str, TurnCredit]:
+    """What every turn that has a return may be given."""
+    returns = episode_returns(episode, rules.turn_discount)
+    return _credits(episode, {turn_id: None if value is None else 0.0 for turn_id, value in returns.items()})
 
 
 def by_turn_id(taken: TakenGroups, numbers: Mapping[int, TokenNumbers]) -> Measured:
@@ -168,7 +183,8 @@ def _warn_of_fewer(minibatches: int, num_groups: int) -> None:
 
 def _count(episode: Episode, credit: Credit, bounds: TokenBounds) -> int:
     """Tokens that are trained."""
-    return count_trained(episode.session, credit, bounds=bounds, left_out=episode.left_out)
+    places = trained_places(episode.session, credit, bounds=bounds, left_out=episode.left_out)
+    return sum(map(len, places.values()))
 
 
 def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:

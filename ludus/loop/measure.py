@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from statistics import fmean, pstdev
 from time import perf_counter
 
+from ludus.algorithms.measured import Measured
 from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BuiltBatch
 from ludus.loop.memory import peak_rss_mb, rss_mb
@@ -145,6 +146,13 @@ def batch_metrics(built: BuiltBatch) -> dict[str, float]:
         metrics["staleness/max_versions"] = float(max(ages))
         metrics.update({f"staleness/tokens_{age}": float(count) for age, count in ages.items()})
     return metrics
+
+
+def teacher_metrics(measured: Measured) -> dict[str, float]:
+    """How far the policy is from its teacher: the mean over tokens of log policy - log teacher, an estimate of
+    KL(policy || teacher) of a token in nats; nothing without a teacher."""
+    gaps = [gap for numbers in measured.values() for gap in numbers.teacher_gaps or ()]
+    return {"teacher/kl": -fmean(gaps)} if gaps else {}
 
 
 def speed_metrics(

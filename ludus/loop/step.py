@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -17,12 +17,21 @@ from ludus.algorithms.pack import Batch
 from ludus.algorithms.resolve import algorithm_of
 from ludus.engines.base import Engine, WeightSource
 from ludus.episodes.ledger import Ledger
-from ludus.loop.batch import BatchRules, build_batch, by_turn_id, rows_to_measure
-from ludus.loop.measure import TrainingClock, batch_metrics, ledger_metrics, memory_metrics, rollout_metrics
+from ludus.errors import UserError
+from ludus.loop.batch import BatchRules, build_batch, by_turn_id, places_to_measure, rows_to_measure
+from ludus.loop.measure import (
+    TrainingClock,
+    batch_metrics,
+    ledger_metrics,
+    memory_metrics,
+    rollout_metrics,
+    teacher_metrics,
+)
 from ludus.loop.trainer_thread import TrainerThread
 from ludus.rollout.groups import TakenGroups
 from ludus.runs.metrics import Metrics
 from ludus.runs.store import RunStore
+from ludus.teachers.teacher import Teacher
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +63,10 @@ class StepComponents(Protocol):
     @property
     def store(self) -> RunStore: ...
 
+    @property
+    def teacher(self) -> Teacher | None:
+        """None: nobody scores what was sampled."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainStepResult:
@@ -82,7 +95,7 @@ async def train_step(
     versions; from `train` on they are those of the next, whatever becomes of the rest.
     """
     step = version + 1
-    measured = await _measured(taken, components.learner, rules=rules, version=version, clock=clock, work=work)
+    measured = await _measured(taken, components, rules=rules, version=version, clock=clock, work=work)
     with clock.measure("batch"):
         built = build_batch(taken, rules, version=version, measured=measured)
         built.ledger.check()
@@ -102,6 +115,7 @@ async def train_step(
         **rollout_metrics(taken),
         **train_metrics,
         **batch_metrics(built),
+        **teacher_metrics(measured),
         **ledger_metrics(built.ledger),
         **clock.end_step(components.engine.stats(), num_row_tokens=built.batch.num_row_tokens),
         **memory_metrics(),
@@ -111,12 +125,27 @@ async def train_step(
 
 
 async def _measured(
-    taken: TakenGroups, learner: Learner, *, rules: BatchRules, version: int, clock: TrainingClock, work: TrainerThread
+    taken: TakenGroups,
+    components: StepComponents,
+    *,
+    rules: BatchRules,
+    version: int,
+    clock: TrainingClock,
+    work: TrainerThread,
 ) -> Measured:
     """What the algorithm asks to know of tokens before it gives them credit, under weights `version`."""
-    names = algorithm_of(rules.algorithm).needs.measured
-    if not names:
-        return {}
-    with clock.measure("measure"):
-        rows = rows_to_measure(taken, rules, version=version)
-        return by_turn_id(taken, await work.run(learner.measure, rows, names))
+    needs = algorithm_of(rules.algorithm).needs
+    measured: Measured = {}
+    if needs.measured:
+        with clock.measure("measure"):
+            rows = rows_to_measure(taken, rules, version=version)
+            measured = by_turn_id(taken, await work.run(components.learner.measure, rows, needs.measured))
+    if needs.teacher:
+        if components.teacher is None:
+            raise UserError("algorithm.distillation needs somebody who teaches: set teacher.kind")
+        with clock.measure("teacher"):
+            episodes = [episode for group in taken.groups for episode in group.episodes]
+            gaps = await components.teacher.gaps(episodes, places_to_measure(taken, rules, version=version))
+        nothing = TokenNumbers()
+        measured = {turn: replace(measured.get(turn, nothing), teacher_gaps=each) for turn, each in gaps.items()}
+    return measured

@@ -39,6 +39,7 @@ from ludus.rollout.pool import PlayEpisode, RolloutPool
 from ludus.rollout.settings import CurriculumSettings, RolloutSettings
 from ludus.rollout.tasks import GroupStream
 from ludus.runs.store import RunStore
+from ludus.teachers.teacher import Teacher
 from ludus.types import Episode
 
 ResultT = TypeVar("ResultT")
@@ -58,6 +59,8 @@ class RunComponents:
     observer: Observer
     interrupts: Interrupts
     save_model: Callable[[Path], object]
+    teacher: Teacher | None = None
+    """Scores what was sampled, for an algorithm that asks for it. None: nobody does."""
     arrivals: GroupSource | None = None
     """Groups of sessions that others play, in the run store when they are taken. None: the plan's rows are played."""
 

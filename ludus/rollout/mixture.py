@@ -33,6 +33,13 @@ class Source:
         return f"{self.name}-row{row_idx}" if self.name else f"row{row_idx}"
 
 
+def row_named(sources: Sequence[Source], name: str) -> Row:
+    """The row that `Source.row_name` calls so."""
+    before, _, row_idx = name.rpartition("row")
+    source = next(source for source in sources if source.name == before.removesuffix("-"))
+    return source.rows[int(row_idx)]
+
+
 class Mixture:
     """Sources in turn, each as often as it weighs.
 

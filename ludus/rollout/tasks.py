@@ -67,11 +67,6 @@ class GroupTask:
         )
 
 
-def row_of(rows: Sequence[Row], task_id: str) -> Row:
-    """The row that a task of this id plays, as `GroupTask.task_id` names it."""
-    return rows[int(task_id.removeprefix("row"))]
-
-
 class GroupStream:
     """The endless stream of groups over the rows of the sources, each source epoch after epoch; it can be set back to
     where a run stopped."""

@@ -7,7 +7,7 @@ import pytest
 
 from ludus.algorithms.base import TokenAdvantages
 from ludus.algorithms.pack import LogitProcessing, pack
-from ludus.episodes.export import TokenBounds, TurnCredit, count_trained, export_session
+from ludus.episodes.export import TokenBounds, TurnCredit, export_session, trained_places
 from ludus.episodes.graph import SessionGraph
 from ludus.episodes.ledger import Ledger
 from ludus.errors import InternalError
@@ -295,12 +295,13 @@ def test_empty_session(play, style):
     assert exported.ledger == Ledger()
 
 
-def test_count_trained(tree):
-    """The count is that of the export with the same arguments."""
+def test_trained_places(tree):
+    """As many as the export with the same arguments trains; a turn without any is left out."""
     credit = {"a": trained(), "b": masked("stale"), "c": trained(), "d": trained()}
     for bounds in (TokenBounds(), TokenBounds(max_tokens=5), TokenBounds(stale_before=1)):
         ledger = export(tree, credit, bounds=bounds).ledger
-        assert count_trained(tree.graph.snapshot(), credit, bounds=bounds) == ledger.trained
+        places = trained_places(tree.graph.snapshot(), credit, bounds=bounds)
+        assert sum(map(len, places.values())) == ledger.trained and "b" not in places
 
 
 def test_zero_advantage_is_trained(play):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ludus.algorithms.pack import pack
 from ludus.algorithms.returns import turn_returns
-from ludus.episodes.export import TokenBounds, count_trained, export_session
+from ludus.episodes.export import TokenBounds, export_session, trained_places
 from ludus.episodes.reward import leaves, not_chosen
 from tests.episodes.trees import random_session
 
@@ -62,7 +62,7 @@ def test_conservation(style, seed, bounds):
     assert exported.ledger.unbalanced == 0
     assert exported.ledger.sampled == record.num_sampled_tokens
     assert exported.ledger.trained == sum(len(item.target_idx) for item in exported.sequences)
-    assert exported.ledger.trained == count_trained(record, credit, bounds=bounds)
+    assert exported.ledger.trained == sum(map(len, trained_places(record, credit, bounds=bounds).values()))
     # Logprobs are random numbers, so each names its sampled token.
     sampled = Counter(
         (token, logprob)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.rollout.mixture import Mixture, Source
+from ludus.rollout.mixture import Mixture, Source, row_named
 from ludus.rollout.tasks import GroupStream
 
 WEIGHTS = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=6)
@@ -87,3 +87,13 @@ def test_one_source_is_the_plain_stream(seed: int) -> None:
     tasks = list(islice(GroupStream([Source([{}] * 4)], seed=seed, shuffle=False), 9))
     assert [(task.row_idx, task.epoch) for task in tasks] == [(number % 4, number // 4) for number in range(9)]
     assert tasks[5].task_id == "row1"
+
+
+def test_a_row_is_found_by_its_name() -> None:
+    """Among several sources, one of which has a name like another's rows, and in the only one, which has none."""
+    sources = [Source([{"n": 0}, {"n": 1}], "row"), Source([{"n": 2}, {"n": 3}], "a-row1")]
+    for source in sources:
+        for row_idx, row in enumerate(source.rows):
+            assert row_named(sources, source.row_name(row_idx)) is row
+    only = Source([{"n": 4}])
+    assert row_named([only], only.row_name(0)) is only.rows[0]
