@@ -41,6 +41,14 @@ class GuessAgent:
         return rewards, {"success": float(found)}
 
 
+class OutcomeAgent(GuessAgent):
+    """Paid only for the number: 1 if it was found, else 0, whatever the guesses before it were worth."""
+
+    async def play(self, client, data):
+        _, metrics = await super().play(client, data)
+        return metrics["success"], metrics
+
+
 def read_guess(choice):
     """The number the model named, or None if it said anything else or was cut off."""
     match = re.fullmatch(r"\s*(\d+)\.?\s*", choice.message.content or "")
