@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ludus.algorithms.base import GroupReturns, LossInputs
     from ludus.api.experiment import ExperimentConfig
     from ludus.api.gateway import open_gateway
+    from ludus.api.reward_model import RewardModel, train_reward_model
     from ludus.api.supervised import train_preferences, train_supervised
     from ludus.api.trainer import Trainer
     from ludus.compat.config import Config, load_config
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ludus.errors import AgentError, BackendError, ConfigError, InternalError, LudusError, UserError
     from ludus.loop.evaluate import Evaluation
     from ludus.loop.observer import Observer, RunSummary
+    from ludus.loop.preferences import RewardSettings
     from ludus.loop.sft import SftSettings
 
 __version__ = "0.1.0"
@@ -41,6 +43,8 @@ __all__ = [
     "LudusError",
     "Observer",
     "Result",
+    "RewardModel",
+    "RewardSettings",
     "RunSummary",
     "SftSettings",
     "Trainer",
@@ -51,6 +55,7 @@ __all__ = [
     "open_gateway",
     "play",
     "train_preferences",
+    "train_reward_model",
     "train_supervised",
 ]
 
@@ -60,6 +65,7 @@ _NAMES = {
     "ludus.algorithms.base": "GroupReturns LossInputs",
     "ludus.api.experiment": "ExperimentConfig",
     "ludus.api.gateway": "open_gateway",
+    "ludus.api.reward_model": "RewardModel train_reward_model",
     "ludus.api.supervised": "train_preferences train_supervised",
     "ludus.api.trainer": "Trainer",
     "ludus.compat.config": "Config load_config",
@@ -68,6 +74,7 @@ _NAMES = {
     "ludus.errors": "AgentError BackendError ConfigError InternalError LudusError UserError",
     "ludus.loop.evaluate": "Evaluation",
     "ludus.loop.observer": "Observer RunSummary",
+    "ludus.loop.preferences": "RewardSettings",
     "ludus.loop.sft": "SftSettings",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

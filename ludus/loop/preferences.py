@@ -10,8 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pydantic
+
 from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
+from ludus.algorithms.reward_loss import TokenPair
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.errors import ConfigError, UserError
 from ludus.loop.sft import SftSettings, conversation_sequences, in_batches
@@ -26,10 +29,13 @@ class Answer:
     """One for each message of the assistant's in it; the last holds all tokens."""
     side: float
     """1 for what is chosen or desirable, -1 for what is rejected or undesirable, 0 for what only measures."""
+    margin: float = 0.0
+    """By how much it should be worth more than the other, to a reward model."""
 
     @property
-    def num_tokens(self) -> int:
-        return len(self.sequences[-1].token_ids)
+    def token_ids(self) -> tuple[int, ...]:
+        """Of prompt and answer, up to the end of the assistant's last turn."""
+        return self.sequences[-1].token_ids
 
     @property
     def num_targets(self) -> int:
@@ -58,13 +64,34 @@ def preference_batches(
         yield Batch.of(pack(_sequences([*chosen, measured], algorithm), row_tokens=row_tokens), version=step)
 
 
+class RewardSettings(SftSettings):
+    """How pairs become steps of a reward model."""
+
+    center_rewards_coefficient: float | None = pydantic.Field(default=None, gt=0)
+    """Weight of the square of a pair's sum, which keeps rewards around 0. None: there is no such term."""
+
+
+def reward_batches(
+    text: ChatText, rows: Sequence[Mapping[str, Any]], settings: RewardSettings, *, seed: int
+) -> Iterator[list[TokenPair]]:
+    """The pairs of every step, one after the other.
+
+    rows: each with `chosen` and `rejected` (see `read_answers`), and with a `margin` if there is one.
+    """
+    pairs = [
+        TokenPair(chosen.token_ids, rejected.token_ids, chosen.margin)
+        for chosen, rejected in read_rows(text, rows, settings)
+    ]
+    return in_batches(pairs, settings, seed)
+
+
 def read_rows(
     text: ChatText, rows: Sequence[Mapping[str, Any]], settings: SftSettings, *, is_paired: bool = True
 ) -> list[tuple[Answer, ...]]:
     """The answers of each row that lie within `max_tokens`. Raises UserError if there are none."""
     limit = settings.max_tokens
     read = [read_answers(row, text, at=f"row {n}", is_paired=is_paired) for n, row in enumerate(rows)]
-    kept = [each for each in read if limit is None or all(answer.num_tokens <= limit for answer in each)]
+    kept = [each for each in read if limit is None or all(len(answer.token_ids) <= limit for answer in each)]
     if not kept:
         raise UserError("nothing to train on: no row has answers within max_tokens")
     return kept
@@ -80,7 +107,8 @@ def read_answers(
     """
     if "label" in row and not is_paired:
         return (_answer(row, "completion", text, 1.0 if row["label"] else -1.0, at),)
-    return tuple(_answer(row, name, text, side, at) for name, side in (("chosen", 1.0), ("rejected", -1.0)))
+    chosen, rejected = (_answer(row, name, text, side, at) for name, side in (("chosen", 1.0), ("rejected", -1.0)))
+    return replace(chosen, margin=float(row.get("margin") or 0.0)), rejected
 
 
 def _answer(row: Mapping[str, Any], name: str, text: ChatText, side: float, at: str) -> Answer:

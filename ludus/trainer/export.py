@@ -13,9 +13,12 @@ from itertools import islice
 from pathlib import Path
 
 from torch import Tensor
+from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from ludus.engines.weights import write_safetensors
+from ludus.errors import UserError
 from ludus.models.load import ADAPTER_FILE, WHOLE_FILE, LoadedModel, copy_companions, quiet, remove_other_weights
+from ludus.models.scalar_head import HEAD_NAME
 
 # As models are cut on the hub.
 MAX_FILE_BYTES = 5_000_000_000
@@ -50,6 +53,28 @@ def export_model(
         written = _write_whole(_sizes(model), tensors, folder, max_file_bytes)
     remove_other_weights(model, folder, written)
     copy_companions(model.folder, folder, chat_template=chat_template)
+
+
+def export_scalar_model(model: LoadedModel, folder: Path, *, pad_id: int) -> None:
+    """Write a model `with_scalar_head` so that transformers' AutoModelForSequenceClassification loads it.
+
+    pad_id: the token that transformers fills short texts up with: it reads the number of the last token that is none.
+    Raises UserError if transformers has no such class for the model, or if it has adapters.
+    """
+    made_for = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(model.module.config), None)
+    if model.adapter is not None or made_for is None:
+        what = "it has adapters" if made_for else f"there is none for {model.config.architecture}"
+        raise UserError(f"{what}: a reward model is written as transformers' model for sequences, with all its weights")
+    config = copy.deepcopy(model.module.config)
+    config.architectures, config.num_labels, config.pad_token_id = [made_for.__name__], 1, pad_id
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(folder)
+    tensors = (
+        (HEAD_NAME if each is model.head_weight else name, each.detach()) for name, each in model.trainable.items()
+    )
+    write_safetensors(folder / WHOLE_FILE, tensors, _METADATA)
+    remove_other_weights(model, folder, {WHOLE_FILE})
+    copy_companions(model.folder, folder)
 
 
 def _sizes(model: LoadedModel) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,14 @@ __all__ = ["endpoint"]  # a fixture
 
 
 def test_every_example_runs(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    endpoint: Endpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tiny_model_folder: Path,
+    tmp_path: Path,
 ) -> None:
-    """With OpenAI's address on this machine."""
+    """With OpenAI's address on this machine, and a tiny model."""
+    monkeypatch.chdir(tmp_path)
 
     def answer(body: dict[str, Any]) -> Answer:
         prompt = body["messages"][-1]["content"]
@@ -34,6 +40,7 @@ def test_every_example_runs(
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     messages = [{"role": "user", "content": "?"}]
     names: dict[str, Any] = {"group": TrajectoryGroup([Trajectory(messages_and_choices=messages) for _ in range(2)])}
+    names["path"] = str(tiny_model_folder)
     for code, printed in blocks("rewards.md"):
         run_block(code, names)
         shown = capsys.readouterr().out

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms import AlgorithmSettings, GroupReturns, LossInputs, algorithm_of
+from ludus.algorithms.reward_loss import reward_loss
 from ludus.episodes.graph import SessionGraph
 from ludus.loop.batch import BatchRules, build_batch, episode_returns
 from ludus.rollout.pool import TakenGroups
@@ -65,6 +66,8 @@ def make_tensors() -> Tensors:
 
 def compute(case: Case, given: Tensors) -> Tensors:
     """What Ludus gives for it: a batch is built of the episodes, and its targets' loss taken at once."""
+    if case.asked.get("trainer") == "reward":
+        return compute_reward(case, given)
     settings = AlgorithmSettings.model_validate(case.keys)
     algorithm, groups = algorithm_of(settings), make_groups(given)
     rules = BatchRules(settings, turn_discount=1.0, export_style="concat", row_tokens=64, max_token_age=None)
@@ -104,6 +107,16 @@ def compute(case: Case, given: Tensors) -> Tensors:
         "gradient": logprobs.grad,
         "entropy_gradient": torch.zeros_like(entropies) if entropies.grad is None else entropies.grad,
     }
+
+
+def compute_reward(case: Case, given: Tensors) -> Tensors:
+    """Of a reward model whose numbers are the first logprob of each answer; the even ones are preferred."""
+    scores = given["logprobs"][:, 0].clone().requires_grad_()
+    coefficient = case.asked["config"]["center_rewards_coefficient"]
+    loss, _ = reward_loss(scores[::2], scores[1::2], given["rewards"][::2, 0], center_coefficient=coefficient)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert scores.grad is not None
+    return {"loss": loss.detach(), "gradient": scores.grad}
 
 
 def make_groups(given: Tensors) -> list[Group]:

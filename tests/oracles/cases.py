@@ -256,6 +256,7 @@ PAIRS = (
         undesirable_weight=0.5,
     ),
     trl("orpo", {"name": "orpo", "loss": {"beta": 0.3}}, "orpo", PREFERENCES, beta=0.3),
+    trl("reward model", {}, "reward", PREFERENCES, center_rewards_coefficient=0.01),
 )
 CASES = ESTIMATORS + LOSSES + AGGREGATIONS + MASKS + CORRECTIONS + DIVERGENCES + PAIRS
 

@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 from trl import (
     DPOConfig,
     DPOTrainer,
@@ -24,6 +24,8 @@ from trl import (
     GRPOTrainer,
     KTOConfig,
     KTOTrainer,
+    RewardConfig,
+    RewardTrainer,
     RLOOConfig,
     RLOOTrainer,
 )
@@ -85,7 +87,23 @@ def prefer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
     return {"loss": loss.detach(), "gradient": logprobs.grad}
 
 
+def judge(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
+    """The loss of a reward model whose numbers are the first logprob of each answer; the even ones are preferred."""
+    scores = given["logprobs"][:, 0].clone().requires_grad_()
+    config = RewardConfig(output_dir=folder, use_cpu=True, bf16=False, report_to=[], **case["config"])
+    model = LlamaForSequenceClassification(LlamaConfig.from_pretrained(folder, num_labels=1, pad_token_id=0))
+    loaded = {"processing_class": PreTrainedTokenizerFast.from_pretrained(folder)}
+    trainer = RewardTrainer(model, args=config, train_dataset=Dataset.from_dict(PAIR), **loaded)
+    numbers = SimpleNamespace(logits=torch.cat([scores[::2], scores[1::2]])[:, None])
+    inputs = {"attention_mask": given["mask"], "margin": given["rewards"][::2, 0]}
+    loss = trainer.compute_loss(lambda **_: numbers, inputs)
+    loss.backward()
+    return {"loss": loss.detach(), "gradient": scores.grad}
+
+
 def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
+    if case["trainer"] == "reward":
+        return judge(case, given, folder)
     if case["trainer"] in PREFERENCES:
         return prefer(case, given, folder)
     given = {**given, **case.get("given", {})}
