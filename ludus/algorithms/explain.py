@@ -14,6 +14,7 @@ from ludus.algorithms.base import Rule
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS
+from ludus.algorithms.value_loss import VALUE_LOSS_SOURCE
 from ludus.settings import Choice
 
 _KL = {"k1": "log pi - log ref", "k2": "(log pi - log ref)^2 / 2", "k3": "q - log q - 1, q = ref / pi"}
@@ -27,8 +28,12 @@ class Term(NamedTuple):
     source: str
 
 
-def explain(settings: AlgorithmSettings, *, turn_discount: float) -> list[Term]:
-    """What is minimised, and what each of its letters stands for. turn_discount: from one turn to the next."""
+def explain(settings: AlgorithmSettings, *, turn_discount: float, value_clip: float | None = None) -> list[Term]:
+    """What is minimised, and what each of its letters stands for.
+
+    turn_discount: from one turn to the next.  value_clip: how far a critic's values may move. None: they are not
+    clipped.
+    """
     beside = [f" + {settings.kl.beta:g} kl"] if settings.kl else []
     beside += [f" - {settings.entropy.coef:g} H"] if settings.entropy else []
     terms = [
@@ -49,6 +54,10 @@ def explain(settings: AlgorithmSettings, *, turn_discount: float) -> list[Term]:
         terms.append(Term("reward", penalty, "DAPO (arXiv 2503.14476) eq. 13"))
     if settings.mask_truncated_completions:
         terms.append(Term("left out", "answers that were cut off at their longest length", "DAPO sec. 3.4"))
+    if "values" in algorithm_of(settings).needs.measured:
+        bounded = "" if value_clip is None else f", of V and V held within {value_clip:g} of before, the worse"
+        formula = f"sum over tokens of w (V - (A before whitening + V before))^2 / 2{bounded}"
+        terms.append(Term("critic", formula, VALUE_LOSS_SOURCE))
     if settings.top_entropy is not None:
         terms.append(
             Term("left out", f"all but {settings.top_entropy:g} of the tokens, by entropy", "arXiv 2506.01939")

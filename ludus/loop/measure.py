@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, pvariance
 from time import perf_counter
 
 from ludus.algorithms.measured import Measured
+from ludus.algorithms.pack import Batch
 from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BuiltBatch
 from ludus.loop.memory import peak_rss_mb, rss_mb
@@ -141,6 +142,7 @@ def batch_metrics(built: BuiltBatch) -> dict[str, float]:
         "batch/sequence_tokens": float(batch.num_sequence_tokens),
         "batch/trained_tokens": float(batch.num_trained),
     }
+    metrics |= _value_metrics(batch)
     if total:
         metrics["staleness/mean_versions"] = sum(age * count for age, count in ages.items()) / total
         metrics["staleness/max_versions"] = float(max(ages))
@@ -153,6 +155,19 @@ def teacher_metrics(measured: Measured) -> dict[str, float]:
     KL(policy || teacher) of a token in nats; nothing without a teacher."""
     gaps = [gap for numbers in measured.values() for gap in numbers.teacher_gaps or ()]
     return {"teacher/kl": -fmean(gaps)} if gaps else {}
+
+
+def _value_metrics(batch: Batch) -> dict[str, float]:
+    """How much of the value targets the critic knew before the batch; nothing where there is no critic."""
+    values = [value for row in batch.rows for value in row.values or ()]
+    targets = [target for row in batch.rows for target in row.value_targets or ()]
+    if not values:
+        return {}
+    metrics = {"critic/value": fmean(values), "critic/value_target": fmean(targets)}
+    if spread := pvariance(targets):
+        left = pvariance([target - value for value, target in zip(values, targets, strict=True)])
+        metrics["critic/explained_variance"] = 1 - left / spread
+    return metrics
 
 
 def speed_metrics(

@@ -26,6 +26,15 @@ def test_the_numbers_are_the_runs() -> None:
     assert formulas()["r"].startswith("pi / prox = 1") and formulas(correction="bypass")["r"].startswith("pi / mu")
 
 
+def test_a_critic_has_its_line() -> None:
+    """GAE with its numbers, and what the critic minimises."""
+    settings = AlgorithmSettings(name="ppo", advantage={"lam": 0.95})
+    seen = {term.name: term.formula for term in explain(settings, turn_discount=0.5, value_clip=0.2)}
+    assert seen["A"].startswith("delta + g 0.95 A(next), delta = r + g V(next) - V, by token, whitened: True; g: 1 ")
+    assert seen["critic"].endswith("/ 2, of V and V held within 0.2 of before, the worse")
+    assert "critic" not in formulas()
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_name_is_explained(name: str) -> None:
     """With a source for the advantage, the loss, the correction and the weights; nothing is left in braces."""

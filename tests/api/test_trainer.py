@@ -115,6 +115,28 @@ def test_the_ledger_balances_every_step(trained: tuple[Path, Steps, ludus.RunSum
     assert summary.ledger.unbalanced == 0
 
 
+def test_ppo_trains_a_critic_beside_the_policy(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """By its name alone: the ledger balances, the critic moves alone first, and a resumed run ends in equal weights."""
+    ppo: dict[str, Any] = {
+        "algorithm": {"name": "ppo", "advantage": {"lam": 0.9}, "minibatches": 2},
+        "critic": {"warmup_steps": 1, "optimizer": {"lr": 1e-3}},
+    }
+    watcher, root = Steps(), tmp_path / "whole"
+    summary = ludus.Trainer(make_config(tiny_model_folder, root, **ppo), ROWS).train(Talker, observer=watcher)
+    assert summary.steps == 3 and summary.ledger.unbalanced == 0
+    first, *later = (metrics for _, metrics in watcher.steps)
+    assert first["train/optimizer_steps"] == 0 and first["critic/value"] == 0.0
+    for metrics in (first, *later):
+        sampled, accounted = ledger_of(metrics)
+        assert sampled == accounted == metrics["ledger/trained"]
+        assert metrics["critic/loss"] > 0 and metrics["critic/grad_norm"] > 0 and metrics["time/measure_s"] > 0
+        assert metrics["critic/explained_variance"] <= 1 and 0 <= metrics["critic/clip_fraction"] <= 1
+    assert [metrics["train/optimizer_steps"] for metrics in later] == [2, 2] and later[-1]["critic/value"] != 0
+    ludus.Trainer(make_config(tiny_model_folder, tmp_path, total_train_steps=2, **ppo), ROWS).train(Talker)
+    ludus.Trainer(make_config(tiny_model_folder, tmp_path, **ppo), ROWS).train(Talker, resume=True)
+    assert weights_of(tmp_path / "tiny") == weights_of(root / "tiny")
+
+
 def test_evaluations_are_in_the_summary(trained: tuple[Path, Steps, ludus.RunSummary]) -> None:
     """The summary on disk tells success before and after, and how long and how large the run was."""
     run, watcher, _ = trained

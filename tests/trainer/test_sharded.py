@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from ludus.errors import BackendError, UserError
 from ludus.models.load import load_model, quiet, save_model
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.shards import shard_model
+from ludus.trainer.critic import CRITIC_FOLDER, load_critic
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks, open_rendezvous
-from ludus.trainer.settings import TrainerSettings
+from ludus.trainer.settings import CriticSettings, TrainerSettings
 from ludus.trainer.sharded import ShardedTrainer
 from ludus.trainer.step import ModelTrainer
 
@@ -72,6 +73,7 @@ def sharded(
     lora: int | None = None,
     dtype: str = "float32",
     algorithm: dict[str, Any] | None = None,
+    critic: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Iterator[ShardedTrainer]:
     team.grow(size - 1)
@@ -80,14 +82,19 @@ def sharded(
     for rank, process in enumerate(team.processes[: size - 1], start=1):
         about = {"rendezvous": asdict(rendezvous), "rank": rank, "size": size, "folder": str(folder), "lora": lora}
         assert process.stdin is not None
-        process.stdin.write(json.dumps({**about, "dtype": dtype, "settings": settings, "algorithm": algorithm}) + "\n")
+        about |= {"dtype": dtype, "settings": settings, "algorithm": algorithm, "critic": critic}
+        process.stdin.write(json.dumps(about) + "\n")
         process.stdin.flush()
     ranks = TorchRanks.lead(store, size, torch.device("cpu"), check=team.check)
     adapters = None if lora is None else LoraSettings(rank=lora, alpha=8)
-    model = load_model(ModelSettings(path=str(folder), dtype=dtype, lora=adapters), is_mapped=True)
+    chosen = ModelSettings(path=str(folder), dtype=dtype, lora=adapters)
+    cut = shard_model(load_model(chosen, is_mapped=True), ranks.mesh)
+    beside = None
+    if critic is not None:
+        beside = load_critic(chosen, CriticSettings(**critic), is_mapped=True)
+        beside = replace(beside, model=shard_model(beside.model, ranks.mesh))
     algorithm = AlgorithmSettings(**(algorithm or {}))
-    cut = shard_model(model, ranks.mesh)
-    own = ModelTrainer(cut, TrainerSettings(**settings), algorithm, lease=ComputeLease(), ranks=ranks)
+    own = ModelTrainer(cut, TrainerSettings(**settings), algorithm, lease=ComputeLease(), ranks=ranks, critic=beside)
     trainer = ShardedTrainer(own, ranks)
     try:
         yield trainer
@@ -101,12 +108,15 @@ def whole(
     lora: int | None = None,
     dtype: str = "float32",
     algorithm: dict[str, Any] | None = None,
+    critic: dict[str, Any] | None = None,
     **settings: Any,
 ) -> ModelTrainer:
     adapters = None if lora is None else LoraSettings(rank=lora, alpha=8)
-    model = load_model(ModelSettings(path=str(folder), dtype=dtype, lora=adapters))
+    model = ModelSettings(path=str(folder), dtype=dtype, lora=adapters)
     chosen = AlgorithmSettings(**(algorithm or {}))
-    return ModelTrainer(model, TrainerSettings(**{**SETTINGS, **settings}), chosen, lease=ComputeLease())
+    beside = None if critic is None else load_critic(model, CriticSettings(**critic))
+    how = TrainerSettings(**{**SETTINGS, **settings})
+    return ModelTrainer(load_model(model), how, chosen, lease=ComputeLease(), critic=beside)
 
 
 def sequences(count: int) -> list[TrainSequence]:
@@ -341,3 +351,47 @@ def test_a_lost_rank_ends_the_training(team: Team, tiny_model_folder: Path) -> N
             trainer.train_batch(batch())
         with pytest.raises(BackendError, match="was lost"):
             trainer.save(tiny_model_folder)
+
+
+@pytest.mark.parametrize("lora", [None, 4])
+def test_a_critic_on_several_ranks_is_one_on_one(
+    team: Team, tiny_model_folder: Path, tmp_path: Path, lora: int | None
+) -> None:
+    """Values, losses and both models after batches of two minibatches; what two ranks saved, one and two go on from,
+    two to equal bits."""
+    settings: dict[str, Any] = {"algorithm": {"name": "ppo"}, "critic": {**SETTINGS, "clip_range": 0.2}, "lora": lora}
+    taught = [
+        replace(each, values=(0.1,) * len(each.target_idx), value_targets=each.advantages) for each in sequences(COUNT)
+    ]
+    rows = pack(taught, row_tokens=64)
+    parts = Batch((rows[::2], rows[1::2]), version=0)
+
+    def train(trainer: ModelTrainer | ShardedTrainer, steps: int) -> list[dict[str, float]]:
+        seen = []
+        for _ in range(steps):
+            seen.append(dict(trainer.train_batch(parts)))
+            trainer.publish().copy_into_shared()
+        return seen
+
+    alone = whole(tiny_model_folder, **settings)
+    expected, values = train(alone, 2), alone.measure(parts, {"values"})
+    with sharded(team, tiny_model_folder, 2, **settings) as trainer:
+        for left, right in zip(train(trainer, 2), expected, strict=True):
+            assert left == pytest.approx(right, rel=1e-3, abs=1e-5)
+        got = trainer.measure(parts, {"values"})
+        assert sorted(got) == sorted(values) == [*range(COUNT)]
+        for number, each in values.items():
+            assert got[number].values == pytest.approx(each.values, rel=1e-2, abs=1e-3)
+        trainer.save(tmp_path / "two")
+        train(trainer, 1)
+        trainer.save(tmp_path / "later")
+    alone.load(tmp_path / "two")
+    for number, each in got.items():
+        assert alone.measure(parts, {"values"})[number].values == pytest.approx(each.values, abs=1e-5)
+    with sharded(team, tiny_model_folder, 2, **settings) as resumed:
+        resumed.load(tmp_path / "two")
+        train(resumed, 1)
+        resumed.save(tmp_path / "again")
+    for folder in (Path(), Path(CRITIC_FOLDER)):
+        for path in (tmp_path / "later" / folder).glob("*.safetensors"):
+            assert path.read_bytes() == (tmp_path / "again" / folder / path.name).read_bytes()

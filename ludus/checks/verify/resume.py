@@ -51,6 +51,9 @@ class LettersAgent:
 @dataclass(frozen=True, slots=True)
 class ResumeResult(Verdict):
     model: str
+    algorithm: str
+    ranks: int
+    """Of the trainer."""
     seed: int
     steps: int
     killed_at_step: int
@@ -61,21 +64,30 @@ class ResumeResult(Verdict):
     steps_resumed: int
     """Steps in the record of the resumed run."""
     weights_equal: bool
-    """The models saved at the end are equal to the last bit."""
+    """The models saved at the end are equal to the last bit, and so is the state of the trainer, a critic's too."""
 
     @property
     def ok(self) -> bool:
         return self.tokens_lost == 0 and self.weights_equal and self.steps_resumed == self.steps
 
 
-def verify_resume(*, kill_at_step: int = 3, steps: int = 5, model: str = MODEL, seed: int = 0) -> ResumeResult:
+def verify_resume(
+    *,
+    kill_at_step: int = 3,
+    steps: int = 5,
+    algorithm: str = "grpo",
+    ranks: int = 1,
+    model: str = MODEL,
+    seed: int = 0,
+) -> ResumeResult:
     """Does a run that was killed go on as if nothing had happened?
 
     `ludus train` is killed with SIGKILL in the middle of a step, resumed,
     and compared with a run left alone: no recorded token may be lost, and
-    the final weights must be equal to the last bit.
+    the final weights must be equal to the last bit, those of a critic and
+    the moments of the optimizer too.
 
-    Example:  ludus verify resume --kill-at-step 3
+    Example:  ludus verify resume --kill-at-step 3 --algorithm ppo --ranks 2
 
     Raises UserError if the run ends before the kill.
     """
@@ -83,7 +95,8 @@ def verify_resume(*, kill_at_step: int = 3, steps: int = 5, model: str = MODEL, 
         raise UserError(f"--kill-at-step {kill_at_step} is not a step of this run; it has steps 1 to {steps} (--steps)")
     with tempfile.TemporaryDirectory(prefix="ludus-resume-") as scratch:
         folder = Path(scratch)
-        _write_run(folder, resolve_model(model).resolve(), seed, steps)
+        trained = {"algorithm": {"name": algorithm}, "trainer": {"ranks": ranks, "optimizer": {"lr": 1e-4}}}
+        _write_run(folder, resolve_model(model).resolve(), seed, steps, trained)
         _Training(folder, "alone").finish()
         seen = _kill_at(_Training(folder, "killed"), folder / "runs" / "killed", kill_at_step, random.Random(seed))
         with RunStore.open(folder / "runs" / "killed") as store:
@@ -94,6 +107,8 @@ def verify_resume(*, kill_at_step: int = 3, steps: int = 5, model: str = MODEL, 
             steps_resumed = len(store.metrics())
         return ResumeResult(
             model=model,
+            algorithm=algorithm,
+            ranks=ranks,
             seed=seed,
             steps=steps,
             killed_at_step=kill_at_step,
@@ -105,8 +120,8 @@ def verify_resume(*, kill_at_step: int = 3, steps: int = 5, model: str = MODEL, 
         )
 
 
-def _write_run(folder: Path, model: Path, seed: int, steps: int) -> None:
-    """The rows and the configuration of the run."""
+def _write_run(folder: Path, model: Path, seed: int, steps: int, trained: Mapping[str, Any]) -> None:
+    """The rows and the configuration of the run. trained: keys that say how."""
     rows = [{"question": f"What do you know about the number {number}?"} for number in range(_NUM_ROWS)]
     config = {
         "run_root": str(folder / "runs"),
@@ -115,7 +130,7 @@ def _write_run(folder: Path, model: Path, seed: int, steps: int) -> None:
         "workflow": f"{__name__}:{LettersAgent.__name__}",
         "train_dataset": {"path": str(folder / "rows.jsonl"), "batch_size": _GROUPS},
         "gconfig": {"n_samples": _MEMBERS, "max_new_tokens": 8},
-        "trainer": {"optimizer": {"lr": 1e-4}},
+        **trained,
         "rollout": {"max_head_offpolicyness": 0},
         "checkpoint": {"every_steps": 1},
         "total_train_steps": steps,
@@ -176,11 +191,12 @@ def _tokens_lost(seen: Sequence[str], before: Sequence[Episode], after: Sequence
 
 
 def _digest(run: Path) -> str:
-    """Of all weights that the run saved."""
+    """Of all weights that the run saved, and of all that its checkpoints hold of the trainer."""
     digest = hashlib.sha256()
     files = sorted((run / "model").glob("*.safetensors"))
-    if not files:
+    state = sorted((run / "checkpoints").glob("*/trainer/**/*.safetensors"))
+    if not files or not state:
         raise BackendError(f"the run {run.name!r} of the check saved no weights")
-    for file in files:
+    for file in [*files, *state]:
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.compat import keys
-from ludus.compat.keys import Given, Meaning, Table, to
+from ludus.compat.keys import Given, Meaning, Table, fixed, to
 from ludus.errors import ConfigError
 
 
@@ -76,6 +76,15 @@ def _scale(value: Any, given: Given) -> Meaning:
     if given.get("algorithm.adv_estimator", "grpo") not in _WITHIN_GROUP:
         return Meaning("not needed", "it is of grpo")
     return Meaning("taken", ours={"algorithm.advantage.scale": "std" if value else "none"})
+
+
+def _of_gae(ours: Sequence[str], value: Any, given: Given) -> Meaning:
+    """Discounts of advantages from a critic's values; verl's recurrence knows no turns."""
+    if given.get("algorithm.adv_estimator") != "gae":
+        return fixed(1, note="advantages are not made of values; rollout.agent.turn_discount discounts turns")(
+            value, given
+        )
+    return to(*ours)(value, given)
 
 
 def _aggregated(value: Any, given: Given) -> Meaning:
@@ -150,6 +159,8 @@ KEYS: Table = {
     _ACTOR + "entropy_coeff": to("algorithm.entropy.coef", convert=lambda value: value or None),
     **dict.fromkeys((f"{at}.len" for at in _OVERLONG), _overlong),
     "algorithm.norm_adv_by_std_in_grpo": _scale,
+    "algorithm.gamma": partial(_of_gae, ("algorithm.advantage.gamma", "rollout.agent.turn_discount")),
+    "algorithm.lam": partial(_of_gae, ("algorithm.advantage.lam",)),
     _IS: _correction,
     **dict.fromkeys(
         (
@@ -160,7 +171,7 @@ KEYS: Table = {
     ),
     _DISTILLED + "loss_max_clamp": _clamped,
 }
-_ROOTS = ("actor_rollout_ref", "data", "custom_reward_function", "critic", "reward_model", "distillation")
+_ROOTS = ("actor_rollout_ref", "data", "custom_reward_function", "reward_model", "distillation")
 """Names that nothing here has at the top: a key below them that is not in the table has no counterpart."""
 
 

@@ -18,6 +18,12 @@ def test_a_killed_run_goes_on_exactly(tiny_model_folder: Path) -> None:
     assert result.weights_equal and result.ok
 
 
+def test_a_killed_run_goes_on_with_its_critic(tiny_model_folder: Path) -> None:
+    """PPO: both models, their masters and moments end at equal bits."""
+    result = verify_resume(kill_at_step=2, steps=3, model=str(tiny_model_folder), algorithm="ppo")
+    assert result.ok and (result.algorithm, result.ranks) == ("ppo", 1)
+
+
 def test_a_step_the_run_does_not_have_is_named() -> None:
     """Killing after the end is refused before anything runs."""
     with pytest.raises(UserError, match="--kill-at-step 9 is not a step of this run"):

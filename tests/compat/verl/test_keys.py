@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ludus.algorithms.estimators.gae import GaeSettings
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.normalisers import EpisodeSettings
@@ -63,6 +64,32 @@ def test_a_command_line_of_verl_is_read() -> None:
     assert config.total_train_epochs == 2 and config.eval.every_steps is None
     assert config.trainer.row_tokens == 512 and config.algorithm.advantage == GroupSettings(scale="none")
     assert config.algorithm.normaliser == EpisodeSettings()
+
+
+def test_a_critic_of_verl_is_read() -> None:
+    """GAE with its discounts, from token to token and from turn to turn, and the critic's own keys."""
+    config = load_config(
+        None,
+        [
+            "algorithm.adv_estimator=gae",
+            "algorithm.gamma=0.99",
+            "algorithm.lam=0.95",
+            "critic.model.path=smollm2-135m",
+            "critic.optim.lr=2e-5",
+            "critic.optim.lr_warmup_steps=3",
+            "critic.grad_clip=0.5",
+            "critic.cliprange_value=0.2",
+            "critic.ppo_mini_batch_size=16",
+            "trainer.critic_warmup=5",
+        ],
+    )
+    assert config.algorithm.advantage == GaeSettings(gamma=0.99, lam=0.95) and config.has_critic
+    assert config.rollout.agent.turn_discount == 0.99
+    critic = config.critic
+    assert (critic.path, critic.clip_range, critic.warmup_steps) == ("smollm2-135m", 0.2, 5)
+    assert (critic.optimizer.lr, critic.optimizer.warmup_steps, critic.optimizer.max_grad_norm) == (2e-5, 3, 0.5)
+    with pytest.raises(ConfigError, match=r"algorithm\.lam"):
+        load_config(None, ["algorithm.adv_estimator=grpo", "algorithm.lam=0.95"])
 
 
 _ACTOR, _IS = "actor_rollout_ref.actor", "algorithm.rollout_correction.rollout_is"
@@ -151,11 +178,11 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
         (["actor_rollout_ref.rollout.mode=sync"], "mode='sync' is not possible: it is 'async' here"),
         (["actor_rollout_ref.rollout.temprature=1"], "no counterpart here: .*did you mean .*rollout.temperature"),
         (
-            ["critic.optim.lr=1", "data.truncation=error"],
-            "no counterpart here: critic.optim.lr, data.truncation; leave",
+            ["data.image_key=images", "data.truncation=error"],
+            "no counterpart here: data.image_key, data.truncation; leave",
         ),
         (["data.train_files=[a.parquet, a.parquet]"], "two are the same; name each of them once"),
-        (["algorithm.adv_estimator=gae"], "'gae' is not available here; there are grpo, rloo"),
+        (["algorithm.adv_estimator=remax"], "'remax' is not available here; there are gae, grpo, rloo"),
         ([*_TAUGHT, f"{_DISTILLED}.loss_mode=abs"], "loss_mode=abs with use_policy_gradient=False: there are k1 with"),
         ([*_TAUGHT, f"{_DISTILLED}.loss_max_clamp=10.0"], "a loss has no bound of its own here"),
         ([*_TAUGHT, "distillation.teacher_models.two.model_path=x"], "there is one teacher, teacher_model"),
