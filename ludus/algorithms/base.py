@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Returns = Mapping[str, Mapping[str, float | None]]
 """By episode id and turn id. None: no return reaches the turn."""
+Memory = Mapping[str, float]
+"""What an algorithm knows of earlier batches, by name; a checkpoint keeps it."""
+NOTHING: Memory = {}
 LossMetrics = dict[str, "Tensor"]
 """Means over tokens, unless the name ends in `_max`."""
 
@@ -177,11 +180,14 @@ class Rule:
     """For people: what the function computes, with keys of the settings in braces."""
     metrics: Callable[[LossInputs], LossMetrics] | None = None
     """Of a loss: what is shown beside its own. None: nothing."""
+    remembers: bool = False
+    """Of an estimator: its function takes `memory` too, what is known of earlier batches, and returns what is known
+    after this one besides."""
     ratio_keys: tuple[str, ...] = ()
     """Of a loss: its keys that act only where the ratio to the old policy can leave 1."""
 
 
-Estimator = Callable[[Sequence[GroupReturns]], Sequence[Advantages]]
+Estimate = Callable[[Sequence[GroupReturns], Memory], tuple[Sequence[Advantages], Memory]]
 Objective = Callable[[LossInputs], tuple["Tensor", LossMetrics]]
 
 
@@ -191,14 +197,19 @@ class Algorithm:
 
     name: str
     needs: Needs
-    advantages: Estimator
-    """Of all groups of a batch at once, each as its returns are: the same members, the same turns."""
+    estimate: Estimate
+    """Advantages of all groups of a batch at once, each as its returns are: the same members, the same turns. From what
+    is known of earlier batches, and with what is known after this one."""
     weights: Callable[[Sequence[int]], tuple[float, ...]]
     """From the trained tokens of each episode to the weight of each of its tokens."""
     loss: Objective
     """A sum over the tokens of a row: weighted and corrected, the KL term in it."""
     imported: tuple[str, ...] = ()
     """Import strings of the user's own functions, which are imported when they are first called."""
+
+    def advantages(self, groups: Sequence[GroupReturns], memory: Memory = NOTHING) -> Sequence[Advantages]:
+        """Those of `estimate` alone."""
+        return self.estimate(groups, memory)[0]
 
     def load(self) -> None:
         """Import the user's functions now, so that a run fails at its start. Raises UserError."""

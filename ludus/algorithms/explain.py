@@ -35,7 +35,8 @@ def explain(settings: AlgorithmSettings, *, turn_discount: float, value_clip: fl
     clipped.
     """
     beside = [f" + {settings.kl.beta:g} kl"] if settings.kl else []
-    beside += [f" - {settings.entropy.coef:g} H"] if settings.entropy else []
+    entropy = settings.entropy
+    beside += [" - a H" if entropy.target is not None else f" - {entropy.coef:g} H"] if entropy is not None else []
     terms = [
         Term("minimise", f"sum over tokens of w (c loss{''.join(beside)})", ""),
         Term("G", f"reward + {turn_discount:g} * mean of G over the turns that follow", "docs/algorithms.md#returns"),
@@ -48,6 +49,10 @@ def explain(settings: AlgorithmSettings, *, turn_discount: float, value_clip: fl
     if settings.kl is not None:
         times = ", times pi / mu" if settings.kl.weighted else ""
         terms.append(Term("kl", _KL.get(settings.kl.estimator, "|log pi - log ref|") + times, "Schulman 2020"))
+    if entropy is not None and entropy.target is not None:
+        moves = f"+ {entropy.delta:g} after a batch with H <= {entropy.target:g}, else - {entropy.delta:g}"
+        bounds = f"in [{entropy.min:g}, {entropy.max:g}], and 0 while H is above {entropy.target:g}"
+        terms.append(Term("a", f"{entropy.coef:g}, {moves}, {bounds}", "Skywork-OR1 (arXiv 2505.22312)"))
     if settings.overlong is not None:
         last, most = settings.overlong.tokens, settings.overlong.max_tokens
         penalty = f"reward - {settings.overlong.penalty_factor:g} * share used of the last {last} of {most} tokens"

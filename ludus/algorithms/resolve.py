@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ludus.algorithms.base import (
     Advantages,
     Algorithm,
-    Estimator,
     GroupReturns,
     LossInputs,
     LossMetrics,
+    Memory,
     Needs,
     Rule,
 )
@@ -44,7 +44,7 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
     return Algorithm(
         name=settings.name,
         needs=needs | _needs_of_terms(settings),
-        advantages=partial(_advantages, estimator=advantages, settings=settings),
+        estimate=partial(_estimate, estimator=advantages, settings=settings),
         weights=weights,
         loss=partial(_objective, settings=settings, loss=loss, correction=correction),
         imported=tuple(each.path for each in own if isinstance(each, OwnAdvantageSettings | OwnLossSettings)),
@@ -56,12 +56,15 @@ def _bound(rules: Mapping[str, Rule], choice: Choice) -> Callable[..., Any]:
     return partial(rules[choice.kind].function, **keys)
 
 
-def _advantages(
-    groups: Sequence[GroupReturns], *, estimator: Estimator, settings: AlgorithmSettings
-) -> Sequence[Advantages]:
-    """The estimator's, and what the settings add to them."""
-    found = estimator(groups)
-    return found if settings.distillation is None else add_distillation(groups, found, settings.distillation)
+def _estimate(
+    groups: Sequence[GroupReturns], memory: Memory, *, estimator: Callable[..., Any], settings: AlgorithmSettings
+) -> tuple[Sequence[Advantages], Memory]:
+    """The estimator's advantages, and what the settings add to them; what is known after them."""
+    if ESTIMATORS[settings.advantage.kind].remembers:
+        found, memory = estimator(groups, memory)
+    else:
+        found = estimator(groups)
+    return found if settings.distillation is None else add_distillation(groups, found, settings.distillation), memory
 
 
 def _needs_of_terms(settings: AlgorithmSettings) -> Needs:

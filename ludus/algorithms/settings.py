@@ -42,8 +42,28 @@ class KlSettings(Settings):
 class EntropySettings(Settings):
     """The entropy of the policy, in the loss."""
 
-    coef: float = pydantic.Field(gt=0)
-    """Its weight: how much an entropy of 1 is worth."""
+    coef: float = pydantic.Field(default=0.0, ge=0)
+    """Its weight: how much an entropy of 1 is worth; with a target, the first of them."""
+    target: float | None = pydantic.Field(default=None, gt=0)
+    """After each batch the weight rises if the entropy was not above this, else it falls; above it the entropy does not
+    count. None: the weight stays."""
+    delta: float = pydantic.Field(default=0.005, gt=0)
+    """By how much."""
+    min: float = pydantic.Field(default=0.0, ge=0)
+    """It never falls below; nor does it rise above `max`."""
+    max: float = pydantic.Field(default=1.0, gt=0)
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.coef == 0 and self.target is None:
+            raise ConfigError("entropy.coef must be above 0, or entropy.target given, towards which it moves")
+        if self.target is not None and not self.min <= self.coef <= self.max:
+            raise ConfigError(f"entropy.coef={self.coef:g} must lie between min={self.min:g} and max={self.max:g}")
+        return self
+
+    def idle(self) -> Iterator[Idle]:
+        if self.target is None:
+            yield from (Idle(key, "entropy.target is not set") for key in ("delta", "min", "max") if self.is_set(key))
 
 
 class OffPolicyMaskSettings(Settings):

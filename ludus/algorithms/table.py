@@ -18,6 +18,7 @@ from ludus.algorithms.estimators.gpg import GPG
 from ludus.algorithms.estimators.group import GROUP
 from ludus.algorithms.estimators.none import NONE_ADVANTAGE
 from ludus.algorithms.estimators.pass_at_k import PASS_AT_K
+from ludus.algorithms.estimators.rae import RAE
 from ludus.algorithms.estimators.whitened import WHITENED
 from ludus.algorithms.losses.cispo import CISPO
 from ludus.algorithms.losses.clip import CLIP
@@ -39,7 +40,7 @@ def _by_kind(*rules: Rule) -> Mapping[str, Rule]:
 
 
 ESTIMATORS = _by_kind(
-    *(GROUP, WHITENED, PASS_AT_K, GPG, GDPO, GIGPO, GAE, BEST_WORST),
+    *(GROUP, WHITENED, PASS_AT_K, GPG, GDPO, GIGPO, RAE, GAE, BEST_WORST),
     *(NONE_ADVANTAGE, OWN_ADVANTAGE),
 )
 """(returns of all groups, **keys) -> advantages of all groups."""
@@ -71,6 +72,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "gdpo": {"advantage": "gdpo"},
     "gigpo": {"advantage": "gigpo"},
     "ppo": {"advantage": "gae", "minibatches": 4},
+    "rae": {"advantage": "rae"},
     "gspo": {"loss": _GSPO, "normaliser": "episode", "minibatches": 4},
     "luspo": {"loss": _GSPO, "normaliser": {"kind": "constant", "tokens": 1}, "minibatches": 4},
     "cispo": {"loss": "cispo", "correction": "bypass"},

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ludus.algorithms.base import Memory
 from ludus.api.run import OpenRun, open_run
 from ludus.config import Config
 from ludus.episodes.ledger import Ledger
@@ -88,10 +89,11 @@ class HostedModel:
         for episode in (episode for group in taken.groups for episode in group.episodes):
             await asyncio.to_thread(self.run.store.add_episode, episode, step=step)
 
-        def on_own_stage(stage: Literal["batch", "train", "publish"], ledger: Ledger) -> None:
+        def on_own_stage(stage: Literal["batch", "train", "publish"], ledger: Ledger, memory: Memory) -> None:
             if stage == "train":  # the masters have moved: the step counts, whatever becomes of the rest
                 self.account(ledger, step=step)
-            on_stage(stage, ledger)
+                self.progress = replace(self.progress, memory=memory)
+            on_stage(stage, ledger, memory)
 
         stepped = await train_step(
             taken,
@@ -100,6 +102,7 @@ class HostedModel:
             version=self.step,
             clock=self._clock,
             work=self._work,
+            memory=self.progress.memory,
             on_stage=on_own_stage,
         )
         return stepped.metrics

@@ -20,7 +20,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
 
-from ludus.algorithms.base import GroupReturns, TurnAdvantages
+from ludus.algorithms.base import NOTHING, GroupReturns, Memory, TurnAdvantages
 from ludus.algorithms.estimators.group import is_flat
 from ludus.algorithms.measured import Measured, TokenNumbers
 from ludus.algorithms.overlong import overlong_penalty
@@ -67,15 +67,28 @@ class BuiltBatch:
     ledger: Ledger
     credit: Mapping[str, float | str]
     """By turn id: its advantage, the mean over its tokens, or the reason why it is masked."""
+    memory: Memory
+    """What the algorithm knows after it."""
     staleness: Mapping[int, int]
     """Sampled tokens by how many versions they are older than the weights they train."""
 
 
-def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int, measured: Measured = _NOTHING) -> BuiltBatch:
-    """The batch that weights `version` are trained on next. measured: what the algorithm asks for."""
+def build_batch(
+    taken: TakenGroups,
+    rules: BatchRules,
+    *,
+    version: int,
+    measured: Measured = _NOTHING,
+    memory: Memory = NOTHING,
+) -> BuiltBatch:
+    """The batch that weights `version` are trained on next.
+
+    measured: what the algorithm asks for.  memory: what it knows of the batches before.
+    """
     bounds = _bounds(rules, version)
     groups = _by_id(taken.groups)
-    could_be_trained = _mask_unpaired(_advantages(groups, rules, measured), rules, bounds)
+    credited, known = _advantages(groups, rules, measured, memory)
+    could_be_trained = _mask_unpaired(credited, rules, bounds)
     by_group = _mask_flat(could_be_trained, rules)
     # a group that teaches nothing counts in the mean all the same: what one of ten teaches moves the weights a tenth
     counts = [_count(episode, credit, bounds) for members in could_be_trained for episode, credit in members]
@@ -105,6 +118,7 @@ def build_batch(taken: TakenGroups, rules: BatchRules, *, version: int, measured
         batch=Batch(tuple(rows), version),
         ledger=ledger,
         credit=_named_credit([each for members in by_group for each in members], taken.discarded),
+        memory=known,
         staleness=_staleness(taken.groups, version),
     )
 
@@ -189,20 +203,23 @@ def _count(episode: Episode, credit: Credit, bounds: TokenBounds) -> int:
 
 def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
     """The members of each group, in the order of ids, with what the loss makes of each of their turns."""
-    return _mask_flat(_advantages(groups, rules, _NOTHING), rules)
+    return _mask_flat(_advantages(groups, rules, _NOTHING, NOTHING)[0], rules)
 
 
-def _advantages(groups: Sequence[Group], rules: BatchRules, measured: Measured) -> list[Members]:
-    """As `credit_groups`, with the advantages of groups that teach nothing."""
+def _advantages(
+    groups: Sequence[Group], rules: BatchRules, measured: Measured, memory: Memory
+) -> tuple[list[Members], Memory]:
+    """As `credit_groups`, with the advantages of groups that teach nothing; and what is known after them."""
     returns = [_returns(group, rules, measured) for group in groups]
-    advantages = algorithm_of(rules.algorithm).advantages(returns)
-    return [
+    advantages, known = algorithm_of(rules.algorithm).estimate(returns, memory)
+    credited: list[Members] = [
         [
             (episode, _credits(episode, of_group[episode.id], _unused(episode, given)))
             for episode in _members(given.group)
         ]
         for given, of_group in zip(returns, advantages, strict=True)
     ]
+    return credited, known
 
 
 def _members(group: Group) -> list[Episode]:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ludus.algorithms.base import Memory
 from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
 from ludus.loop.fingerprint import Fingerprint
@@ -45,6 +46,8 @@ class RunProgress:
     """Of all tokens sampled until then. What was sampled between a checkpoint and a crash is not in it."""
     eval_before: Mapping[str, float] = field(default_factory=dict)
     """What the evaluation before training came to; empty without one."""
+    memory: Memory = field(default_factory=dict)
+    """What the algorithm knows of the steps trained."""
     data: Mapping[str, Fingerprint] = field(default_factory=dict)
     """Of the rows that are played, by the name of their source; of the only one it is ''. Empty: none are played."""
     curriculum: CurriculumState | None = None
@@ -98,7 +101,7 @@ def copy_checkpoint(found: Checkpoint, root: Path) -> None:
     with _explained(final):
         shutil.rmtree(draft, ignore_errors=True)
         shutil.copytree(found.folder, draft)
-        _write_progress(draft, RunProgress(found.progress.step))
+        _write_progress(draft, RunProgress(found.progress.step, memory=found.progress.memory))
         draft.replace(final)
 
 

@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+from ludus.algorithms.base import NOTHING, Memory
 from ludus.algorithms.measured import Measured, TokenNumbers
+from ludus.algorithms.memory import adapted, remember
 from ludus.algorithms.pack import Batch
 from ludus.algorithms.resolve import algorithm_of
+from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.base import Engine, WeightSource
 from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
@@ -35,8 +38,8 @@ from ludus.teachers.teacher import Teacher
 
 logger = logging.getLogger(__name__)
 
-OnStage = Callable[[Literal["batch", "train", "publish"], Ledger], None]
-"""Told a part of the step as it ends, and the ledger of the step."""
+OnStage = Callable[[Literal["batch", "train", "publish"], Ledger, Memory], None]
+"""Told a part of the step as it ends, the ledger of the step, and what the algorithm knows then."""
 
 
 class Learner(Protocol):
@@ -44,7 +47,7 @@ class Learner(Protocol):
 
     def measure(self, batch: Batch, names: Collection[str]) -> Mapping[int, TokenNumbers]: ...
 
-    def train_batch(self, batch: Batch) -> Metrics: ...
+    def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics: ...
 
     def publish(self) -> WeightSource: ...
 
@@ -87,29 +90,33 @@ async def train_step(
     version: int,
     clock: TrainingClock,
     work: TrainerThread,
-    on_stage: OnStage = lambda _stage, _ledger: None,
+    memory: Memory = NOTHING,
+    on_stage: OnStage = lambda _stage, _ledger, _memory: None,
 ) -> TrainStepResult:
     """Train weights `version` on what was taken, and publish them as the next version.
 
+    memory: what the algorithm knows of earlier steps.
     on_stage: called with the parts of the step as they end. Between `batch` and `train` the masters lie between two
     versions; from `train` on they are those of the next, whatever becomes of the rest.
     """
     step = version + 1
     measured = await _measured(taken, components, rules=rules, version=version, clock=clock, work=work)
     with clock.measure("batch"):
-        built = build_batch(taken, rules, version=version, measured=measured)
+        built = build_batch(taken, rules, version=version, measured=measured, memory=memory)
         built.ledger.check()
-    on_stage("batch", built.ledger)
+    on_stage("batch", built.ledger, memory)
     with clock.measure("train"):
         if built.batch.num_trained:
-            train_metrics = await work.run(components.learner.train_batch, built.batch)
+            algorithm = adapted(rules.algorithm, memory)
+            train_metrics = await work.run(components.learner.train_batch, built.batch, algorithm)
         else:  # a batch in which every token is masked changes no weight
             train_metrics = {"train/skipped_steps": 1.0}
             logger.warning("no token of this step can be trained; the ledger says why: %s", dict(built.ledger.masked))
-    on_stage("train", built.ledger)
+    known = remember(rules.algorithm, built.memory, train_metrics)
+    on_stage("train", built.ledger, known)
     with clock.measure("publish"):
         await components.engine.publish(step, components.learner.publish())
-    on_stage("publish", built.ledger)
+    on_stage("publish", built.ledger, known)
     components.store.add_credit(step, built.credit)
     metrics = {
         **rollout_metrics(taken),

@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
+from ludus.algorithms.base import Memory
 from ludus.engines.base import Engine
 from ludus.episodes.ledger import Ledger
 from ludus.errors import LudusError
@@ -164,15 +165,22 @@ async def _step(
     """One step, reported to the observer; in the run it counts as soon as the masters have moved."""
     version = run.progress.step
 
-    def on_stage(stage: str, ledger: Ledger) -> None:
+    def on_stage(stage: str, ledger: Ledger, memory: Memory) -> None:
         run.is_torn = stage == "batch"
         if stage == "train":
-            run.progress = replace(run.progress, step=version + 1)
+            run.progress = replace(run.progress, step=version + 1, memory=memory)
             run.ledger = run.ledger + ledger
 
     try:
         stepped = await train_step(
-            taken, components, rules=plan.rules, version=version, clock=run.clock, work=work, on_stage=on_stage
+            taken,
+            components,
+            rules=plan.rules,
+            version=version,
+            clock=run.clock,
+            work=work,
+            memory=run.progress.memory,
+            on_stage=on_stage,
         )
     except LudusError:
         if run.progress.step == version:

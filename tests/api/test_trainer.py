@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 import ludus
 from ludus.api.play import play
 from ludus.config import Config, load_config
+from ludus.loop.checkpoint import latest_checkpoint
 from ludus.runs.store import RunStore
 
 ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
@@ -156,6 +157,21 @@ def test_equal_seeds_give_equal_weights_and_a_resumed_run_too(
     summary = ludus.Trainer(make_config(tiny_model_folder, tmp_path), ROWS).train(Talker, resume=True, observer=watcher)
     assert summary.steps == 3 and [step for step, _ in watcher.steps] == [3]
     assert weights_of(tmp_path / "tiny") == weights_of(trained[0])
+
+
+def test_what_an_algorithm_remembers_outlives_a_stop(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Baselines of roles and the weight of the entropy go on where they stood, to equal weights."""
+    entropy = {"target": 100.0, "delta": 0.5, "max": 10.0}
+    algorithm = {"name": "rae", "entropy": entropy, "minibatches": 2}
+    alone, parted = tmp_path / "alone", tmp_path / "parted"
+    ludus.Trainer(make_config(tiny_model_folder, alone, algorithm=algorithm), ROWS).train(Talker)
+    for steps in (2, 3):
+        config = make_config(tiny_model_folder, parted, algorithm=algorithm, total_train_steps=steps)
+        ludus.Trainer(config, ROWS).train(Talker, resume=steps == 3)
+    memories = [latest_checkpoint(root / "tiny" / "checkpoints") for root in (alone, parted)]
+    assert memories[0] and memories[1] and memories[0].progress.memory == memories[1].progress.memory
+    assert memories[0].progress.memory["entropy/coef"] == 1.5 and "rae//" in memories[0].progress.memory
+    assert weights_of(parted / "tiny") == weights_of(alone / "tiny")
 
 
 def test_without_an_end_there_is_one_pass(tiny_model_folder: Path, tmp_path: Path) -> None:

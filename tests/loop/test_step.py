@@ -42,7 +42,7 @@ def take_step(
                 version=3,
                 clock=clock,
                 work=work,
-                on_stage=lambda stage, _: told.append(stage),
+                on_stage=lambda stage, *_: told.append(stage),
             )
             assert store.metrics() == [(4, dict(stepped.metrics))] and len(store.credit()) == 4
             assert engine.stats().version == 4

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms import AlgorithmSettings, GroupReturns, LossInputs, algorithm_of
+from ludus.algorithms.memory import adapted, remember
 from ludus.algorithms.reward_loss import reward_loss
 from ludus.episodes.graph import SessionGraph
 from ludus.loop.batch import BatchRules, build_batch, episode_returns
@@ -69,7 +70,9 @@ def compute(case: Case, given: Tensors) -> Tensors:
     if case.asked.get("trainer") == "reward":
         return compute_reward(case, given)
     settings = AlgorithmSettings.model_validate(case.keys)
-    algorithm, groups = algorithm_of(settings), make_groups(given)
+    algorithm, groups = algorithm_of(adapted(settings, {}) or settings), make_groups(given)
+    seen = (given["entropies"] * given["mask"]).sum() / given["mask"].sum()
+    known = remember(settings, {}, {"train/entropy": float(seen)})
     rules = BatchRules(settings, turn_discount=1.0, export_style="concat", row_tokens=64, max_token_age=None)
     rows = build_batch(TakenGroups(tuple(groups), ()), rules, version=0).batch.rows
     # tokens are named by their places in the tensors
@@ -106,6 +109,7 @@ def compute(case: Case, given: Tensors) -> Tensors:
         "loss": loss.detach(),
         "gradient": logprobs.grad,
         "entropy_gradient": torch.zeros_like(entropies) if entropies.grad is None else entropies.grad,
+        "entropy_coef": torch.tensor(known.get("entropy/coef", 0.0)),
     }
 
 

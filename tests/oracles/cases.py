@@ -237,6 +237,18 @@ DIVERGENCES = (
     replace(trl("kl k3, weighted", named("grpo", kl={"beta": 0.1, "weighted": True}), beta=0.1), sampler="proximal"),
     verl("entropy", named("grpo", entropy={"coef": 0.1}), entropy=0.1),
     trl("entropy", named("grpo", entropy={"coef": 0.1}), entropy_coef=0.1),
+    *(
+        trl(
+            f"adaptive entropy, {side} its target",
+            named("grpo", entropy={"coef": 0.1, "target": target, "delta": 0.02}),
+            compared=(*EVERYTHING, "entropy_coef"),
+            use_adaptive_entropy=True,
+            entropy_coef=0.1,
+            entropy_coef_delta=0.02,
+            entropy_target=target,
+        )
+        for side, target in (("above", 0.1), ("below", 5.0))
+    ),
     trl("top-entropy tokens", named("grpo", top_entropy=0.4), top_entropy_quantile=0.4),
 )
 PREFERENCES = ("loss", "gradient")

@@ -136,7 +136,8 @@ def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
     loss.backward()
     slopes = torch.zeros_like(entropies) if entropies.grad is None else entropies.grad
     found = {"advantages": scored["advantages"].unsqueeze(1) * mask, "loss": loss.detach(), "gradient": logprobs.grad}
-    return {**found, "entropy_gradient": slopes}
+    coef = 0.0 if case["trainer"] == "rloo" else trainer.entropy_coef  # which has none
+    return {**found, "entropy_gradient": slopes, "entropy_coef": torch.tensor(coef)}
 
 
 def make_trainer(case: dict[str, Any], given: Tensors, folder: str) -> Any:

@@ -26,7 +26,6 @@ from ludus.compat.art.schedule import learning_rates
 from ludus.compat.art.settle import settle_groups
 from ludus.compat.art.turns import TurnRecords
 from ludus.episodes.episodes import IDLE_S, Episodes
-from ludus.episodes.ledger import Ledger
 from ludus.episodes.outcome import Reported
 from ludus.episodes.spec import SessionSpec
 from ludus.gateway.server import GatewayServer
@@ -63,7 +62,7 @@ class ServedModel:
         async with model.lock:
             settled = await asyncio.to_thread(settle_groups, asked.groups, self.records, step=model.step + 1)
 
-            def on_stage(stage: Any, _: Ledger) -> None:
+            def on_stage(stage: Any, *_: object) -> None:
                 if stage == "train":
                     self.records.settle(settled.turns)
                     model.account(self.records.take_unused())

@@ -1,0 +1,75 @@
+"""Advantages of self-play: each role of each game has a baseline of its own, which moves with what the role gets.
+
+Knows: returns of turns, the agents' tags, what was remembered of earlier batches.  Knows not: tensors.
+Invariant: groups in one order, which is that of their ids in a batch, give one answer, whatever finished first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+from pydantic import Field
+
+from ludus.algorithms.base import GroupReturns, Memory, Returns, Rule
+from ludus.settings import Choice
+from ludus.types import Episode
+
+
+class RaeSettings(Choice):
+    """Each return beside the moving average of those of its role."""
+
+    kind: Literal["rae"] = "rae"
+    decay: float = Field(default=0.95, ge=0, lt=1)
+    """What a baseline keeps of itself when an episode is added."""
+    game: str | None = None
+    """The key of an episode's metadata that says which game it is of. None: all are of one."""
+
+
+def rae_advantages(
+    groups: Sequence[GroupReturns], memory: Memory, *, decay: float, game: str | None
+) -> tuple[list[Returns], Memory]:
+    """A(m,t) = G(m,t) - b, b the baseline of the turn's role after this episode; None where the return is None.
+
+    A role is the tag of the agent that asked. Episode by episode b becomes `decay` b + (1 - `decay`) R, R the mean of
+    the role's returns in it; it begins with 0. memory: baselines before the first group by `rae/GAME/ROLE`, and those
+    after the last come back.
+    Source: role-conditioned advantage estimation, SPIRAL (arXiv 2506.24119) alg. 1.
+    """
+    baselines = dict(memory)
+    advantages: list[Returns] = []
+    for group in groups:
+        used: dict[tuple[str, str], float] = {}
+        for episode in sorted(group.group.episodes, key=lambda episode: episode.id):
+            for role, values in _by_role(group, episode, game).items():
+                mean = math.fsum(values.values()) / len(values)
+                baselines[role] = decay * baselines.get(role, 0.0) + (1 - decay) * mean
+                used.update({(episode.id, turn_id): baselines[role] for turn_id in values})
+        advantages.append(group.map(partial(_beside, used)))
+    return advantages, baselines
+
+
+def _by_role(group: GroupReturns, episode: Episode, game: str | None) -> dict[str, dict[str, float]]:
+    """Returns by turn, of those that have one, by the name of their baseline."""
+    played = "" if game is None else str(episode.metadata.get(game, ""))
+    by_role: dict[str, dict[str, float]] = {}
+    for turn in episode.session.turns:
+        value = group.returns[episode.id][turn.id]
+        if value is not None:
+            by_role.setdefault(f"rae/{played}/{turn.agent}", {})[turn.id] = value
+    return by_role
+
+
+def _beside(baselines: dict[tuple[str, str], float], member: str, turn_id: str, value: float) -> float:
+    return value - baselines[member, turn_id]
+
+
+RAE = Rule(
+    RaeSettings,
+    rae_advantages,
+    "RAE, SPIRAL (arXiv 2506.24119) alg. 1",
+    formula="G - b of the role, b: {decay} b + (1 - {decay}) R after each episode",
+    remembers=True,
+)
