@@ -16,6 +16,9 @@ from safetensors.torch import load_file
 import ludus
 from ludus.config import Config
 from ludus.errors import BackendError, ConfigError, UserError
+from ludus.models.settings import ModelSettings
+from ludus.text.tokenizer import Tokenizer
+from tests.engines.serving.test_server import serving
 
 ROWS = [{"question": f"Guess. It is higher than {bound}.", "answer": f"It is {bound + 1}."} for bound in range(4)]
 FIRST = {"kind": "policy", "weights": "first"}
@@ -143,6 +146,15 @@ def test_another_run_teaches(tiny_model_folder: Path, teacher_folder: Path, tmp_
     shutil.rmtree(tmp_path / "moved" / "checkpoints")
     with pytest.raises(UserError, match="has no model and no checkpoint yet"):
         train(make_config(model, tmp_path, teacher=model_teacher(tmp_path / "moved"), name="fourth"))
+
+
+def test_a_server_teaches(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Over HTTP, with its key; one that serves the pupil's own weights is at no distance from it."""
+    tokenizer = Tokenizer.load(tiny_model_folder)
+    with serving(ModelSettings(path=str(tiny_model_folder), dtype="float32"), tokenizer, tmp_path, "secret") as url:
+        teacher = {"kind": "server", "engine": "server", "urls": [url], "api_key": "secret"}
+        kept = train(make_config(tiny_model_folder, tmp_path, teacher=teacher))
+    assert abs(kept.kl[0]) < 1e-4 < abs(kept.kl[1])
 
 
 def test_a_resumed_run_has_its_teacher_again(tiny_model_folder: Path, teacher_folder: Path, tmp_path: Path) -> None:

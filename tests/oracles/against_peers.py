@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms import AlgorithmSettings, GroupReturns, LossInputs, algorithm_of
+from ludus.algorithms.base import TokenAdvantages
+from ludus.algorithms.measured import Measured, TokenNumbers
 from ludus.algorithms.memory import adapted, remember
 from ludus.algorithms.reward_loss import reward_loss
 from ludus.episodes.graph import SessionGraph
@@ -74,7 +76,8 @@ def compute(case: Case, given: Tensors) -> Tensors:
     seen = (given["entropies"] * given["mask"]).sum() / given["mask"].sum()
     known = remember(settings, {}, {"train/entropy": float(seen)})
     rules = BatchRules(settings, turn_discount=1.0, export_style="concat", row_tokens=64, max_token_age=None)
-    rows = build_batch(TakenGroups(tuple(groups), ()), rules, version=0).batch.rows
+    taken, measured = TakenGroups(tuple(groups), ()), taught(groups, given) if algorithm.needs.teacher else {}
+    rows = build_batch(taken, rules, version=0, measured=measured).batch.rows
     # tokens are named by their places in the tensors
     targets = torch.tensor([target for row in rows for target in row.target_ids])
     logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
@@ -99,10 +102,14 @@ def compute(case: Case, given: Tensors) -> Tensors:
     loss.backward()
     assert logprobs.grad is not None
     returns = [
-        GroupReturns(each, {member.id: episode_returns(member, 1.0) for member in each.episodes}) for each in groups
+        GroupReturns(each, {member.id: episode_returns(member, 1.0) for member in each.episodes}, measured=measured)
+        for each in groups
     ]
     advantages = [
-        value or 0.0 for group in algorithm.advantages(returns) for turns in group.values() for value in turns.values()
+        value.mean if isinstance(value, TokenAdvantages) else value or 0.0
+        for group in algorithm.advantages(returns)
+        for turns in group.values()
+        for value in turns.values()
     ]
     return {
         "advantages": torch.tensor(advantages)[:, None] * given["mask"],
@@ -121,6 +128,13 @@ def compute_reward(case: Case, given: Tensors) -> Tensors:
     loss.backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
     return {"loss": loss.detach(), "gradient": scores.grad}
+
+
+def taught(groups: list[Group], given: Tensors) -> Measured:
+    """What the reference thinks of each token, beside the policy of now."""
+    gaps = (given["reference"] - given["logprobs"]).flatten()
+    turns = [turn for group in groups for episode in group.episodes for turn in episode.session.turns]
+    return {turn.id: TokenNumbers(teacher_gaps=tuple(gaps[list(turn.sampled.token_ids)].tolist())) for turn in turns}
 
 
 def make_groups(given: Tensors) -> list[Group]:

@@ -180,6 +180,12 @@ CAP, BAND = 1.2, {"low": 0.8, "high": 1.25}
 """Bounds of importance weights."""
 
 
+def distilled(divergence: str, weight: float = 1.0, **keys: Any) -> Keys:
+    """A teacher's gradient as it is, without a ratio."""
+    teacher = {"divergence": divergence, "weight": weight}
+    return named("distillation", distillation=teacher, loss="policy_gradient", correction="bypass", **keys)
+
+
 def corrected(kind: str, **keys: Any) -> Keys:
     return {"correction": {"kind": kind, **keys}}
 
@@ -236,6 +242,30 @@ DIVERGENCES = (
     # TRL weighs by the ratio to the weights that the batch began with, as if they had sampled
     replace(trl("kl k3, weighted", named("grpo", kl={"beta": 0.1, "weighted": True}), beta=0.1), sampler="proximal"),
     verl("entropy", named("grpo", entropy={"coef": 0.1}), entropy=0.1),
+    *(
+        replace(
+            verl(f"distillation, {mode}", distilled(divergence), distillation={"loss_mode": mode}),
+            compared=("gradient",),  # the losses are of other values, and of one gradient
+        )
+        for mode, divergence in (("k2", "reverse"), ("k3", "forward"))
+    ),
+    replace(
+        verl(
+            "distillation, k1 as an advantage",
+            named("distillation", correction="none"),
+            distillation={"loss_mode": "k1", "use_policy_gradient": True},
+        ),
+        compared=("loss", "gradient"),
+    ),
+    replace(
+        verl(
+            "distillation beside the task",
+            distilled("reverse", weight=0.5, advantage="group"),
+            loss="gpg",
+            distillation={"loss_mode": "k2", "coef": 0.5},
+        ),
+        compared=("gradient",),
+    ),
     trl("entropy", named("grpo", entropy={"coef": 0.1}), entropy_coef=0.1),
     *(
         trl(

@@ -48,10 +48,30 @@ def answer(case: dict[str, Any], given: Tensors) -> Tensors:
     if "kl" in case:
         kl = kl_penalty(logprobs, given["reference"], case["kl"]["type"])
         loss = loss + case["kl"]["beta"] * agg_loss(kl, kept, aggregation, **config.global_batch_info)
+    if "distillation" in case:
+        loss = distilled(case["distillation"], loss, logprobs, given, aggregation, config)
     loss.backward()
     slopes = torch.zeros_like(entropies) if entropies.grad is None else entropies.grad
     found = {"advantages": advantages * mask, "loss": loss.detach(), "gradient": logprobs.grad}
     return {**found, "entropy_gradient": slopes}
+
+
+def distilled(
+    how: dict[str, Any],
+    task: torch.Tensor,
+    logprobs: torch.Tensor,
+    given: Tensors,
+    aggregation: str,
+    config: ActorConfig,
+) -> torch.Tensor:
+    """The loss as verl/trainer/distillation/losses.py puts a teacher's beside the task's; the reference teaches."""
+    losses, mask = kl_penalty(logprobs, given["reference"], how["loss_mode"]), given["mask"]
+    if how.get("use_policy_gradient"):
+        policy_loss = get_policy_loss_fn("vanilla")
+        loss, _ = policy_loss(given["proximal"], logprobs, -losses.detach(), mask, aggregation, config, None)
+    else:
+        loss = agg_loss(losses, mask, aggregation, **config.global_batch_info)
+    return task + how["coef"] * loss if "coef" in how else loss
 
 
 def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.Tensor]:

@@ -135,3 +135,17 @@ def test_a_tokenizer_that_guidance_cannot_read_is_refused() -> None:
         _ = Tokenizer(core, special_tokens={}, stop_ids=frozenset({0})).guidance
     with pytest.raises(UserError, match="no end-of-turn token"):
         _ = Tokenizer(core, special_tokens={}, stop_ids=frozenset()).guidance
+
+
+def test_tokenizers_are_told_apart_by_tokens(tokenizer: Tokenizer, tokenizer_folder: Path, tmp_path: Path) -> None:
+    """By the first token that has another id, or is none there, or by their number; equal ones are not."""
+    assert tokenizer.difference(Tokenizer.load(tokenizer_folder)) is None
+    text = (tokenizer_folder / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(text.replace('"<|endoftext|>"', '"<|other|>"'))
+    renamed = Tokenizer.load(tmp_path)
+    assert tokenizer.difference(renamed) == "the token '<|endoftext|>' has the id 0 here and none there"
+    more = json.loads(text)
+    added = {**more["added_tokens"][0], "id": tokenizer.vocab_size, "content": "<|more|>"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**more, "added_tokens": [*more["added_tokens"], added]}))
+    found = tokenizer.difference(Tokenizer.load(tmp_path))
+    assert found == f"{tokenizer.vocab_size} tokens here are {tokenizer.vocab_size + 1} there"
