@@ -343,9 +343,11 @@ def _all_keys(cls: type[pydantic.BaseModel]) -> Iterator[Path_]:
 
 
 def _keys_at(cls: type[pydantic.BaseModel], path: Path_) -> list[str]:
-    at = [cls]
+    at, named = [cls], list[type[pydantic.BaseModel]]()
     for name in path:
-        at = [below for each in at if name in each.model_fields for below in _models_of(each.model_fields[name])]
+        fields = [each.model_fields[name] for each in at if name in each.model_fields]
+        at = named or [below for field in fields for below in _models_of(field)]
+        named = [model for field in fields if (model := _model_of_values(field.annotation)) is not None]
     return list(dict.fromkeys(name for each in at for name in each.model_fields))
 
 
@@ -387,6 +389,11 @@ def _model_of(annotation: Any) -> type[pydantic.BaseModel] | None:
         found = [model for model in map(_model_of, get_args(annotation)) if model is not None]
         return found[0] if found else None
     return None
+
+
+def _model_of_values(annotation: Any) -> type[pydantic.BaseModel] | None:
+    """The settings model of the values of a mapping by name. None: the key holds no such mapping."""
+    return _model_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
 def import_object(reference: str) -> Any:

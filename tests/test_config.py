@@ -26,6 +26,7 @@ from ludus.errors import ConfigError
         (["algorithm.normaliser=constant"], "algorithm: normaliser.tokens must be given, or gconfig.max_new_tokens"),
         (["trainer.minibatches=4"], r"unknown key 'trainer.minibatches'; did you mean 'algorithm.minibatches'\?"),
         (["name=../elsewhere"], "must be a folder's name"),
+        (["train_dataset.mix.sums.wieght=2"], r"did you mean 'train_dataset.mix.sums.weight'\?"),
         (["rollout.max_concurent_rollouts=8"], r"did you mean 'rollout.max_concurrent_rollouts'\?"),
         (["n_samples=8"], r"did you mean 'gconfig.n_samples'\?"),
         (["total_train_step=8"], r"did you mean 'total_train_steps'\?"),

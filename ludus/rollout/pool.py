@@ -205,12 +205,13 @@ class RolloutPool:
             self._waiting.discard(survivors, "unused")
             return
         task = group.task
-        try:
-            self._stream.record(task, survivors)
-        except UserError as error:
-            self._fail(error)
         played = Group(task.group_id, task.task_id, tuple(survivors), task.source.name)
         mask = self._waiting.enter(played, task.ordinal)
+        if mask != "small_group":  # what failed says nothing about the row
+            try:
+                self._stream.record(task, survivors)
+            except UserError as error:
+                self._fail(error)
         if mask is None:
             self._num_rejected_in_a_row = 0
         else:

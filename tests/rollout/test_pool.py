@@ -6,16 +6,18 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
-from ludus.rollout.groups import TakenGroups
+from ludus.rollout.curriculum import Curriculum
+from ludus.rollout.groups import Cursor, TakenGroups
 from ludus.rollout.mixture import Source
 from ludus.rollout.pool import RolloutPool
-from ludus.rollout.settings import RolloutSettings
+from ludus.rollout.settings import CurriculumSettings, RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
 from ludus.types import Episode, Group, Outcome, OutcomeKind, SessionRecord
 
@@ -293,3 +295,32 @@ def test_what_is_given_back_waits_again() -> None:
             assert await pool.take(2) == first
 
     asyncio.run(main())
+
+
+def test_a_curriculum_learns_of_rejected_groups_and_not_of_small_ones() -> None:
+    """A row whose group was refused rests, one whose members failed does not; and success that nobody reports stops
+    the run when the next batch is asked for."""
+
+    def pool_of(play: Play, metric: str) -> RolloutPool:
+        curriculum = Curriculum(CurriculumSettings(solved=1.0, metric=metric))
+        stream = GroupStream([Source(ROWS)], seed=1, shuffle=False, curriculum=curriculum)
+        settings = RolloutSettings(retries=0)
+        return RolloutPool(play, stream, settings, n_samples=2, batch_size=2, group_filter=refuse)
+
+    def refuse(group: Group) -> MaskReason | None:
+        return "not_accepted" if group.task_id == "row0" else None
+
+    async def play(task: EpisodeTask) -> Episode:
+        kind: OutcomeKind = "failed" if task.task_id == "row1" else "ok"
+        return replace(episode(task, kind), reward=float(task.task_id != "row3"))
+
+    async def main(metric: str) -> Cursor:
+        async with pool_of(play, metric) as pool:
+            taken = await pool.take(2)
+            assert taken.skipped == {"solved": 0, "hopeless": 0}
+            return pool.cursor
+
+    curriculum = asyncio.run(main("reward")).curriculum
+    assert curriculum is not None and curriculum.streaks.keys() == {"row0", "row2"}
+    with pytest.raises(UserError, match="metric='success' is reported by no episode of row"):
+        asyncio.run(main("success"))
