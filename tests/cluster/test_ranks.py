@@ -75,6 +75,15 @@ def test_an_engine_elsewhere_gets_its_weights_from_the_ranks(tiny_model_folder: 
     transformers.AutoModelForCausalLM.from_pretrained(summary.model)
 
 
+def test_a_teacher_is_asked_by_the_head(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """What it says of tokens reaches both ranks: they learn what one learns of it alone."""
+    cut = {"trainer": {"optimizer": {"lr": 1e-3}, "row_tokens": 64, "ranks": 2}}
+    taught = {"teacher": {"kind": "policy", "hint": {"column": "question"}}, "algorithm": {"name": "distillation"}}
+    ludus.Trainer(make_config(tiny_model_folder, tmp_path, **cut, **taught), ROWS).train(Vowels)
+    ludus.Trainer(make_config(tiny_model_folder, tmp_path, name="alone", **taught), ROWS).train(Vowels)
+    assert losses(tmp_path / "cut") == pytest.approx(losses(tmp_path / "alone"), rel=1e-3, abs=1e-6)
+
+
 class KillRank:
     """An observer that kills the other rank after the first step."""
 
